@@ -1,0 +1,2 @@
+//! The `handoff` command.
+fn main() {}

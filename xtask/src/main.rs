@@ -1,0 +1,2 @@
+//! Maintenance commands.
+fn main() {}
