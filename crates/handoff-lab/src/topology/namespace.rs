@@ -13,6 +13,7 @@ use std::{
     process::Command,
     sync::Arc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::{
@@ -41,19 +42,20 @@ fn this_threads_namespace() -> io::Result<File> {
     File::open("/proc/thread-self/ns/net")
 }
 
-/// Makes the whole process the owner of a user namespace in which it has every capability, under
-/// its own user and group id.
+/// Moves the whole process into a user namespace in which it has every capability, under its own
+/// user and group id, and into an empty network namespace that belongs to it.
 ///
 /// For users other than root, and before the first thread is started: the kernel moves only
-/// single-threaded processes. Not undone: it lasts as long as the process.
+/// single-threaded processes. Not undone: as long as the process lasts, it has no way back to the
+/// machine's network. (It could not return from any namespace of its own to one that it does not
+/// own.)
 ///
 /// # Errors
 ///
 /// [`TopologyError::NotPermitted`] where the kernel forbids user namespaces or threads exist.
 pub fn enter_user_namespace() -> Result<(), TopologyError> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    // SAFETY: NEWUSER does not unshare the file table, which is what makes unsharing unsound.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(|errno| {
+    unshare_once_alone(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|errno| {
         TopologyError::NotPermitted {
             reason: match errno {
                 Errno::INVAL => {
@@ -70,11 +72,23 @@ pub fn enter_user_namespace() -> Result<(), TopologyError> {
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(asked("map the user"))
 }
 
+/// A thread that was joined counts for some microseconds more as one of the process.
+fn unshare_once_alone(flags: UnshareFlags) -> Result<(), Errno> {
+    for _ in 0..50 {
+        // SAFETY: neither flag unshares the file table, which is what makes unsharing unsound.
+        match unsafe { unshare_unsafe(flags) } {
+            Err(Errno::INVAL) => thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+    Err(Errno::INVAL)
+}
+
 impl Namespace {
     /// Makes a namespace with nothing in it but a loopback device, which is up.
     ///
-    /// Without CAP_SYS_ADMIN, [`enter_user_namespace`] is tried first, which works while the
-    /// process has one thread.
+    /// Without CAP_SYS_ADMIN over the network that the process lives in, it is first moved off
+    /// that network by [`enter_user_namespace`], which works while it has one thread.
     ///
     /// # Errors
     ///
@@ -164,11 +178,15 @@ impl Drop for NamespaceGuard {
     }
 }
 
+/// Makes the namespace, and shows that a thread can come back from it.
 fn unshare_in_scratch_thread() -> io::Result<OwnedFd> {
-    let made = thread::Builder::new().name("netns".into()).spawn(|| {
+    let made = thread::Builder::new().name("netns".into()).spawn(|| -> io::Result<OwnedFd> {
+        let own = this_threads_namespace()?;
         // SAFETY: NEWNET does not unshare the file table, which is what makes unsharing unsound.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-        this_threads_namespace().map(OwnedFd::from)
+        let made = this_threads_namespace()?;
+        move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(made.into())
     })?;
     made.join().map_err(|_| io::Error::other("the thread that makes namespaces panicked"))?
 }
