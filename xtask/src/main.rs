@@ -1,2 +1,34 @@
-//! Maintenance commands.
-fn main() {}
+//! Maintenance of the tree: `cargo xtask --help`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod dist;
+
+/// Maintenance of the handoff tree.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Write man pages and completions
+    Dist(dist::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Dist(args) => dist::run(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -35,6 +35,7 @@ mod file;
 mod inflight;
 mod lease;
 mod outcome;
+pub mod probe;
 mod readiness;
 mod ring;
 mod sink;
