@@ -623,21 +623,28 @@ impl Inner {
         }
         let kind = self.inflight.borrow().kind(token.key);
         match kind {
-            Kind::Send => {
+            Some(Kind::Send) => {
                 uring_zc::completed(self, token.key, token.stage, result, flags, reports_usage)
             }
-            Kind::Transfer => transfer::completed(self, token.key, result),
-            Kind::Receive => receiving::completed(self, token.key, result, flags),
+            Some(Kind::Transfer) => transfer::completed(self, token.key, result),
+            Some(Kind::Receive) => receiving::completed(self, token.key, result, flags),
+            None => {
+                debug_assert!(io_uring::cqueue::notif(flags), "the last completion of a record");
+            }
         }
     }
 
     fn ready(&self, token: Token) {
         let kind = self.inflight.borrow().kind(token.key);
         match (kind, token.stage) {
-            (Kind::Send, STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
-            (Kind::Send, _) => order::ready(self, token.key),
-            (Kind::Receive, _) => receiving::ready(self, token.key),
-            (Kind::Transfer, _) => unreachable!("a transfer does not wait for readiness"),
+            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), _) => order::ready(self, token.key),
+            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
+            (Some(Kind::Transfer) | None, _) => {
+                unreachable!(
+                    "what waits for readiness is a send or a receive, and keeps its record"
+                )
+            }
         }
     }
 }

@@ -76,8 +76,8 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
-    /// Bytes of each zero-copy attempt.
-    attempts: SmallVec<[u32; 4]>,
+    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
+    attempts: SmallVec<[Option<u32>; 4]>,
     pub(crate) tally: Tally,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
@@ -205,16 +205,18 @@ impl SendOp {
         (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
     }
 
-    /// The kernel took `bytes` in an attempt whose return signal is to come.
-    pub(crate) fn attempted(&mut self, bytes: usize) {
-        self.attempts.push(bytes as u32);
-        self.awaiting += 1;
+    /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
+    /// `None`. It has its stage to itself either way: a signal may come that was not announced.
+    pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
+        self.attempts.push(bytes.map(|bytes| bytes as u32));
+        self.awaiting += u32::from(bytes.is_some());
     }
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        let bytes = self.attempts.get(usize::from(stage)).copied().unwrap_or(0);
-        self.bytes_returned(u64::from(bytes), copied);
+        if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
+            self.bytes_returned(u64::from(bytes), copied);
+        }
     }
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.

@@ -6,7 +6,9 @@
 //! the kernel copies and reports so.
 //!
 //! Return signal: a second completion, the notification, which comes if and only if the first one
-//! carries `IORING_CQE_F_MORE`. Its result says whether the kernel copied after all.
+//! carries `IORING_CQE_F_MORE`; but for a request in a chain that was stopped before it began, the
+//! kernel posts one that it did not announce, and that is passed over. Its result says whether the
+//! kernel copied after all.
 
 use std::io;
 use std::rc::Rc;
@@ -176,9 +178,8 @@ pub(crate) fn completed(
     if stage == STAGE_HEADER {
         op.tally.copied += taken as u64;
     } else {
-        if cqueue::more(flags) {
-            op.attempted(taken);
-        } else {
+        op.attempted(cqueue::more(flags).then_some(taken));
+        if !cqueue::more(flags) {
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.tally.copied += taken as u64;
         }

@@ -1,0 +1,55 @@
+//! A thread that owns its loop and turns the driver: no wait sleeps through what has happened, and
+//! what is accepted is done.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::io::Read;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
+use traffic::{engines_apart, filled, pattern, tcp, within, without_ring};
+
+const LONG: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let (first, _loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            let mut others: Vec<_> = (0..50)
+                .map(|seed| socket.send(filled(&mut region, seed, 100)).unwrap().split().0)
+                .collect();
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            // Closed with bytes unread: a reset.
+            drop(far);
+            let mut waiting = Some(first);
+            while let Some(sent) = waiting.take() {
+                match sent.try_take() {
+                    Ok(result) => assert!(result.is_err(), "{engine}"),
+                    Err(again) => {
+                        waiting = Some(again);
+                        driver.turn(Wait::Event).unwrap();
+                    }
+                }
+            }
+            while let Some(sent) = others.pop() {
+                match sent.try_take() {
+                    Ok(result) => {
+                        assert!(matches!(result, Err(Error::StreamBroken { .. })), "{result:?}");
+                    }
+                    Err(again) => {
+                        others.push(again);
+                        driver.turn(Wait::Event).unwrap();
+                    }
+                }
+            }
+        }
+    });
+}
