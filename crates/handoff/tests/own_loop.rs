@@ -53,3 +53,22 @@ fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
         }
     });
 }
+
+#[test]
+fn a_group_or_a_pool_of_another_driver_is_refused() {
+    let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
+    for (one, other) in
+        [(one, other), (without_ring(), without_ring()), (without_ring(), Driver::new().unwrap())]
+    {
+        let (near, _far) = tcp("127.0.0.1");
+        let socket = one.socket(near).unwrap();
+        let mut group = other.group();
+        let refused = socket.message(Buffer::from(vec![7; 9])).send_in(&mut group).unwrap_err();
+        assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+        assert_eq!(&refused.buffer[..], [7; 9]);
+        let pool = other.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let error = socket.receive(&pool).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        assert_eq!((one.in_flight(), other.in_flight()), (0, 0));
+    }
+}
