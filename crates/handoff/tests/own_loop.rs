@@ -55,6 +55,44 @@ fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
 }
 
 #[test]
+fn a_blocked_send_is_cancelled() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let (mut sent, loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            sent.cancel();
+            sent.cancel();
+            let error = loop {
+                match sent.try_take() {
+                    Ok(result) => break result.unwrap_err(),
+                    Err(again) => sent = again,
+                }
+                driver.turn(Wait::Event).unwrap();
+            };
+            let Error::Canceled { done } = error else { panic!("{engine}: {error}") };
+            assert!(done > 0 && done < 24 << 20, "{engine}: {done}");
+            let refused = socket.send(filled(&mut region, 1, 10)).unwrap_err();
+            assert!(matches!(refused.error, Error::StreamBroken { sent, .. } if sent == done));
+            let reader = thread::spawn(move || {
+                let mut far = far;
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let back = driver.block_on(loan).unwrap();
+            assert_eq!(back.tally.total(), done as u64, "{engine}");
+            drop(socket);
+            assert!(reader.join().unwrap() == pattern(1, 24 << 20)[..done], "{engine}");
+            assert_eq!(driver.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
 fn a_group_or_a_pool_of_another_driver_is_refused() {
     let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
     for (one, other) in
