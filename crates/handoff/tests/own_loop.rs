@@ -93,6 +93,48 @@ fn a_blocked_send_is_cancelled() {
 }
 
 #[test]
+fn empty_pieces_take_no_room_in_a_message() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let lens = [0, 5, 0, 0, 12 << 20, 0, 1 << 20, 0];
+            let pieces: Vec<_> = lens
+                .iter()
+                .enumerate()
+                .map(|(seed, len)| filled(&mut region, seed, *len))
+                .collect();
+            let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            let sending = socket.send(pieces).unwrap();
+            let empty: Vec<_> = (0..3).map(|_| region.take(0).unwrap()).collect();
+            let empty = socket.send(empty).unwrap();
+            let none = socket.send(Vec::<Buffer>::new()).unwrap();
+            // Blocked midway, so that it goes on from within the pieces.
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let back = driver
+                .block_on(async {
+                    let back = sending.await;
+                    assert_eq!(empty.await.sent.unwrap(), 0);
+                    assert_eq!(none.await.sent.unwrap(), 0);
+                    back
+                })
+                .unwrap();
+            assert_eq!(back.sent.unwrap(), expected.len(), "{engine}");
+            assert_eq!(back.buffer.len(), lens.len());
+            drop(socket);
+            assert!(reader.join().unwrap() == expected, "{engine}");
+        }
+    });
+}
+
+#[test]
 fn a_group_or_a_pool_of_another_driver_is_refused() {
     let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
     for (one, other) in

@@ -176,7 +176,8 @@ impl SendOp {
         let mut skip = self.done.saturating_sub(header.len());
         for piece in self.loan.iter().flat_map(Loan::pieces) {
             let piece = &piece.0;
-            if skip >= piece.len() && piece.len() > 0 {
+            // Empty ones are left out as well.
+            if skip >= piece.len() {
                 skip -= piece.len();
                 continue;
             }

@@ -147,7 +147,8 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp) -> squeue::Entry {
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
 fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
-    if !ring.vectored_registered || !(op.socket.stream || op.header.as_slice().is_empty()) {
+    let lent_alone = op.socket.stream || op.header.as_slice().is_empty();
+    if !ring.vectored_registered || !lent_alone || op.total == 0 {
         return None;
     }
     let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
