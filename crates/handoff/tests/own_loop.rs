@@ -135,6 +135,28 @@ fn empty_pieces_take_no_room_in_a_message() {
 }
 
 #[test]
+fn a_message_of_a_header_alone_is_sent_at_once() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(4096).unwrap();
+            for _ in 0..4 {
+                let buffer = region.take(0).unwrap();
+                let start = Instant::now();
+                let sending = socket.message(buffer).header(b"header").send().unwrap();
+                assert_eq!(driver.block_on(async { sending.await.sent }).unwrap().unwrap(), 6);
+                let mut got = [0; 6];
+                far.read_exact(&mut got).unwrap();
+                assert_eq!(&got, b"header");
+                assert!(start.elapsed() < Duration::from_millis(100), "{engine}");
+            }
+        }
+    });
+}
+
+#[test]
 fn a_group_or_a_pool_of_another_driver_is_refused() {
     let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
     for (one, other) in

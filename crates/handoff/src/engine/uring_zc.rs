@@ -80,7 +80,9 @@ pub(crate) fn queue(ring: &mut Ring, key: Key, op: &mut SendOp, linked: bool, tu
     op.turn = turn;
     if op.socket.stream && !op.header_left().is_empty() {
         let header = op.header_left();
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_MORE;
+        // Told that more comes, TCP holds a header back: an empty payload would not push it.
+        let more = if op.total > op.header.as_slice().len() { libc::MSG_MORE } else { 0 };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
         let entry = with_target!(op.socket.endpoint, |fd| opcode::Send::new(
             fd,
             header.as_ptr(),
