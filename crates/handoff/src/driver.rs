@@ -94,9 +94,10 @@ impl DriverBuilder {
         self
     }
 
-    /// Entries of the submission queue: the most requests per system call. Default 256.
+    /// Entries of the submission queue: the most requests per system call. Default 256, at least 2.
     pub fn entries(mut self, entries: u32) -> Self {
-        self.entries = entries;
+        // A header and its payload are submitted together.
+        self.entries = entries.max(2);
         self
     }
 

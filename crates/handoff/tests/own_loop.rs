@@ -157,6 +157,41 @@ fn a_message_of_a_header_alone_is_sent_at_once() {
 }
 
 #[test]
+fn a_ring_of_two_entries_takes_any_number_of_sends() {
+    within(LONG, || {
+        for entries in [0, 1, 2, 3] {
+            let driver = Driver::builder().entries(entries).build().unwrap();
+            if let Some(reason) = driver.ring_unavailable() {
+                return traffic::skip("a_ring_of_two_entries_takes_any_number_of_sends", reason);
+            }
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(Engine::UringZc).unwrap();
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            let sendings: Vec<_> = (0..100)
+                .map(|seed| {
+                    let buffer = filled(&mut region, seed, seed * 10);
+                    socket.message(buffer).header(&pattern(seed, seed % 20)).send().unwrap()
+                })
+                .collect();
+            let expected: Vec<u8> = (0..100)
+                .flat_map(|seed| [pattern(seed, seed % 20), pattern(seed, seed * 10)].concat())
+                .collect();
+            driver
+                .block_on(async {
+                    for sending in sendings {
+                        sending.await.sent.unwrap();
+                    }
+                })
+                .unwrap();
+            let mut got = vec![0; expected.len()];
+            far.read_exact(&mut got).unwrap();
+            assert!(got == expected);
+        }
+    });
+}
+
+#[test]
 fn a_group_or_a_pool_of_another_driver_is_refused() {
     let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
     for (one, other) in

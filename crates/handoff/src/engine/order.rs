@@ -242,12 +242,13 @@ fn end_if_due(inner: &Inner, socket: &SocketShared, key: Key) -> Option<Engine> 
 fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     let mut queue = socket.queue.borrow_mut();
     let mut inflight = inner.inflight.borrow_mut();
+    let most = CHAIN.min(ring.entries());
     let mut requests = 0;
     let mut sends = 0;
     for key in &queue.waiting {
         let op = inflight.send(*key);
         let more = uring_zc::requests(op);
-        if op.engine != Engine::UringZc || op.cancelled || requests + more > CHAIN {
+        if op.engine != Engine::UringZc || op.cancelled || requests + more > most {
             break;
         }
         requests += more;
