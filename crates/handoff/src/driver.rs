@@ -46,7 +46,8 @@ pub struct Driver {
 pub enum Wait {
     /// Nothing: it submits, and takes what is there.
     No,
-    /// Something to happen, if anything is under way.
+    /// Something to happen, if anything is under way and nothing has happened since the last turn:
+    /// a send may be over as soon as it is accepted.
     Event,
     /// The same, for at most so long.
     AtMost(Duration),
@@ -151,6 +152,7 @@ impl DriverBuilder {
             later: RefCell::default(),
             registered: RefCell::default(),
             turns: Cell::new(0),
+            news: Cell::new(false),
             next_group: Cell::new(0),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
@@ -198,6 +200,8 @@ pub(crate) struct Inner {
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     turns: Cell<u32>,
+    /// A handle has something new to take since the owner of the loop had a turn.
+    pub(crate) news: Cell<bool>,
     next_group: Cell<u16>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
@@ -291,12 +295,16 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
-        let idle = self.in_flight() == 0;
-        self.inner.turn(match wait {
-            Wait::Event if !idle => Until::One,
-            Wait::AtMost(time) if !idle => Until::OneOr(time),
+        // What is started may be over at once.
+        self.inner.start_marked();
+        let waits = self.in_flight() > 0 && !self.inner.news.get();
+        let events = self.inner.turn(match wait {
+            Wait::Event if waits => Until::One,
+            Wait::AtMost(time) if waits => Until::OneOr(time),
             _ => Until::Now,
-        })
+        })?;
+        self.inner.news.set(false);
+        Ok(events)
     }
 
     /// Operations under way, buffers on loan and unclaimed results included.

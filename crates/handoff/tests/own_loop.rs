@@ -15,6 +15,31 @@ use traffic::{engines_apart, filled, pattern, tcp, within, without_ring};
 const LONG: Duration = Duration::from_secs(8);
 
 #[test]
+fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut buffer = Buffer::from(pattern(1, 3000));
+            for _ in 0..40 {
+                let (sent, mut loan) = socket.send(buffer).unwrap().split();
+                drop(sent);
+                buffer = loop {
+                    driver.turn(Wait::Event).unwrap();
+                    match loan.try_take() {
+                        Ok(back) => break back.buffer,
+                        Err(again) => loan = again,
+                    }
+                };
+            }
+        }
+    });
+}
+
+#[test]
 fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {

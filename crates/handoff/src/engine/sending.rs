@@ -283,10 +283,11 @@ impl SendOp {
 pub(crate) fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if op.result.is_some()
-        && let Some(waker) = op.sent_waker.take()
-    {
-        waker.wake();
+    if op.result.is_some() {
+        inner.news.set(true);
+        if let Some(waker) = op.sent_waker.take() {
+            waker.wake();
+        }
     }
     if !op.is_returned() {
         return;
