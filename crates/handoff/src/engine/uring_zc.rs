@@ -200,7 +200,6 @@ pub(crate) fn completed(
     }
     drop(inflight);
     order::progressed(inner, &socket, key);
-    sending::advance(inner, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
