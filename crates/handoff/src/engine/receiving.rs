@@ -62,8 +62,9 @@ impl ReceiveOp {
         Tally { copied: self.received, ..Tally::default() }
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     fn take_in(&mut self, span: Received) {
@@ -214,11 +215,10 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
+    let mut waker = None;
     if !op.ready.is_empty() || op.end.is_some() {
         inner.news.set(true);
-        if let Some(waker) = op.waker.take() {
-            waker.wake();
-        }
+        waker = op.waker.take();
     }
     let (spans, record) = if op.held {
         (VecDeque::new(), None)
@@ -228,6 +228,10 @@ fn advance(inner: &Inner, key: Key) {
         inner.unmark_receive(key);
         (VecDeque::new(), Some(inflight.remove(key)))
     };
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, record));
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

@@ -283,34 +283,37 @@ impl SendOp {
 pub(crate) fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if op.result.is_some() {
-        inner.news.set(true);
-        if let Some(waker) = op.sent_waker.take() {
-            waker.wake();
-        }
-    }
-    if !op.is_returned() {
+    if op.result.is_none() {
         return;
     }
-    if let Some(waker) = op.loan_waker.take() {
-        waker.wake();
-    }
+    inner.news.set(true);
+    let sent_waker = op.sent_waker.take();
+    let returned = op.is_returned();
+    let loan_waker = if returned { op.loan_waker.take() } else { None };
     let mut dropped = None;
-    if !op.loan_held
+    let mut group_waker = None;
+    if returned
+        && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
         let tally = op.tally;
         op.socket.count(|stats| stats.returned += tally);
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, tally),
+            Some(group) => {
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, tally);
+            }
             None => dropped = Some(loan),
         }
     }
-    let over = !op.sent_held && op.loan.is_none();
+    let over = returned && !op.sent_held && op.loan.is_none();
     let record = over.then(|| inflight.remove(key));
-    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
+    // may whoever is woken.
     drop(inflight);
     drop((dropped, record));
+    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Hands the buffer of a returned send to its holder.

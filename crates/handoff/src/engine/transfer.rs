@@ -68,8 +68,9 @@ impl TransferOp {
         self.in_kernel
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     /// The next range in memory, its slot with `ring`, and where it goes in the file.
@@ -221,13 +222,16 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.transfer(key);
+    let mut waker = None;
     if op.result.is_some() {
         inner.news.set(true);
-        if let Some(waker) = op.waker.take() {
-            waker.wake();
-        }
+        waker = op.waker.take();
     }
     let record = (!op.held && !op.in_kernel).then(|| inflight.remove(key));
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop(record);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }
