@@ -54,6 +54,11 @@ impl ReceiveOp {
         self.armed
     }
 
+    /// The driver goes: what is received is not wanted any more.
+    pub(crate) fn give_up(&mut self) {
+        self.held = false;
+    }
+
     pub(crate) fn end_wait(&mut self) {
         self.armed = false;
     }

@@ -142,6 +142,20 @@ impl SendOp {
             && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
     }
 
+    /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
+    /// wait for the end of the connection, and its region be kept.
+    pub(crate) fn close_abandoned(&'static mut self) {
+        if self.in_kernel > 0 {
+            return;
+        }
+        if self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+            self.loan = None;
+        }
+        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
+        // nobody uses the socket through it again.
+        unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
+    }
+
     pub(crate) fn is_returned(&self) -> bool {
         self.result.is_some() && !self.kernel_holds()
     }
