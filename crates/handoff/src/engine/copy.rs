@@ -16,6 +16,9 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     loop {
         match sendmsg(op, 0) {
             Ok(taken) => {
+                if let Some(reason) = op.failure.take() {
+                    op.socket.chooser.borrow_mut().failed(reason);
+                }
                 op.tally.copied += taken as u64;
                 if took(op, taken) {
                     return Attempt::Settled;

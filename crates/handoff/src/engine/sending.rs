@@ -79,6 +79,8 @@ pub(crate) struct SendOp {
     /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
     attempts: SmallVec<[Option<u32>; 4]>,
     pub(crate) tally: Tally,
+    /// Why the send is copied although its socket chose otherwise.
+    pub(crate) failure: Option<String>,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
     /// The driver's turn in which the request was submitted.
@@ -117,6 +119,7 @@ impl SendOp {
             awaiting: 0,
             attempts: SmallVec::new(),
             tally: Tally::default(),
+            failure: None,
             result: None,
             cancelled: false,
             turn: 0,
@@ -262,6 +265,14 @@ impl SendOp {
             _ => false,
         };
         about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
+    }
+
+    /// Has the send copied; if that goes through, it was zero copy that failed and not the send.
+    pub(crate) fn copy_instead(&mut self, errno: i32) {
+        if errno != libc::EMSGSIZE {
+            self.failure = Some(format!("zero-copy send failed: {}", self.error(errno)));
+        }
+        self.engine = Engine::Copy;
     }
 
     fn fits_a_datagram(&self) -> bool {
