@@ -123,25 +123,28 @@ fn cut(len: usize, pieces: usize) -> Vec<usize> {
     (0..pieces).map(|piece| len * (piece + 1) / pieces - len * piece / pieces).collect()
 }
 
-/// Sends one payload as told and gives it back to be looked at.
-fn deliver<'a, B: Lend>(
+/// Sends one payload as told. A datagram in fragments is returned only once the peer took it.
+fn deliver<B: Lend>(
     driver: &Driver,
-    message: Message<'a, B>,
+    message: Message<'_, B>,
     way: Way,
     to: Option<SocketAddr>,
     header: &[u8],
+    take: &mut dyn FnMut(),
 ) -> usize {
     let message = message.header(header);
     let message = match to {
         Some(address) => message.to(address),
         None => message,
     };
-    let finished = driver.block_on(message.send().unwrap().into_future()).unwrap();
-    let sent = finished.sent.unwrap_or_else(|error| panic!("{way:?}: {error}"));
-    assert_eq!(finished.tally.total(), sent as u64, "{way:?}");
+    let (sent, loan) = message.send().unwrap().split();
+    let sent = driver.block_on(sent).unwrap().unwrap_or_else(|error| panic!("{way:?}: {error}"));
+    take();
+    let returned = driver.block_on(loan).unwrap();
+    assert_eq!(returned.tally.total(), sent as u64, "{way:?}");
     // What is delivered on the same host is copied on its way in, whoever sends it.
     if sent > 64 {
-        assert_ne!(finished.tally.outcome(), Outcome::ZeroCopy, "{way:?}");
+        assert_ne!(returned.outcome(), Outcome::ZeroCopy, "{way:?}");
     }
     sent
 }
@@ -197,7 +200,14 @@ impl Sender {
         buffer
     }
 
-    fn send(&mut self, socket: &Socket, payload: &[u8], to: Option<SocketAddr>, header: &[u8]) {
+    fn send(
+        &mut self,
+        socket: &Socket,
+        payload: &[u8],
+        to: Option<SocketAddr>,
+        header: &[u8],
+        take: &mut dyn FnMut(),
+    ) {
         let way = self.way;
         let driver = self.driver.clone();
         let mut parts = Vec::new();
@@ -209,19 +219,19 @@ impl Sender {
         let sent = match (self.shared.is_some(), way.pieces) {
             (false, 0) => {
                 let buffer = self.buffer(payload);
-                deliver(&driver, socket.message(buffer), way, to, header)
+                deliver(&driver, socket.message(buffer), way, to, header, take)
             }
             (false, _) => {
                 let buffers: Vec<_> = parts.iter().map(|part| self.buffer(part)).collect();
-                deliver(&driver, socket.message(buffers), way, to, header)
+                deliver(&driver, socket.message(buffers), way, to, header, take)
             }
             (true, 0) => {
                 let buffer = self.shared_buffer(payload);
-                deliver(&driver, socket.message(buffer), way, to, header)
+                deliver(&driver, socket.message(buffer), way, to, header, take)
             }
             (true, _) => {
                 let buffers: Vec<_> = parts.iter().map(|part| self.shared_buffer(part)).collect();
-                deliver(&driver, socket.message(buffers), way, to, header)
+                deliver(&driver, socket.message(buffers), way, to, header, take)
             }
         };
         assert_eq!(sent, payload.len() + header.len(), "{way:?}");
@@ -254,7 +264,7 @@ fn streams_arrive_whole() {
                 let (header, payload) = (pattern(seed + 9, way.header), pattern(seed, size));
                 expected.extend_from_slice(&header);
                 expected.extend_from_slice(&payload);
-                sender.send(&socket, &payload, None, &header);
+                sender.send(&socket, &payload, None, &header, &mut || {});
             }
             drop(socket);
             assert!(reader.join().unwrap() == expected, "{way:?}");
@@ -287,10 +297,14 @@ fn datagrams_arrive_whole() {
             let mut space = vec![0; 1 << 16];
             for (seed, size) in sizes.into_iter().enumerate() {
                 let (header, payload) = (pattern(seed + 9, way.header), pattern(seed, size));
-                sender.send(&socket, &payload, to, &header);
-                let got =
-                    far.recv(&mut space).unwrap_or_else(|error| panic!("{way:?} {size}: {error}"));
-                assert!(space[..got] == [header, payload].concat(), "{way:?} {size}");
+                let expected = [&header[..], &payload[..]].concat();
+                let mut take = || {
+                    let got = far
+                        .recv(&mut space)
+                        .unwrap_or_else(|error| panic!("{way:?} {size}: {error}"));
+                    assert!(space[..got] == expected, "{way:?} {size}");
+                };
+                sender.send(&socket, &payload, to, &header, &mut take);
             }
         }
     });
