@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
 use crate::driver::Inner;
 use crate::endpoint::Endpoint;
@@ -26,6 +26,8 @@ use crate::lease::{Lend, Refused};
 pub struct File {
     endpoint: Rc<Endpoint>,
     direct: bool,
+    /// A pipe or socket: what would block can wait for readiness.
+    waits: bool,
     driver: Rc<Inner>,
 }
 
@@ -33,8 +35,12 @@ impl File {
     pub(crate) fn attach(driver: Rc<Inner>, fd: OwnedFd) -> Result<Self> {
         let flags =
             fcntl_getfl(&fd).map_err(|error| Error::io("looking at a file", error.into()))?;
+        let kind = FileType::from_raw_mode(
+            fstat(&fd).map_err(|error| Error::io("looking at a file", error.into()))?.st_mode,
+        );
+        let waits = matches!(kind, FileType::Fifo | FileType::Socket);
         let endpoint = Rc::new(Endpoint::attach(&driver, fd));
-        Ok(Self { endpoint, direct: flags.contains(OFlags::DIRECT), driver })
+        Ok(Self { endpoint, direct: flags.contains(OFlags::DIRECT), waits, driver })
     }
 
     /// Whether the file bypasses the page cache, so that the device moves the bytes and no CPU does.
@@ -48,10 +54,19 @@ impl File {
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Transfer<B>, Refused<B>> {
-        if let Err(error) = self.driver.inflight.borrow().check_room() {
+        let room = self.driver.inflight.borrow().check_room();
+        let checked = match offset {
+            Some(offset) if i64::try_from(offset).is_err() => {
+                Err(Error::Invalid("an offset in a file is below 2^63"))
+            }
+            _ => room,
+        };
+        if let Err(error) = checked {
             return Err(Refused { buffer, error });
         }
-        let op = TransferOp::new(Rc::clone(&self.endpoint), direction, offset, buffer.into_loan());
+        let loan = buffer.into_loan();
+        let file = Rc::clone(&self.endpoint);
+        let op = TransferOp::new(file, direction, offset, self.waits, loan);
         let key = self.driver.inflight.borrow_mut().insert(Op::Transfer(op));
         transfer::start(&self.driver, key);
         Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })

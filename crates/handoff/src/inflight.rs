@@ -182,22 +182,26 @@ impl Inflight {
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
-    /// keys of the sends.
+    /// keys of the sends, and of the transfers.
     pub(crate) fn give_up(&mut self) -> Vec<Key> {
-        let mut sends = Vec::new();
+        let mut keys = Vec::new();
         let records = self.records.iter_mut().zip(&self.generations);
         for (index, (record, generation)) in records.enumerate() {
+            let key = Key { index: index as u32, generation: *generation };
             match &mut **record {
                 Op::Send(op) => {
                     op.cancelled = true;
-                    sends.push(Key { index: index as u32, generation: *generation });
+                    keys.push(key);
                 }
-                Op::Transfer(op) => op.give_up(),
+                Op::Transfer(op) => {
+                    op.give_up();
+                    keys.push(key);
+                }
                 Op::Receive(op) => op.give_up(),
                 Op::Vacant => {}
             }
         }
-        sends
+        keys
     }
 
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.
@@ -206,7 +210,8 @@ impl Inflight {
             match &mut **record {
                 Op::Send(op) => op.in_kernel = 0,
                 Op::Receive(op) => op.end_wait(),
-                Op::Transfer(_) | Op::Vacant => {}
+                Op::Transfer(op) => op.end_wait(),
+                Op::Vacant => {}
             }
         }
     }
@@ -278,7 +283,7 @@ mod tests {
         let file = std::rc::Rc::new(file);
         let op = || {
             let loan = crate::Buffer::from(vec![0]).into_loan();
-            Op::Transfer(TransferOp::new(file.clone(), Direction::Read, None, loan))
+            Op::Transfer(TransferOp::new(file.clone(), Direction::Read, None, false, loan))
         };
         let mut inflight = Inflight::new(1);
         let first = inflight.insert(op());

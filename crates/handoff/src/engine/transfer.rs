@@ -3,7 +3,9 @@
 //! Contracts:
 //! - a write goes on with the rest until all is written; a read at an offset goes on until the
 //!   buffer is full or the file ends; a read without an offset gives what there is;
-//! - the record owns the buffer until the last completion, also when nobody waits for it any more.
+//! - the record owns the buffer until the last completion, also when nobody waits for it any more;
+//! - what would block waits for readiness. Without a ring that holds for pipes and sockets (pipes
+//!   from Linux 6.4), and for what is opened non-blocking; other calls block.
 
 use std::io;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use io_uring::{opcode, squeue};
 use crate::driver::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
-use crate::inflight::{Key, Token};
+use crate::inflight::{Key, STAGE_READY, Token};
 use crate::lease::Loan;
 use crate::ring::Ring;
 
@@ -37,9 +39,21 @@ pub(crate) struct TransferOp {
     done: usize,
     total: usize,
     in_kernel: bool,
+    /// What is in the kernel is a wait for readiness.
+    waiting: bool,
+    /// Calls are to ask for readiness instead of blocking.
+    nowait: bool,
     result: Option<Result<usize>>,
     held: bool,
     waker: Option<Waker>,
+}
+
+/// What is needed after a request or call.
+enum Next {
+    Nothing,
+    Another,
+    /// Another, once the file is ready.
+    Readiness,
 }
 
 impl TransferOp {
@@ -47,6 +61,7 @@ impl TransferOp {
         file: Rc<Endpoint>,
         direction: Direction,
         offset: Option<u64>,
+        nowait: bool,
         loan: Loan,
     ) -> Self {
         let total = loan.len();
@@ -58,6 +73,8 @@ impl TransferOp {
             done: 0,
             total,
             in_kernel: false,
+            waiting: false,
+            nowait,
             result: None,
             held: true,
             waker: None,
@@ -71,6 +88,11 @@ impl TransferOp {
     /// The driver goes: the request under way is the last.
     pub(crate) fn give_up(&mut self) {
         self.held = false;
+    }
+
+    /// A wait of a driver without a ring ends with it.
+    pub(crate) fn end_wait(&mut self) {
+        self.in_kernel = false;
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -110,33 +132,37 @@ impl TransferOp {
         })
     }
 
-    fn call(&self) -> i32 {
+    fn call(&mut self) -> i32 {
         let (start, len, _, offset) = self.left(None);
         let fd = self.file.raw();
+        let range = libc::iovec { iov_base: start.cast(), iov_len: len };
+        // The file's own position is named by -1.
+        let position = offset.map_or(-1, |offset| offset as libc::off_t);
+        let flags = if self.nowait { libc::RWF_NOWAIT } else { 0 };
         // SAFETY: the range belongs to the record, alone and for the length of the call.
         let result = unsafe {
-            match (self.direction, offset) {
-                (Direction::Read, Some(offset)) => {
-                    libc::pread(fd, start.cast(), len, offset as libc::off_t)
-                }
-                (Direction::Read, None) => libc::read(fd, start.cast(), len),
-                (Direction::Write, Some(offset)) => {
-                    libc::pwrite(fd, start.cast(), len, offset as libc::off_t)
-                }
-                (Direction::Write, None) => libc::write(fd, start.cast(), len),
+            match self.direction {
+                Direction::Read => libc::preadv2(fd, &range, 1, position, flags),
+                Direction::Write => libc::pwritev2(fd, &range, 1, position, flags),
             }
         };
-        if result < 0 {
-            -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-        } else {
-            result as i32
+        if result >= 0 {
+            return result as i32;
+        }
+        match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
+            libc::EOPNOTSUPP if self.nowait => {
+                self.nowait = false;
+                self.call()
+            }
+            errno => -errno,
         }
     }
 
-    /// Takes the outcome of one request in; says whether another is needed.
-    fn took(&mut self, result: i32) -> bool {
+    /// Takes the outcome of one request in.
+    fn took(&mut self, result: i32) -> Next {
         match result {
-            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN) => return true,
+            _ if -result == libc::EINTR => return Next::Another,
+            _ if -result == libc::EAGAIN => return Next::Readiness,
             _ if -result == libc::ECANCELED => {
                 self.result = Some(Err(Error::Canceled { done: self.done }))
             }
@@ -151,12 +177,12 @@ impl TransferOp {
                 self.done += result as usize;
                 let wants_all = self.direction == Direction::Write || self.offset.is_some();
                 if result > 0 && self.done < self.total && wants_all {
-                    return true;
+                    return Next::Another;
                 }
                 self.result = Some(Ok(self.done));
             }
         }
-        false
+        Next::Nothing
     }
 }
 
@@ -180,21 +206,59 @@ pub(crate) fn start(inner: &Inner, key: Key) {
                     Err(error) => op.result = Some(Err(Error::io("submitting a transfer", error))),
                 }
             }
-            Backend::Readiness(_) => while op.took(op.call()) {},
+            Backend::Readiness(_) => loop {
+                let result = op.call();
+                match op.took(result) {
+                    Next::Another => {}
+                    Next::Nothing => break,
+                    Next::Readiness => {
+                        drop(inflight);
+                        return wait_for_readiness(inner, key);
+                    }
+                }
+            },
         }
     }
     advance(inner, key);
 }
 
-/// A completion of the request under way.
-pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
+fn wait_for_readiness(inner: &Inner, key: Key) {
+    let (file, events) = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.in_kernel = true;
+        op.waiting = true;
+        let read = op.direction == Direction::Read;
+        (Rc::clone(&op.file), if read { libc::POLLIN } else { libc::POLLOUT })
+    };
+    inner.await_readiness(&file, events, Token { key, stage: STAGE_READY });
+}
+
+/// The file is ready, or the wait for that was cancelled.
+pub(crate) fn ready(inner: &Inner, key: Key) {
     let again = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
-        op.took(result) && op.held
+        op.waiting = false;
+        op.held
     };
     if again { start(inner, key) } else { advance(inner, key) }
+}
+
+/// A completion of the request under way.
+pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
+    let (next, held) = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.in_kernel = false;
+        (op.took(result), op.held)
+    };
+    match next {
+        Next::Another if held => start(inner, key),
+        Next::Readiness if held => wait_for_readiness(inner, key),
+        _ => advance(inner, key),
+    }
 }
 
 /// Hands buffer and result to the holder, once the operation is over.
@@ -216,12 +280,14 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.held = false;
-        op.in_kernel && op.direction == Direction::Read
+        let stage = if op.waiting { STAGE_READY } else { 0 };
+        (op.in_kernel && op.direction == Direction::Read).then_some(stage)
     };
-    if cancel {
-        inner.cancel(Token { key, stage: 0 });
+    match cancel {
+        // What that ends sees to the record.
+        Some(stage) => inner.cancel(Token { key, stage }),
+        None => advance(inner, key),
     }
-    advance(inner, key);
 }
 
 fn advance(inner: &Inner, key: Key) {
