@@ -10,8 +10,7 @@ const COMPILER: &str = "rustc 1.95.";
 fn broken_rules_do_not_compile() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = std::process::Command::new(rustc).arg("--version").output();
-    let version =
-        version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     match version {
         Ok(version) if version.starts_with(COMPILER) => {
             trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
