@@ -1,0 +1,109 @@
+//! The options that describe a guest, shared by the subcommands that boot one.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::error::Result;
+use crate::kernel::KernelChoice;
+use crate::machine::{Acceleration, Disk, Machine, Put};
+use crate::tool;
+
+/// Options that describe a guest.
+#[derive(Debug, clap::Args)]
+pub struct GuestOptions {
+    /// Kernel: a series in trixie-backports (7.2, 7.3), or bookworm for Debian 12's own 6.1
+    #[arg(long, default_value_t, value_name = "NAME")]
+    pub kernel: KernelChoice,
+    /// Virtual processors
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
+    pub memory: u32,
+    /// A disk, /dev/disk/by-id/virtio-NAME in the guest: NAME=SIZE in memory, NAME=/path a file
+    /// that the guest changes, NAME=/path,snapshot a file that stays as it is
+    #[arg(long, value_name = "NAME=WHAT")]
+    pub disk: Vec<Disk>,
+    /// Copy a file or directory into the guest; without a target, to /root
+    #[arg(long, value_name = "PATH[:TARGET]", value_parser = parse_put)]
+    pub put: Vec<Put>,
+    /// Put this program on the guest's path; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub program: Vec<PathBuf>,
+    /// How instructions are executed: auto, kvm, tcg or icount
+    #[arg(long, default_value = "auto", value_name = "HOW")]
+    pub accel: Acceleration,
+    /// Count instructions: one processor, and a clock that advances one nanosecond for each
+    /// instruction; the same as --accel icount
+    #[arg(long, conflicts_with = "accel")]
+    pub icount: bool,
+    /// Show the kernel's console on stderr
+    #[arg(long)]
+    pub console: bool,
+}
+
+/// Programs that were prepared for the guest; removed when dropped.
+pub(super) struct Prepared {
+    pub(super) machine: Machine,
+    _stripped: tempfile::TempDir,
+}
+
+impl GuestOptions {
+    /// The guest, with this program itself as `handoff` on its path.
+    pub(super) fn prepare(&self) -> Result<Prepared> {
+        let stripped = tempfile::tempdir().map_err(crate::Error::failed)?;
+        let mut puts = self.put.clone();
+        // Under our own number: "self" would be whichever program opens it. This path also leads
+        // to a program that was rebuilt, and so deleted, since it started.
+        let ourselves = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+        puts.push(program(&ourselves, "handoff", stripped.path()));
+        for path in &self.program {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            puts.push(program(path, &name, stripped.path()));
+        }
+        let machine = Machine {
+            kernel: self.kernel.clone(),
+            cpus: self.cpus,
+            memory: self.memory,
+            acceleration: if self.icount { Acceleration::InstructionCounting } else { self.accel },
+            disks: self.disk.clone(),
+            puts,
+            show_console: self.console,
+            ..Machine::default()
+        };
+        Ok(Prepared { machine, _stripped: stripped })
+    }
+}
+
+/// A program for the guest's path, without its debug information, which is most of its size.
+fn program(path: &Path, name: &str, scratch: &Path) -> Put {
+    let target = Path::new("/opt/handoff/bin").join(name);
+    let stripped = scratch.join(name);
+    let mut strip = tool::command("strip");
+    strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(path);
+    strip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Not every program is an ELF file, and not every machine has binutils: then it goes whole.
+    let source = match strip.status() {
+        Ok(status) if status.success() => stripped,
+        _ => path.to_owned(),
+    };
+    Put { source, target }
+}
+
+/// `PATH` or `PATH:TARGET`; a relative target is below the guest's /root.
+fn parse_put(text: &str) -> std::result::Result<Put, String> {
+    let (source, target) = split_pair(text);
+    let source = PathBuf::from(source);
+    let name = source.canonicalize().map_err(|error| format!("{}: {error}", source.display()))?;
+    let name = name.file_name().unwrap_or_default().to_owned();
+    let target = Path::new("/root").join(target.map_or(name.into(), PathBuf::from));
+    Ok(Put { source, target })
+}
+
+/// The two halves of `A:B`, the second of which may be missing.
+pub(super) fn split_pair(text: &str) -> (&str, Option<&str>) {
+    match text.split_once(':') {
+        Some((first, second)) => (first, Some(second)),
+        None => (text, None),
+    }
+}

@@ -1,0 +1,158 @@
+//! `handoff lab run` and `handoff lab shell`.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::guest_options::{GuestOptions, split_pair};
+use crate::console::Fault;
+use crate::error::{Error, Result};
+use crate::guest::{self, Ending, Guest, Input, Job, Stream};
+use crate::tool::StopFlag;
+
+const EXIT_CODES: &str = "\
+Exit codes: those of the command in the guest, 128 + N when signal N killed it, and
+  124  it was ended at its time-out
+  125  the kernel reported a warning, an oops, a stall, a hung task or a panic (shown on stderr)
+  126  it could not be started
+  1, 2, 3, 130  the lab failed, was used wrongly, is not possible on this machine, was stopped";
+
+/// What `handoff lab run` is given.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct RunArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+    /// Copy a file or directory of the guest to the host afterwards; without a target, here
+    #[arg(long, value_name = "PATH[:TARGET]")]
+    pub get: Vec<String>,
+    /// An environment variable for the command
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// End the command after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+    /// After a failure, open a shell in the guest before it is switched off
+    #[arg(long)]
+    pub keep: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// What `handoff lab shell` is given.
+#[derive(Debug, clap::Args)]
+pub struct ShellArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+}
+
+pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
+    let prepared = args.guest.prepare()?;
+    let mut guest = Guest::boot(&prepared.machine, stop)?;
+    let job = Job {
+        arguments: args.command.iter().map(|word| word.clone().into_vec()).collect(),
+        environment: args.env.clone(),
+        input: Input::Inherit,
+        timeout: args.timeout.map(Duration::from_secs),
+    };
+    let outcome = guest.run(&job, pass_on)?;
+    let code = code_of(&outcome.ending);
+    let mut fault = outcome.fault;
+    match &outcome.ending {
+        Ending::Hung(lines) => explain("the guest hung and was ended", lines),
+        Ending::GuestDied(lines) if fault.is_none() => explain("the guest died", lines),
+        Ending::GuestDied(_) => {}
+        Ending::NotStarted(reason) => {
+            let program = args.command[0].to_string_lossy();
+            eprintln!("handoff lab: {program}: {reason}");
+        }
+        Ending::TimedOut => {
+            let seconds = args.timeout.unwrap_or_default();
+            eprintln!("handoff lab: the command was ended after {seconds} s");
+        }
+        Ending::Exited(_) | Ending::Killed(_) => {}
+    }
+    let alive = !matches!(outcome.ending, Ending::Hung(_) | Ending::GuestDied(_));
+    if alive {
+        for pair in &args.get {
+            let (source, target) = split_pair(pair);
+            guest.get(&Path::new("/root").join(source), &PathBuf::from(target.unwrap_or(".")))?;
+        }
+        if args.keep && (code != 0 || fault.is_some()) && guest::on_terminal() {
+            eprintln!("handoff lab: exit code {code}; a shell in the guest, leave it to end:");
+            guest.run(&shell_job(), pass_on)?;
+        }
+        let late = guest.power_off()?;
+        fault = fault.or(late);
+    }
+    if let Some(fault) = fault {
+        report(&fault);
+        return Ok(125);
+    }
+    Ok(code)
+}
+
+pub(super) fn shell(args: &ShellArgs, stop: &StopFlag) -> Result<u8> {
+    if !guest::on_terminal() {
+        return Err(Error::Usage(
+            "a shell needs a terminal; without one, use: handoff lab run -- COMMAND".to_owned(),
+        ));
+    }
+    let prepared = args.guest.prepare()?;
+    let mut guest = Guest::boot(&prepared.machine, stop)?;
+    eprintln!("handoff lab: {} is up; Ctrl-D or exit ends it", guest.release);
+    let outcome = guest.run(&shell_job(), pass_on)?;
+    if let Some(fault) = &outcome.fault {
+        report(fault);
+    }
+    if let Ending::Hung(lines) | Ending::GuestDied(lines) = &outcome.ending {
+        explain("the guest died", lines);
+        return Ok(125);
+    }
+    guest.power_off()?;
+    Ok(code_of(&outcome.ending))
+}
+
+fn shell_job() -> Job {
+    Job { input: Input::Terminal, ..Job::new(["bash", "-i"]) }
+}
+
+fn code_of(ending: &Ending) -> u8 {
+    match ending {
+        Ending::Exited(code) => *code,
+        Ending::Killed(signal) => 128 + signal,
+        Ending::NotStarted(_) => 126,
+        Ending::TimedOut | Ending::Hung(_) => 124,
+        Ending::GuestDied(_) => 125,
+    }
+}
+
+fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    match stream {
+        Stream::Output => {
+            let mut output = io::stdout().lock();
+            output.write_all(bytes)?;
+            output.flush()
+        }
+        Stream::Error => io::stderr().lock().write_all(bytes),
+    }
+}
+
+fn explain(what: &str, lines: &[String]) {
+    eprintln!("handoff lab: {what}; its last console lines:");
+    for line in lines {
+        eprintln!("  {line}");
+    }
+}
+
+fn report(fault: &Fault) {
+    eprintln!("handoff lab: the kernel reported: {}", fault.headline());
+    for line in &fault.lines {
+        eprintln!("  {line}");
+    }
+}
