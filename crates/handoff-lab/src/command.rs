@@ -12,6 +12,7 @@ use crate::tool::StopFlag;
 mod guest_options;
 mod image;
 mod run;
+mod test;
 
 pub use guest_options::GuestOptions;
 
@@ -41,6 +42,12 @@ pub enum Command {
     Run(run::RunArgs),
     /// Open a shell in a guest
     Shell(run::ShellArgs),
+    /// Run test programs on this machine and in guests, and count the results
+    Test(test::TestArgs),
+    /// Run one test program in a guest: a target runner for Cargo
+    ///
+    /// CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='handoff lab runner' cargo test
+    Runner(test::RunnerArgs),
     /// Build what a guest needs, so that later starts are quick and work offline
     Image(image::ImageArgs),
     /// Remove everything that the lab has built
@@ -58,6 +65,8 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     match &args.command {
         Command::Run(args) => run::run(args, stop),
         Command::Shell(args) => run::shell(args, stop),
+        Command::Test(args) => test::test(args, stop),
+        Command::Runner(args) => test::runner(args, stop),
         Command::Image(args) => image::run(args, stop),
         Command::Clean => {
             let bytes = Cache::clear()?;

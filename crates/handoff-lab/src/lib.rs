@@ -24,6 +24,7 @@ mod initramfs;
 mod kernel;
 mod machine;
 mod progress;
+mod strip;
 mod terminal;
 mod tool;
 mod userland;
@@ -32,6 +33,8 @@ mod userland;
 mod wire;
 
 pub mod command;
+pub mod skip;
+pub mod testing;
 
 pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;

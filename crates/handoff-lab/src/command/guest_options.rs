@@ -1,12 +1,12 @@
 //! The options that describe a guest, shared by the subcommands that boot one.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use crate::error::Result;
 use crate::kernel::KernelChoice;
 use crate::machine::{Acceleration, Disk, Machine, Put};
-use crate::tool;
+use crate::strip::Stripped;
 
 /// Options that describe a guest.
 #[derive(Debug, clap::Args)]
@@ -45,21 +45,24 @@ pub struct GuestOptions {
 /// Programs that were prepared for the guest; removed when dropped.
 pub(super) struct Prepared {
     pub(super) machine: Machine,
-    _stripped: tempfile::TempDir,
+    pub(super) stripped: Stripped,
 }
 
 impl GuestOptions {
     /// The guest, with this program itself as `handoff` on its path.
     pub(super) fn prepare(&self) -> Result<Prepared> {
-        let stripped = tempfile::tempdir().map_err(crate::Error::failed)?;
+        let stripped = Stripped::new()?;
         let mut puts = self.put.clone();
+        let mut program = |path: &Path, name: &OsStr| {
+            let target = Path::new("/opt/handoff/bin").join(name);
+            puts.push(Put { source: stripped.of(path), target });
+        };
         // Under our own number: "self" would be whichever program opens it. This path also leads
         // to a program that was rebuilt, and so deleted, since it started.
         let ourselves = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        puts.push(program(&ourselves, "handoff", stripped.path()));
+        program(&ourselves, OsStr::new("handoff"));
         for path in &self.program {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            puts.push(program(path, &name, stripped.path()));
+            program(path, path.file_name().unwrap_or_default());
         }
         let machine = Machine {
             kernel: self.kernel.clone(),
@@ -71,23 +74,8 @@ impl GuestOptions {
             show_console: self.console,
             ..Machine::default()
         };
-        Ok(Prepared { machine, _stripped: stripped })
+        Ok(Prepared { machine, stripped })
     }
-}
-
-/// A program for the guest's path, without its debug information, which is most of its size.
-fn program(path: &Path, name: &str, scratch: &Path) -> Put {
-    let target = Path::new("/opt/handoff/bin").join(name);
-    let stripped = scratch.join(name);
-    let mut strip = tool::command("strip");
-    strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(path);
-    strip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Not every program is an ELF file, and not every machine has binutils: then it goes whole.
-    let source = match strip.status() {
-        Ok(status) if status.success() => stripped,
-        _ => path.to_owned(),
-    };
-    Put { source, target }
 }
 
 /// `PATH` or `PATH:TARGET`; a relative target is below the guest's /root.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
 use crate::error::{Error, Result};
-use crate::guest::{self, Ending, Guest, Input, Job, Stream};
+use crate::guest::{self, Ending, Guest, Input, Job, Outcome, Stream};
+use crate::machine::Machine;
 use crate::tool::StopFlag;
 
 const EXIT_CODES: &str = "\
@@ -61,40 +62,54 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
         timeout: args.timeout.map(Duration::from_secs),
     };
     let outcome = guest.run(&job, pass_on)?;
-    let code = code_of(&outcome.ending);
-    let mut fault = outcome.fault;
-    match &outcome.ending {
-        Ending::Hung(lines) => explain("the guest hung and was ended", lines),
-        Ending::GuestDied(lines) if fault.is_none() => explain("the guest died", lines),
-        Ending::GuestDied(_) => {}
-        Ending::NotStarted(reason) => {
-            let program = args.command[0].to_string_lossy();
-            eprintln!("handoff lab: {program}: {reason}");
-        }
-        Ending::TimedOut => {
-            let seconds = args.timeout.unwrap_or_default();
-            eprintln!("handoff lab: the command was ended after {seconds} s");
-        }
-        Ending::Exited(_) | Ending::Killed(_) => {}
-    }
-    let alive = !matches!(outcome.ending, Ending::Hung(_) | Ending::GuestDied(_));
-    if alive {
+    if alive(&outcome.ending) {
         for pair in &args.get {
             let (source, target) = split_pair(pair);
             guest.get(&Path::new("/root").join(source), &PathBuf::from(target.unwrap_or(".")))?;
         }
-        if args.keep && (code != 0 || fault.is_some()) && guest::on_terminal() {
-            eprintln!("handoff lab: exit code {code}; a shell in the guest, leave it to end:");
+        if args.keep && !outcome.success() && guest::on_terminal() {
+            eprintln!("handoff lab: the command failed; a shell in the guest, leave it to end:");
             guest.run(&shell_job(), pass_on)?;
         }
+    }
+    conclude(guest, outcome)
+}
+
+/// Boots a guest for one command with our standard input, output and error.
+pub(super) fn run_once(machine: &Machine, arguments: Vec<Vec<u8>>, stop: &StopFlag) -> Result<u8> {
+    let mut guest = Guest::boot(machine, stop)?;
+    let job = Job { arguments, input: Input::Inherit, ..Job::default() };
+    let outcome = guest.run(&job, pass_on)?;
+    conclude(guest, outcome)
+}
+
+/// Says what went wrong, switches the guest off, and finds the exit code.
+fn conclude(guest: Guest, outcome: Outcome) -> Result<u8> {
+    let Outcome { ending, mut fault } = outcome;
+    match &ending {
+        Ending::Hung(lines) => explain("the guest hung and was ended", lines),
+        Ending::GuestDied(lines) if fault.is_none() => explain("the guest died", lines),
+        Ending::NotStarted(reason) => {
+            eprintln!("handoff lab: the command could not be started: {reason}");
+        }
+        Ending::TimedOut => eprintln!("handoff lab: the command was ended at its time-out"),
+        Ending::GuestDied(_) | Ending::Exited(_) | Ending::Killed(_) => {}
+    }
+    if alive(&ending) {
         let late = guest.power_off()?;
         fault = fault.or(late);
     }
-    if let Some(fault) = fault {
-        report(&fault);
-        return Ok(125);
+    match fault {
+        Some(fault) => {
+            report(&fault);
+            Ok(125)
+        }
+        None => Ok(code_of(&ending)),
     }
-    Ok(code)
+}
+
+fn alive(ending: &Ending) -> bool {
+    !matches!(ending, Ending::Hung(_) | Ending::GuestDied(_))
 }
 
 pub(super) fn shell(args: &ShellArgs, stop: &StopFlag) -> Result<u8> {
@@ -107,15 +122,7 @@ pub(super) fn shell(args: &ShellArgs, stop: &StopFlag) -> Result<u8> {
     let mut guest = Guest::boot(&prepared.machine, stop)?;
     eprintln!("handoff lab: {} is up; Ctrl-D or exit ends it", guest.release);
     let outcome = guest.run(&shell_job(), pass_on)?;
-    if let Some(fault) = &outcome.fault {
-        report(fault);
-    }
-    if let Ending::Hung(lines) | Ending::GuestDied(lines) = &outcome.ending {
-        explain("the guest died", lines);
-        return Ok(125);
-    }
-    guest.power_off()?;
-    Ok(code_of(&outcome.ending))
+    conclude(guest, outcome)
 }
 
 fn shell_job() -> Job {
