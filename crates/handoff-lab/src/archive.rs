@@ -62,16 +62,13 @@ impl Archive {
         format!("deb [signed-by={KEYRING}] {} {suite} main", self.address)
     }
 
-    /// Extracts `packages` of `suites` with all that they depend on, then runs `hook` with the
-    /// directory as its first argument and throws the directory away.
-    ///
-    /// The first suite is the release.
+    /// Extracts `packages` of `suites`, with all that they depend on, to the directory `target`.
+    /// None of the packages' scripts is run. The first suite is the release.
     pub(crate) fn bootstrap(
         &self,
         suites: &[&str],
         packages: &[&str],
-        hook: &str,
-        temporary: &Path,
+        target: &Path,
         stop: &StopFlag,
         line: impl Fn(&str),
     ) -> Result<()> {
@@ -83,15 +80,13 @@ impl Archive {
             ));
         }
         let mut command = tool::command("mmdebstrap");
-        command.args(["--mode=root", "--variant=extract", "--format=null", "--skip=chroot/mount"]);
+        command.args(["--mode=root", "--variant=extract", "--format=directory"]);
+        // With /proc and /sys mounted in the tree, it could not be copied into an image.
+        command.arg("--skip=chroot/mount");
         command.arg(format!("--include={}", packages.join(",")));
-        command.arg(format!("--extract-hook={hook}"));
         command.args(self.settings.iter().map(|setting| format!("--aptopt={setting}")));
-        // Priorities keep a backports suite from replacing more than what is asked for.
-        command.args([suites[0], "-"]);
+        command.arg(suites[0]).arg(target);
         command.args(suites.iter().map(|suite| self.source(suite)));
-        // What a killed run leaves is then removed with the unfinished layer.
-        command.env("TMPDIR", temporary);
         tool::run(command, stop, line).map(drop)
     }
 

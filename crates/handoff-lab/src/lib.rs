@@ -33,6 +33,7 @@ mod userland;
 mod wire;
 
 pub mod command;
+pub mod module;
 pub mod skip;
 pub mod testing;
 

@@ -1,12 +1,12 @@
 //! The guest's root file system: Debian trixie, the packages of `lab/image/userland.packages`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::archive::Archive;
 use crate::cache::{Cache, Layer};
 use crate::error::{Result, Trying};
-use crate::tool::StopFlag;
+use crate::tool::{self, StopFlag};
 
 /// The release that the guest runs.
 pub(crate) const SUITE: &str = "trixie";
@@ -29,17 +29,14 @@ pub(crate) fn image(cache: &Cache, stop: &StopFlag) -> Result<PathBuf> {
     let directory = cache.layer(&layer, stop, |work, progress| {
         progress.step("reading the machine's apt configuration");
         let archive = Archive::of_this_machine(stop)?;
-        let script = work.join("finish.sh");
-        fs::write(&script, FINISH).trying(script.display())?;
-        let hook = format!("sh {} \"$1\" {}", quoted(&script), quoted(&work.join(IMAGE)));
         let packages: Vec<&str> = PACKAGES.lines().collect();
-        archive.bootstrap(&[SUITE], &packages, &hook, work, stop, |line| progress.step(line))?;
-        fs::remove_file(&script).trying(script.display())
+        let tree = work.join("tree");
+        archive.bootstrap(&[SUITE], &packages, &tree, stop, |line| progress.step(line))?;
+        progress.step("making the disk image");
+        let mut finish = tool::command("sh");
+        finish.args(["-c", FINISH, "userland.sh"]).arg(&tree).arg(work.join(IMAGE));
+        tool::run(finish, stop, |_| {})?;
+        fs::remove_dir_all(&tree).trying(tree.display())
     })?;
     Ok(directory.join(IMAGE))
-}
-
-/// `path` as one word of a shell command.
-pub(crate) fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

@@ -3,10 +3,13 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::cache::Cache;
 use crate::error::Result;
 use crate::kernel::KernelChoice;
 use crate::machine::{Acceleration, Disk, Machine, Put};
+use crate::module;
 use crate::strip::Stripped;
+use crate::tool::StopFlag;
 
 /// Options that describe a guest.
 #[derive(Debug, clap::Args)]
@@ -30,6 +33,9 @@ pub struct GuestOptions {
     /// Put this program on the guest's path; may be given several times
     #[arg(long, value_name = "PATH")]
     pub program: Vec<PathBuf>,
+    /// Build the kernel module in this directory and put it into the guest's $HANDOFF_MODULES
+    #[arg(long, value_name = "DIRECTORY")]
+    pub module: Vec<PathBuf>,
     /// How instructions are executed: auto, kvm, tcg or icount
     #[arg(long, default_value = "auto", value_name = "HOW")]
     pub accel: Acceleration,
@@ -50,7 +56,7 @@ pub(super) struct Prepared {
 
 impl GuestOptions {
     /// The guest, with this program itself as `handoff` on its path.
-    pub(super) fn prepare(&self) -> Result<Prepared> {
+    pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.put.clone();
         let mut program = |path: &Path, name: &OsStr| {
@@ -63,6 +69,13 @@ impl GuestOptions {
         program(&ourselves, OsStr::new("handoff"));
         for path in &self.program {
             program(path, path.file_name().unwrap_or_default());
+        }
+        for directory in &self.module {
+            for path in module::build(&self.kernel, directory, &Cache::open()?, stop)? {
+                let name = path.file_name().unwrap_or_default();
+                let target = Path::new("/opt/handoff/modules").join(name);
+                puts.push(Put { source: path, target });
+            }
         }
         let machine = Machine {
             kernel: self.kernel.clone(),

@@ -53,7 +53,7 @@ pub struct ShellArgs {
 }
 
 pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
-    let prepared = args.guest.prepare()?;
+    let prepared = args.guest.prepare(stop)?;
     let mut guest = Guest::boot(&prepared.machine, stop)?;
     let job = Job {
         arguments: args.command.iter().map(|word| word.clone().into_vec()).collect(),
@@ -118,7 +118,7 @@ pub(super) fn shell(args: &ShellArgs, stop: &StopFlag) -> Result<u8> {
             "a shell needs a terminal; without one, use: handoff lab run -- COMMAND".to_owned(),
         ));
     }
-    let prepared = args.guest.prepare()?;
+    let prepared = args.guest.prepare(stop)?;
     let mut guest = Guest::boot(&prepared.machine, stop)?;
     eprintln!("handoff lab: {} is up; Ctrl-D or exit ends it", guest.release);
     let outcome = guest.run(&shell_job(), pass_on)?;

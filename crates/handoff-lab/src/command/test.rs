@@ -82,7 +82,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         }
         None => MaySkip::default(),
     };
-    let prepared = args.guest.prepare()?;
+    let prepared = args.guest.prepare(stop)?;
     let plan = Plan {
         programs,
         companions,
@@ -102,7 +102,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
 
 /// One boot for one program: what Cargo starts when the lab is its target runner.
 pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
-    let mut prepared = args.guest.prepare()?;
+    let mut prepared = args.guest.prepare(stop)?;
     let path = PathBuf::from(&args.command[0]);
     let source = prepared.stripped.of(&path);
     let target = Path::new("/opt/handoff/tests").join(path.file_name().unwrap_or_default());
