@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod dist;
+mod libtest;
+mod run;
+mod test;
 
 /// Maintenance of the handoff tree.
 #[derive(Debug, Parser)]
@@ -18,11 +21,14 @@ struct Cli {
 enum Task {
     /// Write man pages and completions
     Dist(dist::Args),
+    /// Run the checks and the tests, tier by tier, and count them
+    Test(test::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Dist(args) => dist::run(&args),
+        Task::Test(args) => test::run(&args),
     };
     match outcome {
         Ok(code) => code,
