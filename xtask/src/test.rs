@@ -32,7 +32,7 @@ pub(crate) struct Args {
     tier: Vec<Tier>,
 
     /// Minutes after which what still runs has failed
-    #[arg(long, default_value_t = 19, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 18, value_name = "MINUTES")]
     limit: u64,
 }
 
