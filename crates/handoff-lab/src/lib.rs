@@ -1,1 +1,3 @@
-//! Placeholder replaced in the next commits.
+//! A stock Debian kernel in QEMU, and the network and disk topologies that tests and benches run on.
+
+pub mod topology;

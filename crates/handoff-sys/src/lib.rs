@@ -10,3 +10,4 @@ pub mod rds;
 pub mod sqe;
 pub mod tcp;
 pub mod ublk;
+pub mod zerocopy;
