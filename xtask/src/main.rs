@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod demo;
 mod dist;
 mod libtest;
 mod run;
@@ -19,6 +20,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Show what the command does on this machine
+    Demo(demo::Args),
     /// Write man pages and completions
     Dist(dist::Args),
     /// Run the checks and the tests, tier by tier, and count them
@@ -27,6 +30,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Demo(args) => demo::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Test(args) => test::run(&args),
     };

@@ -3,7 +3,7 @@
 //! Contracts:
 //! - tiers run in order: checks (format and lints), hermetic (any Linux, no privileges), native
 //!   (programs named `native_*`, which want root and this machine's kernel), guest (programs named
-//!   `guest_*`, which want the lab's kernel);
+//!   `guest_*`, which want the lab's kernel), and with `--soak` those named `soak_*`;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
 //!   also in the file `target/test-summary`; everything printed is in `target/test.log`;
 //! - the whole run ends at its time limit; what had not ended then has failed.
@@ -23,6 +23,8 @@ use crate::run::{self, End};
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
+/// Cases of each property test in the long form; proptest's own default is 256.
+const SOAK_CASES: &str = "20000";
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -31,9 +33,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
 
-    /// Minutes after which what still runs has failed
-    #[arg(long, default_value_t = 18, value_name = "MINUTES")]
-    limit: u64,
+    /// Run the long forms: programs named `soak_*` too, HANDOFF_SOAK=1, many property cases
+    #[arg(long)]
+    soak: bool,
+
+    /// Minutes after which what still runs has failed [default: 18, with --soak 720]
+    #[arg(long, value_name = "MINUTES")]
+    limit: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,6 +48,7 @@ enum Tier {
     Hermetic,
     Native,
     Guest,
+    Soak,
 }
 
 impl Tier {
@@ -51,6 +58,7 @@ impl Tier {
             Self::Hermetic => "hermetic",
             Self::Native => "native",
             Self::Guest => "guest",
+            Self::Soak => "soak",
         }
     }
 
@@ -60,6 +68,8 @@ impl Tier {
             Self::Native
         } else if program.starts_with("guest_") {
             Self::Guest
+        } else if program.starts_with("soak_") {
+            Self::Soak
         } else {
             Self::Hermetic
         }
@@ -67,10 +77,16 @@ impl Tier {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
-    let mut session = Session::new(Duration::from_secs(args.limit * 60))
+    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 18 });
+    let mut session = Session::new(Duration::from_secs(limit * 60), args.soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     for tier in Tier::value_variants() {
-        if !args.tier.is_empty() && !args.tier.contains(tier) {
+        let wanted = if args.tier.is_empty() {
+            args.soak || *tier != Tier::Soak
+        } else {
+            args.tier.contains(tier)
+        };
+        if !wanted {
             continue;
         }
         if session.stop.load(Ordering::Acquire) {
@@ -90,6 +106,7 @@ struct Session {
     deadline: Instant,
     stop: Arc<AtomicBool>,
     log: fs::File,
+    soak: bool,
     tier: Tier,
     counts: Counts,
     skips: Vec<String>,
@@ -97,7 +114,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(limit: Duration) -> io::Result<Self> {
+    fn new(limit: Duration, soak: bool) -> io::Result<Self> {
         fs::create_dir_all("target")?;
         // What an interrupted run leaves must not be taken for a result.
         match fs::remove_file(SUMMARY) {
@@ -108,6 +125,7 @@ impl Session {
             deadline: Instant::now() + limit,
             stop: run::stop_flag()?,
             log: fs::File::create(LOG)?,
+            soak,
             tier: Tier::Checks,
             counts: Counts::default(),
             skips: Vec::new(),
@@ -184,6 +202,9 @@ impl Session {
         let mut command = Command::new("cargo");
         command.args(["test", "--workspace", "--no-fail-fast", "--color=never"]).args(targets);
         command.args(["--", "--show-output"]);
+        if self.soak {
+            command.envs([("HANDOFF_SOAK", "1"), ("PROPTEST_CASES", SOAK_CASES)]);
+        }
         let mut reader = Reader::default();
         let problem = self.watch(&mut command, |line| reader.line(line));
         let programs = reader.finish();
@@ -298,6 +319,7 @@ mod tests {
     fn names_decide_the_tier() {
         assert_eq!(Tier::of("native_send"), Tier::Native);
         assert_eq!(Tier::of("guest_ublk"), Tier::Guest);
+        assert_eq!(Tier::of("soak_send"), Tier::Soak);
         assert_eq!(Tier::of("probe"), Tier::Hermetic);
     }
 
