@@ -48,7 +48,7 @@ mod view;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use engine::Engine;
 pub use engine::auto::Choice;
-pub use engine::sending::MAX_HEADER;
+pub use engine::layout::MAX_HEADER;
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{File, Transfer, Transferred};
