@@ -1,1 +1,21 @@
-//! Benches.
+//! The tables of figures of handoff: each bench is one run with its baselines beside it.
+//!
+//! Contracts:
+//!
+//! 1. A figure is never compared across runs: all rows of a table alternate in short slots within
+//!    one process, and a ratio is the median of the ratios of slots of the same round.
+//! 2. What is named a baseline is written here in plain system calls, as well as it can be.
+//! 3. What could not be run is a row with the reason, never a missing row.
+//! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process:
+//!    there is nothing to clean up, however it ends.
+
+pub mod command;
+pub mod machine;
+pub mod measure;
+pub mod peer;
+pub mod processor;
+pub mod quantity;
+pub mod report;
+pub mod send;
+pub mod statistics;
+pub mod table;

@@ -38,6 +38,7 @@ pub mod instructions;
 pub mod module;
 pub mod skip;
 pub mod testing;
+pub mod topology;
 
 pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;

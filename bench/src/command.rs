@@ -1,0 +1,98 @@
+//! What the `handoff` command mounts as `handoff bench`.
+
+use std::{io, sync::atomic::AtomicBool};
+
+use clap::{Args, Subcommand};
+
+use crate::send::{self, SendArgs};
+
+/// Measures handoff beside its baselines, on this machine
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Which table
+    #[command(subcommand)]
+    pub bench: Bench,
+}
+
+/// The tables.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Sending from user memory: copying, MSG_ZEROCOPY, and io_uring zero copy
+    Send(Box<SendArgs>),
+}
+
+/// How the command was called.
+pub struct Context<'a> {
+    /// One JSON object on `out` and nothing else.
+    pub json: bool,
+    /// Set when the user wants it to end (SIGINT, SIGTERM).
+    pub stop: &'a AtomicBool,
+    /// Where results go.
+    pub out: &'a mut dyn io::Write,
+}
+
+/// How a bench ends when it does not end well. Each text is one line with the cause and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The command line makes no sense: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// This machine cannot do it: exit code 3.
+    #[error("{0}")]
+    NotPossible(String),
+    /// It was tried and failed: exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The user ended it; nothing is left behind.
+    #[error("stopped before the table was complete")]
+    Stopped,
+    /// The results could not be written to `out`.
+    #[error("the result could not be written: {0}")]
+    Output(#[source] io::Error),
+}
+
+/// Runs one bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    match &args.bench {
+        Bench::Send(args) => send::run(args, context),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_full_command_line_is_understood() {
+        let line = "x send --sizes 1k,4k --proto tcp --working-set 1g --only zc --rounds 3 \
+                    --time 0.5 --cpu 1 --peer a=b --peer-regex a=(x) --peer-unit a=MiB";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Bench::Send(args) = cli.bench.bench;
+        assert_eq!(args.sizes, [1_024, 4_096]);
+        assert_eq!(args.working_set, 1 << 30);
+        assert_eq!(args.peer, [("a".to_owned(), "b".to_owned())]);
+    }
+
+    #[test]
+    fn quick_excludes_the_options_that_it_decides() {
+        let line = "x send --quick --rounds 3";
+        assert!(Cli::try_parse_from(line.split_whitespace()).is_err());
+    }
+}

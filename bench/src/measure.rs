@@ -1,0 +1,335 @@
+//! The measuring frame: engines take turns in short slots, round after round.
+//!
+//! Contracts:
+//!
+//! 1. Every subject runs one slot in each round; every other round goes through the subjects
+//!    backwards, so that a drift of the machine's speed favours none.
+//! 2. A slot's clock stops when everything that was lent is back. Time in which the thread was ready
+//!    to run and other programs held the processor does not count.
+//! 3. A subject that cannot run or fails keeps its row, with the reason; the others go on.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::{
+    processor::kept_waiting,
+    report::{Config, Row},
+    statistics::Spread,
+};
+
+/// One engine at work. Made before its first slot and dropped after its last.
+pub trait Engine {
+    /// Works until the slot is over and everything lent is back, and says what was done.
+    ///
+    /// # Errors
+    ///
+    /// What ends this engine's measurements, in one line.
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
+}
+
+/// What an engine did in one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Payload bytes moved.
+    pub bytes: u64,
+    /// Operations done; none where the engine cannot tell.
+    pub operations: Option<u64>,
+    /// Of the payload bytes, those that the CPU copied; none where nothing reports it.
+    pub copied: Option<u64>,
+    /// CPU time used, where the engine knows better than the frame (other processes).
+    pub cpu: Cpu,
+    /// The time it took, and was kept waiting, where the engine knows better than the frame.
+    pub time: Option<Time>,
+}
+
+/// How a slot passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Time {
+    /// From beginning to end.
+    pub elapsed: Duration,
+    /// Of this, the time in which other programs held the processor.
+    pub kept_waiting: Duration,
+}
+
+impl Time {
+    fn counted(&self) -> Duration {
+        self.elapsed.saturating_sub(self.kept_waiting)
+    }
+}
+
+/// Where a slot's CPU time comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Cpu {
+    /// All threads of this process but those that only stand for the far end.
+    #[default]
+    ThisProcess,
+    /// Not known.
+    Unknown,
+}
+
+/// The time that an engine has.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot<'a> {
+    deadline: Instant,
+    length: Duration,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Slot<'a> {
+    /// A slot that begins now.
+    pub fn new(length: Duration, stop: &'a AtomicBool) -> Self {
+        Self { deadline: Instant::now() + length, length, stop }
+    }
+
+    /// True once the time is up, or the user wants the bench to end.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline || self.is_stopped()
+    }
+
+    /// True once the user wants the bench to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How long the slot is from its beginning.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+}
+
+/// Makes an engine, or says in one line why this machine cannot have it.
+pub type MakeEngine<'a> = Box<dyn Fn() -> Result<Box<dyn Engine + 'a>, String> + 'a>;
+
+/// One row to be measured.
+pub struct Subject<'a> {
+    /// The row's name.
+    pub name: String,
+    /// The engine's name.
+    pub engine: String,
+    /// What is asked of it.
+    pub config: Config,
+    /// Whether ratios refer to it.
+    pub baseline: bool,
+    /// Whether it is another program.
+    pub peer: bool,
+    /// Its maker.
+    pub make: MakeEngine<'a>,
+}
+
+/// How the time is cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Length of one slot.
+    pub slot: Duration,
+    /// Length of one run of a peer.
+    pub peer_slot: Duration,
+    /// How many slots each subject gets.
+    pub rounds: u32,
+    /// Whether engines live from their first slot to their last. Otherwise each is made anew for
+    /// every slot, so that only one at a time holds its memory.
+    pub keep_engines: bool,
+}
+
+/// An engine warms its caches up for this long before each slot.
+const WARM_UP: Duration = Duration::from_millis(10);
+
+/// How a measurement ended.
+#[derive(Debug)]
+pub struct Measured {
+    /// One row per subject, in their order.
+    pub rows: Vec<Row>,
+    /// The engines that failed while running, apart from peers.
+    pub failed: Vec<String>,
+    /// Share of the time, 0 to 1, that other programs held the processor for.
+    pub kept_waiting: f64,
+}
+
+struct Track<'a> {
+    engine: Option<Box<dyn Engine + 'a>>,
+    slots: Vec<Option<Figures>>,
+    skipped: Option<String>,
+    failed: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Figures {
+    time: Time,
+    bytes_per_s: f64,
+    ops_per_s: Option<f64>,
+    cpu_ns_per_byte: Option<f64>,
+    cpu_ns_per_op: Option<f64>,
+    copied_share: Option<f64>,
+}
+
+/// Measures all subjects. `far_end_cpu` gives the CPU time so far of those threads of this process
+/// that stand for the far end. None if the user ended it.
+pub fn measure(
+    subjects: &[Subject<'_>],
+    plan: Plan,
+    stop: &AtomicBool,
+    far_end_cpu: &dyn Fn() -> Duration,
+) -> Option<Measured> {
+    let mut tracks: Vec<Track<'_>> = subjects
+        .iter()
+        .map(|_| Track { engine: None, slots: Vec::new(), skipped: None, failed: false })
+        .collect();
+    let progress = progress_bar(subjects.len() as u64 * u64::from(plan.rounds));
+    for round in 0..plan.rounds {
+        let forwards = 0..subjects.len();
+        let order: Vec<usize> =
+            if round % 2 == 0 { forwards.collect() } else { forwards.rev().collect() };
+        for index in order {
+            let (subject, track) = (&subjects[index], &mut tracks[index]);
+            progress.set_message(subject.name.clone());
+            let figures = track.run_slot(subject, plan, stop, far_end_cpu);
+            if stop.load(Ordering::Relaxed) {
+                progress.finish_and_clear();
+                return None;
+            }
+            track.slots.push(figures);
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    let failed = subjects
+        .iter()
+        .zip(&tracks)
+        .filter(|(subject, track)| track.failed && !subject.peer)
+        .map(|(subject, _)| subject.name.clone())
+        .collect();
+    let times = || tracks.iter().flat_map(|track| &track.slots).flatten().map(|slot| slot.time);
+    let elapsed: Duration = times().map(|time| time.elapsed).sum();
+    let kept_waiting: Duration = times().map(|time| time.kept_waiting).sum();
+    let kept_waiting = kept_waiting.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    Some(Measured { rows: rows(subjects, &tracks), failed, kept_waiting })
+}
+
+fn progress_bar(slots: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(slots), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3}% {eta:>4} left  {msg}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+impl<'a> Track<'a> {
+    fn run_slot(
+        &mut self,
+        subject: &Subject<'a>,
+        plan: Plan,
+        stop: &AtomicBool,
+        far_end_cpu: &dyn Fn() -> Duration,
+    ) -> Option<Figures> {
+        if self.skipped.is_some() {
+            return None;
+        }
+        let mut engine = match self.engine.take().map_or_else(|| (subject.make)(), Ok) {
+            Ok(engine) => engine,
+            Err(reason) => {
+                self.skipped = Some(reason);
+                return None;
+            }
+        };
+        // A peer is a process of its own: nothing of ours would be warmed up.
+        let warm = if subject.peer {
+            Ok(())
+        } else {
+            engine.run(&Slot::new(WARM_UP.min(plan.slot), stop)).map(drop)
+        };
+        let length = if subject.peer { plan.peer_slot } else { plan.slot };
+        match warm.and_then(|()| timed(&mut *engine, length, stop, far_end_cpu)) {
+            Ok(figures) => {
+                if plan.keep_engines {
+                    self.engine = Some(engine);
+                }
+                figures
+            }
+            Err(reason) => {
+                self.failed = true;
+                self.skipped = Some(reason);
+                self.slots.clear();
+                None
+            }
+        }
+    }
+}
+
+fn timed(
+    engine: &mut dyn Engine,
+    length: Duration,
+    stop: &AtomicBool,
+    far_end_cpu: &dyn Fn() -> Duration,
+) -> Result<Option<Figures>, String> {
+    let cpu_before = process_cpu().saturating_sub(far_end_cpu());
+    let (begin, waited) = (Instant::now(), kept_waiting());
+    let tally = engine.run(&Slot::new(length, stop))?;
+    let time = tally.time.unwrap_or_else(|| Time {
+        elapsed: begin.elapsed(),
+        kept_waiting: kept_waiting().saturating_sub(waited),
+    });
+    let elapsed = time.counted();
+    let cpu = process_cpu().saturating_sub(far_end_cpu()).saturating_sub(cpu_before);
+    if tally.bytes == 0 || elapsed.is_zero() {
+        return Ok(None);
+    }
+    let bytes = tally.bytes as f64;
+    let operations = tally.operations.filter(|&count| count > 0).map(|count| count as f64);
+    let cpu_ns = match tally.cpu {
+        Cpu::ThisProcess => Some(cpu.as_nanos() as f64),
+        Cpu::Unknown => None,
+    };
+    Ok(Some(Figures {
+        time,
+        bytes_per_s: bytes / elapsed.as_secs_f64(),
+        ops_per_s: operations.map(|count| count / elapsed.as_secs_f64()),
+        cpu_ns_per_byte: cpu_ns.map(|ns| ns / bytes),
+        cpu_ns_per_op: cpu_ns.zip(operations).map(|(ns, count)| ns / count),
+        copied_share: tally.copied.map(|copied| copied as f64 / bytes),
+    }))
+}
+
+fn process_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
+    let speeds = |track: &Track<'_>| -> Vec<Option<f64>> {
+        track.slots.iter().map(|slot| slot.map(|figures| figures.bytes_per_s)).collect()
+    };
+    subjects
+        .iter()
+        .zip(tracks)
+        .map(|(subject, track)| {
+            let baseline = subjects
+                .iter()
+                .zip(tracks)
+                .find(|(other, _)| other.baseline && other.config.same_work(&subject.config));
+            let ratio =
+                baseline.and_then(|(_, base)| Spread::of_ratios(&speeds(track), &speeds(base)));
+            let median = |of: &dyn Fn(&Figures) -> Option<f64>| {
+                Spread::of(track.slots.iter().flatten().filter_map(of)).map(|it| it.median)
+            };
+            let bytes_per_s = median(&|slot| Some(slot.bytes_per_s));
+            let none = || "nothing was sent in any of its slots".to_owned();
+            Row {
+                name: subject.name.clone(),
+                engine: subject.engine.clone(),
+                config: subject.config.clone(),
+                baseline: subject.baseline,
+                peer: subject.peer,
+                ratio: ratio.map(|it| it.median),
+                ratio_min: ratio.map(|it| it.min),
+                ratio_max: ratio.map(|it| it.max),
+                bytes_per_s,
+                ops_per_s: median(&|slot| slot.ops_per_s),
+                cpu_ns_per_byte: median(&|slot| slot.cpu_ns_per_byte),
+                cpu_ns_per_op: median(&|slot| slot.cpu_ns_per_op),
+                copied_share: median(&|slot| slot.copied_share),
+                skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,330 @@
+//! Other programs, run beside us in the same network and in turns with our rows.
+//!
+//! A peer is `NAME=COMMAND`. The command runs through the shell, once per round, inside the bench's
+//! namespace and on its processor, after `{addr}`, `{port}`, `{bytes}`, `{seconds}` and `{cpu}` in
+//! it were replaced. Its figure is the last match of a regular expression in what it prints:
+//!
+//! - the group `value`, or the first group, is the number;
+//! - the group `unit`, or the second group, is its unit, unless a unit was given by hand, which is
+//!   for programs that print MB and mean MiB, or print no unit;
+//! - a unit per second is a rate. A unit without `/s` is a total, and is divided by the time that
+//!   the program really ran, so that one that runs longer than asked is not favoured.
+
+use std::{
+    fs::File,
+    io::{Read as _, Seek as _},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use handoff_lab::topology::Namespace;
+use regex::Regex;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{MemfdFlags, memfd_create},
+    process::{
+        Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    },
+};
+
+use crate::{
+    measure::{Cpu, Engine, Slot, Tally, Time},
+    processor::kept_waiting_of_process,
+    quantity::bytes_per_unit,
+};
+
+/// The last number that a rate's unit follows: `12.5 MB/s`, `9.42 Gbits/sec`.
+const DEFAULT_PATTERN: &str =
+    r"([0-9]+(?:\.[0-9]+)?)\s*((?:[kKMG]i?)?B/s(?:ec)?|(?:[kKMG]i?)?Bps|[kKMG]?bits?/s(?:ec)?)";
+
+/// How often a running peer is looked at: it shares its processor with us.
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// How to read a peer's figure.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    pattern: Regex,
+    unit: Option<String>,
+}
+
+/// A number that a peer printed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reading {
+    /// Bytes per second.
+    Rate(f64),
+    /// Bytes in all.
+    Total(f64),
+}
+
+impl Figure {
+    /// Takes a pattern in place of the default one, and a unit in place of the printed one.
+    ///
+    /// # Errors
+    ///
+    /// A line that says what is wrong with the pattern or the unit.
+    pub fn new(pattern: Option<&str>, unit: Option<&str>) -> Result<Self, String> {
+        let pattern = Regex::new(pattern.unwrap_or(DEFAULT_PATTERN))
+            .map_err(|error| error.to_string().replace('\n', " "))?;
+        if pattern.captures_len() < 2 {
+            return Err(format!("the pattern {pattern} has no group for the number"));
+        }
+        if let Some(unit) = unit
+            && bytes_per_unit(unit).is_none()
+        {
+            return Err(format!("'{unit}' is no unit: use for example MB/s, MiB/s, Gbits/s, MiB"));
+        }
+        Ok(Self { pattern, unit: unit.map(str::to_owned) })
+    }
+
+    /// Finds the figure in what the program printed.
+    ///
+    /// # Errors
+    ///
+    /// A line that says why there is none.
+    pub fn read(&self, output: &str) -> Result<Reading, String> {
+        let found = self
+            .pattern
+            .captures_iter(output)
+            .last()
+            .ok_or_else(|| format!("nothing in its output matches {}", self.pattern))?;
+        let group = |name: &str, number| found.name(name).or_else(|| found.get(number));
+        let value = group("value", 1).map_or("", |it| it.as_str());
+        let number: f64 =
+            value.parse().map_err(|_| format!("its figure '{value}' is no number"))?;
+        let unit = match &self.unit {
+            Some(unit) => unit.as_str(),
+            None => group("unit", 2).ok_or("its figure has no unit: give one by hand")?.as_str(),
+        };
+        let bytes = bytes_per_unit(unit).ok_or_else(|| format!("'{unit}' is no unit"))? * number;
+        let per_second = unit.contains('/') || unit.ends_with("ps");
+        Ok(if per_second { Reading::Rate(bytes) } else { Reading::Total(bytes) })
+    }
+}
+
+/// What replaces the placeholders of a command.
+#[derive(Debug, Clone)]
+pub struct Placeholders {
+    /// `{addr}`: the receiver's IP address.
+    pub addr: String,
+    /// `{port}`: the receiver's port.
+    pub port: u16,
+    /// `{bytes}`: payload bytes per message.
+    pub bytes: u64,
+    /// `{cpu}`: the processor that the bench runs on.
+    pub cpu: usize,
+}
+
+impl Placeholders {
+    fn fill(&self, command: &str, seconds: u64) -> String {
+        command
+            .replace("{addr}", &self.addr)
+            .replace("{port}", &self.port.to_string())
+            .replace("{bytes}", &self.bytes.to_string())
+            .replace("{cpu}", &self.cpu.to_string())
+            .replace("{seconds}", &seconds.to_string())
+    }
+}
+
+/// A program as an engine: each slot is one run of it.
+#[derive(Debug)]
+pub struct Peer {
+    /// The command, with placeholders.
+    pub command: String,
+    /// How to read its figure.
+    pub figure: Figure,
+    /// What replaces the placeholders.
+    pub placeholders: Placeholders,
+    /// Where it runs.
+    pub namespace: Namespace,
+}
+
+/// A process group that ends with its owner.
+struct Running {
+    child: Child,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // The group is gone if this fails, which is what was wanted.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Running {
+    /// Waits for the end. None if the user ended the bench meanwhile.
+    fn wait(
+        &mut self,
+        slot: &Slot<'_>,
+        limit: Duration,
+    ) -> Result<Option<(ExitStatus, Time)>, String> {
+        let line = |error: std::io::Error| error.to_string();
+        let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        let handle = handle.map_err(|errno| line(errno.into()))?;
+        let begin = Instant::now();
+        let mut time = Time::default();
+        loop {
+            // The last look is a little early: a thread that has ended tells nothing any more.
+            let kept_waiting = kept_waiting_of_process(self.child.id());
+            time.kept_waiting = time.kept_waiting.max(kept_waiting);
+            let mut ended = [PollFd::new(&handle, PollFlags::IN)];
+            poll(&mut ended, Some(&BETWEEN_LOOKS)).map_err(|errno| line(errno.into()))?;
+            time.elapsed = begin.elapsed();
+            if let Some(status) = self.child.try_wait().map_err(line)? {
+                return Ok(Some((status, time)));
+            }
+            if slot.is_stopped() {
+                return Ok(None);
+            }
+            if time.elapsed > limit {
+                return Err(format!("still running after {} s, ended", limit.as_secs()));
+            }
+        }
+    }
+}
+
+impl Engine for Peer {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        // Programs take whole seconds.
+        let seconds = slot.length().as_secs().max(1);
+        let mut output: File = memfd_create("peer", MemfdFlags::CLOEXEC)
+            .map_err(|errno| format!("no memory for its output: {errno}"))?
+            .into();
+        let sink = || output.try_clone().map(Stdio::from).map_err(|error| error.to_string());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(self.placeholders.fill(&self.command, seconds));
+        command.stdin(Stdio::null()).stdout(sink()?).stderr(sink()?).process_group(0);
+        // SAFETY: between fork and exec only prctl is called, a bare system call.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let child = self
+            .namespace
+            .attach(&mut command)
+            .spawn()
+            .map_err(|error| format!("cannot start the shell: {error}"))?;
+        let limit = Duration::from_secs(seconds * 3 + 10);
+        let Some((status, time)) = (Running { child }).wait(slot, limit)? else {
+            return Ok(Tally::default());
+        };
+
+        let mut text = Vec::new();
+        output
+            .rewind()
+            .and_then(|()| output.read_to_end(&mut text))
+            .map_err(|error| format!("its output is unreadable: {error}"))?;
+        let text = String::from_utf8_lossy(&text);
+        if !status.success() {
+            let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+            return Err(format!("{status}: {}", last.trim()));
+        }
+        let bytes = match self.figure.read(&text)? {
+            // Its own clock went on while it was kept waiting, and so does this one.
+            Reading::Rate(rate) => rate * time.elapsed.as_secs_f64(),
+            Reading::Total(total) => total,
+        };
+        Ok(Tally { bytes: bytes as u64, cpu: Cpu::Unknown, time: Some(time), ..Tally::default() })
+    }
+}
+
+/// Splits `NAME=VALUE`, for the command line's parser.
+///
+/// # Errors
+///
+/// A line that says what is wrong.
+pub fn parse_named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err(format!("'{text}' is not of the form NAME=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use handoff_lab::topology_or_skip;
+
+    use super::*;
+
+    fn read(pattern: Option<&str>, unit: Option<&str>, output: &str) -> Result<Reading, String> {
+        Figure::new(pattern, unit).unwrap().read(output)
+    }
+
+    #[test]
+    fn the_default_pattern_takes_the_last_rate() {
+        let output = "1 s: 10 MB/s\n2 s: 12.5 MB/s, 100 requests\n";
+        assert_eq!(read(None, None, output), Ok(Reading::Rate(12.5e6)));
+        let iperf = "[  5]   0.00-1.00   sec  1.10 GBytes  9.42 Gbits/sec    0   receiver";
+        assert_eq!(read(None, None, iperf), Ok(Reading::Rate(9.42e9 / 8.0)));
+        assert_eq!(read(None, None, "3 GiB/s"), Ok(Reading::Rate(3.0 * 1_073_741_824.0)));
+        assert!(read(None, None, "12 packets").unwrap_err().contains("matches"));
+    }
+
+    #[test]
+    fn a_given_unit_corrects_the_printed_one() {
+        let output = "packets=10 (MB=5), rps=100 (MB/s=2000)";
+        let pattern = Some(r"(?P<unit>MB/s)=(?P<value>\d+)");
+        assert_eq!(read(pattern, None, output), Ok(Reading::Rate(2e9)));
+        assert_eq!(read(pattern, Some("MiB/s"), output), Ok(Reading::Rate(2_000.0 * 1_048_576.0)));
+        assert_eq!(read(Some(r"rps=(\d+)"), Some("kB/s"), output), Ok(Reading::Rate(1e5)));
+        assert!(read(Some(r"rps=(\d+)"), None, output).unwrap_err().contains("unit"));
+    }
+
+    #[test]
+    fn a_unit_without_time_is_a_total() {
+        let output = "tx=1000 (64 MB) txc=1000 zc=y";
+        let pattern = Some(r"\((\d+) (MB)\)");
+        assert_eq!(read(pattern, None, output), Ok(Reading::Total(64e6)));
+        assert_eq!(read(pattern, Some("MiB"), output), Ok(Reading::Total(64.0 * 1_048_576.0)));
+    }
+
+    #[test]
+    fn wrong_patterns_and_units_are_named() {
+        assert!(Figure::new(Some("("), None).is_err());
+        assert!(Figure::new(Some("no group"), None).unwrap_err().contains("group"));
+        assert!(Figure::new(None, Some("furlongs")).unwrap_err().contains("furlongs"));
+        assert!(parse_named("a=b=c").is_ok_and(|it| it == ("a".into(), "b=c".into())));
+        for wrong in ["", "a", "=b", "a="] {
+            assert!(parse_named(wrong).is_err());
+        }
+    }
+
+    fn peer(namespace: Namespace, command: &str) -> Peer {
+        Peer {
+            command: command.into(),
+            figure: Figure::new(None, None).unwrap(),
+            placeholders: Placeholders { addr: "10.0.0.1".into(), port: 9, bytes: 77, cpu: 0 },
+            namespace,
+        }
+    }
+
+    #[test]
+    fn needs_root_a_peer_runs_with_its_placeholders_filled() {
+        let namespace = topology_or_skip!(Namespace::new());
+        let stop = AtomicBool::new(false);
+        let slot = Slot::new(Duration::from_millis(10), &stop);
+        let command = "test {addr}:{port}:{seconds}:{cpu} = 10.0.0.1:9:1:0 && echo {bytes} MB/s";
+        let tally = peer(namespace.clone(), command).run(&slot).unwrap();
+        let rate = tally.bytes as f64 / tally.time.unwrap().elapsed.as_secs_f64();
+        assert!((rate - 77e6).abs() < 1e5, "{rate}");
+
+        let error = peer(namespace, "echo first; echo broken; exit 3").run(&slot).unwrap_err();
+        assert!(error.contains('3') && error.ends_with("broken"), "{error}");
+    }
+
+    #[test]
+    fn needs_root_a_peer_ends_when_the_bench_is_stopped() {
+        let namespace = topology_or_skip!(Namespace::new());
+        let stop = AtomicBool::new(true);
+        let slot = Slot::new(Duration::from_millis(10), &stop);
+        let begin = Instant::now();
+        assert_eq!(peer(namespace, "sleep 30").run(&slot), Ok(Tally::default()));
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,209 @@
+//! What a bench found, in the form that `--json` prints and `--compare` reads.
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+
+/// One run of one bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Which bench: `send`.
+    pub bench: String,
+    /// The version of handoff.
+    pub version: String,
+    /// When it began: RFC 3339, UTC.
+    pub date: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// True under software emulation of the processor: then ratios are of instructions, and never
+    /// stand beside native ones.
+    pub emulated: bool,
+    /// The table's rows.
+    pub rows: Vec<Row>,
+}
+
+/// One row: a way to do the work, with its figures or the reason why there are none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Unique within the report, together with the configuration.
+    pub name: String,
+    /// The engine's name, the same in every bench.
+    pub engine: String,
+    /// What was asked of it.
+    pub config: Config,
+    /// The row that ratios of the same configuration refer to.
+    pub baseline: bool,
+    /// Another program, run beside us.
+    pub peer: bool,
+    /// Speed against the baseline's, above 1 is better: the median over the rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// The worst round's ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_min: Option<f64>,
+    /// The best round's ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_max: Option<f64>,
+    /// Payload bytes per second, the median over the rounds, as all figures below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<f64>,
+    /// Operations (messages) per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops_per_s: Option<f64>,
+    /// CPU time per payload byte, nanoseconds, user and system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_byte: Option<f64>,
+    /// CPU time per operation, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_op: Option<f64>,
+    /// Share of the payload that the CPU copied, 0 to 1, as reported by the mechanism.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_share: Option<f64>,
+    /// Why the row has no figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+}
+
+/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu` and `target` compare.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Payload bytes per operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// The transport protocol: `udp` or `tcp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proto: Option<String>,
+    /// Operations per system call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
+    /// True: one return to the caller per operation. False: one per group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<bool>,
+    /// Whether the payload lies in buffers registered with the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<bool>,
+    /// The device's MTU in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Where the payload goes: the type of the network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+impl Config {
+    /// Whether two rows did the same work, so that their speeds compare.
+    pub fn same_work(&self, other: &Self) -> bool {
+        (&self.op, &self.proto, self.bytes, self.mtu, &self.target)
+            == (&other.op, &other.proto, other.bytes, other.mtu, &other.target)
+    }
+}
+
+impl Report {
+    /// The row of the same name and configuration.
+    pub fn find(&self, row: &Row) -> Option<&Row> {
+        self.rows.iter().find(|other| other.name == row.name && other.config == row.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(value: &serde_json::Value) -> Vec<&str> {
+        let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn report() -> Report {
+        Report {
+            bench: "send".into(),
+            version: "0.1.0".into(),
+            date: "2026-01-01T00:00:00Z".into(),
+            machine: Machine {
+                cpu: "a".into(),
+                cores: 2,
+                kernel: "6.1".into(),
+                virtualisation: "none".into(),
+            },
+            emulated: false,
+            rows: vec![
+                Row {
+                    name: "msg-zerocopy-seed".into(),
+                    engine: "msg-zerocopy-seed".into(),
+                    config: Config {
+                        bytes: Some(65_435),
+                        op: Some("send".into()),
+                        proto: Some("udp".into()),
+                        batch: Some(1),
+                        flush: Some(true),
+                        registered: Some(false),
+                        mtu: Some(65_535),
+                        target: Some("ifb".into()),
+                    },
+                    baseline: true,
+                    peer: false,
+                    ratio: Some(1.0),
+                    ratio_min: Some(1.0),
+                    ratio_max: Some(1.0),
+                    bytes_per_s: Some(1e9),
+                    ops_per_s: Some(1e5),
+                    cpu_ns_per_byte: Some(0.1),
+                    cpu_ns_per_op: Some(6_500.0),
+                    copied_share: Some(0.0),
+                    skipped: None,
+                },
+                Row { name: "x".into(), skipped: Some("why".into()), ..Row::default() },
+            ],
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_format() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(keys(&json), ["bench", "date", "emulated", "machine", "rows", "version"]);
+        assert_eq!(keys(&json["machine"]), ["cores", "cpu", "kernel", "virtualisation"]);
+        let full = [
+            "baseline",
+            "bytes_per_s",
+            "config",
+            "copied_share",
+            "cpu_ns_per_byte",
+            "cpu_ns_per_op",
+            "engine",
+            "name",
+            "ops_per_s",
+            "peer",
+            "ratio",
+            "ratio_max",
+            "ratio_min",
+        ];
+        assert_eq!(keys(&json["rows"][0]), full);
+        assert_eq!(
+            keys(&json["rows"][0]["config"]),
+            ["batch", "bytes", "flush", "mtu", "op", "proto", "registered", "target"]
+        );
+        let skipped = ["baseline", "config", "engine", "name", "peer", "skipped"];
+        assert_eq!(keys(&json["rows"][1]), skipped);
+    }
+
+    #[test]
+    fn a_report_survives_writing_and_reading() {
+        let report = report();
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert_eq!(report.find(&report.rows[0]).unwrap().ratio, Some(1.0));
+    }
+
+    #[test]
+    fn same_work_ignores_the_way_it_is_done() {
+        let one = report().rows[0].config.clone();
+        let batched = Config { batch: Some(32), registered: Some(true), ..one.clone() };
+        assert!(one.same_work(&batched));
+        let smaller = Config { bytes: Some(4_096), ..one.clone() };
+        assert!(!one.same_work(&smaller));
+    }
+}

@@ -1,0 +1,174 @@
+//! Where the send bench sends to: a device that ends the datagrams, or a drained TCP receiver.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::thread::JoinHandleExt as _,
+    },
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use handoff_lab::topology::{Discard, Namespace, NamespaceGuard, Pair, TopologyError};
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+
+use super::Protocol;
+
+/// The discard protocol's port. Nothing listens there, and nothing answers.
+const DISCARD_PORT: u16 = 9;
+/// As the device that ends datagrams has it.
+const MTU: u32 = 65_535;
+/// What the kernel's own selftest asks for, so that no row waits for buffer space sooner.
+const SEND_BUFFER: usize = 1 << 21;
+
+/// The network of one run. The thread that made it is inside until it is dropped.
+pub(super) struct Bed {
+    protocol: Protocol,
+    target: SocketAddr,
+    device: String,
+    namespace: Namespace,
+    drains: Arc<Mutex<Vec<Drain>>>,
+    _inside: NamespaceGuard,
+}
+
+/// A thread that takes in what one connection sends. Ends with the connection.
+struct Drain {
+    thread: thread::JoinHandle<()>,
+}
+
+impl Bed {
+    /// Makes the network, and moves the calling thread into it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Discard::new`] and [`Pair::new`].
+    pub(super) fn new(protocol: Protocol) -> Result<Self, TopologyError> {
+        let drains = Arc::new(Mutex::new(Vec::new()));
+        let (target, device, namespace) = match protocol {
+            Protocol::Udp => {
+                let sink = Discard::new()?;
+                let target = SocketAddr::from((sink.v4(), DISCARD_PORT));
+                (target, sink.kind().to_string(), sink.namespace().clone())
+            }
+            Protocol::Tcp => {
+                let pair = Pair::new(MTU)?;
+                let listener = pair
+                    .right
+                    .namespace()
+                    .run(|| TcpListener::bind((pair.right.v4(), 0)))?
+                    .map_err(failed("listen"))?;
+                let target = listener.local_addr().map_err(failed("listen"))?;
+                let accepted = Arc::clone(&drains);
+                pair.right
+                    .namespace()
+                    .spawn("bench-accept", move || accept(&listener, &accepted))?;
+                (target, "veth".to_owned(), pair.left.namespace().clone())
+            }
+        };
+        let _inside = namespace.enter_thread()?;
+        Ok(Self { protocol, target, device, namespace, drains, _inside })
+    }
+
+    /// The transport protocol.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Where to send to.
+    pub(super) fn target(&self) -> SocketAddr {
+        self.target
+    }
+
+    /// The receiver's IP address.
+    pub(super) fn address(&self) -> IpAddr {
+        self.target.ip()
+    }
+
+    /// The type of the device that is sent to.
+    pub(super) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The device's MTU in bytes.
+    pub(super) fn mtu(&self) -> u32 {
+        MTU
+    }
+
+    /// Where peers run.
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Opens a blocking socket, connected to the target.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub(super) fn connect(&self) -> io::Result<OwnedFd> {
+        let kind = match self.protocol {
+            Protocol::Udp => SocketType::DGRAM,
+            Protocol::Tcp => SocketType::STREAM,
+        };
+        let socket = socket(AddressFamily::INET, kind, None)?;
+        sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
+        connect(&socket, &self.target)?;
+        Ok(socket)
+    }
+
+    /// CPU time so far of the threads that take in what arrives.
+    pub(super) fn far_end_cpu(&self) -> Duration {
+        let drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        drains.iter().filter_map(|drain| thread_cpu(&drain.thread)).sum()
+    }
+}
+
+fn failed(action: &'static str) -> impl FnOnce(io::Error) -> TopologyError {
+    move |source| TopologyError::Kernel { action: action.into(), source }
+}
+
+/// Lives as long as the process: a listener has no way to be told that nobody will come.
+fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
+    while let Ok((stream, _)) = listener.accept() {
+        let spawned =
+            thread::Builder::new().name("bench-drain".into()).spawn(move || drain(&stream));
+        if let Ok(thread) = spawned {
+            drains.lock().unwrap_or_else(PoisonError::into_inner).push(Drain { thread });
+        }
+    }
+}
+
+/// Takes in all there is without copying it to user memory (MSG_TRUNC of tcp(7)).
+fn drain(stream: &TcpStream) {
+    const AT_ONCE: usize = 1 << 21;
+    loop {
+        // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+        let taken = unsafe {
+            libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
+        };
+        if taken == 0
+            || taken < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted
+        {
+            return;
+        }
+    }
+}
+
+fn thread_cpu(thread: &thread::JoinHandle<()>) -> Option<Duration> {
+    if thread.is_finished() {
+        return None;
+    }
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the handle was not joined, so that its pthread_t is valid even if the thread has just
+    // ended; both results go to live variables.
+    let answer = unsafe {
+        match libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) {
+            0 => libc::clock_gettime(clock, &raw mut time),
+            error => error,
+        }
+    };
+    (answer == 0).then(|| Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32))
+}

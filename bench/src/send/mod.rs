@@ -1,0 +1,343 @@
+//! `handoff bench send`: payload from user memory to a socket, copied and lent.
+//!
+//! Over UDP the datagrams go to a device that ends them untouched, so that the sending side alone
+//! is measured. Over TCP a receiver has to acknowledge, on the same host, and the kernel copies
+//! lent memory on its way into that host: there zero copy has nothing to win, and the table says so.
+
+mod bed;
+mod copy;
+mod handoff_rows;
+mod msg_zerocopy;
+mod payload;
+mod rows;
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use clap::{Args, ValueEnum};
+use regex::Regex;
+
+use self::bed::Bed;
+use crate::{
+    command::{BenchError, Context},
+    machine::Machine,
+    measure::{self, Plan, Subject},
+    peer::{Figure, parse_named},
+    processor::Pinned,
+    quantity::{format_size, parse_size},
+    report::{Report, Row},
+    table,
+};
+
+/// The largest datagram that the kernel's selftest msg_zerocopy sends.
+const DEFAULT_BYTES: u64 = 65_435;
+/// 65,535 less the headers of IPv4 and UDP.
+const UDP_MAX: u64 = 65_507;
+const TCP_MAX: u64 = 16 << 20;
+/// Engines with more than this are made one at a time.
+const KEPT_MEMORY: u64 = 16 << 20;
+
+/// Share of the time that others may hold the processor for before the table speaks of it.
+const BUSY: f64 = 0.02;
+
+const QUICK_TOTAL: Duration = Duration::from_secs(20);
+const QUICK_SLOT: Duration = Duration::from_millis(120);
+const QUICK_ROUNDS_MAX: u32 = 7;
+
+const EXAMPLES: &str = "\
+Rows (the ratio is to msg-zerocopy-seed of the same round):
+  copy                plain send
+  msg-zerocopy-seed   the loop of the kernel's selftest msg_zerocopy
+  msg-zerocopy-tuned  MSG_ZEROCOPY with as few system calls as it takes
+  uring-zc[-fixed]    io_uring zero copy, from plain or from registered memory;
+                      batch: requests per system call;
+                      flush=yes: each send is returned by itself; flush=no: 32 share one return
+
+Examples:
+  handoff bench send --quick
+  handoff bench send --sizes 1k,4k,16k,64k --only 'copy|tuned$|batch=8$'
+  handoff bench send --json-file before.json
+  handoff bench send --compare before.json
+  handoff bench send --peer 'liburing=send-zerocopy -4 -D {addr} -s {bytes} -t {seconds} -C {cpu} \\
+      -n 8 -d udp' --peer-regex 'liburing=MB/s=(\\d+)' --peer-unit liburing=MiB/s
+  handoff bench send --peer 'selftest=msg_zerocopy -4 -z -D {addr} -s {bytes} -t {seconds} \\
+      -C {cpu} udp' --peer-regex 'selftest=\\((\\d+) MB\\)' --peer-unit selftest=MiB
+
+Needs root, or a kernel that lets every user make user namespaces.";
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// Datagrams to a device that ends them
+    Udp,
+    /// A stream to a receiver over veth, where the kernel copies
+    Tcp,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// Options of `handoff bench send`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SendArgs {
+    /// Payload bytes per message; several draw the curve where zero copy begins to pay
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size,
+          default_values_t = [DEFAULT_BYTES])]
+    pub sizes: Vec<u64>,
+
+    /// Transport protocol
+    #[arg(long, value_enum, default_value_t = Protocol::Udp)]
+    pub proto: Protocol,
+
+    /// Memory that the messages are taken from in turns; small enough for the caches, it makes
+    /// copying look cheap
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64k")]
+    pub working_set: u64,
+
+    /// Only rows whose name matches, and the row that ratios refer to
+    #[arg(long, value_name = "REGEX")]
+    pub only: Option<Regex>,
+
+    /// Length of one slot in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = parse_slot)]
+    pub time: f64,
+
+    /// How many slots each row gets
+    #[arg(long, value_name = "N", default_value_t = 15,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: u32,
+
+    /// Ends in under 30 seconds (and the time of the peers), with wider spread
+    #[arg(long, conflicts_with_all = ["time", "rounds"])]
+    pub quick: bool,
+
+    /// The processor to send from [default: the last one]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+
+    /// Another program to run in turns with the rows; {addr}, {port}, {bytes}, {seconds} and
+    /// {cpu} in the command are replaced
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
+    pub peer: Vec<(String, String)>,
+
+    /// Finds a peer's figure in what it prints: a group for the number, and one for its unit
+    /// [default: the last rate]
+    #[arg(long, value_name = "NAME=REGEX", value_parser = parse_named)]
+    pub peer_regex: Vec<(String, String)>,
+
+    /// What a peer's figure is counted in, if not in what it prints: MB/s, MiB/s, Gbits/s; without
+    /// /s it is a total
+    #[arg(long, value_name = "NAME=UNIT", value_parser = parse_named)]
+    pub peer_unit: Vec<(String, String)>,
+
+    /// Also write the JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+
+    /// Show each ratio beside that in the JSON of an earlier run
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+}
+
+fn parse_slot(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if (0.01..=600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("a slot is 0.01 to 600 seconds long".into())
+    }
+}
+
+/// Runs the bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    check_sizes(args)?;
+    let figures = peer_figures(args)?;
+    let earlier = args.compare.as_deref().map(read_report).transpose()?;
+
+    let machine = Machine::this();
+    let bed = Bed::new(args.proto).map_err(|error| match error.is_unavailable() {
+        true => BenchError::NotPossible(error.to_string()),
+        false => BenchError::Failed(error.to_string()),
+    })?;
+    // Only now: the threads of the far end stay free to run elsewhere.
+    let pinned = Pinned::to(args.cpu).map_err(BenchError::Usage)?;
+    let stock = rows::Stock::new(args.working_set);
+    let mut subjects = rows::subjects(args, &bed, &stock);
+    subjects.extend(rows::peers(args, &bed, &figures, pinned.cpu()));
+    let plan = plan(args, &subjects);
+    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
+        .ok_or(BenchError::Stopped)?;
+    let (failed, kept_waiting) = (measured.failed, measured.kept_waiting);
+    let report = report(date, machine, measured.rows);
+
+    let json = serde_json::to_string_pretty(&report)
+        .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
+    if let Some(path) = &args.json_file {
+        fs::write(path, format!("{json}\n")).map_err(|error| {
+            BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
+    let text = if context.json {
+        json
+    } else {
+        let mut conditions = conditions(args, &bed, plan, pinned.cpu(), &report);
+        if kept_waiting > BUSY {
+            let percent = kept_waiting * 100.0;
+            let _ = writeln!(
+                conditions,
+                "busy machine: other programs held the processor for {percent:.0} % of the time, \
+                 which does not count, but figures are low and spread wide",
+            );
+        }
+        let table = table::draw(&report, earlier.as_ref());
+        format!("{conditions}\n{table}{}", best(&report))
+    };
+    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(BenchError::Failed(format!("failed while running: {}", failed.join(", "))))
+    }
+}
+
+fn report(date: String, machine: Machine, mut rows: Vec<Row>) -> Report {
+    let emulated = machine.is_emulated();
+    if emulated {
+        // Times under emulation mean nothing, and so do their ratios.
+        for row in &mut rows {
+            (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
+        }
+    }
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Report { bench: "send".into(), version, date, machine, emulated, rows }
+}
+
+fn check_sizes(args: &SendArgs) -> Result<(), BenchError> {
+    let (limit, why) = match args.proto {
+        Protocol::Udp => (UDP_MAX, "the largest UDP payload over IPv4"),
+        Protocol::Tcp => (TCP_MAX, "the largest message of this bench"),
+    };
+    match args.sizes.iter().find(|&&bytes| bytes > limit) {
+        Some(bytes) => {
+            Err(BenchError::Usage(format!("--sizes: {bytes} bytes is more than {limit}, {why}")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn peer_figures(args: &SendArgs) -> Result<Vec<Figure>, BenchError> {
+    for (option, list) in [("--peer-regex", &args.peer_regex), ("--peer-unit", &args.peer_unit)] {
+        if let Some((name, _)) =
+            list.iter().find(|(name, _)| !args.peer.iter().any(|(peer, _)| peer == name))
+        {
+            return Err(BenchError::Usage(format!("{option}: no peer is called '{name}'")));
+        }
+    }
+    let given = |list: &'_ [(String, String)], name: &str| {
+        list.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
+    };
+    args.peer
+        .iter()
+        .map(|(name, _)| {
+            let (pattern, unit) = (given(&args.peer_regex, name), given(&args.peer_unit, name));
+            Figure::new(pattern.as_deref(), unit.as_deref())
+                .map_err(|error| BenchError::Usage(format!("peer {name}: {error}")))
+        })
+        .collect()
+}
+
+fn read_report(path: &std::path::Path) -> Result<Report, BenchError> {
+    let usage = |error: String| BenchError::Usage(format!("{}: {error}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
+    serde_json::from_str(&text)
+        .map_err(|error| usage(format!("not the JSON of a bench of this version: {error}")))
+}
+
+fn plan(args: &SendArgs, subjects: &[Subject<'_>]) -> Plan {
+    let peers = subjects.iter().filter(|subject| subject.peer).count() as u32;
+    let rows = subjects.len() as u32 - peers;
+    let keep_engines = args.working_set <= KEPT_MEMORY;
+    let peer_slot = Duration::from_secs_f64(args.time).max(Duration::from_secs(1));
+    if !args.quick {
+        let slot = Duration::from_secs_f64(args.time);
+        return Plan { slot, peer_slot, rounds: args.rounds, keep_engines };
+    }
+    let rounds = QUICK_TOTAL.as_millis() / (QUICK_SLOT.as_millis() * u128::from(rows.max(1)));
+    let rounds = (rounds as u32).clamp(1, QUICK_ROUNDS_MAX);
+    Plan { slot: QUICK_SLOT, peer_slot: Duration::from_secs(1), rounds, keep_engines }
+}
+
+/// What the figures were measured under, above the table.
+fn conditions(args: &SendArgs, bed: &Bed, plan: Plan, cpu: usize, report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "send over {} to the device {} (MTU {}), working set {}, median of {} slots of {} ms\n",
+        bed.protocol().name(),
+        bed.device(),
+        bed.mtu(),
+        format_size(args.working_set),
+        plan.rounds,
+        plan.slot.as_millis(),
+    );
+    if let [bytes] = args.sizes[..] {
+        let _ = writeln!(text, "{bytes} payload bytes per message");
+    }
+    let _ = writeln!(
+        text,
+        "{}, processor {cpu} of {}, kernel {}, virtualisation {}{}",
+        machine.cpu,
+        machine.cores,
+        machine.kernel,
+        machine.virtualisation,
+        if report.emulated { ", emulated: times mean nothing" } else { "" },
+    );
+    if args.proto == Protocol::Tcp {
+        text.push_str(
+            "the receiver is on this host, so the kernel copies what was lent when it arrives there\n",
+        );
+    }
+    text
+}
+
+/// The best of our rows against both kinds of MSG_ZEROCOPY.
+fn best(report: &Report) -> String {
+    let mut text = String::new();
+    let mut sizes: Vec<_> = report.rows.iter().map(|row| row.config.bytes).collect();
+    sizes.dedup();
+    for bytes in sizes {
+        let rows = || report.rows.iter().filter(|row| row.config.bytes == bytes);
+        let ours = rows().filter(|row| row.engine.starts_with("uring-"));
+        let Some((best, speed)) = ours
+            .filter_map(|row| Some((row, row.ratio?)))
+            .max_by(|(_, one), (_, other)| one.total_cmp(other))
+        else {
+            continue;
+        };
+        let _ = write!(text, "\nbest at {} bytes: {}", bytes.unwrap_or(0), best.name);
+        for other in rows().filter(|row| row.engine.starts_with("msg-zerocopy") || row.peer) {
+            if let Some(theirs) = other.ratio.filter(|&ratio| ratio > 0.0) {
+                let _ = write!(text, ", {:.2} x {}", speed / theirs, other.name);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

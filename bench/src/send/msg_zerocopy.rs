@@ -1,0 +1,243 @@
+//! The baselines of MSG_ZEROCOPY (socket(7), Linux 4.14; UDP from 5.0).
+//!
+//! Each successful send gets the next number of its socket. The kernel lets go of the pages in any
+//! order and queues ranges of numbers on the socket's error queue, neighbouring ranges coalesced,
+//! each with a flag that says whether it copied after all.
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{bed::Bed, payload::Payload};
+use crate::measure::{Engine, Slot, Tally};
+
+/// linux/errqueue.h.
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+/// After this many sends the error queue is read at the latest, as in the selftest.
+const SENDS_PER_READ: u64 = 32;
+/// How long the selftest waits for writability or for the last returns.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The loop around the system calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loop {
+    /// What the kernel's selftest msg_zerocopy does: sendmsg without blocking, a poll for
+    /// writability and a look at the clock after every send, the error queue read until it is
+    /// empty, when the socket is not writable or 32 sends have gone out.
+    Seed,
+    /// As few calls as it takes: send, and one read of the error queue per 32 sends.
+    Tuned,
+}
+
+pub(super) struct MsgZerocopy {
+    socket: OwnedFd,
+    payload: Rc<Payload>,
+    kind: Loop,
+    sent: u64,
+    returned: u64,
+    copied: u64,
+}
+
+impl MsgZerocopy {
+    pub(super) fn new(bed: &Bed, payload: Rc<Payload>, kind: Loop) -> io::Result<Self> {
+        let socket = bed.connect()?;
+        enable(&socket)?;
+        Ok(Self { socket, payload, kind, sent: 0, returned: 0, copied: 0 })
+    }
+
+    fn run_seed(&mut self, slot: &Slot<'_>) -> io::Result<u64> {
+        let mut unread = 0;
+        let mut bytes = 0;
+        loop {
+            if let Some(sent) = self.sendmsg()? {
+                bytes += sent;
+                unread += 1;
+            }
+            if unread >= SENDS_PER_READ {
+                self.read_all()?;
+                unread = 0;
+            }
+            while !self.is_ready(PollFlags::OUT, PATIENCE)? {
+                self.read_all()?;
+                unread = 0;
+            }
+            if slot.is_over() {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    fn run_tuned(&mut self, slot: &Slot<'_>) -> io::Result<u64> {
+        let mut bytes = 0;
+        while !slot.is_over() {
+            for _ in 0..SENDS_PER_READ {
+                bytes += self.send()?;
+            }
+            self.read_one()?;
+        }
+        Ok(bytes)
+    }
+
+    /// None if it would block.
+    fn sendmsg(&mut self) -> io::Result<Option<u64>> {
+        let (base, len) = self.payload.message(self.sent);
+        let mut iov = libc::iovec { iov_base: base.cast_mut(), iov_len: len };
+        // SAFETY: all-zero bytes are a valid msghdr without name and control data.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        // SAFETY: message, vector and payload outlive the call; the kernel holds the payload's
+        // pages for longer by itself, and nobody writes to them.
+        let sent = unsafe {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_ZEROCOPY;
+            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags)
+        };
+        if sent < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        self.sent += 1;
+        Ok(Some(sent as u64))
+    }
+
+    /// Blocks until the message is taken.
+    fn send(&mut self) -> io::Result<u64> {
+        loop {
+            let (base, len) = self.payload.message(self.sent);
+            // SAFETY: as in `sendmsg`.
+            let sent =
+                unsafe { libc::send(self.socket.as_raw_fd(), base, len, libc::MSG_ZEROCOPY) };
+            if sent >= 0 {
+                self.sent += 1;
+                return Ok(sent as u64);
+            }
+            let error = io::Error::last_os_error();
+            // The memory for unread returns is used up (net.core.optmem_max).
+            if error.raw_os_error() != Some(libc::ENOBUFS) {
+                return Err(error);
+            }
+            self.is_ready(PollFlags::ERR, PATIENCE)?;
+            self.read_all()?;
+        }
+    }
+
+    fn is_ready(&self, events: PollFlags, limit: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.socket, events)];
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+        poll(&mut fds, Some(&limit))?;
+        Ok(fds[0].revents().intersects(events))
+    }
+
+    fn read_all(&mut self) -> io::Result<()> {
+        while self.read_one()? {}
+        Ok(())
+    }
+
+    /// Takes one range off the error queue. False if it is empty.
+    fn read_one(&mut self) -> io::Result<bool> {
+        let Some(range) = read_error_queue(self.socket.as_raw_fd())? else { return Ok(false) };
+        self.returned += range.count;
+        self.copied += if range.copied { range.count } else { 0 };
+        Ok(true)
+    }
+
+    fn await_returns(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        while self.returned < self.sent {
+            let read = self.is_ready(PollFlags::ERR, PATIENCE).and_then(|_| self.read_all());
+            read.map_err(|error| format!("the error queue is unreadable: {error}"))?;
+            if self.returned < self.sent && begin.elapsed() > PATIENCE {
+                return Err(format!(
+                    "{} of {} sends were never returned",
+                    self.sent - self.returned,
+                    self.sent
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine for MsgZerocopy {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let (sent, returned, copied) = (self.sent, self.returned, self.copied);
+        let bytes = match self.kind {
+            Loop::Seed => self.run_seed(slot),
+            Loop::Tuned => self.run_tuned(slot),
+        }
+        .map_err(|error| format!("MSG_ZEROCOPY failed: {error}"))?;
+        self.await_returns()?;
+        let copied_part = (self.copied - copied) as f64 / (self.returned - returned).max(1) as f64;
+        Ok(Tally {
+            bytes,
+            operations: Some(self.sent - sent),
+            copied: Some((bytes as f64 * copied_part) as u64),
+            ..Tally::default()
+        })
+    }
+}
+
+fn enable(socket: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is an int, which lives through the call.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends that the kernel has given back.
+struct Range {
+    count: u64,
+    copied: bool,
+}
+
+fn read_error_queue(socket: RawFd) -> io::Result<Option<Range>> {
+    // Room for the extended error and the address behind it; u64 for the alignment of cmsghdr.
+    let mut control = [0_u64; 16];
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the message points to live, writable control space of the given length.
+    let answer = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_ERRQUEUE) };
+    if answer < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+    }
+    // SAFETY: the kernel filled the control space and its length in.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+    let is_error = |header: &&libc::cmsghdr| {
+        matches!(
+            (header.cmsg_level, header.cmsg_type),
+            (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+        )
+    };
+    let Some(header) = header.filter(is_error) else {
+        return Err(io::Error::other("a message of another kind lies on the error queue"));
+    };
+    // SAFETY: a control message of this type carries a sock_extended_err, perhaps not aligned.
+    let error: libc::sock_extended_err =
+        unsafe { libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned() };
+    if error.ee_origin != SO_EE_ORIGIN_ZEROCOPY {
+        let cause = io::Error::from_raw_os_error(error.ee_errno.cast_signed());
+        return Err(io::Error::other(format!("an error of the network: {cause}")));
+    }
+    Ok(Some(Range {
+        count: u64::from(error.ee_data.wrapping_sub(error.ee_info)) + 1,
+        copied: error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0,
+    }))
+}

@@ -1,0 +1,164 @@
+//! The rows of the send table.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    rc::{Rc, Weak},
+};
+
+use super::{
+    SendArgs,
+    bed::Bed,
+    copy::Copy,
+    handoff_rows::{self, UringZc, Way},
+    msg_zerocopy::{Loop, MsgZerocopy},
+    payload::{Pages, Payload},
+};
+use crate::{
+    measure::{Engine, Subject},
+    peer::{Figure, Peer, Placeholders},
+    report::Config,
+};
+
+pub(super) const SEED: &str = "msg-zerocopy-seed";
+
+/// The baselines' memory, shared by those that are alive at a time.
+pub(super) struct Stock {
+    working_set: u64,
+    payloads: RefCell<HashMap<(u64, bool), Weak<Payload>>>,
+}
+
+impl Stock {
+    pub(super) fn new(working_set: u64) -> Self {
+        Self { working_set, payloads: RefCell::default() }
+    }
+
+    fn payload(&self, bytes: u64, pages: Pages) -> Result<Rc<Payload>, String> {
+        let key = (bytes, pages == Pages::Huge);
+        let mut payloads = self.payloads.borrow_mut();
+        if let Some(payload) = payloads.get(&key).and_then(Weak::upgrade) {
+            return Ok(payload);
+        }
+        let payload = Payload::new(bytes, self.working_set, pages)
+            .map(Rc::new)
+            .map_err(|error| error.to_string())?;
+        payloads.insert(key, Rc::downgrade(&payload));
+        Ok(payload)
+    }
+}
+
+/// A row's name: the engine, then what tells it from its engine's other rows.
+fn name_of(engine: &str, pages: Pages) -> String {
+    match pages {
+        Pages::Small => engine.to_owned(),
+        Pages::Huge => format!("{engine} huge"),
+    }
+}
+
+fn config(bed: &Bed, bytes: u64) -> Config {
+    Config {
+        bytes: Some(bytes),
+        op: Some("send".into()),
+        proto: Some(bed.protocol().name().into()),
+        mtu: Some(bed.mtu()),
+        target: Some(bed.device().into()),
+        ..Config::default()
+    }
+}
+
+/// All rows of all sizes that `--only` lets through, in the table's order.
+pub(super) fn subjects<'a>(args: &SendArgs, bed: &'a Bed, stock: &'a Stock) -> Vec<Subject<'a>> {
+    let wanted = |subject: &Subject<'_>| {
+        subject.baseline || args.only.as_ref().is_none_or(|only| only.is_match(&subject.name))
+    };
+    let working_set = args.working_set;
+    let of_size = |&bytes: &u64| {
+        let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
+        baselines(bed, stock, bytes).into_iter().chain(ours)
+    };
+    args.sizes.iter().flat_map(of_size).filter(wanted).collect()
+}
+
+fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {
+    let config = Config { batch: Some(1), registered: Some(false), ..config(bed, bytes) };
+    let msg_zerocopy = |engine: &str, kind: Loop, pages: Pages| Subject {
+        name: name_of(engine, pages),
+        engine: engine.into(),
+        config: config.clone(),
+        baseline: kind == Loop::Seed,
+        peer: false,
+        make: Box::new(move || {
+            let payload = stock.payload(bytes, pages)?;
+            let engine = MsgZerocopy::new(bed, payload, kind).map_err(|error| error.to_string())?;
+            Ok(Box::new(engine) as Box<dyn Engine>)
+        }),
+    };
+    vec![
+        Subject {
+            name: "copy".into(),
+            engine: "copy".into(),
+            config: config.clone(),
+            baseline: false,
+            peer: false,
+            make: Box::new(move || {
+                let payload = stock.payload(bytes, Pages::Small)?;
+                let engine = Copy::new(bed, payload).map_err(|error| error.to_string())?;
+                Ok(Box::new(engine) as Box<dyn Engine>)
+            }),
+        },
+        msg_zerocopy(SEED, Loop::Seed, Pages::Small),
+        msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Small),
+        msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Huge),
+    ]
+}
+
+fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
+    let Way { registered, flush, batch, huge } = way;
+    let pages = if huge { Pages::Huge } else { Pages::Small };
+    let flush_word = if flush { "yes" } else { "no" };
+    Subject {
+        name: name_of(&format!("{} flush={flush_word} batch={batch}", way.engine()), pages),
+        engine: way.engine().into(),
+        config: Config {
+            batch: Some(batch),
+            flush: Some(flush),
+            registered: Some(registered),
+            ..config(bed, bytes)
+        },
+        baseline: false,
+        peer: false,
+        make: Box::new(move || Ok(Box::new(UringZc::new(bed, bytes, working_set, way)?))),
+    }
+}
+
+/// The peers of all sizes. `figures` belongs to `args.peer`.
+pub(super) fn peers<'a>(
+    args: &'a SendArgs,
+    bed: &'a Bed,
+    figures: &'a [Figure],
+    cpu: usize,
+) -> Vec<Subject<'a>> {
+    let of_size = |&bytes: &u64| {
+        args.peer.iter().zip(figures).map(move |((name, command), figure)| Subject {
+            name: name.clone(),
+            engine: name.clone(),
+            config: config(bed, bytes),
+            baseline: false,
+            peer: true,
+            make: Box::new(move || {
+                Ok(Box::new(Peer {
+                    command: command.clone(),
+                    figure: figure.clone(),
+                    placeholders: Placeholders {
+                        addr: bed.address().to_string(),
+                        port: bed.target().port(),
+                        bytes,
+                        cpu,
+                    },
+                    namespace: bed.namespace().clone(),
+                }))
+            }),
+        })
+    };
+    args.sizes.iter().flat_map(of_size).collect()
+}

@@ -1,0 +1,123 @@
+//! Tests of the send bench on real networks of its own.
+
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use handoff_lab::skip_test;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    send: SendArgs,
+}
+
+fn args(line: &str) -> SendArgs {
+    Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().send
+}
+
+fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError> {
+    // A thread of its own: a bench moves its thread about.
+    let work = move || {
+        let mut out = Vec::new();
+        let stop = AtomicBool::new(stopped);
+        let mut context = Context { json: true, stop: &stop, out: &mut out };
+        run(&args(line), &mut context)?;
+        Ok(String::from_utf8(out).unwrap())
+    };
+    std::thread::spawn(work).join().unwrap()
+}
+
+fn report_or_skip(line: &'static str) -> Result<Report, String> {
+    match run_in_thread(line, false) {
+        Ok(json) => Ok(serde_json::from_str(&json).unwrap()),
+        Err(BenchError::NotPossible(reason)) => Err(reason),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn needs_root_udp_baselines_are_measured() {
+    let line = "--time 0.05 --rounds 3 --sizes 4k,65435 --only copy|msg";
+    let report = match report_or_skip(line) {
+        Ok(report) => report,
+        Err(reason) => skip_test!(reason),
+    };
+    assert_eq!(report.rows.len(), 8);
+    let find = |name: &str| {
+        let named =
+            |row: &&crate::report::Row| row.name == name && row.config.bytes == Some(DEFAULT_BYTES);
+        report.rows.iter().find(named).unwrap()
+    };
+    let (copy, seed) = (find("copy"), find("msg-zerocopy-seed"));
+    assert!(copy.bytes_per_s.unwrap() > 1e6);
+    assert_eq!(copy.copied_share, Some(1.0));
+    assert!(seed.baseline && seed.skipped.is_none());
+    assert_eq!(seed.copied_share, Some(0.0), "the device ends datagrams without a copy");
+    if !report.emulated {
+        assert_eq!(seed.ratio, Some(1.0));
+        assert!(copy.ratio.is_some());
+    }
+    // The payload is what bytes and messages agree on.
+    let per_message = copy.bytes_per_s.unwrap() / copy.ops_per_s.unwrap();
+    assert!((per_message / DEFAULT_BYTES as f64 - 1.0).abs() < 0.1, "{per_message}");
+}
+
+#[test]
+fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
+    let report = match report_or_skip("--time 0.05 --rounds 2 --proto tcp --only copy|msg") {
+        Ok(report) => report,
+        Err(reason) => skip_test!(reason),
+    };
+    let seed = report.rows.iter().find(|row| row.baseline).unwrap();
+    assert_eq!(seed.config.target.as_deref(), Some("veth"));
+    assert!(seed.bytes_per_s.unwrap() > 1e6);
+    assert_eq!(seed.copied_share, Some(1.0), "delivery on the same host copies");
+}
+
+#[test]
+fn needs_root_a_stop_ends_the_bench_without_a_table() {
+    match run_in_thread("--time 60 --rounds 9", true) {
+        Err(BenchError::Stopped) => {}
+        Err(BenchError::NotPossible(reason)) => skip_test!(reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn impossible_sizes_and_peers_are_usage_errors() {
+    for (line, names) in [
+        ("--sizes 65508", "65507"),
+        ("--proto tcp --sizes 1g", "16777216"),
+        ("--peer-regex a=(x)", "'a'"),
+        ("--peer a=b --peer-unit a=x", "'x'"),
+        ("--peer a=b --peer-regex a=x", "group"),
+        ("--compare /nonexistent/file", "/nonexistent/file"),
+    ] {
+        match run_in_thread(line, false) {
+            Err(BenchError::Usage(text)) => assert!(text.contains(names), "{line}: {text}"),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn quick_fits_its_time() {
+    let subjects: Vec<Subject<'_>> = (0..40)
+        .map(|_| Subject {
+            name: String::new(),
+            engine: String::new(),
+            config: crate::report::Config::default(),
+            baseline: false,
+            peer: false,
+            make: Box::new(|| Err(String::new())),
+        })
+        .collect();
+    for rows in [1, 4, 28, 40] {
+        let plan = plan(&args("--quick"), &subjects[..rows]);
+        assert!(plan.rounds >= 1);
+        let total = plan.slot * plan.rounds * rows as u32;
+        assert!(total <= Duration::from_secs(25), "{rows} rows take {total:?}");
+    }
+}

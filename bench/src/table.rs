@@ -1,0 +1,149 @@
+//! The table that people read.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::{
+    quantity::format_size,
+    report::{Report, Row},
+};
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
+pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
+    let mut sizes: Vec<_> = report.rows.iter().map(|row| row.config.bytes).collect();
+    sizes.dedup();
+    let with_sizes = sizes.len() > 1;
+
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let mut header = vec!["row"];
+    if with_sizes {
+        header.push("bytes");
+    }
+    header.extend(["MB/s", "ratio", "min-max", "messages/s", "CPU s/GiB", "copied"]);
+    if earlier.is_some() {
+        header.extend(["ratio then", "change"]);
+    }
+    table.set_header(header);
+    let mut footnotes = Vec::new();
+    for row in &report.rows {
+        let mut cells = vec![row.name.clone()];
+        if with_sizes {
+            cells.push(row.config.bytes.map_or_else(String::new, format_size));
+        }
+        cells.extend(figures(row));
+        if let Some(earlier) = earlier {
+            cells.extend(change(row, earlier.find(row)));
+        }
+        table.add_row(cells);
+        if let Some(reason) = &row.skipped {
+            footnotes.push(format!("{} was skipped: {reason}", row.name));
+        }
+    }
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if number == 0 { 0 } else { 2 }, 0));
+        if number > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    footnotes.dedup();
+    let mut text = table.trim_fmt();
+    for footnote in footnotes {
+        text.push('\n');
+        text.push_str(&footnote);
+    }
+    text
+}
+
+fn figures(row: &Row) -> [String; 6] {
+    let show = |figure: Option<f64>, write: &dyn Fn(f64) -> String| {
+        figure.map_or_else(|| "-".to_owned(), write)
+    };
+    let range = row.ratio_min.zip(row.ratio_max);
+    [
+        show(row.bytes_per_s, &|rate| format!("{:.0}", rate / 1e6)),
+        show(row.ratio, &|ratio| format!("{ratio:.2}")),
+        range.map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
+        show(row.ops_per_s, &|rate| format!("{rate:.0}")),
+        show(row.cpu_ns_per_byte, &|ns| format!("{:.3}", ns * GIB / 1e9)),
+        show(row.copied_share, &|share| format!("{:.0} %", share * 100.0)),
+    ]
+}
+
+fn change(row: &Row, earlier: Option<&Row>) -> [String; 2] {
+    match (row.ratio, earlier.and_then(|row| row.ratio)) {
+        (Some(now), Some(then)) if then > 0.0 => {
+            [format!("{then:.2}"), format!("{:+.1} %", (now / then - 1.0) * 100.0)]
+        }
+        (_, Some(then)) => [format!("{then:.2}"), "-".to_owned()],
+        _ => ["-".to_owned(), "-".to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{machine::Machine, report::Config};
+
+    fn report(rows: Vec<Row>) -> Report {
+        Report {
+            bench: "send".into(),
+            version: "0".into(),
+            date: String::new(),
+            machine: Machine::this(),
+            emulated: false,
+            rows,
+        }
+    }
+
+    fn row(name: &str, bytes: u64, ratio: f64) -> Row {
+        Row {
+            name: name.into(),
+            config: Config { bytes: Some(bytes), ..Config::default() },
+            bytes_per_s: Some(ratio * 1e10),
+            ratio: Some(ratio),
+            ratio_min: Some(ratio - 0.1),
+            ratio_max: Some(ratio + 0.1),
+            copied_share: Some(1.0),
+            cpu_ns_per_byte: Some(0.1),
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn figures_stand_in_their_units() {
+        let text = draw(&report(vec![row("a", 4_096, 1.5)]), None);
+        let line = text.lines().nth(1).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells, ["a", "15000", "1.50", "1.40-1.60", "-", "0.107", "100", "%"]);
+    }
+
+    #[test]
+    fn skipped_rows_stay_with_their_reason() {
+        let skipped =
+            Row { name: "b".into(), skipped: Some("no such device".into()), ..Row::default() };
+        let text = draw(&report(vec![skipped]), None);
+        assert!(text.lines().nth(1).unwrap().starts_with("b"), "{text}");
+        assert!(text.ends_with("b was skipped: no such device"), "{text}");
+    }
+
+    #[test]
+    fn sizes_have_a_column_where_they_differ() {
+        let text = draw(&report(vec![row("a", 1_024, 1.0), row("a", 65_536, 2.0)]), None);
+        assert!(text.contains("1k") && text.contains("64k"), "{text}");
+        assert!(!draw(&report(vec![row("a", 1_024, 1.0)]), None).contains("1k"));
+    }
+
+    #[test]
+    fn an_earlier_report_stands_beside() {
+        let earlier = report(vec![row("a", 4_096, 1.0)]);
+        let now = report(vec![row("a", 4_096, 1.25), row("new", 4_096, 2.0)]);
+        let text = draw(&now, Some(&earlier));
+        let cells = |line: usize| -> Vec<String> {
+            text.lines().nth(line).unwrap().split_whitespace().map(str::to_owned).collect()
+        };
+        assert!(cells(1).ends_with(&["1.00".into(), "+25.0".into(), "%".into()]), "{text}");
+        assert!(cells(2).ends_with(&["-".into(), "-".into()]), "{text}");
+    }
+}

@@ -1,0 +1,130 @@
+//! A device that ends what is transmitted to it, without a copy.
+//!
+//! `dummy` exists for that. Where a kernel lacks it, `ifb` frees every packet that was not
+//! redirected to it by a traffic-control rule, which nobody does in a fresh namespace; with the
+//! `noqueue` discipline, which `dummy` has from birth, its transmit path is the same.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use netlink_packet_route::link::{InfoKind, LinkAttribute};
+
+use super::{
+    Namespace, Netem, TopologyError,
+    rtnetlink::{NewLink, Rtnetlink, enable_zero_copy_offloads},
+};
+
+const DEVICE: &str = "discard0";
+/// The largest that IPv4 can use, so that the largest UDP datagram is one packet.
+const MTU: u32 = 65_535;
+const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
+const V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2)];
+/// Locally administered, and nobody's.
+const NEIGHBOUR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x77, 0x02];
+
+/// Which device a [`Discard`] sink is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscardKind {
+    /// The `dummy` driver.
+    Dummy,
+    /// The `ifb` driver with the `noqueue` discipline.
+    Ifb,
+}
+
+impl fmt::Display for DiscardKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dummy => "dummy",
+            Self::Ifb => "ifb",
+        })
+    }
+}
+
+/// A namespace with a device that ends whatever is sent to [`Discard::v4`] or [`Discard::v6`].
+///
+/// MTU 65,535, scatter-gather and checksum offload on, the neighbour permanent.
+#[derive(Debug, Clone)]
+pub struct Discard {
+    namespace: Namespace,
+    kind: DiscardKind,
+}
+
+impl Discard {
+    /// Makes the sink in a namespace of its own: a `dummy`, or an `ifb` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the kernel has neither.
+    pub fn new() -> Result<Self, TopologyError> {
+        let namespace = Namespace::new()?;
+        let kind = namespace.run(make_device)??;
+        Ok(Self { namespace, kind })
+    }
+
+    /// The namespace to open sockets in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Which device it is.
+    pub fn kind(&self) -> DiscardKind {
+        self.kind
+    }
+
+    /// The device's name in the namespace.
+    pub fn device(&self) -> &'static str {
+        DEVICE
+    }
+
+    /// An IPv4 address behind the device. No port is ever refused.
+    pub fn v4(&self) -> Ipv4Addr {
+        V4[1]
+    }
+
+    /// An IPv6 address behind the device.
+    pub fn v6(&self) -> Ipv6Addr {
+        V6[1]
+    }
+
+    /// Delays or drops what is sent, before the device ends it.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the kernel has no netem.
+    pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
+        self.namespace.run(|| netem.apply(DEVICE))?
+    }
+}
+
+fn make_device() -> Result<DiscardKind, TopologyError> {
+    let mut kernel = Rtnetlink::open()?;
+    let mut add = |kind| {
+        kernel.add_link(NewLink {
+            name: DEVICE,
+            kind,
+            data: None,
+            attributes: vec![LinkAttribute::Mtu(MTU)],
+        })
+    };
+    let kind = match add(InfoKind::Dummy) {
+        Ok(()) => DiscardKind::Dummy,
+        Err(TopologyError::Unavailable { .. }) => {
+            add(InfoKind::Ifb)?;
+            DiscardKind::Ifb
+        }
+        Err(other) => return Err(other),
+    };
+    if kind == DiscardKind::Ifb {
+        kernel.set_discipline(DEVICE, "noqueue", None)?;
+    }
+    enable_zero_copy_offloads(DEVICE)?;
+    kernel.set_up(DEVICE)?;
+    for ([own, neighbour], prefix_len) in [(V4.map(IpAddr::V4), 24), (V6.map(IpAddr::V6), 64)] {
+        kernel.add_address(DEVICE, own, prefix_len)?;
+        kernel.add_neighbour(DEVICE, neighbour, NEIGHBOUR_MAC)?;
+    }
+    Ok(kind)
+}

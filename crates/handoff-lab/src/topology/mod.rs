@@ -1,0 +1,115 @@
+//! Network topologies for tests and benches, made over rtnetlink, without any command from outside.
+//!
+//! Contracts:
+//!
+//! 1. A [`Namespace`] has no name: only file descriptors (and threads or children inside it) hold
+//!    it, so it and every device in it vanish with the process, also on kill -9. There is nothing
+//!    to clean up, and two runs at once do not see each other.
+//! 2. Every call is synchronous and returns after the kernel has acknowledged the change.
+//! 3. What this kernel or this user cannot have is [`TopologyError::Unavailable`] or
+//!    [`TopologyError::NotPermitted`] with the reason, told from the kernel's own answer, never
+//!    from its version.
+//!
+//! Minimum kernel: 4.15 (64-bit netem delays). Capabilities: CAP_SYS_ADMIN and CAP_NET_ADMIN, or a
+//! kernel that lets everyone make user namespaces ([`enter_user_namespace`]).
+//!
+//! What runs where: a packet that is delivered on the same host (loopback, [`Pair`]) is copied by
+//! the kernel on its way in if it carries lent memory. Only a [`Discard`] sink ends it untouched.
+
+mod discard;
+mod namespace;
+mod netem;
+mod pair;
+mod rtnetlink;
+#[cfg(test)]
+mod tests;
+
+pub use discard::{Discard, DiscardKind};
+pub use namespace::{Namespace, NamespaceGuard, enter_user_namespace};
+pub use netem::Netem;
+pub use pair::{Pair, PairEnd, Side};
+
+use std::io;
+
+/// Why a topology could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// The kernel refuses this user.
+    #[error(
+        "no permission for network namespaces ({reason}): run as root, or allow unprivileged user namespaces"
+    )]
+    NotPermitted {
+        /// What was tried, and the kernel's answer.
+        reason: String,
+    },
+    /// The kernel lacks a device type or a queueing discipline.
+    #[error("{what} is not available: {reason}")]
+    Unavailable {
+        /// The device type or discipline.
+        what: String,
+        /// The kernel's answer.
+        reason: String,
+    },
+    /// Any other refusal.
+    #[error("cannot {action}: {source}")]
+    Kernel {
+        /// What was asked of the kernel.
+        action: String,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+impl TopologyError {
+    /// True if the cause lies in this machine or this user, so that a test skips and does not fail.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::NotPermitted { .. } | Self::Unavailable { .. })
+    }
+}
+
+/// Attaches to a kernel error what was asked.
+fn asked<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> TopologyError {
+    |source| TopologyError::Kernel { action: action.into(), source: source.into() }
+}
+
+/// Writes the skip line of the current test, past the capture of the test harness.
+///
+/// The line is `HANDOFF-SKIP <test name>: <reason>`, alone on a line of standard output; the runner
+/// of the tests counts and lists such lines. Used through [`skip_test!`](crate::skip_test).
+pub fn report_skip(test: &str, reason: &dyn std::fmt::Display) {
+    use io::Write as _;
+    let reason = reason.to_string().replace('\n', " ");
+    let line = format!("\nHANDOFF-SKIP {test}: {reason}\n");
+    // The print macros are captured when a test passes; the handle is not. A closed standard
+    // output leaves nobody to tell.
+    let _ = io::stdout().lock().write_all(line.as_bytes());
+}
+
+/// Ends the current test as skipped: writes the line that the runner counts, and returns.
+///
+/// For what this machine lacks only; anything else is a failure.
+#[macro_export]
+macro_rules! skip_test {
+    ($reason:expr) => {{
+        fn here() {}
+        let name = ::std::any::type_name_of_val(&here);
+        $crate::topology::report_skip(name.trim_end_matches("::here"), &$reason);
+        return;
+    }};
+}
+
+/// Unwraps a topology, or skips the current test if this machine cannot have it.
+///
+/// # Panics
+///
+/// Where the error is none of permission or availability.
+#[macro_export]
+macro_rules! topology_or_skip {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(error) if error.is_unavailable() => $crate::skip_test!(error),
+            Err(error) => panic!("{error}"),
+        }
+    };
+}

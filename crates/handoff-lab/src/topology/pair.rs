@@ -1,0 +1,148 @@
+//! Two namespaces joined by a veth pair: two hosts and a cable.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd as _,
+};
+
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
+};
+
+use super::{
+    Namespace, Netem, TopologyError,
+    rtnetlink::{NewLink, Rtnetlink},
+};
+
+const DEVICE: &str = "veth0";
+
+/// One of the two ends of a [`Pair`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The first host.
+    Left,
+    /// The second host.
+    Right,
+}
+
+impl Side {
+    fn number(self) -> u8 {
+        match self {
+            Self::Left => 1,
+            Self::Right => 2,
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Left => Self::Right,
+            Self::Right => Self::Left,
+        }
+    }
+
+    fn v4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 78, 0, self.number())
+    }
+
+    fn v6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, 0x78, 0, 0, 0, 0, 0, self.number().into())
+    }
+
+    fn mac(self) -> [u8; 6] {
+        [0x02, 0, 0, 0, 0x78, self.number()]
+    }
+}
+
+/// A host at one end of a [`Pair`].
+#[derive(Debug, Clone)]
+pub struct PairEnd {
+    namespace: Namespace,
+    side: Side,
+}
+
+impl PairEnd {
+    /// The host's namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The host's IPv4 address.
+    pub fn v4(&self) -> Ipv4Addr {
+        self.side.v4()
+    }
+
+    /// The host's IPv6 address, usable from the start.
+    pub fn v6(&self) -> Ipv6Addr {
+        self.side.v6()
+    }
+
+    /// The device's name in the host's namespace.
+    pub fn device(&self) -> &'static str {
+        DEVICE
+    }
+
+    /// Delays or drops what this host sends.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the kernel has no netem.
+    pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
+        self.namespace.run(|| netem.apply(DEVICE))?
+    }
+}
+
+/// Two hosts that reach each other by IPv4 and IPv6, and nobody else.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The first host.
+    pub left: PairEnd,
+    /// The second host.
+    pub right: PairEnd,
+}
+
+impl Pair {
+    /// Joins two new namespaces by a cable with the given MTU (bytes, 1,280 to 65,535: IPv6 needs
+    /// the lower bound). Neighbours are permanent, so the first packet is not held for resolution.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the kernel has no veth.
+    pub fn new(mtu: u32) -> Result<Self, TopologyError> {
+        let end = |side| Ok(PairEnd { namespace: Namespace::new()?, side });
+        let pair = Self { left: end(Side::Left)?, right: end(Side::Right)? };
+        pair.left.namespace.run(|| pair.join(mtu))??;
+        for end in [&pair.left, &pair.right] {
+            end.namespace.run(|| configure(end.side))??;
+        }
+        Ok(pair)
+    }
+
+    fn join(&self, mtu: u32) -> Result<(), TopologyError> {
+        let end =
+            |side: Side| vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(side.mac().to_vec())];
+        let mut peer = LinkMessage::default();
+        peer.attributes = end(Side::Right);
+        peer.attributes.push(LinkAttribute::IfName(DEVICE.into()));
+        peer.attributes.push(LinkAttribute::NetNsFd(self.right.namespace.as_fd().as_raw_fd()));
+        Rtnetlink::open()?.add_link(NewLink {
+            name: DEVICE,
+            kind: InfoKind::Veth,
+            data: Some(LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))),
+            attributes: end(Side::Left),
+        })
+    }
+}
+
+fn configure(side: Side) -> Result<(), TopologyError> {
+    let mut kernel = Rtnetlink::open()?;
+    let far = side.other();
+    kernel.set_up(DEVICE)?;
+    for (own, neighbour, prefix_len) in [
+        (IpAddr::V4(side.v4()), IpAddr::V4(far.v4()), 24),
+        (IpAddr::V6(side.v6()), IpAddr::V6(far.v6()), 64),
+    ] {
+        kernel.add_address(DEVICE, own, prefix_len)?;
+        kernel.add_neighbour(DEVICE, neighbour, far.mac())?;
+    }
+    Ok(())
+}

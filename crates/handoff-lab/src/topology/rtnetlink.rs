@@ -1,0 +1,236 @@
+//! The few rtnetlink requests that topologies are made of, each acknowledged before it returns.
+//!
+//! Kernel interface: NETLINK_ROUTE, and the SIOCETHTOOL ioctl for the two offloads that zero copy
+//! depends on.
+
+use std::{io, net::IpAddr, os::fd::AsFd as _};
+
+use netlink_packet_core::{
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    tc::{TcAttribute, TcHandle, TcMessage},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::{AddressFamily as Domain, SocketType, netdevice, socket};
+
+use super::{TopologyError, asked};
+
+const TCA_OPTIONS: u16 = 2;
+
+/// A socket to the kernel's network configuration, in the namespace of the thread that opened it.
+pub(super) struct Rtnetlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// A link about to be made; its attributes are those of RTM_NEWLINK.
+pub(super) struct NewLink<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: InfoKind,
+    pub(super) data: Option<LinkInfo>,
+    pub(super) attributes: Vec<LinkAttribute>,
+}
+
+impl Rtnetlink {
+    pub(super) fn open() -> Result<Self, TopologyError> {
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(asked("open an rtnetlink socket"))?;
+        socket.bind_auto().map_err(asked("bind an rtnetlink socket"))?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(asked("connect to rtnetlink"))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends one request and waits for its acknowledgement.
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence += 1;
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        request.header.sequence_number = self.sequence;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+
+        let (answer, _) = self.socket.recv_from_full()?;
+        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
+            .map_err(|error| io::Error::other(format!("unreadable rtnetlink answer: {error}")))?;
+        match answer.payload {
+            NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
+            NetlinkPayload::Error(error) => Err(error.to_io()),
+            other => Err(io::Error::other(format!("unexpected rtnetlink answer: {other:?}"))),
+        }
+    }
+
+    /// Makes a link. A device type that the kernel lacks is `Unavailable`.
+    pub(super) fn add_link(&mut self, link: NewLink<'_>) -> Result<(), TopologyError> {
+        let kind = link.kind.to_string();
+        let mut info = vec![LinkInfo::Kind(link.kind)];
+        info.extend(link.data);
+        let mut message = LinkMessage::default();
+        message.attributes = link.attributes;
+        message.attributes.push(LinkAttribute::IfName(link.name.into()));
+        message.attributes.push(LinkAttribute::LinkInfo(info));
+        let made = self.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL);
+        made.map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => TopologyError::Unavailable {
+                what: format!("the {kind} device"),
+                reason: "this kernel has no such device type".into(),
+            },
+            Some(libc::EPERM) => TopologyError::NotPermitted {
+                reason: format!("making a {kind} device takes CAP_NET_ADMIN"),
+            },
+            _ => asked(format!("make a {kind} device"))(error),
+        })
+    }
+
+    pub(super) fn set_up(&mut self, name: &str) -> Result<(), TopologyError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index_of(name)?;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+            .map_err(asked(format!("set {name} up")))
+    }
+
+    /// Adds an address with its on-link route; an IPv6 address is usable at once (no duplicate
+    /// address detection).
+    pub(super) fn add_address(
+        &mut self,
+        name: &str,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> Result<(), TopologyError> {
+        let mut message = AddressMessage::default();
+        message.header.index = index_of(name)?;
+        message.header.prefix_len = prefix_len;
+        message.header.family = family(address);
+        if address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
+        message.attributes =
+            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(asked(format!("give {name} the address {address}")))
+    }
+
+    /// Adds a neighbour that needs no resolution and never expires.
+    pub(super) fn add_neighbour(
+        &mut self,
+        name: &str,
+        address: IpAddr,
+        mac: [u8; 6],
+    ) -> Result<(), TopologyError> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = index_of(name)?;
+        message.header.state = NeighbourState::Permanent;
+        let destination = match address {
+            IpAddr::V4(address) => NeighbourAddress::Inet(address),
+            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+        };
+        message.attributes = vec![
+            NeighbourAttribute::Destination(destination),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        self.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+            .map_err(asked(format!("add the neighbour {address}")))
+    }
+
+    /// Replaces a device's root queueing discipline. One that the kernel lacks is `Unavailable`.
+    pub(super) fn set_discipline(
+        &mut self,
+        name: &str,
+        kind: &str,
+        options: Option<Vec<u8>>,
+    ) -> Result<(), TopologyError> {
+        let index = i32::try_from(index_of(name)?).map_err(|_| {
+            asked(format!("find {name}"))(io::Error::other("its index is out of range"))
+        })?;
+        let mut message = TcMessage::with_index(index);
+        message.header.parent = TcHandle::ROOT;
+        message.attributes = vec![TcAttribute::Kind(kind.into())];
+        message
+            .attributes
+            .extend(options.map(|bytes| TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, bytes))));
+        let set = self.request(
+            RouteNetlinkMessage::NewQueueDiscipline(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        );
+        set.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT) => TopologyError::Unavailable {
+                what: format!("the {kind} queueing discipline"),
+                reason: "this kernel has no such discipline".into(),
+            },
+            _ => asked(format!("give {name} the discipline {kind}"))(error),
+        })
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn index_of(name: &str) -> Result<u32, TopologyError> {
+    let probe = socket(Domain::INET, SocketType::DGRAM, None).map_err(asked("open a socket"))?;
+    netdevice::name_to_index(probe.as_fd(), name).map_err(asked(format!("find {name}")))
+}
+
+// linux/ethtool.h.
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_GSG: u32 = 0x18;
+const ETHTOOL_SSG: u32 = 0x19;
+
+/// The offloads without which the stack copies lent pages before the device sees them.
+const OFFLOADS: [(&str, u32, u32); 2] = [
+    ("checksum offload", ETHTOOL_GTXCSUM, ETHTOOL_STXCSUM),
+    ("scatter-gather", ETHTOOL_GSG, ETHTOOL_SSG),
+];
+
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Switches checksum offload and scatter-gather on where they are off.
+pub(super) fn enable_zero_copy_offloads(name: &str) -> Result<(), TopologyError> {
+    for (what, get, set) in OFFLOADS {
+        let action = || format!("switch {what} of {name} on");
+        if ethtool_value(name, get, 0).map_err(asked(action()))? == 0 {
+            ethtool_value(name, set, 1).map_err(asked(action()))?;
+        }
+    }
+    Ok(())
+}
+
+fn ethtool_value(name: &str, command: u32, data: u32) -> io::Result<u32> {
+    let probe = socket(Domain::INET, SocketType::DGRAM, None)?;
+    let mut value = EthtoolValue { command, data };
+    // SAFETY: all-zero bytes are a valid ifreq, which is plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the request is a valid ifreq with a terminated name, and its data points to the
+    // structure that both commands read and write; both outlive the call.
+    let answer = unsafe {
+        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&probe), libc::SIOCETHTOOL, &raw mut request)
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value.data)
+}

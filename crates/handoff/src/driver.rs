@@ -1,0 +1,694 @@
+//! The driver: one thread's ring, or what stands in for it, and everything under way on it.
+//!
+//! Contracts:
+//! - a driver belongs to one thread, by type;
+//! - nothing blocks but [`Driver::turn`] when told to wait, and [`Driver::block_on`];
+//! - completions are told to operations outside of any borrow that those could need;
+//! - when the last handle goes, the ring is closed before the memory that it may use.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+use socket2::{Domain, Protocol, SockRef};
+
+use crate::endpoint::{Endpoint, with_target};
+use crate::engine::{Engine, msg_zerocopy, order, receiving, transfer, uring_zc};
+use crate::error::{Error, Result};
+use crate::executor::{self, Unpark};
+use crate::file::File;
+use crate::inflight::{DETACHED, Inflight, Key, Kind, STAGE_READY, STAGE_RETURN, Token, WAKE};
+use crate::lease::{Backing, Lend};
+use crate::readiness::{Epoll, Ready};
+use crate::ring::{BATCH, Batch, Ring, Until, teardown};
+use crate::sink::group::{Group, Groups};
+use crate::socket::{Socket, SocketShared};
+use crate::source::memory::Region;
+use crate::source::pool::Pool;
+use crate::source::shared::SharedRegion;
+
+/// How long to leave a socket alone that looks ready and is not.
+const LATER: Duration = Duration::from_millis(1);
+
+/// A handle on a thread's ring. Cloning it gives another handle on the same.
+#[derive(Clone)]
+pub struct Driver {
+    pub(crate) inner: Rc<Inner>,
+}
+
+/// What [`Driver::turn`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing: it submits, and takes what is there.
+    No,
+    /// Something to happen, if the kernel has anything of ours.
+    Event,
+    /// The same, for at most so long.
+    AtMost(Duration),
+}
+
+/// Whether a driver uses io_uring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingUse {
+    /// When the kernel lets it; else system calls and epoll, and
+    /// [`Driver::ring_unavailable`] says why.
+    #[default]
+    Prefer,
+    /// Or building the driver fails.
+    Require,
+    /// Never.
+    Avoid,
+}
+
+/// Sizes of a driver.
+#[derive(Clone, Debug)]
+pub struct DriverBuilder {
+    ring: RingUse,
+    entries: u32,
+    in_flight: usize,
+    registered_buffers: u32,
+    registered_files: u32,
+}
+
+impl Default for DriverBuilder {
+    fn default() -> Self {
+        Self {
+            ring: RingUse::default(),
+            entries: 256,
+            in_flight: 4096,
+            registered_buffers: 64,
+            registered_files: 512,
+        }
+    }
+}
+
+impl DriverBuilder {
+    /// Whether to use io_uring.
+    pub fn ring(mut self, ring: RingUse) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Entries of the submission queue: the most requests per system call. Default 256.
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.entries = entries;
+        self
+    }
+
+    /// The most operations under way at once, buffers on loan included. Default 4096.
+    pub fn in_flight(mut self, operations: usize) -> Self {
+        self.in_flight = operations;
+        self
+    }
+
+    /// Slots for registered buffers, one for each GiB of a region begun. Default 64, at most 16384.
+    pub fn registered_buffers(mut self, slots: u32) -> Self {
+        self.registered_buffers = slots;
+        self
+    }
+
+    /// Slots for files and sockets; what finds none is used by its descriptor. Default 512, at most
+    /// the limit on open files.
+    pub fn registered_files(mut self, slots: u32) -> Self {
+        self.registered_files = slots;
+        self
+    }
+
+    /// Builds the driver for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// When a ring is required and not to be had, or descriptors or memory are exhausted.
+    pub fn build(self) -> Result<Driver> {
+        let ring = match self.ring {
+            RingUse::Avoid => Err("it was not asked for".to_owned()),
+            _ => Ring::new(self.entries, self.registered_buffers, self.registered_files)
+                .map_err(|error| why_no_ring(&error)),
+        };
+        let (backend, no_ring) = match ring {
+            Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
+            Err(reason) if self.ring == RingUse::Require => {
+                return Err(Error::NoRing { action: "this driver", reason });
+            }
+            Err(reason) => {
+                tracing::info!(%reason, "system calls and epoll instead of io_uring");
+                let epoll = Epoll::new().map_err(|error| Error::io("setting epoll up", error))?;
+                (Backend::Readiness(RefCell::new(epoll)), Some(reason))
+            }
+        };
+        let inner = Inner {
+            backend,
+            no_ring,
+            inflight: RefCell::new(Inflight::new(self.in_flight)),
+            groups: RefCell::default(),
+            marks: RefCell::default(),
+            later: RefCell::default(),
+            registered: RefCell::default(),
+            turns: Cell::new(0),
+            next_group: Cell::new(0),
+            attention: RefCell::new(None),
+            unpark: Unpark::new()?,
+        };
+        inner.watch_unpark()?;
+        Ok(Driver { inner: Rc::new(inner) })
+    }
+}
+
+fn why_no_ring(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel has no io_uring, or one older than 6.1".to_owned(),
+        Some(libc::EINVAL) => {
+            "the kernel's io_uring is older than 6.1 (no deferred task running)".to_owned()
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or by a seccomp filter"
+                .to_owned()
+        }
+        _ => format!("setting a ring up failed: {error}"),
+    }
+}
+
+#[allow(clippy::large_enum_variant, reason = "there is one for each driver")]
+pub(crate) enum Backend {
+    Ring(RefCell<Ring>),
+    Readiness(RefCell<Epoll>),
+}
+
+/// Something to start when the driver next submits.
+enum Mark {
+    Stream(Rc<SocketShared>),
+    Receive(Key),
+}
+
+pub(crate) struct Inner {
+    // First, so that the ring is closed before anything else goes.
+    pub(crate) backend: Backend,
+    no_ring: Option<String>,
+    pub(crate) inflight: RefCell<Inflight>,
+    pub(crate) groups: RefCell<Groups>,
+    marks: RefCell<Vec<Mark>>,
+    /// Waits to start again in a moment.
+    later: RefCell<Vec<(Instant, Rc<SocketShared>, Token)>>,
+    /// Memory in the ring's table of buffers.
+    registered: RefCell<Vec<Arc<Backing>>>,
+    turns: Cell<u32>,
+    next_group: Cell<u16>,
+    /// Whoever turns the driver from a foreign runtime.
+    attention: RefCell<Option<Waker>>,
+    pub(crate) unpark: Arc<Unpark>,
+}
+
+impl Driver {
+    /// A driver of the default sizes, with io_uring where the kernel lets it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DriverBuilder::build`].
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// A driver of other sizes.
+    pub fn builder() -> DriverBuilder {
+        DriverBuilder::default()
+    }
+
+    /// Why there is no ring, if there is none.
+    pub fn ring_unavailable(&self) -> Option<&str> {
+        self.inner.no_ring.as_deref()
+    }
+
+    /// Attaches a socket. It is made blocking: its waits are the driver's.
+    ///
+    /// # Errors
+    ///
+    /// When the descriptor is not a socket.
+    pub fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Socket> {
+        Socket::attach(Rc::clone(&self.inner), socket.into())
+    }
+
+    /// Attaches a file, pipe or block device.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not tell its flags.
+    pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
+        File::attach(Rc::clone(&self.inner), file.into())
+    }
+
+    /// Registers a region with the ring: its pages are pinned once instead of at each send.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
+    /// unregistered in either case.
+    pub fn register(&self, region: &Region) -> Result<()> {
+        self.inner.register(region.backing())
+    }
+
+    /// As [`register`](Self::register), for shared memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub fn register_shared(&self, region: &SharedRegion) -> Result<()> {
+        self.inner.register(region.backing())
+    }
+
+    /// Takes a region out of the ring's table. Operations under way are not disturbed.
+    ///
+    /// # Errors
+    ///
+    /// When the region is not registered with this driver.
+    pub fn unregister(&self, region: &Region) -> Result<()> {
+        self.inner.unregister(region.backing())
+    }
+
+    /// Makes a region a receive pool of chunks of `chunk` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When buffers were cut from the region, or it has no room for a chunk.
+    pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
+        Pool::new(&self.inner, region, chunk)
+    }
+
+    /// Opens a group of sends that share one return.
+    pub fn group<B: Lend>(&self) -> Group<B> {
+        Group::open(Rc::clone(&self.inner))
+    }
+
+    /// Submits what was accepted, waits as told, and tells operations what became of them; the
+    /// number of events. For a thread that owns its loop.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to be entered. A signal is no error: the call returns early.
+    pub fn turn(&self, wait: Wait) -> Result<usize> {
+        self.inner.start_marked();
+        // With nothing to come, a wait would have no end.
+        let idle = !self.inner.inflight.borrow().kernel_holds_any();
+        self.inner.turn(match wait {
+            Wait::Event if !idle => Until::One,
+            Wait::AtMost(time) if !idle => Until::OneOr(time),
+            _ => Until::Now,
+        })
+    }
+
+    /// Operations under way, buffers on loan and unclaimed results included.
+    pub fn in_flight(&self) -> usize {
+        self.inner.inflight.borrow().len()
+    }
+
+    /// Runs a future to its end, turning the driver meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to be entered; the future is dropped then.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        executor::block_on(&self.inner, future)
+    }
+}
+
+impl AsFd for Driver {
+    /// The descriptor that is readable when there is something to take.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let raw = match &self.inner.backend {
+            Backend::Ring(ring) => ring.borrow().fd(),
+            Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),
+        };
+        // SAFETY: the descriptor is open as long as the driver, which is borrowed.
+        unsafe { BorrowedFd::borrow_raw(raw) }
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("ring_unavailable", &self.inner.no_ring)
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}
+
+impl Inner {
+    fn ring(&self) -> Option<&RefCell<Ring>> {
+        match &self.backend {
+            Backend::Ring(ring) => Some(ring),
+            Backend::Readiness(_) => None,
+        }
+    }
+
+    fn no_ring(&self, action: &'static str) -> Error {
+        Error::NoRing { action, reason: self.no_ring.clone().unwrap_or_default() }
+    }
+
+    fn register(&self, backing: &Arc<Backing>) -> Result<()> {
+        let ring = self.ring().ok_or_else(|| self.no_ring("registering buffers"))?;
+        ring.borrow_mut().register(backing)?;
+        self.registered.borrow_mut().push(Arc::clone(backing));
+        Ok(())
+    }
+
+    fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
+        let ring = self.ring().ok_or_else(|| self.no_ring("clearing registered buffers"))?;
+        ring.borrow_mut().unregister(backing)?;
+        self.registered.borrow_mut().retain(|registered| !Arc::ptr_eq(registered, backing));
+        Ok(())
+    }
+
+    pub(crate) fn install(&self, fd: RawFd) -> Option<u32> {
+        self.ring()?.borrow_mut().install(fd)
+    }
+
+    pub(crate) fn uninstall(&self, slot: u32) {
+        if let Some(ring) = self.ring() {
+            ring.borrow_mut().uninstall(slot);
+        }
+    }
+
+    pub(crate) fn next_buffer_group(&self) -> u16 {
+        self.next_group.replace(self.next_group.get().wrapping_add(1))
+    }
+
+    /// The engine that sends without copying on such a socket here.
+    pub(crate) fn zero_copy_engine(&self, fd: &OwnedFd) -> Result<Engine, String> {
+        has_zero_copy(fd)?;
+        match self.backend {
+            Backend::Ring(_) => Ok(Engine::UringZc),
+            Backend::Readiness(_) => msg_zerocopy::enable(fd).map(|()| Engine::MsgZerocopy),
+        }
+    }
+
+    pub(crate) fn check_uring_zc(&self, fd: &OwnedFd) -> Result<(), String> {
+        match &self.no_ring {
+            Some(reason) => Err(format!("there is no ring: {reason}")),
+            None => has_zero_copy(fd),
+        }
+    }
+
+    /// Turns so far; tells what happened within one.
+    pub(crate) fn turns(&self) -> u32 {
+        self.turns.get()
+    }
+
+    /// Whether nothing waits to be submitted.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.marks.borrow().is_empty()
+            && self.ring().is_none_or(|ring| ring.borrow_mut().unsubmitted() == 0)
+    }
+
+    /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
+    pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
+        let start = thread_time();
+        act();
+        if !self.is_quiet() {
+            self.turn(Until::Now).ok()?;
+        }
+        Some(thread_time().saturating_sub(start))
+    }
+
+    /// Has a stream's sends started with the next submission.
+    pub(crate) fn mark(&self, socket: Rc<SocketShared>) {
+        self.marks.borrow_mut().push(Mark::Stream(socket));
+        self.attend();
+    }
+
+    /// Has a receive started with the next submission.
+    pub(crate) fn mark_receive(&self, key: Key) {
+        self.marks.borrow_mut().push(Mark::Receive(key));
+        self.attend();
+    }
+
+    /// Drops the marks of a receive whose record is used again.
+    pub(crate) fn unmark_receive(&self, key: Key) {
+        self.marks
+            .borrow_mut()
+            .retain(|mark| !matches!(mark, Mark::Receive(marked) if *marked == key));
+    }
+
+    /// Tells a foreign runtime that there is something to submit.
+    pub(crate) fn attend(&self) {
+        if let Some(waker) = self.attention.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn set_attention(&self, waker: &Waker) {
+        *self.attention.borrow_mut() = Some(waker.clone());
+    }
+
+    /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
+    pub(crate) fn await_readiness(&self, endpoint: &Endpoint, events: i16, token: Token) {
+        let result = match &self.backend {
+            Backend::Ring(ring) => {
+                let mut ring = ring.borrow_mut();
+                ring.make_room(1).map(|()| {
+                    let entry =
+                        with_target!(endpoint, |fd| opcode::PollAdd::new(fd, events as u16 as u32)
+                            .build());
+                    // SAFETY: the entry names no memory.
+                    unsafe { ring.push(&entry.user_data(token.to_user_data())) };
+                })
+            }
+            Backend::Readiness(epoll) => epoll.borrow_mut().wait_for(endpoint.raw(), events, token),
+        };
+        self.attend();
+        if let Err(error) = result {
+            // The wait is over before it began: what it is for is tried again and tells the error.
+            tracing::warn!(%error, "waiting for a socket failed");
+            self.ready(token);
+        }
+    }
+
+    /// As [`await_readiness`](Self::await_readiness) for no event but errors, in a moment.
+    pub(crate) fn await_readiness_later(&self, socket: Rc<SocketShared>, token: Token) {
+        self.later.borrow_mut().push((Instant::now() + LATER, socket, token));
+    }
+
+    /// Asks for a request to end early; what is not under way is not disturbed.
+    pub(crate) fn cancel(&self, token: Token) {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                let mut ring = ring.borrow_mut();
+                if ring.make_room(1).is_ok() {
+                    let entry =
+                        opcode::AsyncCancel::new(token.to_user_data()).build().user_data(DETACHED);
+                    // SAFETY: the entry names no memory.
+                    unsafe { ring.push(&entry) };
+                }
+            }
+            Backend::Readiness(epoll) => {
+                let waited = epoll.borrow_mut().cancel(token);
+                if waited {
+                    self.ready(token);
+                }
+            }
+        }
+        self.attend();
+    }
+
+    fn watch_unpark(&self) -> Result<()> {
+        let fd = self.unpark.fd();
+        match &self.backend {
+            Backend::Ring(ring) => {
+                let mut ring = ring.borrow_mut();
+                let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32)
+                    .multi(true)
+                    .build();
+                let room = ring.make_room(1);
+                if room.is_ok() {
+                    // SAFETY: the entry names no memory.
+                    unsafe { ring.push(&entry.user_data(WAKE)) };
+                }
+                room
+            }
+            Backend::Readiness(epoll) => epoll.borrow_mut().watch_wake(fd),
+        }
+        .map_err(|error| Error::io("watching for wake-ups", error))
+    }
+
+    pub(crate) fn turn(&self, until: Until) -> Result<usize> {
+        self.turns.set(self.turns.get().wrapping_add(1));
+        self.start_marked();
+        let until = self.start_later(until);
+        match &self.backend {
+            Backend::Ring(ring) => {
+                ring.borrow_mut()
+                    .enter(until)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+                self.take_completions(ring)
+            }
+            Backend::Readiness(epoll) => {
+                let time = match until {
+                    Until::Now => Some(Duration::ZERO),
+                    Until::One => None,
+                    Until::OneOr(time) => Some(time),
+                };
+                let ready = epoll
+                    .borrow_mut()
+                    .wait(time)
+                    .map_err(|error| Error::io("waiting in epoll", error))?;
+                for event in &ready {
+                    match event {
+                        Ready::Operation(token) => self.ready(*token),
+                        Ready::Wake => self.unpark.clear(),
+                    }
+                }
+                Ok(ready.len())
+            }
+        }
+    }
+
+    fn start_marked(&self) {
+        loop {
+            let marks = std::mem::take(&mut *self.marks.borrow_mut());
+            if marks.is_empty() {
+                return;
+            }
+            for mark in marks {
+                match mark {
+                    Mark::Stream(socket) => order::pump(self, &socket),
+                    Mark::Receive(key) => receiving::arm(self, key),
+                }
+            }
+        }
+    }
+
+    /// Starts the waits that are due, and sees to it that the turn ends when the next is.
+    fn start_later(&self, until: Until) -> Until {
+        if self.later.borrow().is_empty() {
+            return until;
+        }
+        let now = Instant::now();
+        let (due, rest) = self.later.take().into_iter().partition(|(time, ..)| *time <= now);
+        self.later.replace(rest);
+        let due: Vec<(Instant, Rc<SocketShared>, Token)> = due;
+        for (_, socket, token) in due {
+            self.await_readiness(&socket.endpoint, 0, token);
+        }
+        match until {
+            Until::One if !self.later.borrow().is_empty() => Until::OneOr(LATER),
+            Until::OneOr(time) if !self.later.borrow().is_empty() => Until::OneOr(time.min(LATER)),
+            until => until,
+        }
+    }
+
+    fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let reports_usage = ring.borrow().reports_usage;
+        let mut batch: Batch = [const { std::mem::MaybeUninit::uninit() }; BATCH];
+        let mut count = 0;
+        loop {
+            let taken = ring.borrow_mut().take(&mut batch);
+            let last = taken.len() < BATCH;
+            count += taken.len();
+            for completion in taken {
+                self.dispatch(
+                    completion.user_data(),
+                    completion.result(),
+                    completion.flags(),
+                    reports_usage,
+                );
+            }
+            if last {
+                // What did not fit comes over now that there is room.
+                if !ring.borrow_mut().overflown() {
+                    return Ok(count);
+                }
+                ring.borrow_mut()
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+            }
+        }
+    }
+
+    fn dispatch(&self, data: u64, result: i32, flags: u32, reports_usage: bool) {
+        match data {
+            DETACHED => return,
+            WAKE => {
+                self.unpark.clear();
+                if !io_uring::cqueue::more(flags)
+                    && let Err(error) = self.watch_unpark()
+                {
+                    tracing::error!(%error, "wake-ups from other threads are lost");
+                }
+                return;
+            }
+            _ => {}
+        }
+        let token = Token::from_user_data(data);
+        if matches!(token.stage, STAGE_READY | STAGE_RETURN) {
+            return self.ready(token);
+        }
+        let kind = self.inflight.borrow().kind(token.key);
+        match kind {
+            Kind::Send => {
+                uring_zc::completed(self, token.key, token.stage, result, flags, reports_usage)
+            }
+            Kind::Transfer => transfer::completed(self, token.key, result),
+            Kind::Receive => receiving::completed(self, token.key, result, flags),
+        }
+    }
+
+    fn ready(&self, token: Token) {
+        let kind = self.inflight.borrow().kind(token.key);
+        match (kind, token.stage) {
+            (Kind::Send, STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Kind::Send, _) => order::ready(self, token.key),
+            (Kind::Receive, _) => receiving::ready(self, token.key),
+            (Kind::Transfer, _) => unreachable!("a transfer does not wait for readiness"),
+        }
+    }
+}
+
+fn has_zero_copy(fd: &OwnedFd) -> Result<(), String> {
+    let socket = SockRef::from(fd);
+    let (domain, protocol) = (socket.domain().ok(), socket.protocol().ok().flatten());
+    let inet = matches!(domain, Some(Domain::IPV4 | Domain::IPV6));
+    if inet && matches!(protocol, Some(Protocol::TCP | Protocol::UDP)) {
+        Ok(())
+    } else {
+        Err("the kernel sends without copying on TCP and UDP sockets only".to_owned())
+    }
+}
+
+fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Drop for Inner {
+    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
+    /// moment to end, and what the kernel keeps beyond that stays its own.
+    fn drop(&mut self) {
+        self.inflight.borrow_mut().give_up();
+        if let Backend::Ring(ring) = &self.backend {
+            ring.borrow_mut().cancel_all();
+            let deadline = Instant::now() + teardown::PATIENCE;
+            while self.inflight.borrow().kernel_holds_any() {
+                let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+                let entered = ring.borrow_mut().enter(Until::OneOr(time));
+                if entered.is_err() || self.take_completions(ring).is_err() {
+                    break;
+                }
+            }
+        } else {
+            self.inflight.borrow_mut().end_waits();
+        }
+        for backing in self.registered.get_mut() {
+            backing.set_registration(None);
+        }
+        let leaked = self.inflight.borrow_mut().abandon();
+        if leaked > 0 {
+            tracing::warn!(
+                leaked,
+                "the kernel still holds buffers of operations; their memory is kept for it"
+            );
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The choice between zero copy and copying, per socket and size.
+//!
+//! Contracts:
+//! - it learns from sends that are made anyway: never a byte of extra traffic;
+//! - when the kernel reports that a route copies (loopback, a device without scatter-gather), the
+//!   socket copies in user context, which is cheaper, and looks again now and then;
+//! - otherwise it times its own first sends of a size with either engine, in CPU time, and keeps to
+//!   the cheaper one; sizes below one where copying won copy, sizes above one where zero copy won
+//!   go without;
+//! - it can always say what it chose and why.
+
+use super::Engine;
+
+/// Timed sends of each kind before a size is decided.
+const SAMPLES: usize = 8;
+/// Reports of a copy in a row, and none to the contrary, that settle a route.
+const COPIED_REPORTS: u32 = 4;
+/// One in so many sends on a route that copies looks whether it still does.
+const LOOK_AGAIN: u32 = 1024;
+/// Before anything is known: from this size up zero copy is the better guess.
+const GUESS: usize = 16 * 1024;
+
+/// What a socket chose for a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The engine.
+    pub engine: Engine,
+    /// Why, for a person to read.
+    pub reason: String,
+}
+
+/// What to do with the send at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub(crate) engine: Engine,
+    /// Whether its cost is worth knowing.
+    pub(crate) timed: bool,
+}
+
+/// CPU nanoseconds of the first sends of a size class with one engine.
+#[derive(Clone, Copy, Default)]
+struct Samples {
+    nanos: [u64; SAMPLES],
+    taken: usize,
+}
+
+impl Samples {
+    fn median(&self) -> u64 {
+        let mut sorted = self.nanos;
+        sorted.sort_unstable();
+        sorted[SAMPLES / 2]
+    }
+
+    fn complete(&self) -> bool {
+        self.taken == SAMPLES
+    }
+}
+
+/// The samples of sizes from 2^n up to below 2^(n+1).
+#[derive(Clone, Copy, Default)]
+struct Class {
+    zero_copy: Samples,
+    copy: Samples,
+}
+
+pub(crate) struct Chooser {
+    wish: Engine,
+    /// The zero-copy engine that works here, or why none does.
+    zero_copy: Result<Engine, String>,
+    classes: Vec<(u32, Class)>,
+    /// The smallest class in which zero copy won.
+    zero_copy_from: Option<u32>,
+    /// The largest class in which copying won.
+    copy_up_to: Option<u32>,
+    copied_in_a_row: u32,
+    route_copies: bool,
+    since_look: u32,
+    /// Why zero copy was given up for good.
+    failure: Option<String>,
+}
+
+fn class_of(len: usize) -> u32 {
+    len.max(1).ilog2()
+}
+
+impl Chooser {
+    pub(crate) fn new(zero_copy: Result<Engine, String>) -> Self {
+        Self {
+            wish: Engine::Auto,
+            zero_copy,
+            classes: Vec::new(),
+            zero_copy_from: None,
+            copy_up_to: None,
+            copied_in_a_row: 0,
+            route_copies: false,
+            since_look: 0,
+            failure: None,
+        }
+    }
+
+    pub(crate) fn wish(&mut self, engine: Engine) {
+        self.wish = engine;
+    }
+
+    /// Whether a failing engine may be replaced.
+    pub(crate) fn is_free(&self) -> bool {
+        self.wish == Engine::Auto
+    }
+
+    pub(crate) fn pick(&mut self, len: usize) -> Pick {
+        let plain = |engine| Pick { engine, timed: false };
+        if self.wish != Engine::Auto {
+            return plain(self.wish);
+        }
+        let (Ok(zero_copy), None) = (&self.zero_copy, &self.failure) else {
+            return plain(Engine::Copy);
+        };
+        let zero_copy = *zero_copy;
+        if self.route_copies {
+            self.since_look += 1;
+            if self.since_look < LOOK_AGAIN {
+                return plain(Engine::Copy);
+            }
+            self.since_look = 0;
+            return plain(zero_copy);
+        }
+        match self.settled(class_of(len)) {
+            Some(true) => plain(zero_copy),
+            Some(false) => plain(Engine::Copy),
+            None => {
+                let class = self.class(class_of(len));
+                let engine = if class.zero_copy.taken <= class.copy.taken {
+                    zero_copy
+                } else {
+                    Engine::Copy
+                };
+                Pick { engine, timed: true }
+            }
+        }
+    }
+
+    /// The choice for a send that can't be timed since others are under way.
+    pub(crate) fn pick_untimed(&mut self, len: usize) -> Engine {
+        let pick = self.pick(len);
+        match (pick.timed, &self.zero_copy) {
+            (true, Ok(zero_copy)) if len >= GUESS => *zero_copy,
+            (true, _) => Engine::Copy,
+            (false, _) => pick.engine,
+        }
+    }
+
+    fn settled(&self, class: u32) -> Option<bool> {
+        if self.zero_copy_from.is_some_and(|from| class >= from) {
+            Some(true)
+        } else if self.copy_up_to.is_some_and(|up_to| class <= up_to) {
+            Some(false)
+        } else {
+            None
+        }
+    }
+
+    fn class(&mut self, class: u32) -> &mut Class {
+        let place =
+            self.classes.iter().position(|(known, _)| *known == class).unwrap_or_else(|| {
+                self.classes.push((class, Class::default()));
+                self.classes.len() - 1
+            });
+        &mut self.classes[place].1
+    }
+
+    /// Takes down what a timed send cost.
+    pub(crate) fn timed(&mut self, len: usize, engine: Engine, nanos: u64) {
+        let number = class_of(len);
+        let class = self.class(number);
+        let samples = if engine == Engine::Copy { &mut class.copy } else { &mut class.zero_copy };
+        if !samples.complete() {
+            samples.nanos[samples.taken] = nanos;
+            samples.taken += 1;
+        }
+        let class = *class;
+        if class.copy.complete() && class.zero_copy.complete() && self.settled(number).is_none() {
+            if class.zero_copy.median() <= class.copy.median() {
+                self.zero_copy_from = Some(number);
+            } else {
+                self.copy_up_to = Some(number);
+            }
+        }
+    }
+
+    /// Takes down what the kernel reported of a zero-copy send.
+    pub(crate) fn reported(&mut self, copied: Option<bool>) {
+        match copied {
+            Some(true) => {
+                self.copied_in_a_row = self.copied_in_a_row.saturating_add(1);
+                if self.copied_in_a_row >= COPIED_REPORTS {
+                    self.route_copies = true;
+                }
+            }
+            Some(false) => {
+                self.copied_in_a_row = 0;
+                self.route_copies = false;
+            }
+            None => {}
+        }
+    }
+
+    /// Gives zero copy up on this socket.
+    pub(crate) fn failed(&mut self, reason: String) {
+        tracing::info!(%reason, "copying from now on");
+        self.failure = Some(reason);
+    }
+
+    pub(crate) fn explain(&self, len: usize) -> Choice {
+        let choice = |engine, reason| Choice { engine, reason };
+        if self.wish != Engine::Auto {
+            return choice(self.wish, "asked for".to_owned());
+        }
+        let zero_copy = match (&self.zero_copy, &self.failure) {
+            (Err(reason), _) | (_, Some(reason)) => return choice(Engine::Copy, reason.clone()),
+            (Ok(engine), None) => *engine,
+        };
+        if self.route_copies {
+            return choice(
+                Engine::Copy,
+                "the kernel reported that it copies what is sent without copying on this route"
+                    .to_owned(),
+            );
+        }
+        let class = class_of(len);
+        let engine = match self.settled(class) {
+            Some(true) => zero_copy,
+            Some(false) => Engine::Copy,
+            None if len >= GUESS => zero_copy,
+            None => Engine::Copy,
+        };
+        let decisive = match self.settled(class) {
+            Some(true) => self.zero_copy_from,
+            Some(false) => self.copy_up_to,
+            None => None,
+        };
+        let samples =
+            decisive.and_then(|number| self.classes.iter().find(|(known, _)| *known == number));
+        let reason = match samples {
+            Some((number, class)) => format!(
+                "sends of {} bytes and more took {:.1} us of CPU without copying and {:.1} us with (medians of {SAMPLES})",
+                1u64 << number,
+                class.zero_copy.median() as f64 / 1e3,
+                class.copy.median() as f64 / 1e3,
+            ),
+            None => "a guess by size, until enough sends are timed".to_owned(),
+        };
+        choice(engine, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chooser() -> Chooser {
+        Chooser::new(Ok(Engine::UringZc))
+    }
+
+    /// Sends `count` messages that cost as told, and gives the engines that were picked.
+    fn run(
+        chooser: &mut Chooser,
+        len: usize,
+        count: usize,
+        zero_copy: u64,
+        copy: u64,
+    ) -> Vec<Engine> {
+        (0..count)
+            .map(|_| {
+                let pick = chooser.pick(len);
+                if pick.timed {
+                    chooser.timed(
+                        len,
+                        pick.engine,
+                        if pick.engine == Engine::Copy { copy } else { zero_copy },
+                    );
+                }
+                pick.engine
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_cheaper_engine_wins_after_its_samples() {
+        let mut chooser = chooser();
+        let first = run(&mut chooser, 65536, 2 * SAMPLES, 2_000, 5_000);
+        assert_eq!(first.iter().filter(|engine| **engine == Engine::Copy).count(), SAMPLES);
+        assert!(
+            run(&mut chooser, 65536, 10, 2_000, 5_000)
+                .iter()
+                .all(|engine| *engine == Engine::UringZc)
+        );
+        assert!(
+            chooser.explain(65536).reason.contains("2.0 us"),
+            "{}",
+            chooser.explain(65536).reason
+        );
+    }
+
+    #[test]
+    fn a_verdict_holds_for_sizes_beyond_it() {
+        let mut chooser = chooser();
+        run(&mut chooser, 8192, 2 * SAMPLES, 2_000, 1_000);
+        run(&mut chooser, 32768, 2 * SAMPLES, 2_000, 3_000);
+        assert_eq!(chooser.pick(100), Pick { engine: Engine::Copy, timed: false });
+        assert_eq!(chooser.pick(1 << 20), Pick { engine: Engine::UringZc, timed: false });
+        assert!(chooser.pick(16384).timed, "between the two nothing is known");
+    }
+
+    #[test]
+    fn a_route_that_copies_is_left_and_looked_at_again() {
+        let mut chooser = chooser();
+        for _ in 0..COPIED_REPORTS {
+            chooser.reported(Some(true));
+        }
+        let picks = run(&mut chooser, 1 << 20, LOOK_AGAIN as usize, 1, 1);
+        assert_eq!(picks.iter().filter(|engine| **engine == Engine::UringZc).count(), 1);
+        assert!(chooser.explain(1 << 20).reason.contains("reported"));
+        chooser.reported(Some(false));
+        assert_ne!(chooser.explain(1 << 20).engine, Engine::Copy);
+    }
+
+    #[test]
+    fn no_report_settles_nothing() {
+        let mut chooser = chooser();
+        for _ in 0..100 {
+            chooser.reported(None);
+        }
+        assert_eq!(chooser.explain(1 << 20).engine, Engine::UringZc);
+    }
+
+    #[test]
+    fn a_wish_is_kept_and_a_missing_engine_explained() {
+        let mut chooser = Chooser::new(Err("there is no ring".to_owned()));
+        assert_eq!(
+            chooser.explain(1 << 20),
+            Choice { engine: Engine::Copy, reason: "there is no ring".into() }
+        );
+        chooser.wish(Engine::MsgZerocopy);
+        assert_eq!(chooser.pick(1), Pick { engine: Engine::MsgZerocopy, timed: false });
+    }
+}

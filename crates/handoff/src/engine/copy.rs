@@ -1,0 +1,56 @@
+//! The engine that always works: `sendmsg`, which copies. It is also what the others are held
+//! against in tests.
+//!
+//! Minimum kernel: any. Capability: none. Return signal: none is needed, the buffer is back as soon
+//! as the call is.
+
+use super::layout::Layout;
+use super::order::Attempt;
+use super::sending::SendOp;
+use crate::driver::Inner;
+use crate::inflight::Key;
+
+/// Sends what is left, as far as the socket takes it.
+pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
+    let mut inflight = inner.inflight.borrow_mut();
+    let (op, layout) = inflight.send_and_layout(key);
+    loop {
+        match sendmsg(op, layout, 0) {
+            Ok(taken) => {
+                op.account(taken as u64, Some(true));
+                if took(op, taken) {
+                    return Attempt::Settled;
+                }
+            }
+            Err(libc::EAGAIN) => return Attempt::Blocked,
+            Err(libc::EINTR) => {}
+            Err(errno) => return fail(op, errno),
+        }
+    }
+}
+
+/// One call of `sendmsg` for what is left; the error is an errno.
+pub(super) fn sendmsg(op: &SendOp, layout: &mut Layout, flags: libc::c_int) -> Result<usize, i32> {
+    let message = layout.message(op, true);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message and all that it names belong to the record and outlive the call.
+    let result = unsafe { libc::sendmsg(op.socket.endpoint.raw(), message, flags) };
+    usize::try_from(result)
+        .map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The socket took bytes; says whether that settled the send.
+pub(super) fn took(op: &mut SendOp, taken: usize) -> bool {
+    op.done += taken;
+    let whole = op.done == op.total;
+    if whole {
+        op.settle(Ok(op.done));
+    }
+    whole
+}
+
+pub(super) fn fail(op: &mut SendOp, errno: i32) -> Attempt {
+    let error = op.error(errno);
+    op.settle(Err(error));
+    Attempt::Settled
+}

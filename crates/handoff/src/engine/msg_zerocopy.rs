@@ -1,0 +1,249 @@
+//! Zero-copy send by system call: `MSG_ZEROCOPY`.
+//!
+//! Minimum kernel: 4.14 for TCP, 5.0 for UDP. Capability: none; pages count against
+//! `RLIMIT_MEMLOCK` while they are on loan, notification memory against `net.core.optmem_max`.
+//!
+//! Return signal: the kernel numbers the sends of a socket from 0 and tells ranges of finished ones
+//! on the error queue, with a flag when it copied. The oldest send that was not spoken of keeps
+//! watch over the queue for all.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use handoff_sys::zerocopy::Completion;
+
+use super::copy;
+use super::order::{self, Attempt};
+use super::sending;
+use crate::driver::Inner;
+use crate::inflight::{Key, STAGE_RETURN, Token};
+use crate::socket::SocketShared;
+
+/// Sends of a socket whose return the error queue has not told.
+#[derive(Default)]
+pub(crate) struct Outstanding {
+    /// Number of the next send.
+    next: u32,
+    /// The sends up to that number, oldest first.
+    sends: VecDeque<Sent>,
+    watched: bool,
+    /// Sends that found no memory for another notification; they try again when one came.
+    starved: Vec<Key>,
+}
+
+struct Sent {
+    key: Key,
+    bytes: usize,
+    returned: bool,
+}
+
+impl Outstanding {
+    fn push(&mut self, key: Key, bytes: usize) {
+        self.sends.push_back(Sent { key, bytes, returned: false });
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Marks a range as returned, and gives each send of it once, with its bytes.
+    fn returned(&mut self, range: Completion) -> Vec<(Key, usize)> {
+        let base = self.next.wrapping_sub(self.sends.len() as u32);
+        let count = range.last.wrapping_sub(range.first).wrapping_add(1);
+        let start = range.first.wrapping_sub(base);
+        let mut returned = Vec::new();
+        for place in (0..count).map(|offset| start.wrapping_add(offset)) {
+            if let Some(sent) = self.sends.get_mut(place as usize).filter(|sent| !sent.returned) {
+                sent.returned = true;
+                returned.push((sent.key, sent.bytes));
+            }
+        }
+        while self.sends.front().is_some_and(|sent| sent.returned) {
+            self.sends.pop_front();
+        }
+        returned
+    }
+}
+
+/// Switches the mechanism on for a socket.
+pub(crate) fn enable(fd: &OwnedFd) -> Result<(), String> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an int, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(format!("the socket refuses SO_ZEROCOPY: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// Sends what is left, as far as the socket takes it.
+pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
+    let mut inflight = inner.inflight.borrow_mut();
+    let (op, layout) = inflight.send_and_layout(key);
+    let socket = Rc::clone(&op.socket);
+    let mut outstanding = socket.outstanding.borrow_mut();
+    let settled = loop {
+        // A send of no bytes gets no number on every protocol, and has nothing to lend.
+        let flags = if op.total == 0 { 0 } else { libc::MSG_ZEROCOPY };
+        match copy::sendmsg(op, layout, flags) {
+            Ok(taken) => {
+                if taken > 0 {
+                    outstanding.push(key, taken);
+                    op.awaiting += 1;
+                    op.header_lent |= op.header_len() > 0;
+                }
+                if copy::took(op, taken) {
+                    break Attempt::Settled;
+                }
+            }
+            Err(libc::EAGAIN) => break Attempt::Blocked,
+            Err(libc::EINTR) => {}
+            Err(errno) if op.may_copy_instead(errno) => {
+                drop((outstanding, inflight));
+                return copy::attempt(inner, key);
+            }
+            // No memory for another notification, or no more pages may be pinned.
+            Err(libc::ENOBUFS) if !outstanding.sends.is_empty() => {
+                op.in_kernel += 1;
+                outstanding.starved.push(key);
+                break Attempt::Submitted;
+            }
+            Err(errno) => break copy::fail(op, errno),
+        }
+    };
+    drop((outstanding, inflight));
+    watch(inner, &socket, false);
+    settled
+}
+
+/// Has the oldest outstanding send wait for the error queue, unless it does. A socket that is shut
+/// down looks ready all the time: then it is looked at `later` only.
+fn watch(inner: &Inner, socket: &Rc<SocketShared>, later: bool) {
+    let token = {
+        let mut outstanding = socket.outstanding.borrow_mut();
+        if outstanding.watched {
+            return;
+        }
+        let Some(oldest) = outstanding.sends.front() else { return };
+        let key = oldest.key;
+        outstanding.watched = true;
+        inner.inflight.borrow_mut().send(key).in_kernel += 1;
+        Token { key, stage: STAGE_RETURN }
+    };
+    // No event is asked for: errors are always told.
+    if later {
+        inner.await_readiness_later(Rc::clone(socket), token);
+    } else {
+        inner.await_readiness(&socket.endpoint, 0, token);
+    }
+}
+
+/// The error queue has something, or the socket is in a state that looks like it.
+pub(crate) fn ready(inner: &Inner, key: Key) {
+    let socket = Rc::clone(&inner.inflight.borrow_mut().send(key).socket);
+    let ranges = read_error_queue(socket.endpoint.raw());
+    let mut returned = Vec::new();
+    let starved = {
+        let mut outstanding = socket.outstanding.borrow_mut();
+        outstanding.watched = false;
+        for range in &ranges {
+            let sends = outstanding.returned(*range);
+            returned.extend(sends.into_iter().map(|(key, bytes)| (key, bytes, range.copied)));
+        }
+        if ranges.is_empty() { Vec::new() } else { std::mem::take(&mut outstanding.starved) }
+    };
+    for (key, bytes, copied) in returned {
+        inner.inflight.borrow_mut().send(key).bytes_returned(bytes as u64, Some(copied));
+        sending::advance(inner, key);
+    }
+    for key in starved {
+        order::ready(inner, key);
+    }
+    // Its watch has kept the record until here.
+    inner.inflight.borrow_mut().send(key).in_kernel -= 1;
+    sending::advance(inner, key);
+    watch(inner, &socket, ranges.is_empty());
+}
+
+fn read_error_queue(fd: RawFd) -> Vec<Completion> {
+    let mut ranges = Vec::new();
+    loop {
+        let mut control = MaybeUninit::<[u64; 32]>::uninit();
+        // SAFETY: all-zero bytes are a valid, empty message header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        // SAFETY: the message names its control space, which outlives the call.
+        let read =
+            unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+        if read < 0 {
+            return ranges;
+        }
+        // SAFETY: the kernel filled the control space in as the header now says.
+        let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        while !header.is_null() {
+            // SAFETY: the macro gave a whole header within the control space.
+            let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+            if matches!(
+                (level, kind),
+                (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+            ) {
+                // SAFETY: messages of these kinds begin with an extended error; it may be unaligned.
+                let error = unsafe {
+                    libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned()
+                };
+                ranges.extend(Completion::from_extended_error(&error));
+            }
+            // SAFETY: as for the first header.
+            header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inflight::Token;
+    use proptest::prelude::*;
+
+    fn key(index: u32) -> Key {
+        Token::from_user_data(u64::from(index)).key
+    }
+
+    proptest! {
+        /// Ranges in any order, overlapping or repeated, return each send once.
+        #[test]
+        fn every_send_returns_once(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
+            count in 1u32..50,
+            cuts in prop::collection::vec((0u32..50, 0u32..50), 0..40),
+        ) {
+            let mut outstanding = Outstanding { next: start, ..Outstanding::default() };
+            for index in 0..count {
+                outstanding.push(key(index), index as usize);
+            }
+            let mut seen = vec![0; count as usize];
+            let all = cuts.into_iter().chain([(0, count - 1)]);
+            for (a, b) in all {
+                let (a, b) = (a.min(b).min(count - 1), a.max(b).min(count - 1));
+                let range = Completion {
+                    first: start.wrapping_add(a),
+                    last: start.wrapping_add(b),
+                    copied: false,
+                };
+                for (_, bytes) in outstanding.returned(range) {
+                    seen[bytes] += 1;
+                }
+            }
+            prop_assert!(seen.iter().all(|times| *times == 1));
+            prop_assert!(outstanding.sends.is_empty());
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A send: what it is, how far it got, and what it still waits for.
+//!
+//! Contracts:
+//! - "sent" (the kernel took all bytes, or failed) and "returned" (the kernel let go of all of them)
+//!   are told apart, in that order;
+//! - the record owns the buffer from the moment the send is accepted until it is returned;
+//! - a partial send goes on with the rest of the same buffer;
+//! - each return signal is matched with the bytes of the attempt that it belongs to.
+
+use std::rc::Rc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::Engine;
+use crate::driver::Inner;
+use crate::error::{Error, Result};
+use crate::inflight::{Key, STAGE_ATTEMPTS};
+use crate::lease::Loan;
+use crate::receipt::Receipt;
+use crate::sink::group::GroupKey;
+use crate::socket::SocketShared;
+
+/// The longest datagrams, in bytes of payload.
+const MAX_UDP4: usize = 65_507;
+const MAX_UDP6: usize = 65_527;
+
+/// A send from its acceptance to its return.
+pub(crate) struct SendOp {
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) engine: Engine,
+    /// `None` once the buffer has been handed on.
+    pub(crate) loan: Option<Loan>,
+    /// Bytes of the header, which the record's layout has.
+    header_len: u8,
+    /// Header and payload bytes.
+    pub(crate) total: usize,
+    /// Of which the kernel took so many.
+    pub(crate) done: usize,
+    /// Requests whose first completion has not come: the kernel may look at the record.
+    pub(crate) in_kernel: u32,
+    /// Return signals that have not come.
+    pub(crate) awaiting: u32,
+    /// Bytes of each zero-copy attempt.
+    attempts: SmallVec<[u32; 2]>,
+    pub(crate) receipt: Receipt,
+    pub(crate) result: Option<Result<usize>>,
+    pub(crate) cancelled: bool,
+    /// The driver's turn in which the request was submitted.
+    pub(crate) turn: u32,
+    /// Whether the header lies in memory that the kernel may hold until the return.
+    pub(crate) header_lent: bool,
+    pub(crate) group: Option<GroupKey>,
+    /// Someone holds a [`Sent`](crate::Sent).
+    pub(crate) sent_held: bool,
+    /// Someone holds an [`OnLoan`](crate::OnLoan).
+    pub(crate) loan_held: bool,
+    pub(crate) sent_waker: Option<Waker>,
+    pub(crate) loan_waker: Option<Waker>,
+}
+
+impl SendOp {
+    pub(crate) fn new(
+        socket: Rc<SocketShared>,
+        engine: Engine,
+        loan: Loan,
+        header_len: usize,
+    ) -> Self {
+        let total = loan.len() + header_len;
+        Self {
+            socket,
+            engine,
+            loan: Some(loan),
+            header_len: header_len as u8,
+            total,
+            done: 0,
+            in_kernel: 0,
+            awaiting: 0,
+            attempts: SmallVec::new(),
+            receipt: Receipt::default(),
+            result: None,
+            cancelled: false,
+            turn: 0,
+            header_lent: false,
+            group: None,
+            sent_held: true,
+            loan_held: true,
+            sent_waker: None,
+            loan_waker: None,
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        self.in_kernel > 0 || self.awaiting > 0
+    }
+
+    /// Whether the kernel holds nothing but pages of mappings, which outlive those.
+    pub(crate) fn only_pages_held(&self) -> bool {
+        self.in_kernel == 0
+            && !self.header_lent
+            && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
+    }
+
+    pub(crate) fn is_returned(&self) -> bool {
+        self.result.is_some() && !self.kernel_holds()
+    }
+
+    /// What became of the send so far.
+    fn receipt(&self) -> Receipt {
+        Receipt { engine: Some(self.engine), ..self.receipt }
+    }
+
+    /// Whether someone is to be told of the stage that the send has reached.
+    fn is_due(&self) -> bool {
+        self.result.is_some() && (self.sent_waker.is_some() || !self.kernel_holds())
+    }
+
+    pub(crate) fn header_len(&self) -> usize {
+        usize::from(self.header_len)
+    }
+
+    /// Whether a request of its own carries what is left of the header.
+    pub(crate) fn header_goes_apart(&self) -> bool {
+        self.socket.stream && self.done < self.header_len()
+    }
+
+    /// The single range that is left of the payload, with its length, if it is one.
+    pub(crate) fn payload_left(&self) -> Option<(*const u8, usize, &crate::lease::Piece)> {
+        let [piece] = self.loan.as_ref()?.pieces() else { return None };
+        let skip = self.done.saturating_sub(self.header_len());
+        // SAFETY: no more bytes are done than the piece has.
+        let start = unsafe { piece.0.start().add(skip) };
+        Some((start.as_ptr().cast_const(), piece.0.len() - skip, &piece.0))
+    }
+
+    /// The stage of the next zero-copy attempt; its return signal will name it.
+    pub(crate) fn next_attempt(&self) -> u8 {
+        (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
+    }
+
+    /// The kernel took `bytes` in an attempt whose return signal is to come.
+    pub(crate) fn attempted(&mut self, bytes: usize) {
+        self.attempts.push(bytes as u32);
+        self.awaiting += 1;
+    }
+
+    /// Bytes are back, or were never lent: takes down what became of them.
+    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
+        self.receipt.tally.count(bytes, copied);
+        self.socket.count(|stats| stats.returned.count(bytes, copied));
+    }
+
+    /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
+    pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
+        let bytes = self.attempts.get(usize::from(stage)).copied().unwrap_or(0);
+        self.bytes_returned(u64::from(bytes), copied);
+    }
+
+    /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
+    pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
+        self.account(bytes, copied);
+        self.awaiting -= 1;
+        self.receipt.notifications += 1;
+        self.socket.count(|stats| stats.notifications += 1);
+        // A send of no bytes says nothing about the route.
+        if bytes > 0 {
+            self.socket.chooser.borrow_mut().reported(copied);
+        }
+    }
+
+    /// Settles what the caller is told of the sending.
+    pub(crate) fn settle(&mut self, result: Result<usize>) {
+        debug_assert!(self.result.is_none(), "a send is settled once");
+        if result.is_ok() {
+            self.socket.count(|stats| stats.messages += 1);
+        }
+        self.result = Some(result);
+    }
+
+    /// Whether a failure is about zero copy itself, so that copying this send may do better.
+    pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
+        let about_zero_copy = match errno {
+            libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
+            libc::EMSGSIZE => self.fits_a_datagram(),
+            _ => false,
+        };
+        about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
+    }
+
+    fn fits_a_datagram(&self) -> bool {
+        self.total <= if self.socket.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
+    }
+
+    /// An error for the caller, with the limit that it is about.
+    pub(crate) fn error(&self, errno: i32) -> Error {
+        match errno {
+            libc::EMSGSIZE => Error::MessageTooLong {
+                size: self.total,
+                limit: if self.engine != Engine::Copy && self.fits_a_datagram() {
+                    "without copying it may touch 17 pages at most, or as many as the kernel's MAX_SKB_FRAGS \
+                     says: start buffers on a page, lend fewer of them, or use the copy engine"
+                } else if self.socket.ipv6 {
+                    "UDP over IPv6 takes 65527 bytes at most"
+                } else {
+                    "UDP over IPv4 takes 65507 bytes at most"
+                },
+            },
+            libc::ECANCELED => Error::Canceled { done: self.done },
+            _ => crate::ring::slots::memlock_or(
+                "sending",
+                (self.total - self.done) as u64,
+                std::io::Error::from_raw_os_error(errno),
+            ),
+        }
+    }
+}
+
+/// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
+/// Called after each change; most changes need nothing more.
+#[inline]
+pub(crate) fn advance(inner: &Inner, key: Key) {
+    let due = inner.inflight.borrow_mut().send(key).is_due();
+    if due {
+        settle_up(inner, key);
+    }
+}
+
+fn settle_up(inner: &Inner, key: Key) {
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.send(key);
+    if op.result.is_some()
+        && let Some(waker) = op.sent_waker.take()
+    {
+        waker.wake();
+    }
+    if !op.is_returned() {
+        return;
+    }
+    if let Some(waker) = op.loan_waker.take() {
+        waker.wake();
+    }
+    let mut dropped = None;
+    if !op.loan_held
+        && let Some(loan) = op.loan.take()
+    {
+        let receipt = op.receipt();
+        match op.group.take() {
+            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, receipt),
+            None => dropped = Some(loan),
+        }
+    }
+    let socket = (!op.sent_held && op.loan.is_none()).then(|| Rc::clone(&op.socket));
+    if socket.is_some() {
+        inflight.vacate(key);
+    }
+    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    drop(inflight);
+    drop((dropped, socket));
+}
+
+/// Hands the buffer of a returned send to its holder.
+pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Receipt)> {
+    let back = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.send(key);
+        if !op.is_returned() {
+            return None;
+        }
+        op.loan_held = false;
+        (op.loan.take().expect("a loan is taken back once"), op.receipt())
+    };
+    advance(inner, key);
+    Some(back)
+}
+
+/// Hands the result of a send to its holder.
+pub(crate) fn take_sent(inner: &Inner, key: Key) -> Option<Result<usize>> {
+    let result = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.send(key);
+        let result = op.result.as_mut()?;
+        op.sent_held = false;
+        std::mem::replace(result, Ok(0))
+    };
+    advance(inner, key);
+    Some(result)
+}
+
+/// A handle goes without having been asked: the send goes on, and nobody waits for it.
+pub(crate) fn let_go(inner: &Inner, key: Key, change: impl FnOnce(&mut SendOp)) {
+    change(inner.inflight.borrow_mut().send(key));
+    advance(inner, key);
+}

@@ -1,0 +1,236 @@
+//! Reads and writes of a file, on registered buffers where they are registered.
+//!
+//! Contracts:
+//! - a write goes on with the rest until all is written; a read at an offset goes on until the
+//!   buffer is full or the file ends; a read without an offset gives what there is;
+//! - the record owns the buffer until the last completion, also when nobody waits for it any more.
+
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+
+use io_uring::{opcode, squeue};
+
+use crate::driver::{Backend, Inner};
+use crate::endpoint::{Endpoint, with_target};
+use crate::error::{Error, Result};
+use crate::inflight::{Key, Token};
+use crate::lease::Loan;
+use crate::ring::Ring;
+
+/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
+const MAX_REQUEST: usize = 1 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// A read or write from its start to its end.
+pub(crate) struct TransferOp {
+    file: Rc<Endpoint>,
+    direction: Direction,
+    /// Where in the file; `None` for pipes and the like.
+    offset: Option<u64>,
+    loan: Option<Loan>,
+    done: usize,
+    total: usize,
+    in_kernel: bool,
+    result: Option<Result<usize>>,
+    held: bool,
+    waker: Option<Waker>,
+}
+
+impl TransferOp {
+    pub(crate) fn new(
+        file: Rc<Endpoint>,
+        direction: Direction,
+        offset: Option<u64>,
+        loan: Loan,
+    ) -> Self {
+        let total = loan.len();
+        Self {
+            file,
+            direction,
+            offset,
+            loan: Some(loan),
+            done: 0,
+            total,
+            in_kernel: false,
+            result: None,
+            held: true,
+            waker: None,
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        self.in_kernel
+    }
+
+    pub(crate) fn wait(&mut self, waker: &Waker) {
+        self.waker = Some(waker.clone());
+    }
+
+    /// The next range in memory, its slot with `ring`, and where it goes in the file.
+    fn left(&self, ring: Option<u32>) -> (*mut u8, usize, Option<u16>, Option<u64>) {
+        let mut skip = self.done;
+        for piece in self.loan.iter().flat_map(Loan::pieces) {
+            let piece = &piece.0;
+            if skip < piece.len() {
+                // SAFETY: `skip` is within the piece.
+                let start = unsafe { piece.start().add(skip) };
+                let slot = ring.and_then(|ring| piece.slot(ring));
+                let offset = self.offset.map(|offset| offset + self.done as u64);
+                return (start.as_ptr(), (piece.len() - skip).min(MAX_REQUEST), slot, offset);
+            }
+            skip -= piece.len();
+        }
+        (std::ptr::dangling_mut(), 0, None, self.offset)
+    }
+
+    fn entry(&self, ring: &Ring) -> squeue::Entry {
+        let (start, len, slot, offset) = self.left(Some(ring.id));
+        // The file's own position is named by -1.
+        let offset = offset.unwrap_or(u64::MAX);
+        let len = len as u32;
+        with_target!(self.file, |fd| match (self.direction, slot) {
+            (Direction::Read, Some(slot)) =>
+                opcode::ReadFixed::new(fd, start, len, slot).offset(offset).build(),
+            (Direction::Read, None) => opcode::Read::new(fd, start, len).offset(offset).build(),
+            (Direction::Write, Some(slot)) =>
+                opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
+            (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
+        })
+    }
+
+    fn call(&self) -> i32 {
+        let (start, len, _, offset) = self.left(None);
+        let fd = self.file.raw();
+        // SAFETY: the range belongs to the record, alone and for the length of the call.
+        let result = unsafe {
+            match (self.direction, offset) {
+                (Direction::Read, Some(offset)) => {
+                    libc::pread(fd, start.cast(), len, offset as libc::off_t)
+                }
+                (Direction::Read, None) => libc::read(fd, start.cast(), len),
+                (Direction::Write, Some(offset)) => {
+                    libc::pwrite(fd, start.cast(), len, offset as libc::off_t)
+                }
+                (Direction::Write, None) => libc::write(fd, start.cast(), len),
+            }
+        };
+        if result < 0 {
+            -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+        } else {
+            result as i32
+        }
+    }
+
+    /// Takes the outcome of one request in; says whether another is needed.
+    fn took(&mut self, result: i32) -> bool {
+        match result {
+            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN) => return true,
+            _ if -result == libc::ECANCELED => {
+                self.result = Some(Err(Error::Canceled { done: self.done }))
+            }
+            _ if result < 0 => {
+                let action = if self.direction == Direction::Read { "reading" } else { "writing" };
+                self.result = Some(Err(Error::errno(action, -result)));
+            }
+            0 if self.direction == Direction::Write && self.done < self.total => {
+                self.result = Some(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
+            }
+            _ => {
+                self.done += result as usize;
+                let wants_all = self.direction == Direction::Write || self.offset.is_some();
+                if result > 0 && self.done < self.total && wants_all {
+                    return true;
+                }
+                self.result = Some(Ok(self.done));
+            }
+        }
+        false
+    }
+}
+
+/// Starts an operation, or its next request.
+pub(crate) fn start(inner: &Inner, key: Key) {
+    {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        match &inner.backend {
+            Backend::Ring(ring) => {
+                let mut ring = ring.borrow_mut();
+                match ring.make_room(1) {
+                    Ok(()) => {
+                        let entry =
+                            op.entry(&ring).user_data(Token { key, stage: 0 }.to_user_data());
+                        // SAFETY: the range belongs to the record, which keeps it in place until the
+                        // completion.
+                        unsafe { ring.push(&entry) };
+                        op.in_kernel = true;
+                    }
+                    Err(error) => op.result = Some(Err(Error::io("submitting a transfer", error))),
+                }
+            }
+            Backend::Readiness(_) => while op.took(op.call()) {},
+        }
+    }
+    advance(inner, key);
+}
+
+/// A completion of the request under way.
+pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
+    let again = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.in_kernel = false;
+        op.took(result) && op.held
+    };
+    if again { start(inner, key) } else { advance(inner, key) }
+}
+
+/// Hands buffer and result to the holder, once the operation is over.
+pub(crate) fn take(inner: &Inner, key: Key) -> Option<(Loan, Result<usize>)> {
+    let (loan, result) = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        let result = op.result.take()?;
+        op.held = false;
+        (op.loan.take().expect("a buffer is taken once"), result)
+    };
+    advance(inner, key);
+    Some((loan, result))
+}
+
+/// The holder goes. A write goes on with the request under way; a read is not wanted any more.
+pub(crate) fn let_go(inner: &Inner, key: Key) {
+    let cancel = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.held = false;
+        op.in_kernel && op.direction == Direction::Read
+    };
+    if cancel {
+        inner.cancel(Token { key, stage: 0 });
+    }
+    advance(inner, key);
+}
+
+fn advance(inner: &Inner, key: Key) {
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.transfer(key);
+    if op.result.is_some()
+        && let Some(waker) = op.waker.take()
+    {
+        waker.wake();
+    }
+    let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    if over.is_some() {
+        inflight.vacate(key);
+    }
+    // What is dropped may come back to the driver.
+    drop(inflight);
+    drop(over);
+}

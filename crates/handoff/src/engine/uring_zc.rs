@@ -1,0 +1,232 @@
+//! Zero-copy send through the ring: `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC`.
+//!
+//! Minimum kernel: 6.0 (`SEND_ZC`), 6.1 (`SENDMSG_ZC`, registered buffers), 6.2 (usage report), 6.15
+//! (registered buffers in a vectored message). Capability: none; unregistered pages count against
+//! `RLIMIT_MEMLOCK` while they are on loan. The device must do scatter-gather and checksums, else
+//! the kernel copies and reports so.
+//!
+//! Return signal: a second completion, the notification, which comes if and only if the first one
+//! carries `IORING_CQE_F_MORE`. Its result says whether the kernel copied after all.
+
+use std::io;
+use std::rc::Rc;
+
+use handoff_sys::sqe;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use super::layout::Layout;
+use super::order;
+use super::sending::{self, SendOp};
+use crate::driver::Inner;
+use crate::endpoint::with_target;
+use crate::engine::Engine;
+use crate::inflight::{Key, STAGE_HEADER, Token};
+use crate::ring::Ring;
+
+/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
+const MAX_REQUEST: usize = 1 << 30;
+
+/// What of the mechanism this kernel has, by trying it out on a datagram socket pair of loopback.
+pub(crate) struct Features {
+    pub(crate) reports_usage: bool,
+    pub(crate) vectored_registered: bool,
+}
+
+impl Features {
+    /// Flags that a kernel does not know are refused before a request looks at its socket, so none
+    /// is needed: a bad descriptor answers EBADF where the flags are known and EINVAL where not.
+    pub(crate) fn try_out(io: &mut IoUring) -> io::Result<Self> {
+        let nowhere = types::Fd(-1);
+        let report =
+            opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(sqe::SEND_ZC_REPORT_USAGE);
+        // SAFETY: all-zero bytes are a valid, empty message header.
+        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let vectored = opcode::SendMsgZc::new(nowhere, &message).ioprio(sqe::RECVSEND_FIXED_BUF);
+        Ok(Self {
+            reports_usage: Self::knows(io, &report.build())?,
+            vectored_registered: Self::knows(io, &vectored.build())?,
+        })
+    }
+
+    fn knows(io: &mut IoUring, entry: &squeue::Entry) -> io::Result<bool> {
+        // SAFETY: the entry names no memory but an empty message that outlives the request, which
+        // completes before this returns.
+        unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
+        io.submit_and_wait(1)?;
+        let mut errno = 0;
+        loop {
+            let Some(completion) = io.completion().next() else { return Ok(errno != libc::EINVAL) };
+            if !cqueue::notif(completion.flags()) {
+                errno = -completion.result();
+            }
+            if cqueue::more(completion.flags()) {
+                io.submit_and_wait(1)?;
+            }
+        }
+    }
+}
+
+/// Requests that a send needs now.
+pub(crate) fn requests(op: &SendOp) -> usize {
+    1 + usize::from(op.header_goes_apart())
+}
+
+/// Queues what is left of a send. With `linked`, the request queued next starts after it only.
+///
+/// The caller has made sure that there is room for [`requests`] of them, so that a link is never
+/// cut by a submission.
+pub(crate) fn queue(
+    ring: &mut Ring,
+    key: Key,
+    op: &mut SendOp,
+    layout: &mut Layout,
+    linked: bool,
+    turn: u32,
+) {
+    op.turn = turn;
+    if op.header_goes_apart() {
+        let header = layout.header_left(op);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_MORE;
+        let entry = with_target!(op.socket.endpoint, |fd| opcode::Send::new(
+            fd,
+            header.as_ptr(),
+            header.len() as u32
+        )
+        .flags(flags)
+        .build());
+        let token = Token { key, stage: STAGE_HEADER };
+        let entry = entry.user_data(token.to_user_data()).flags(squeue::Flags::IO_LINK);
+        // SAFETY: the header lies in the record, which stays until the completion.
+        unsafe { ring.push(&entry) };
+        op.in_kernel += 1;
+    }
+    let entry = payload(ring, key, op, layout);
+    let entry = if linked { entry.flags(squeue::Flags::IO_LINK) } else { entry };
+    // SAFETY: message, address and pieces belong to the record, which keeps them at their addresses
+    // until the last completion.
+    unsafe { ring.push(&entry) };
+    op.in_kernel += 1;
+}
+
+fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeue::Entry {
+    let mut zc_flags = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+    if op.socket.crowded.get() {
+        zc_flags |= sqe::RECVSEND_POLL_FIRST;
+    }
+    let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
+    let token = Token { key, stage: op.next_attempt() };
+    let bare = op.socket.stream || op.header_len() == 0;
+    let entry = match op.payload_left().filter(|_| bare) {
+        Some((start, len, piece)) => {
+            let slot = piece.slot(ring.id);
+            with_target!(op.socket.endpoint, |fd| {
+                let mut send = opcode::SendZc::new(fd, start, len.min(MAX_REQUEST) as u32)
+                    .buf_index(slot)
+                    .flags(flags)
+                    .zc_flags(zc_flags);
+                if let Some(address) = layout.address() {
+                    send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+                }
+                send.build()
+            })
+        }
+        None => {
+            let slot = common_slot(ring, op).filter(|_| bare);
+            op.header_lent = !bare;
+            let message = layout.message(op, !bare);
+            if slot.is_some() {
+                zc_flags |= sqe::RECVSEND_FIXED_BUF;
+            }
+            let mut entry =
+                with_target!(op.socket.endpoint, |fd| opcode::SendMsgZc::new(fd, message)
+                    .ioprio(zc_flags)
+                    .flags(flags as u32)
+                    .build());
+            if let Some(slot) = slot {
+                sqe::set_buf_index(&mut entry, slot);
+            }
+            entry
+        }
+    };
+    entry.user_data(token.to_user_data())
+}
+
+/// The slot that all pieces of a message lie in, where the kernel takes one for a message.
+fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
+    if !ring.vectored_registered {
+        return None;
+    }
+    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
+    let first = slots.next()??;
+    slots.all(|slot| slot == Some(first)).then_some(first)
+}
+
+/// A completion of a request of this engine.
+pub(crate) fn completed(
+    inner: &Inner,
+    key: Key,
+    stage: u8,
+    result: i32,
+    flags: u32,
+    reports_usage: bool,
+) {
+    if cqueue::notif(flags) {
+        let copied = reports_usage.then_some(result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0);
+        inner.inflight.borrow_mut().send(key).attempt_returned(stage, copied);
+        sending::advance(inner, key);
+        return;
+    }
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.send(key);
+    op.in_kernel -= 1;
+    let taken = result.max(0) as usize;
+    op.done += taken;
+    if stage == STAGE_HEADER {
+        op.account(taken as u64, Some(true));
+    } else {
+        if cqueue::more(flags) {
+            op.attempted(taken);
+        } else {
+            // Without a notification to come, nothing was lent: the bytes were copied.
+            op.account(taken as u64, Some(true));
+        }
+        op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
+    }
+    if result < 0 {
+        failed(op, -result);
+    }
+    if op.in_kernel > 0 {
+        return;
+    }
+    if op.result.is_none() && op.done == op.total {
+        op.settle(Ok(op.done));
+    }
+    // A datagram that is settled stands in nobody's way.
+    let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
+    drop(inflight);
+    if let Some(socket) = socket {
+        order::progressed(inner, &socket, key);
+    }
+    sending::advance(inner, key);
+}
+
+/// What a failing request means for its send: an end, another try, or another engine.
+fn failed(op: &mut SendOp, errno: i32) {
+    match errno {
+        _ if op.result.is_some() => {}
+        // An earlier link of the chain stopped: this one was never started and comes again.
+        libc::ECANCELED if !op.cancelled => {}
+        libc::EAGAIN | libc::EINTR => {}
+        _ if op.may_copy_instead(errno) => {
+            if errno != libc::EMSGSIZE {
+                let reason = format!("zero-copy send failed: {}", op.error(errno));
+                op.socket.chooser.borrow_mut().failed(reason);
+            }
+            op.engine = Engine::Copy;
+        }
+        _ => {
+            let error = op.error(errno);
+            op.settle(Err(error));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Everything that can go wrong, each with its cause and the way out in one line.
+
+use std::io;
+
+/// Error of this library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call or request failed.
+    #[error("{action}: {source}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// Locking the pages of a buffer would pass `RLIMIT_MEMLOCK`.
+    #[error(
+        "{action} needs {need} bytes of locked memory, but the limit (RLIMIT_MEMLOCK) is {limit} bytes for \
+         this user: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
+         CAP_IPC_LOCK, or use fewer or smaller buffers or the copy engine"
+    )]
+    Memlock {
+        /// What was being done.
+        action: &'static str,
+        /// Bytes asked for now, beside what is locked already.
+        need: u64,
+        /// The soft limit in bytes.
+        limit: u64,
+    },
+    /// The driver has as many operations under way as it was built for.
+    #[error(
+        "{limit} operations are under way, the most this driver was built for: wait for some of them, or \
+         build it with more (DriverBuilder::in_flight)"
+    )]
+    Busy {
+        /// The most operations under way at once.
+        limit: usize,
+    },
+    /// A datagram larger than its protocol or device takes.
+    #[error("a datagram of {size} bytes is too long: {limit}")]
+    MessageTooLong {
+        /// Bytes of the datagram, header included.
+        size: usize,
+        /// What limits it, in words.
+        limit: &'static str,
+    },
+    /// An earlier send on the stream stopped midway, so nothing may follow it.
+    #[error("the stream is broken: an earlier send on it ended after {sent} of {total} bytes")]
+    StreamBroken {
+        /// Bytes of the earlier send that the kernel took.
+        sent: usize,
+        /// Bytes that it had.
+        total: usize,
+    },
+    /// The operation was cancelled.
+    #[error("cancelled after {done} bytes")]
+    Canceled {
+        /// Bytes done before.
+        done: usize,
+    },
+    /// The engine that was asked for does not work here.
+    #[error("the {engine} engine is not possible here: {reason}")]
+    EngineUnavailable {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// An operation needs a ring, and there is none.
+    #[error("{action} needs io_uring, which is not available: {reason}")]
+    NoRing {
+        /// What was being done.
+        action: &'static str,
+        /// Why there is no ring.
+        reason: String,
+    },
+    /// An argument that can't be used, with the reason.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// Result of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn io(action: &'static str, source: io::Error) -> Self {
+        Self::Io { action, source }
+    }
+
+    pub(crate) fn errno(action: &'static str, errno: i32) -> Self {
+        Self::io(action, io::Error::from_raw_os_error(errno))
+    }
+
+    /// The kernel's error number, if the kernel gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Io { source, .. } => source.kind(),
+            Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
+            Error::Busy { .. } => io::ErrorKind::WouldBlock,
+            Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
+            Error::Canceled { .. } => io::ErrorKind::Interrupted,
+            Error::EngineUnavailable { .. } | Error::NoRing { .. } => io::ErrorKind::Unsupported,
+            Error::MessageTooLong { .. } | Error::Invalid(_) => io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,138 @@
+//! A file attached to a driver: regular files, block devices, pipes.
+//!
+//! Reading lends a buffer to be filled, writing lends one to be emptied. A file opened without
+//! `O_DIRECT` has its bytes copied from or to the page cache by the CPU, which
+//! [`File::is_direct`] tells; the kernel makes no report of its own.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use rustix::fs::{OFlags, fcntl_getfl};
+
+use crate::driver::Inner;
+use crate::endpoint::Endpoint;
+use crate::engine::transfer::{self, Direction, TransferOp};
+use crate::error::{Error, Result};
+use crate::inflight::{Key, Op};
+use crate::lease::{Lend, Refused};
+
+/// A file, used through its driver.
+#[derive(Clone)]
+pub struct File {
+    endpoint: Rc<Endpoint>,
+    direct: bool,
+    driver: Rc<Inner>,
+}
+
+impl File {
+    pub(crate) fn attach(driver: Rc<Inner>, fd: OwnedFd) -> Result<Self> {
+        let flags =
+            fcntl_getfl(&fd).map_err(|error| Error::io("looking at a file", error.into()))?;
+        let endpoint = Rc::new(Endpoint::attach(&driver, fd));
+        Ok(Self { endpoint, direct: flags.contains(OFlags::DIRECT), driver })
+    }
+
+    /// Whether the file bypasses the page cache, so that the device moves the bytes and no CPU does.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub(crate) fn transfer<B: Lend>(
+        &self,
+        direction: Direction,
+        offset: Option<u64>,
+        buffer: B,
+    ) -> Result<Transfer<B>, Refused<B>> {
+        if let Err(error) = self.driver.inflight.borrow().check_room() {
+            return Err(Refused { buffer, error });
+        }
+        let op = TransferOp::new(Rc::clone(&self.endpoint), direction, offset, buffer.into_loan());
+        let key = self.driver.inflight.borrow_mut().insert(Op::Transfer(op));
+        transfer::start(&self.driver, key);
+        Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.endpoint.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("fd", &self.endpoint.fd).field("direct", &self.direct).finish()
+    }
+}
+
+/// A read or write under way: a future of the buffer and of the bytes moved.
+///
+/// Dropped, a read is cancelled and a write goes on; the buffer is kept until the kernel is done.
+#[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
+pub struct Transfer<B: Lend> {
+    driver: Rc<Inner>,
+    /// `None` once the buffer was taken.
+    key: Option<Key>,
+    buffer: PhantomData<B>,
+}
+
+/// What a read or write came to.
+#[derive(Debug)]
+pub struct Transferred<B> {
+    /// Bytes moved, or why not.
+    pub result: Result<usize>,
+    /// The buffer.
+    pub buffer: B,
+}
+
+impl<B: Lend> Transfer<B> {
+    /// Buffer and result, once the operation is over.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back until then.
+    pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
+        self.take().ok_or(self)
+    }
+
+    fn take(&mut self) -> Option<Transferred<B>> {
+        let (loan, result) = transfer::take(&self.driver, self.key?)?;
+        self.key = None;
+        Some(Transferred { result, buffer: B::from_loan(loan) })
+    }
+}
+
+impl<B: Lend> Future for Transfer<B> {
+    type Output = Transferred<B>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
+        let this = self.get_mut();
+        if let Some(over) = this.take() {
+            return Poll::Ready(over);
+        }
+        let key = this.key.expect("a future is not polled after it was ready");
+        this.driver.inflight.borrow_mut().transfer(key).wait(context.waker());
+        Poll::Pending
+    }
+}
+
+impl<B: Lend> Unpin for Transfer<B> {}
+
+impl<B: Lend> Drop for Transfer<B> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            transfer::let_go(&self.driver, key);
+        }
+    }
+}
+
+impl<B: Lend> fmt::Debug for Transfer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("key", &self.key).finish_non_exhaustive()
+    }
+}

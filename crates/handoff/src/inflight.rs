@@ -1,0 +1,242 @@
+//! Operations under way: who owns what the kernel still uses.
+//!
+//! Contracts:
+//! - a record stays at one address and owns buffer, file and address of its operation until the
+//!   kernel's last completion for it has come; only then is it used again;
+//! - a record is kept until its handles are gone too, so that a forgotten handle keeps its buffer
+//!   (and its place) until the driver goes, and never frees it early;
+//! - there are at most as many records as the driver was built for.
+
+use crate::engine::layout::Layout;
+use crate::engine::receiving::ReceiveOp;
+use crate::engine::sending::SendOp;
+use crate::engine::transfer::TransferOp;
+use crate::error::{Error, Result};
+
+/// Index of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key(u32);
+
+/// What a completion is about: a record and a stage of its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) key: Key,
+    pub(crate) stage: u8,
+}
+
+/// Stage of a readiness event.
+pub(crate) const STAGE_READY: u8 = 0xff;
+/// Stage of the plain send of a header that goes before a lent payload.
+pub(crate) const STAGE_HEADER: u8 = 0xfe;
+/// Stage of an event of the error queue.
+pub(crate) const STAGE_RETURN: u8 = 0xfd;
+/// Stages below this one count the zero-copy attempts of a send.
+pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
+
+/// User data of requests that no record waits for: cancellations, and the wake-up event.
+pub(crate) const DETACHED: u64 = u64::MAX;
+/// User data of the wake-up event.
+pub(crate) const WAKE: u64 = u64::MAX - 1;
+
+impl Token {
+    pub(crate) fn to_user_data(self) -> u64 {
+        u64::from(self.key.0) | (u64::from(self.stage) << 32)
+    }
+
+    pub(crate) fn from_user_data(data: u64) -> Self {
+        Self { key: Key(data as u32), stage: (data >> 32) as u8 }
+    }
+}
+
+/// One operation.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a record is used again for any kind, and most are sends"
+)]
+pub(crate) enum Op {
+    /// The record is free.
+    Vacant,
+    /// A send to a socket.
+    Send(SendOp),
+    /// A read or write of a file.
+    Transfer(TransferOp),
+    /// A multishot receive.
+    Receive(ReceiveOp),
+}
+
+/// What an operation is, for whoever tells it of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    Transfer,
+    Receive,
+}
+
+struct Record {
+    op: Op,
+    layout: Layout,
+}
+
+/// All records of a driver.
+pub(crate) struct Inflight {
+    #[allow(clippy::vec_box, reason = "the kernel is given addresses within a record")]
+    records: Vec<Box<Record>>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+impl Inflight {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { records: Vec::new(), free: Vec::new(), limit }
+    }
+
+    /// Says whether [`insert`](Self::insert) has room.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.free.is_empty() && self.records.len() >= self.limit {
+            return Err(Error::Busy { limit: self.limit });
+        }
+        Ok(())
+    }
+
+    /// Takes a record; the caller has checked that there is room.
+    pub(crate) fn insert(&mut self, op: Op) -> Key {
+        match self.free.pop() {
+            Some(index) => {
+                self.records[index as usize].op = op;
+                Key(index)
+            }
+            None => {
+                self.records.push(Box::new(Record { op, layout: Layout::default() }));
+                Key((self.records.len() - 1) as u32)
+            }
+        }
+    }
+
+    /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
+    /// keeps until it has let go of the records.
+    pub(crate) fn vacate(&mut self, key: Key) {
+        let op = self.get(key);
+        debug_assert!(!matches!(op, Op::Vacant), "a record is freed once");
+        *op = Op::Vacant;
+        self.free.push(key.0);
+    }
+
+    fn get(&mut self, key: Key) -> &mut Op {
+        &mut self.records[key.0 as usize].op
+    }
+
+    pub(crate) fn kind(&self, key: Key) -> Kind {
+        match self.records[key.0 as usize].op {
+            Op::Send(_) => Kind::Send,
+            Op::Transfer(_) => Kind::Transfer,
+            Op::Receive(_) => Kind::Receive,
+            Op::Vacant => unreachable!("a record is free only after its last completion"),
+        }
+    }
+
+    pub(crate) fn send(&mut self, key: Key) -> &mut SendOp {
+        match self.get(key) {
+            Op::Send(op) => op,
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
+        let record = &mut *self.records[key.0 as usize];
+        match &mut record.op {
+            Op::Send(op) => (op, &mut record.layout),
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    pub(crate) fn transfer(&mut self, key: Key) -> &mut TransferOp {
+        match self.get(key) {
+            Op::Transfer(op) => op,
+            _ => unreachable!("the key of a transfer names a transfer"),
+        }
+    }
+
+    pub(crate) fn receive(&mut self, key: Key) -> &mut ReceiveOp {
+        match self.get(key) {
+            Op::Receive(op) => op,
+            _ => unreachable!("the key of a receive names a receive"),
+        }
+    }
+
+    /// Records in use.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
+    /// Whether the kernel may still use anything of a record.
+    pub(crate) fn kernel_holds_any(&self) -> bool {
+        self.records.iter().any(|record| record.op.kernel_holds())
+    }
+
+    /// The driver goes: nothing that ends now is started again, and nobody waits for it.
+    pub(crate) fn give_up(&mut self) {
+        for record in &mut self.records {
+            if let Op::Send(op) = &mut record.op {
+                op.cancelled = true;
+            }
+        }
+    }
+
+    /// Waits of a driver without a ring end with it; the kernel held nothing for them.
+    pub(crate) fn end_waits(&mut self) {
+        for record in &mut self.records {
+            match &mut record.op {
+                Op::Send(op) => op.in_kernel = 0,
+                Op::Receive(op) => op.end_wait(),
+                Op::Transfer(_) | Op::Vacant => {}
+            }
+        }
+    }
+
+    /// Leaks what the kernel may still write to, or read from memory that would be handed out again,
+    /// together with the record that it may point into; the number of such operations. The rest goes
+    /// with the driver.
+    pub(crate) fn abandon(&mut self) -> usize {
+        let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
+            .into_iter()
+            .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
+        self.records = rest;
+        held.into_iter().map(Box::leak).count()
+    }
+}
+
+impl Op {
+    fn kernel_holds(&self) -> bool {
+        match self {
+            Self::Vacant => false,
+            Self::Send(op) => op.kernel_holds(),
+            Self::Transfer(op) => op.kernel_holds(),
+            Self::Receive(op) => op.kernel_holds(),
+        }
+    }
+
+    fn may_drop_while_held(&self) -> bool {
+        match self {
+            Self::Vacant => true,
+            // Pages of a mapping outlive it; a request that was never completed may still look at
+            // the record itself.
+            Self::Send(op) => op.only_pages_held(),
+            // The kernel may still write into the buffer, or into a chunk of the pool.
+            Self::Transfer(_) | Self::Receive(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_trip_through_user_data() {
+        for (key, stage) in [(0, 0), (7, STAGE_READY), (u32::MAX - 1, STAGE_HEADER)] {
+            let token = Token { key: Key(key), stage };
+            assert_eq!(Token::from_user_data(token.to_user_data()), token);
+            assert!(token.to_user_data() != DETACHED && token.to_user_data() != WAKE);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What is lent: pieces of memory with one owner each, and the ways they change hands.
+//!
+//! Contracts:
+//! - a [`Piece`] owns its bytes alone; two pieces never overlap, and the memory behind stays mapped
+//!   as long as any piece of it lives;
+//! - lending moves the buffer in; it comes back whole, as the type it was, with the verdict on its
+//!   bytes ([`Returned`]), or at once with the error when the lend is refused ([`Refused`]).
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::error::Error;
+use crate::receipt::Receipt;
+use crate::source::received::Ticket;
+
+/// Memory that pieces are cut from.
+pub(crate) struct Backing {
+    start: NonNull<u8>,
+    len: usize,
+    /// Which ring has it registered and in which slots; see [`Registration`].
+    registration: AtomicU64,
+    /// Whether the pages of the memory outlive its mapping while the kernel uses them, so that the
+    /// mapping may go while bytes are still on their way out. Heap memory would be handed out again.
+    pinned_by_page: bool,
+    /// Unmaps or frees when dropped.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory is owned by `_owner`, which is `Send`, and is reached only through pieces, each
+// of which owns its range alone.
+unsafe impl Send for Backing {}
+// SAFETY: as above; the registration is atomic.
+unsafe impl Sync for Backing {}
+
+/// Where a ring has a backing registered: consecutive slots, each for [`SLOT_SPAN`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) ring: u32,
+    pub(crate) first_slot: u16,
+}
+
+/// The most that the kernel lets one registered buffer span.
+pub(crate) const SLOT_SPAN: usize = 1 << 30;
+
+impl Backing {
+    /// # Safety
+    ///
+    /// `owner` must keep `len` bytes from `start` mapped, initialised and at that address until it
+    /// is dropped, and nobody else may access them.
+    pub(crate) unsafe fn new(
+        start: NonNull<u8>,
+        len: usize,
+        pinned_by_page: bool,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            start,
+            len,
+            registration: AtomicU64::new(0),
+            pinned_by_page,
+            _owner: owner,
+        })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn registration(&self) -> Option<Registration> {
+        let packed = self.registration.load(Relaxed);
+        (packed != 0)
+            .then_some(Registration { ring: (packed >> 32) as u32, first_slot: packed as u16 })
+    }
+
+    /// Ring numbers start at 1, so that no registration packs to 0.
+    pub(crate) fn set_registration(&self, registration: Option<Registration>) {
+        let packed = registration.map_or(0, |registration| {
+            (u64::from(registration.ring) << 32) | u64::from(registration.first_slot)
+        });
+        self.registration.store(packed, Relaxed);
+    }
+}
+
+/// A range of a backing, owned alone: `capacity` bytes of which the first `len` are in use.
+pub(crate) struct Piece {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+    backing: Arc<Backing>,
+}
+
+// SAFETY: a piece owns its range alone and the backing is `Send` and `Sync`.
+unsafe impl Send for Piece {}
+// SAFETY: shared access to a piece only reads.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// # Safety
+    ///
+    /// No other piece may overlap the range, which must lie in the backing.
+    pub(crate) unsafe fn new(backing: Arc<Backing>, offset: usize, capacity: usize) -> Self {
+        debug_assert!(offset + capacity <= backing.len());
+        // SAFETY: the range lies in the backing.
+        let start = unsafe { backing.start().add(offset) };
+        Self { start, len: capacity, capacity, backing }
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// # Panics
+    ///
+    /// When `len` is more than the capacity.
+    pub(crate) fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity, "length {len} is past the capacity of {}", self.capacity);
+        self.len = len;
+    }
+
+    /// Cuts the first `at` bytes off, in use and in capacity.
+    pub(crate) fn split_to(&mut self, at: usize) -> Self {
+        assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
+        let head = Self { start: self.start, len: at, capacity: at, backing: self.backing.clone() };
+        // SAFETY: `at` is within the piece.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        self.capacity -= at;
+        head
+    }
+
+    /// Joins the piece that directly follows in memory back on; both must be used to capacity.
+    pub(crate) fn join(&mut self, next: Self) -> Result<(), Self> {
+        // SAFETY: one past the end of a piece is within or one past its backing.
+        let end = unsafe { self.start.add(self.capacity) };
+        if Arc::ptr_eq(&self.backing, &next.backing)
+            && end == next.start
+            && self.len == self.capacity
+        {
+            self.len += next.len;
+            self.capacity += next.capacity;
+            Ok(())
+        } else {
+            Err(next)
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the piece owns initialised bytes alone, borrowed shared here.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the piece owns initialised bytes alone, borrowed exclusively here.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The slot under which `ring` can use the piece, if it lies in one whole.
+    pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
+        let registration = self.backing.registration().filter(|it| it.ring == ring)?;
+        let offset = self.start.as_ptr().addr() - self.backing.start().as_ptr().addr();
+        let span = offset / SLOT_SPAN;
+        (self.len == 0 || (offset + self.len - 1) / SLOT_SPAN == span)
+            .then(|| registration.first_slot + span as u16)
+    }
+
+    pub(crate) fn pinned_by_page(&self) -> bool {
+        self.backing.pinned_by_page
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Piece").field("len", &self.len).field("capacity", &self.capacity).finish()
+    }
+}
+
+/// A lent buffer while an operation holds it. Further kinds of lease become variants of this type,
+/// so that every sink takes every lease.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Loan {
+    /// One piece of user memory.
+    One(LoanedPiece),
+    /// Several, used one after another.
+    Many(Vec<LoanedPiece>),
+    /// A span of a receive pool, with the ticket that gives its chunk back.
+    Received(LoanedPiece, Ticket),
+}
+
+/// A [`Piece`] behind a name that may appear in a public signature.
+#[doc(hidden)]
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct LoanedPiece(pub(crate) Piece);
+
+impl Loan {
+    pub(crate) fn pieces(&self) -> &[LoanedPiece] {
+        match self {
+            Self::One(piece) | Self::Received(piece, _) => std::slice::from_ref(piece),
+            Self::Many(pieces) => pieces,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.0.len()).sum()
+    }
+
+    /// Whether the buffer may be dropped while the kernel still reads its pages.
+    pub(crate) fn outlives_its_mapping(&self) -> bool {
+        self.pieces().iter().all(|piece| piece.0.pinned_by_page())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+pub(crate) use sealed::Sealed;
+
+/// A buffer that can be lent: moved into an operation and handed back with its return signal.
+///
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
+/// [`Received`](crate::Received), and vectors of the first two, whose pieces are used one after
+/// another.
+pub trait Lend: Sealed + Sized + 'static {
+    #[doc(hidden)]
+    fn into_loan(self) -> Loan;
+    #[doc(hidden)]
+    fn from_loan(loan: Loan) -> Self;
+}
+
+/// A lendable buffer that an operation may write into.
+pub trait LendMut: Lend {}
+
+/// A buffer back from a loan.
+#[derive(Debug)]
+pub struct Returned<B> {
+    /// The buffer, whole.
+    pub buffer: B,
+    /// What became of its bytes.
+    pub receipt: Receipt,
+}
+
+/// An operation that was not started; the buffer comes back with the reason.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<B> {
+    /// The buffer, untouched.
+    pub buffer: B,
+    /// Why the operation was not started.
+    #[source]
+    pub error: Error,
+}
+
+impl<B> fmt::Debug for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,173 @@
+//! The io_uring instance: submission, completion, and the tables of registered buffers and files.
+//!
+//! Minimum kernel: 6.1 (`IORING_SETUP_DEFER_TASKRUN`). Capability: none, unless
+//! `kernel.io_uring_disabled` or a seccomp filter forbids it. The ring is used by one thread
+//! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
+//! kernel for them, so nothing here is shared.
+
+pub(crate) mod slots;
+pub(crate) mod teardown;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+
+use slots::Slots;
+
+/// Completions taken over at a time.
+pub(crate) const BATCH: usize = 64;
+
+/// A batch of completions, outside of the ring so that handling them may use it.
+pub(crate) type Batch = [MaybeUninit<cqueue::Entry>; BATCH];
+
+/// What one call to the kernel is to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Nothing: submit, and take what is there.
+    Now,
+    /// At least one completion.
+    One,
+    /// At least one completion, or this much time.
+    OneOr(Duration),
+}
+
+pub(crate) struct Ring {
+    pub(crate) io: IoUring,
+    /// Distinguishes rings where buffers are registered; from 1.
+    pub(crate) id: u32,
+    /// Whether the kernel says if it copied (Linux 6.2).
+    pub(crate) reports_usage: bool,
+    /// Whether SENDMSG_ZC takes registered buffers (Linux 6.15).
+    pub(crate) vectored_registered: bool,
+    pub(crate) buffers: Slots,
+    pub(crate) files: Slots,
+}
+
+impl Ring {
+    pub(crate) fn new(entries: u32, buffers: u32, files: u32) -> io::Result<Self> {
+        static RINGS: AtomicU32 = AtomicU32::new(1);
+        let mut io = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_clamp()
+            .setup_cqsize(entries.saturating_mul(4))
+            .build(entries)?;
+        if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        io.submitter().register_buffers_sparse(buffers)?;
+        io.submitter().register_files_sparse(files)?;
+        // Saves the lookup of the ring's descriptor at each call (Linux 5.18).
+        if let Err(error) = io.submitter().register_ring_fd() {
+            tracing::debug!(%error, "the ring's own descriptor is not registered");
+        }
+        let features = crate::engine::uring_zc::Features::try_out(&mut io)?;
+        Ok(Self {
+            io,
+            id: RINGS.fetch_add(1, Relaxed),
+            reports_usage: features.reports_usage,
+            vectored_registered: features.vectored_registered,
+            buffers: Slots::new(buffers),
+            files: Slots::new(files),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.io.as_raw_fd()
+    }
+
+    /// Entries pushed and not submitted.
+    pub(crate) fn unsubmitted(&mut self) -> usize {
+        self.io.submission().len()
+    }
+
+    /// Sees to it that `entries` can be pushed, submitting what is queued where needed. Requests
+    /// that belong together get their room at once, so that no submission comes between them.
+    pub(crate) fn make_room(&mut self, entries: usize) -> io::Result<()> {
+        let has_room = |ring: &mut Self| {
+            let queue = ring.io.submission();
+            queue.capacity() - queue.len() >= entries
+        };
+        if !has_room(self) {
+            self.enter(Until::Now)?;
+            if !has_room(self) {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a request; the caller has made room.
+    ///
+    /// # Safety
+    ///
+    /// All that the entry points to must stay valid and, where the request says so, untouched until
+    /// its last completion.
+    pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.io.submission().push(entry) }.expect("room was made");
+    }
+
+    /// Submits what is queued, runs the kernel's deferred work, and waits as told.
+    pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
+        let submit = self.unsubmitted() as u32;
+        if submit == 0 && until == Until::Now && !self.has_work() {
+            return Ok(());
+        }
+        let want = u32::from(until != Until::Now);
+        let submitter = self.io.submitter();
+        // Deferred work runs only with GETEVENTS, which also brings completions over that did not
+        // fit into the queue.
+        let flags = EnterFlags::GETEVENTS;
+        let result = match until {
+            Until::OneOr(time) => {
+                let time = Timespec::from(time);
+                let args = SubmitArgs::new().timespec(&time);
+                // SAFETY: the argument has the layout that EXT_ARG names and outlives the call.
+                unsafe {
+                    submitter.enter(submit, want, (flags | EnterFlags::EXT_ARG).bits(), Some(&args))
+                }
+            }
+            // SAFETY: there is no argument.
+            _ => unsafe { submitter.enter::<libc::sigset_t>(submit, want, flags.bits(), None) },
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // ETIME: the time is over. EINTR: a signal; the caller looks around and comes again.
+            // EBUSY and EAGAIN: the kernel wants completions taken first, or is short of memory for
+            // requests; what was not submitted stays queued.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
+    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a mut [cqueue::Entry] {
+        self.io.completion().fill(batch)
+    }
+
+    /// Whether the kernel has deferred work for this thread, or completions to bring over.
+    fn has_work(&mut self) -> bool {
+        let queue = self.io.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Whether the kernel keeps completions that did not fit into the queue.
+    pub(crate) fn overflown(&mut self) -> bool {
+        self.io.submission().cq_overflow()
+    }
+}

@@ -1,0 +1,151 @@
+//! The tables of registered buffers and files: which slots are taken, and by what.
+//!
+//! A slot index is what requests name instead of an address or a descriptor, so that the kernel
+//! looks neither up.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::Ring;
+use crate::error::{Error, Result};
+use crate::lease::{Backing, Registration, SLOT_SPAN};
+
+/// A table of slots; runs of them are handed out first fit.
+pub(crate) struct Slots {
+    taken: Vec<bool>,
+    /// No slot below this one is free.
+    hint: usize,
+}
+
+impl Slots {
+    pub(crate) fn new(len: u32) -> Self {
+        Self { taken: vec![false; len as usize], hint: 0 }
+    }
+
+    pub(crate) fn take(&mut self, run: usize) -> Option<usize> {
+        let start = (self.hint..self.taken.len().checked_sub(run)? + 1)
+            .find(|start| !self.taken[*start..start + run].contains(&true))?;
+        self.taken[start..start + run].fill(true);
+        if start == self.hint {
+            self.hint += run;
+        }
+        Some(start)
+    }
+
+    pub(crate) fn release(&mut self, start: usize, run: usize) {
+        self.taken[start..start + run].fill(false);
+        self.hint = self.hint.min(start);
+    }
+}
+
+fn spans(backing: &Backing) -> usize {
+    backing.len().div_ceil(SLOT_SPAN)
+}
+
+impl Ring {
+    /// Registers memory, which pins its pages. Needs Linux 5.19.
+    pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<()> {
+        if backing.registration().is_some() {
+            return Err(Error::Invalid("the region is registered with a ring already"));
+        }
+        let run = spans(backing);
+        let start = self.buffers.take(run).ok_or(Error::Invalid(
+            "the ring's table of registered buffers is full (DriverBuilder::registered_buffers)",
+        ))?;
+        let iovecs: Vec<libc::iovec> = (0..run)
+            .map(|span| libc::iovec {
+                // SAFETY: every span starts within the backing.
+                iov_base: unsafe { backing.start().add(span * SLOT_SPAN) }.as_ptr().cast(),
+                iov_len: SLOT_SPAN.min(backing.len() - span * SLOT_SPAN),
+            })
+            .collect();
+        // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until the
+        // slots are cleared or the ring is closed.
+        if let Err(error) = unsafe { self.update_buffers(start, &iovecs) } {
+            self.buffers.release(start, run);
+            return Err(memlock_or("registering buffers", backing.len() as u64, error));
+        }
+        backing.set_registration(Some(Registration { ring: self.id, first_slot: start as u16 }));
+        Ok(())
+    }
+
+    /// Clears the slots of a backing. Requests under way keep their hold on the pages.
+    pub(crate) fn unregister(&mut self, backing: &Backing) -> Result<()> {
+        let registration = backing
+            .registration()
+            .filter(|it| it.ring == self.id)
+            .ok_or(Error::Invalid("the region is not registered with this ring"))?;
+        let (start, run) = (usize::from(registration.first_slot), spans(backing));
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: empty entries name no memory.
+        unsafe { self.update_buffers(start, &vec![empty; run]) }
+            .map_err(|error| Error::io("clearing registered buffers", error))?;
+        backing.set_registration(None);
+        self.buffers.release(start, run);
+        Ok(())
+    }
+
+    unsafe fn update_buffers(&mut self, start: usize, iovecs: &[libc::iovec]) -> io::Result<()> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.io.submitter().register_buffers_update(start as u32, iovecs, None) }?;
+        Ok(())
+    }
+
+    /// Puts a descriptor into the table; `None` when the table is full or refuses it, in which case
+    /// the plain descriptor serves.
+    pub(crate) fn install(&mut self, fd: RawFd) -> Option<u32> {
+        let slot = self.files.take(1)?;
+        match self.io.submitter().register_files_update(slot as u32, &[fd]) {
+            Ok(1) => Some(slot as u32),
+            _ => {
+                self.files.release(slot, 1);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn uninstall(&mut self, slot: u32) {
+        if self.io.submitter().register_files_update(slot, &[-1]).is_ok() {
+            self.files.release(slot as usize, 1);
+        }
+    }
+}
+
+/// Tells a memory-lock limit from other failures.
+pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> Error {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match (error.raw_os_error(), limit) {
+        (Some(libc::ENOMEM | libc::ENOBUFS), Some(limit)) => Error::Memlock { action, need, limit },
+        _ => Error::io(action, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_never_overlap_and_come_back(steps in prop::collection::vec((1usize..5, any::<bool>()), 1..100)) {
+            let mut slots = Slots::new(32);
+            let mut held: Vec<(usize, usize)> = Vec::new();
+            for (run, release) in steps {
+                if release && !held.is_empty() {
+                    let (start, run) = held.swap_remove(0);
+                    slots.release(start, run);
+                } else if let Some(start) = slots.take(run) {
+                    for (other, len) in &held {
+                        prop_assert!(start + run <= *other || other + len <= start);
+                    }
+                    held.push((start, run));
+                }
+            }
+            for (start, run) in held {
+                slots.release(start, run);
+            }
+            prop_assert_eq!(slots.take(32), Some(0));
+        }
+    }
+}

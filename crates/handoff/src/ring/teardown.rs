@@ -1,0 +1,25 @@
+//! Closing a ring while requests are under way.
+//!
+//! The order is what keeps memory safe: cancel everything, take completions for a moment, close the
+//! ring, and only then let go of what the records own. A request that is still under way after that
+//! keeps its pages pinned in the kernel; see [`Inflight::abandon`](crate::inflight::Inflight) for
+//! what that means for memory.
+
+use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, Timespec};
+
+use super::Ring;
+
+/// How long a closing driver waits for the kernel to end what was cancelled. Notifications of data
+/// that a stalled peer does not take can stay out for longer, and nothing can hasten those.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+
+impl Ring {
+    /// Cancels every request under way.
+    pub(crate) fn cancel_all(&mut self) {
+        // ENOENT: there is none. ETIME: the rest ends while the ring is drained or closed.
+        let time = Some(Timespec::from(PATIENCE));
+        let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());
+    }
+}

@@ -1,0 +1,203 @@
+//! Groups: many sends share one return, as in the notification contexts of the 2021 proposal.
+//!
+//! The kernel that became of it tells one return a request; the grouping is done here. A group
+//! gathers the buffers of its sends as they come back, and yields all of them, once it is flushed,
+//! when the last is back. Steady use allocates nothing: a flushed group's storage serves the next.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::driver::Inner;
+use crate::lease::{Lend, Loan, Returned};
+use crate::receipt::Receipt;
+
+/// Index of a group's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupKey(u32);
+
+#[derive(Default)]
+struct Record {
+    loans: Vec<Loan>,
+    /// Sends whose buffer is not back.
+    out: usize,
+    receipt: Receipt,
+    waker: Option<Waker>,
+    /// Nobody will ask for the buffers.
+    abandoned: bool,
+}
+
+/// The groups of a driver.
+#[derive(Default)]
+pub(crate) struct Groups {
+    records: Vec<Record>,
+    free: Vec<u32>,
+}
+
+impl Groups {
+    fn open(&mut self) -> GroupKey {
+        GroupKey(self.free.pop().unwrap_or_else(|| {
+            self.records.push(Record::default());
+            (self.records.len() - 1) as u32
+        }))
+    }
+
+    fn get(&mut self, key: GroupKey) -> &mut Record {
+        &mut self.records[key.0 as usize]
+    }
+
+    pub(crate) fn join(&mut self, key: GroupKey) {
+        self.get(key).out += 1;
+    }
+
+    /// A buffer of a group is back. Gives it on when nobody wants it.
+    #[must_use]
+    pub(crate) fn give(&mut self, key: GroupKey, loan: Loan, receipt: Receipt) -> Option<Loan> {
+        let record = self.get(key);
+        record.out -= 1;
+        record.receipt.join(receipt, record.receipt == Receipt::default());
+        let unwanted = if record.abandoned {
+            Some(loan)
+        } else {
+            record.loans.push(loan);
+            None
+        };
+        if record.out == 0 {
+            if let Some(waker) = record.waker.take() {
+                waker.wake();
+            }
+            if record.abandoned {
+                self.close(key);
+            }
+        }
+        unwanted
+    }
+
+    fn close(&mut self, key: GroupKey) {
+        let record = self.get(key);
+        record.receipt = Receipt::default();
+        record.waker = None;
+        record.abandoned = false;
+        self.free.push(key.0);
+    }
+
+    /// The holder goes. Gives the buffers that are back already.
+    #[must_use]
+    fn abandon(&mut self, key: GroupKey) -> Vec<Loan> {
+        let record = self.get(key);
+        let loans = std::mem::take(&mut record.loans);
+        if record.out == 0 {
+            self.close(key);
+        } else {
+            record.abandoned = true;
+        }
+        loans
+    }
+}
+
+/// Sends that will be returned together.
+///
+/// Made by [`Driver::group`](crate::Driver::group), filled by
+/// [`Message::send_in`](crate::Message::send_in), ended by [`flush`](Self::flush). Dropped, it lets
+/// its sends go on and drops their buffers as they come back.
+pub struct Group<B: Lend> {
+    handle: Handle<B>,
+}
+
+/// The shared return of a flushed [`Group`]: a future of all its buffers.
+#[must_use = "the buffers are dropped when they come back and nobody waits for them"]
+pub struct GroupOnLoan<B: Lend> {
+    handle: Handle<B>,
+}
+
+struct Handle<B> {
+    driver: Rc<Inner>,
+    key: Option<GroupKey>,
+    buffers: PhantomData<B>,
+}
+
+impl<B: Lend> Group<B> {
+    pub(crate) fn open(driver: Rc<Inner>) -> Self {
+        let key = Some(driver.groups.borrow_mut().open());
+        Self { handle: Handle { driver, key, buffers: PhantomData } }
+    }
+
+    pub(crate) fn key(&self) -> GroupKey {
+        self.handle.key.expect("an open group has a record")
+    }
+
+    /// Buffers of the group that are not back.
+    pub fn on_loan(&self) -> usize {
+        self.handle.driver.groups.borrow_mut().get(self.key()).out
+    }
+
+    /// Ends the group: no send joins it any more, and all its buffers come back at once.
+    pub fn flush(self) -> GroupOnLoan<B> {
+        GroupOnLoan { handle: self.handle }
+    }
+}
+
+impl<B: Lend> GroupOnLoan<B> {
+    /// Takes the buffers over if all are back, appending them to `into`; their joint account.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back while any buffer is still on loan.
+    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
+        self.take_into(into).ok_or(self)
+    }
+
+    fn take_into(&mut self, into: &mut Vec<B>) -> Option<Receipt> {
+        let key = self.handle.key?;
+        let mut groups = self.handle.driver.groups.borrow_mut();
+        let record = groups.get(key);
+        if record.out > 0 {
+            return None;
+        }
+        into.extend(record.loans.drain(..).map(B::from_loan));
+        let receipt = record.receipt;
+        groups.close(key);
+        self.handle.key = None;
+        Some(receipt)
+    }
+}
+
+impl<B: Lend> Future for GroupOnLoan<B> {
+    type Output = Returned<Vec<B>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut buffer = Vec::new();
+        if let Some(receipt) = this.take_into(&mut buffer) {
+            return Poll::Ready(Returned { buffer, receipt });
+        }
+        let key = this.handle.key.expect("a group is not polled after it was returned");
+        this.handle.driver.groups.borrow_mut().get(key).waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<B: Lend> Unpin for GroupOnLoan<B> {}
+
+impl<B> Drop for Handle<B> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let loans = self.driver.groups.borrow_mut().abandon(key);
+            drop(loans);
+        }
+    }
+}
+
+impl<B: Lend> std::fmt::Debug for Group<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("on_loan", &self.on_loan()).finish()
+    }
+}
+
+impl<B: Lend> std::fmt::Debug for GroupOnLoan<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupOnLoan").finish_non_exhaustive()
+    }
+}

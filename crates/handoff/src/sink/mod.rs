@@ -1,0 +1,5 @@
+//! Where lent bytes go.
+
+pub(crate) mod file;
+pub(crate) mod group;
+pub(crate) mod socket;

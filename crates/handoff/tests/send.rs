@@ -1,0 +1,254 @@
+//! Sends over loopback with every engine: what arrives is what was lent, and the buffer comes back.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Engine, Outcome, Region, RingUse, Socket, Wait};
+
+/// Bytes that tell where they belong.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|place| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8).collect()
+}
+
+fn drivers() -> Vec<Driver> {
+    vec![Driver::new().unwrap(), Driver::builder().ring(RingUse::Avoid).build().unwrap()]
+}
+
+/// The engines that work on a driver.
+fn engines(driver: &Driver) -> Vec<Engine> {
+    let mut engines = vec![Engine::Auto, Engine::MsgZerocopy, Engine::Copy];
+    if driver.ring_unavailable().is_none() {
+        engines.push(Engine::UringZc);
+    }
+    engines
+}
+
+fn tcp(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
+    let mut buffer = region.take(len).unwrap();
+    buffer.copy_from_slice(&pattern(seed, len));
+    buffer
+}
+
+#[test]
+fn tcp_delivers_every_size_in_order() {
+    let sizes = [0, 1, 63, 1000, 4096, 5001, 65536, 1 << 20, 4 << 20];
+    for address in ["127.0.0.1", "::1"] {
+        for driver in drivers() {
+            for engine in engines(&driver) {
+                for registered in [false, true] {
+                    if registered && driver.ring_unavailable().is_some() {
+                        continue;
+                    }
+                    let (near, mut far) = tcp(address);
+                    let reader = thread::spawn(move || {
+                        let mut all = Vec::new();
+                        far.read_to_end(&mut all).unwrap();
+                        all
+                    });
+                    let mut region = Region::anonymous(16 << 20).unwrap();
+                    if registered {
+                        driver.register(&region).unwrap();
+                    }
+                    let socket = driver.socket(near).unwrap();
+                    socket.set_engine(engine).unwrap();
+                    let mut expected = Vec::new();
+                    let mut sendings = Vec::new();
+                    for (seed, len) in sizes.into_iter().enumerate() {
+                        expected.extend(pattern(seed, len));
+                        sendings.push((len, socket.send(filled(&mut region, seed, len)).unwrap()));
+                    }
+                    driver
+                        .block_on(async {
+                            for (seed, (len, sending)) in sendings.into_iter().enumerate() {
+                                let finished = sending.await;
+                                assert_eq!(finished.sent.unwrap(), len, "{engine} {address}");
+                                assert_eq!(
+                                    finished.receipt.tally.total(),
+                                    len as u64,
+                                    "{engine} {address}"
+                                );
+                                assert_eq!(&finished.buffer[..], &pattern(seed, len)[..]);
+                                if len > 0 && engine != Engine::Auto {
+                                    // Loopback always copies, and the kernel says so.
+                                    assert_eq!(
+                                        finished.receipt.tally.outcome(),
+                                        Outcome::Copied,
+                                        "{engine}"
+                                    );
+                                }
+                            }
+                        })
+                        .unwrap();
+                    let stats = socket.send_stats();
+                    assert_eq!(stats.messages, sizes.len() as u64);
+                    assert_eq!(stats.returned.total(), expected.len() as u64);
+                    drop(socket);
+                    assert_eq!(driver.in_flight(), 0);
+                    assert!(reader.join().unwrap() == expected, "{engine} {address} {registered}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn udp_delivers_datagrams_whole() {
+    for address in ["127.0.0.1", "::1"] {
+        for driver in drivers() {
+            for engine in engines(&driver) {
+                for connected in [false, true] {
+                    let far = UdpSocket::bind((address, 0)).unwrap();
+                    far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                    let near = UdpSocket::bind((address, 0)).unwrap();
+                    if connected {
+                        near.connect(far.local_addr().unwrap()).unwrap();
+                    }
+                    let mut region = Region::anonymous(1 << 20).unwrap();
+                    let socket = driver.socket(near).unwrap();
+                    socket.set_engine(engine).unwrap();
+                    let mut space = vec![0; 70_000];
+                    for (seed, len) in [0, 1, 1472, 9000, 60_000].into_iter().enumerate() {
+                        let header = b"header".as_slice();
+                        let message = socket.message(filled(&mut region, seed, len)).header(header);
+                        let message =
+                            if connected { message } else { message.to(far.local_addr().unwrap()) };
+                        let finished =
+                            driver.block_on(message.send().unwrap().into_future()).unwrap();
+                        assert_eq!(
+                            finished.sent.unwrap(),
+                            len + header.len(),
+                            "{engine} {address}"
+                        );
+                        assert_eq!(finished.receipt.tally.total(), (len + header.len()) as u64);
+                        let got = far.recv(&mut space).unwrap();
+                        assert_eq!(&space[..6], header);
+                        assert!(space[6..got] == pattern(seed, len), "{engine} {address} {len}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn headers_and_pieces_keep_their_order_on_a_stream() {
+    for driver in drivers() {
+        for engine in engines(&driver) {
+            let (near, mut far) = tcp("127.0.0.1");
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            if driver.ring_unavailable().is_none() {
+                driver.register(&region).unwrap();
+            }
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut expected = Vec::new();
+            let mut loans = Vec::new();
+            for seed in 0..100 {
+                let header = pattern(seed + 1000, seed % 65);
+                expected.extend(&header);
+                let pieces: Vec<Buffer> = (0..seed % 5)
+                    .map(|piece| {
+                        let len = 1 + 7919 * seed * (piece + 1) % 70_000;
+                        expected.extend(pattern(seed + piece, len));
+                        filled(&mut region, seed + piece, len)
+                    })
+                    .collect();
+                loans.push(socket.message(pieces).header(&header).send().unwrap());
+            }
+            driver
+                .block_on(async {
+                    for sending in loans {
+                        sending.await.sent.unwrap();
+                    }
+                })
+                .unwrap();
+            drop(socket);
+            assert!(reader.join().unwrap() == expected, "{engine}");
+        }
+    }
+}
+
+#[test]
+fn a_group_returns_at_once() {
+    for driver in drivers() {
+        for engine in engines(&driver) {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            let mut buffers = region.chunks(4096);
+            let mut back = Vec::new();
+            for _ in 0..3 {
+                let mut group = driver.group();
+                for buffer in buffers.drain(..) {
+                    drop(socket.message(buffer).send_in(&mut group).unwrap());
+                }
+                let mut on_loan = group.flush();
+                let tally = loop {
+                    match on_loan.try_take(&mut back) {
+                        Ok(receipt) => break receipt.tally,
+                        Err(again) => on_loan = again,
+                    }
+                    driver.turn(Wait::Event).unwrap();
+                };
+                assert_eq!(back.len(), 256);
+                assert_eq!(tally.total(), 1 << 20);
+                buffers.append(&mut back);
+            }
+            assert_eq!(driver.in_flight(), 0);
+        }
+    }
+}
+
+fn into_parts(socket: &Socket, buffer: Buffer) -> (handoff::Sent, handoff::OnLoan<Buffer>) {
+    socket.send(buffer).unwrap().split()
+}
+
+#[test]
+fn a_stalled_peer_holds_only_its_stream() {
+    for driver in drivers() {
+        for engine in engines(&driver) {
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(64 << 20).unwrap();
+            let (sent, loan) = into_parts(&socket, filled(&mut region, 1, 48 << 20));
+            let (second, second_loan) = into_parts(&socket, filled(&mut region, 2, 1 << 20));
+            driver.turn(Wait::No).unwrap();
+            driver.turn(Wait::AtMost(Duration::from_millis(50))).unwrap();
+            let sent = sent.try_take().expect_err("the peer does not read");
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            driver
+                .block_on(async {
+                    assert_eq!(sent.await.unwrap(), 48 << 20);
+                    assert_eq!(second.await.unwrap(), 1 << 20);
+                    loan.await;
+                    second_loan.await;
+                })
+                .unwrap();
+            drop(socket);
+            let mut expected = pattern(1, 48 << 20);
+            expected.extend(pattern(2, 1 << 20));
+            assert!(reader.join().unwrap() == expected, "{engine}");
+        }
+    }
+}
