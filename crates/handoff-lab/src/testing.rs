@@ -1,9 +1,10 @@
 //! Runs the workspace's test programs on the host and in guests, and counts what came of it.
 //!
 //! Contracts:
-//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
-//!   subject of another test, and run by it alone); a test with none of them is hermetic;
+//! - the name of a test's program (`native_…`) and the modules in its path say what it needs:
+//!   `native` (root, namespaces, a recent kernel), `guest` (the lab's kernel), `lab` (boots guests
+//!   itself), `soak` (hours), `fixture` (is the subject of another test, and run by it alone); a
+//!   test with none of them is hermetic;
 //! - a test has one of three results; one that cannot run where it is says so with
 //!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
@@ -83,13 +84,18 @@ impl Stage {
         self.kernel.as_ref().map_or("host".to_owned(), KernelChoice::to_string)
     }
 
-    fn selects(&self, test: &str) -> bool {
-        let needs: Vec<&str> = test.split("::").filter(|module| NEEDS.contains(module)).collect();
+    fn selects(&self, program: &str, test: &str) -> bool {
+        let of_program = program.split_once('_').map(|(first, _)| first);
+        let needs: Vec<&str> = of_program
+            .into_iter()
+            .chain(test.split("::"))
+            .filter(|word| NEEDS.contains(word))
+            .collect();
         let granted = match needs.as_slice() {
             [] => self.needs.contains(HERMETIC),
             some => some.iter().all(|need| self.needs.contains(*need)),
         };
-        granted && test.contains(&self.filter)
+        granted && format!("{program}::{test}").contains(&self.filter)
     }
 }
 
@@ -188,8 +194,11 @@ pub fn run(plan: &Plan, stop: &StopFlag, mut each: impl FnMut(&TestResult)) -> R
         };
         let mut selected = Vec::new();
         for (program, tests) in &listed {
-            let tests: Vec<&str> =
-                tests.iter().map(String::as_str).filter(|test| stage.selects(test)).collect();
+            let tests: Vec<&str> = tests
+                .iter()
+                .map(String::as_str)
+                .filter(|test| stage.selects(&program.name, test))
+                .collect();
             if !tests.is_empty() {
                 selected.push((*program, tests));
             }
@@ -253,15 +262,18 @@ mod tests {
     #[test]
     fn modules_say_what_a_test_needs() {
         let host: Stage = "host:hermetic,native".parse().expect("a stage");
-        assert!(host.selects("send::tests::plain"));
-        assert!(host.selects("native::send"));
-        assert!(!host.selects("guest::send"));
-        assert!(!host.selects("native::soak::send"));
-        assert!(host.selects("send::not_the_guest_module"), "a module is a whole word");
+        assert!(host.selects("handoff", "send::tests::plain"));
+        assert!(host.selects("handoff", "native::send"));
+        assert!(host.selects("native_send", "plain"));
+        assert!(!host.selects("guest_send", "plain"));
+        assert!(!host.selects("handoff", "guest::send"));
+        assert!(!host.selects("native_send", "soak::send"));
+        assert!(host.selects("handoff", "send::not_the_guest_module"), "a module is a whole word");
         let old: Stage = "bookworm:native:send".parse().expect("a stage");
-        assert!(old.selects("native::send"));
-        assert!(!old.selects("native::other"));
-        assert!(!old.selects("send::tests::plain"));
+        assert!(old.selects("native_send", "plain"));
+        assert!(!old.selects("native_lab", "lab::send"));
+        assert!(!old.selects("native_other", "plain"));
+        assert!(!old.selects("handoff", "send::tests::plain"));
     }
 
     #[test]

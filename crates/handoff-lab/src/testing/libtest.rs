@@ -90,7 +90,9 @@ fn outputs(printed: &str) -> BTreeMap<&str, String> {
 }
 
 fn skip_reason(output: &str) -> Option<String> {
-    output.lines().find_map(|line| line.strip_prefix(MARK)).map(|reason| reason.trim().to_owned())
+    let (_, said) = output.lines().find_map(|line| line.split_once(MARK))?;
+    let (_, reason) = said.split_once(": ").unwrap_or(("", said));
+    Some(reason.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -108,7 +110,7 @@ successes:
 
 ---- a::elsewhere stdout ----
 something
-handoff-skip: no such device
+HANDOFF-SKIP tests::a::elsewhere: no such device
 
 
 successes:
