@@ -214,8 +214,11 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if let Some(waker) = op.waker.take_if(|_| !op.ready.is_empty() || op.end.is_some()) {
-        waker.wake();
+    if !op.ready.is_empty() || op.end.is_some() {
+        inner.news.set(true);
+        if let Some(waker) = op.waker.take() {
+            waker.wake();
+        }
     }
     if op.held {
         return;

@@ -221,10 +221,11 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.transfer(key);
-    if op.result.is_some()
-        && let Some(waker) = op.waker.take()
-    {
-        waker.wake();
+    if op.result.is_some() {
+        inner.news.set(true);
+        if let Some(waker) = op.waker.take() {
+            waker.wake();
+        }
     }
     let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
     if over.is_some() {

@@ -128,6 +128,10 @@ impl<B: Lend> Group<B> {
         self.handle.key.expect("an open group has a record")
     }
 
+    pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
+        Rc::ptr_eq(&self.handle.driver, driver)
+    }
+
     /// Buffers of the group that are not back.
     pub fn on_loan(&self) -> usize {
         self.handle.driver.groups.borrow_mut().get(self.key()).out

@@ -83,9 +83,13 @@ impl<'a, B: Lend> Message<'a, B> {
     ///
     /// # Errors
     ///
-    /// As [`Socket::send`].
+    /// As [`Socket::send`], and when the group belongs to another driver than the socket.
     pub fn send_in(self, group: &mut Group<B>) -> Result<Sent, Refused<B>> {
         let driver = Rc::clone(&self.socket.driver);
+        if !group.is_of(&driver) {
+            let error = Error::Invalid("the group belongs to another driver than the socket");
+            return Err(Refused { buffer: self.buffer, error });
+        }
         let group = group.key();
         let key = self.accept(|op| {
             op.group = Some(group);
