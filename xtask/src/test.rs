@@ -23,6 +23,8 @@ use crate::run::{self, End};
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
+/// All of the project, with what is optional in it.
+const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
 /// Cases of each property test in the long form; proptest's own default is 256.
 const SOAK_CASES: &str = "20000";
 
@@ -135,11 +137,11 @@ impl Session {
 
     fn checks(&mut self) {
         self.check("format", "fmt", &["--all", "--check"]);
-        self.check(
-            "lints",
-            "clippy",
-            &["--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"],
-        );
+        const DENY: [&str; 3] = ["--", "--deny", "warnings"];
+        const ALL: [&str; 3] = ["--workspace", "--all-targets", "--quiet"];
+        self.check("lints", "clippy", &[&ALL[..], &DENY].concat());
+        let all_features = [&ALL[..], &["--all-features"], &DENY].concat();
+        self.check("lints of all features", "clippy", &all_features);
     }
 
     fn check(&mut self, name: &str, tool: &str, arguments: &[&str]) {
@@ -177,7 +179,7 @@ impl Session {
             println!("{:9} no test programs", self.tier.name());
             return Ok(());
         }
-        let build = [&["test", "--workspace", "--no-run", "--quiet"], &targets[..]].concat();
+        let build = [&["test", "--no-run", "--quiet"], &WHOLE[..], &targets[..]].concat();
         let mut output = Vec::new();
         let mut command = Command::new("cargo");
         command.args(build);
@@ -200,7 +202,7 @@ impl Session {
 
     fn cargo_test(&mut self, targets: &[&str]) {
         let mut command = Command::new("cargo");
-        command.args(["test", "--workspace", "--no-fail-fast", "--color=never"]).args(targets);
+        command.args(["test", "--no-fail-fast", "--color=never"]).args(WHOLE).args(targets);
         command.args(["--", "--show-output"]);
         if self.soak {
             command.envs([("HANDOFF_SOAK", "1"), ("PROPTEST_CASES", SOAK_CASES)]);
