@@ -15,25 +15,31 @@ use std::{
     io::{Read as _, Seek as _},
     os::unix::process::CommandExt as _,
     process::{Child, Command, ExitStatus, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use handoff_lab::topology::Namespace;
 use regex::Regex;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
-    process::{Pid, Signal, kill_process_group, set_parent_process_death_signal},
+    process::{
+        Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    },
 };
 
 use crate::{
-    measure::{Cpu, Engine, Slot, Tally},
+    measure::{Cpu, Engine, Slot, Tally, Time},
+    processor::kept_waiting_of_process,
     quantity::bytes_per_unit,
 };
 
 /// The last number that a rate's unit follows: `12.5 MB/s`, `9.42 Gbits/sec`.
 const DEFAULT_PATTERN: &str =
     r"([0-9]+(?:\.[0-9]+)?)\s*((?:[kKMG]i?)?B/s(?:ec)?|(?:[kKMG]i?)?Bps|[kKMG]?bits?/s(?:ec)?)";
+
+/// How often a running peer is looked at: it shares its processor with us.
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How to read a peer's figure.
 #[derive(Debug, Clone)]
@@ -149,20 +155,33 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// None if the user ended the bench meanwhile.
-    fn wait(&mut self, slot: &Slot<'_>, limit: Duration) -> Result<Option<ExitStatus>, String> {
+    /// Waits for the end. None if the user ended the bench meanwhile.
+    fn wait(
+        &mut self,
+        slot: &Slot<'_>,
+        limit: Duration,
+    ) -> Result<Option<(ExitStatus, Time)>, String> {
+        let line = |error: std::io::Error| error.to_string();
+        let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        let handle = handle.map_err(|errno| line(errno.into()))?;
         let begin = Instant::now();
+        let mut time = Time::default();
         loop {
-            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
-                return Ok(Some(status));
+            // The last look is a little early: a thread that has ended tells nothing any more.
+            let kept_waiting = kept_waiting_of_process(self.child.id());
+            time.kept_waiting = time.kept_waiting.max(kept_waiting);
+            let mut ended = [PollFd::new(&handle, PollFlags::IN)];
+            poll(&mut ended, Some(&BETWEEN_LOOKS)).map_err(|errno| line(errno.into()))?;
+            time.elapsed = begin.elapsed();
+            if let Some(status) = self.child.try_wait().map_err(line)? {
+                return Ok(Some((status, time)));
             }
             if slot.is_stopped() {
                 return Ok(None);
             }
-            if begin.elapsed() > limit {
+            if time.elapsed > limit {
                 return Err(format!("still running after {} s, ended", limit.as_secs()));
             }
-            thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -182,17 +201,15 @@ impl Engine for Peer {
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
-        let begin = Instant::now();
         let child = self
             .namespace
             .attach(&mut command)
             .spawn()
             .map_err(|error| format!("cannot start the shell: {error}"))?;
         let limit = Duration::from_secs(seconds * 3 + 10);
-        let Some(status) = (Running { child }).wait(slot, limit)? else {
+        let Some((status, time)) = (Running { child }).wait(slot, limit)? else {
             return Ok(Tally::default());
         };
-        let elapsed = begin.elapsed();
 
         let mut text = Vec::new();
         output
@@ -205,15 +222,11 @@ impl Engine for Peer {
             return Err(format!("{status}: {}", last.trim()));
         }
         let bytes = match self.figure.read(&text)? {
-            Reading::Rate(rate) => rate * elapsed.as_secs_f64(),
+            // Its own clock went on while it was kept waiting, and so does this one.
+            Reading::Rate(rate) => rate * time.elapsed.as_secs_f64(),
             Reading::Total(total) => total,
         };
-        Ok(Tally {
-            bytes: bytes as u64,
-            cpu: Cpu::Unknown,
-            elapsed: Some(elapsed),
-            ..Tally::default()
-        })
+        Ok(Tally { bytes: bytes as u64, cpu: Cpu::Unknown, time: Some(time), ..Tally::default() })
     }
 }
 
@@ -298,7 +311,7 @@ mod tests {
         let slot = Slot::new(Duration::from_millis(10), &stop);
         let command = "test {addr}:{port}:{seconds}:{cpu} = 10.0.0.1:9:1:0 && echo {bytes} MB/s";
         let tally = peer(namespace.clone(), command).run(&slot).unwrap();
-        let rate = tally.bytes as f64 / tally.elapsed.unwrap().as_secs_f64();
+        let rate = tally.bytes as f64 / tally.time.unwrap().elapsed.as_secs_f64();
         assert!((rate - 77e6).abs() < 1e5, "{rate}");
 
         let error = peer(namespace, "echo first; echo broken; exit 3").run(&slot).unwrap_err();

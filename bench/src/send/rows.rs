@@ -10,6 +10,7 @@ use super::{
     SendArgs,
     bed::Bed,
     copy::Copy,
+    handoff_rows::{self, UringZc, Way},
     msg_zerocopy::{Loop, MsgZerocopy},
     payload::{Pages, Payload},
 };
@@ -70,7 +71,11 @@ pub(super) fn subjects<'a>(args: &SendArgs, bed: &'a Bed, stock: &'a Stock) -> V
     let wanted = |subject: &Subject<'_>| {
         subject.baseline || args.only.as_ref().is_none_or(|only| only.is_match(&subject.name))
     };
-    let of_size = |&bytes: &u64| baselines(bed, stock, bytes);
+    let working_set = args.working_set;
+    let of_size = |&bytes: &u64| {
+        let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
+        baselines(bed, stock, bytes).into_iter().chain(ours)
+    };
     args.sizes.iter().flat_map(of_size).filter(wanted).collect()
 }
 
@@ -105,6 +110,25 @@ fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>>
         msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Small),
         msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Huge),
     ]
+}
+
+fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
+    let Way { registered, flush, batch, huge } = way;
+    let pages = if huge { Pages::Huge } else { Pages::Small };
+    let flush_word = if flush { "yes" } else { "no" };
+    Subject {
+        name: name_of(&format!("{} flush={flush_word} batch={batch}", way.engine()), pages),
+        engine: way.engine().into(),
+        config: Config {
+            batch: Some(batch),
+            flush: Some(flush),
+            registered: Some(registered),
+            ..config(bed, bytes)
+        },
+        baseline: false,
+        peer: false,
+        make: Box::new(move || Ok(Box::new(UringZc::new(bed, bytes, working_set, way)?))),
+    }
 }
 
 /// The peers of all sizes. `figures` belongs to `args.peer`.

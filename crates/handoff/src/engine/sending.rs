@@ -105,6 +105,11 @@ impl SendOp {
         self.result.is_some() && !self.kernel_holds()
     }
 
+    /// Whether someone is to be told of the stage that the send has reached.
+    fn is_due(&self) -> bool {
+        self.result.is_some() && (self.sent_waker.is_some() || !self.kernel_holds())
+    }
+
     pub(crate) fn header_len(&self) -> usize {
         usize::from(self.header_len)
     }
@@ -199,8 +204,16 @@ impl SendOp {
 }
 
 /// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
-/// Called after each change.
+/// Called after each change; most changes need nothing more.
+#[inline]
 pub(crate) fn advance(inner: &Inner, key: Key) {
+    let due = inner.inflight.borrow_mut().send(key).is_due();
+    if due {
+        settle_up(inner, key);
+    }
+}
+
+fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
     if op.result.is_some()

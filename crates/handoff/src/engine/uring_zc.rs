@@ -192,7 +192,6 @@ pub(crate) fn completed(
         }
         op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
     }
-    let socket = Rc::clone(&op.socket);
     if result < 0 {
         failed(op, -result);
     }
@@ -202,8 +201,12 @@ pub(crate) fn completed(
     if op.result.is_none() && op.done == op.total {
         op.settle(Ok(op.done));
     }
+    // A datagram that is settled stands in nobody's way.
+    let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
     drop(inflight);
-    order::progressed(inner, &socket, key);
+    if let Some(socket) = socket {
+        order::progressed(inner, &socket, key);
+    }
     sending::advance(inner, key);
 }
 
