@@ -24,6 +24,7 @@ use crate::executor::{self, Unpark};
 use crate::file::File;
 use crate::inflight::{DETACHED, Inflight, Key, Kind, STAGE_READY, STAGE_RETURN, Token, WAKE};
 use crate::lease::{Backing, Lend};
+use crate::probe;
 use crate::readiness::{Epoll, Ready};
 use crate::ring::{BATCH, Batch, Ring, Until, teardown};
 use crate::sink::group::{Group, Groups};
@@ -130,7 +131,7 @@ impl DriverBuilder {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
             _ => Ring::new(self.entries, self.registered_buffers, self.registered_files)
-                .map_err(|error| why_no_ring(&error)),
+                .map_err(|error| probe::why_no_ring(&error)),
         };
         let (backend, no_ring) = match ring {
             Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
@@ -159,20 +160,6 @@ impl DriverBuilder {
         };
         inner.watch_unpark()?;
         Ok(Driver { inner: Rc::new(inner) })
-    }
-}
-
-fn why_no_ring(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no io_uring, or one older than 6.1".to_owned(),
-        Some(libc::EINVAL) => {
-            "the kernel's io_uring is older than 6.1 (no deferred task running)".to_owned()
-        }
-        Some(libc::EPERM | libc::EACCES) => {
-            "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or by a seccomp filter"
-                .to_owned()
-        }
-        _ => format!("setting a ring up failed: {error}"),
     }
 }
 
