@@ -637,7 +637,7 @@ impl Inner {
             (Kind::Send, STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
             (Kind::Send, _) => order::ready(self, token.key),
             (Kind::Receive, _) => receiving::ready(self, token.key),
-            (Kind::Transfer, _) => unreachable!("a transfer does not wait for readiness"),
+            (Kind::Transfer, _) => transfer::ready(self, token.key),
         }
     }
 }
