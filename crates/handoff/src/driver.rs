@@ -638,11 +638,8 @@ impl Inner {
             (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
-            (Some(Kind::Transfer) | None, _) => {
-                unreachable!(
-                    "what waits for readiness is a send or a receive, and keeps its record"
-                )
-            }
+            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (None, _) => unreachable!("what waits for readiness keeps its record"),
         }
     }
 }

@@ -210,7 +210,8 @@ impl Inflight {
             match &mut record.op {
                 Op::Send(op) => op.in_kernel = 0,
                 Op::Receive(op) => op.end_wait(),
-                Op::Transfer(_) | Op::Vacant => {}
+                Op::Transfer(op) => op.end_wait(),
+                Op::Vacant => {}
             }
         }
     }

@@ -204,9 +204,12 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     };
     // Chunks go back to the pool, which looks at the driver.
     drop(spans);
+    if armed && matches!(inner.backend, Backend::Readiness(_)) {
+        // The end of the wait is told at once, and is the end of the record.
+        return inner.cancel(Token { key, stage: STAGE_READY });
+    }
     if armed {
-        let stage = if matches!(inner.backend, Backend::Ring(_)) { 0 } else { STAGE_READY };
-        inner.cancel(Token { key, stage });
+        inner.cancel(Token { key, stage: 0 });
     }
     advance(inner, key);
 }
