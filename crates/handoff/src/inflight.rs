@@ -277,7 +277,7 @@ mod tests {
         let file = std::rc::Rc::new(file);
         let op = || {
             let loan = crate::Buffer::from(vec![0]).into_loan();
-            Op::Transfer(TransferOp::new(file.clone(), Direction::Read, None, loan))
+            Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))
         };
         let mut inflight = Inflight::new(1);
         let first = inflight.insert(op());
