@@ -3,5 +3,11 @@
 //! Nothing here decides anything: constants, layouts checked at compile time, and the setters that
 //! a submission entry needs beyond what its builder offers.
 
+pub mod bpf;
+pub mod ethtool;
+pub mod query;
+pub mod rds;
 pub mod sqe;
+pub mod tcp;
+pub mod ublk;
 pub mod zerocopy;

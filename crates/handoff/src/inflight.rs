@@ -7,6 +7,7 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use crate::engine::layout::Layout;
 use crate::engine::receiving::ReceiveOp;
 use crate::engine::sending::SendOp;
 use crate::engine::transfer::TransferOp;
@@ -71,11 +72,15 @@ pub(crate) enum Kind {
     Receive,
 }
 
+struct Record {
+    op: Op,
+    layout: Layout,
+}
+
 /// All records of a driver.
 pub(crate) struct Inflight {
-    // Boxed, since the kernel is given addresses within a record.
-    #[allow(clippy::vec_box)]
-    records: Vec<Box<Op>>,
+    #[allow(clippy::vec_box, reason = "the kernel is given addresses within a record")]
+    records: Vec<Box<Record>>,
     free: Vec<u32>,
     limit: usize,
 }
@@ -97,29 +102,31 @@ impl Inflight {
     pub(crate) fn insert(&mut self, op: Op) -> Key {
         match self.free.pop() {
             Some(index) => {
-                *self.records[index as usize] = op;
+                self.records[index as usize].op = op;
                 Key(index)
             }
             None => {
-                self.records.push(Box::new(op));
+                self.records.push(Box::new(Record { op, layout: Layout::default() }));
                 Key((self.records.len() - 1) as u32)
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Op {
-        let op = std::mem::replace(&mut *self.records[key.0 as usize], Op::Vacant);
+    /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
+    /// keeps until it has let go of the records.
+    pub(crate) fn vacate(&mut self, key: Key) {
+        let op = self.get(key);
         debug_assert!(!matches!(op, Op::Vacant), "a record is freed once");
+        *op = Op::Vacant;
         self.free.push(key.0);
-        op
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
-        &mut self.records[key.0 as usize]
+        &mut self.records[key.0 as usize].op
     }
 
     pub(crate) fn kind(&self, key: Key) -> Kind {
-        match &*self.records[key.0 as usize] {
+        match self.records[key.0 as usize].op {
             Op::Send(_) => Kind::Send,
             Op::Transfer(_) => Kind::Transfer,
             Op::Receive(_) => Kind::Receive,
@@ -130,6 +137,14 @@ impl Inflight {
     pub(crate) fn send(&mut self, key: Key) -> &mut SendOp {
         match self.get(key) {
             Op::Send(op) => op,
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
+        let record = &mut *self.records[key.0 as usize];
+        match &mut record.op {
+            Op::Send(op) => (op, &mut record.layout),
             _ => unreachable!("the key of a send names a send"),
         }
     }
@@ -155,13 +170,13 @@ impl Inflight {
 
     /// Whether the kernel may still use anything of a record.
     pub(crate) fn kernel_holds_any(&self) -> bool {
-        self.records.iter().any(|op| op.kernel_holds())
+        self.records.iter().any(|record| record.op.kernel_holds())
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it.
     pub(crate) fn give_up(&mut self) {
         for record in &mut self.records {
-            if let Op::Send(op) = &mut **record {
+            if let Op::Send(op) = &mut record.op {
                 op.cancelled = true;
             }
         }
@@ -170,7 +185,7 @@ impl Inflight {
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.
     pub(crate) fn end_waits(&mut self) {
         for record in &mut self.records {
-            match &mut **record {
+            match &mut record.op {
                 Op::Send(op) => op.in_kernel = 0,
                 Op::Receive(op) => op.end_wait(),
                 Op::Transfer(_) | Op::Vacant => {}
@@ -184,7 +199,7 @@ impl Inflight {
     pub(crate) fn abandon(&mut self) -> usize {
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
             .into_iter()
-            .partition(|record| record.kernel_holds() && !record.may_drop_while_held());
+            .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
         self.records = rest;
         held.into_iter().map(Box::leak).count()
     }

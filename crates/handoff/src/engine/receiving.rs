@@ -217,14 +217,16 @@ fn advance(inner: &Inner, key: Key) {
     if let Some(waker) = op.waker.take_if(|_| !op.ready.is_empty() || op.end.is_some()) {
         waker.wake();
     }
-    let (spans, record) = if op.held {
-        (VecDeque::new(), None)
-    } else if op.armed {
-        (std::mem::take(&mut op.ready), None)
-    } else {
+    if op.held {
+        return;
+    }
+    let spans = std::mem::take(&mut op.ready);
+    let over = (!op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    if over.is_some() {
         inner.unmark_receive(key);
-        (VecDeque::new(), Some(inflight.remove(key)))
-    };
+        inflight.vacate(key);
+    }
+    // What is dropped comes back to the driver and the pool.
     drop(inflight);
-    drop((spans, record));
+    drop((spans, over));
 }

@@ -226,7 +226,11 @@ fn advance(inner: &Inner, key: Key) {
     {
         waker.wake();
     }
-    let record = (!op.held && !op.in_kernel).then(|| inflight.remove(key));
+    let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    if over.is_some() {
+        inflight.vacate(key);
+    }
+    // What is dropped may come back to the driver.
     drop(inflight);
-    drop(record);
+    drop(over);
 }

@@ -1,0 +1,177 @@
+//! `handoff doctor`: what this kernel, these limits, this user and each interface can do.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+
+use handoff::probe::{self, Capability, State};
+use serde::Serialize;
+
+use crate::{Context, Failure, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff doctor                  a table of every mechanism and every interface
+  handoff doctor --iface eth0     the same with this interface only
+  handoff doctor --json           a list of {mechanism, state, reason, remedy, needs_kernel}
+
+The states: yes, it was tried or the kernel says so; no, with the reason and what would help (->);
+unknown, with what kept us from knowing. The kernel version is where mainline has it first;
+nothing is decided by it.";
+
+/// Arguments of `handoff doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Look at this network interface only, instead of all
+    #[arg(long, value_name = "NAME")]
+    pub iface: Option<String>,
+}
+
+/// One row of `--json`.
+#[derive(Serialize)]
+struct Row<'a> {
+    mechanism: &'a str,
+    state: &'static str,
+    reason: Option<&'a str>,
+    remedy: Option<&'a str>,
+    needs_kernel: Option<&'static str>,
+}
+
+impl<'a> From<&'a Capability> for Row<'a> {
+    fn from(capability: &'a Capability) -> Self {
+        Self {
+            mechanism: &capability.mechanism,
+            state: capability.state.as_str(),
+            reason: capability.reason.as_deref(),
+            remedy: capability.remedy.as_deref(),
+            needs_kernel: capability.needs_kernel,
+        }
+    }
+}
+
+/// Probes and prints. A mechanism that is missing is a finding, not a failure.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] for an interface that does not exist.
+pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let interfaces = match &args.iface {
+        None => probe::interfaces(),
+        Some(name) => vec![name.clone()],
+    };
+    let mut found = Vec::new();
+    for name in &interfaces {
+        let about = probe::interface(name);
+        if about.is_empty() && args.iface.is_some() {
+            return Err(Failure::usage(format!(
+                "no network interface \"{name}\"; here are: {}",
+                probe::interfaces().join(", ")
+            )));
+        }
+        found.extend(about);
+    }
+    found.splice(0..0, probe::general());
+    context.stop.check()?;
+    if context.json {
+        return output::json(&found.iter().map(Row::from).collect::<Vec<_>>());
+    }
+    let table = table(&found, std::io::stdout().is_terminal());
+    output::text(&format!("{}\n\n{table}", whom()))
+}
+
+/// For which kernel and user the answers hold.
+fn whom() -> String {
+    let system = rustix::system::uname();
+    format!(
+        "Linux {} {}, user id {}",
+        system.release().to_string_lossy(),
+        system.machine().to_string_lossy(),
+        rustix::process::geteuid()
+    )
+}
+
+/// The table, one block per system.
+fn table(found: &[Capability], colour: bool) -> String {
+    let width = found.iter().map(|one| one.mechanism.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    let mut before: Option<&Capability> = None;
+    for one in found {
+        if before.is_none_or(|before| before.system != one.system) {
+            let gap = if before.is_some() { "\n" } else { "" };
+            let _ = writeln!(text, "{gap}{}", one.system);
+        }
+        // What one cause takes away, a driver or a module, is explained once.
+        let repeats = one.remedy.is_some()
+            && before.is_some_and(|before| {
+                (before.system, &before.reason, &before.remedy)
+                    == (one.system, &one.reason, &one.remedy)
+            });
+        before = Some(one);
+        let (on, off) = if colour { (paint(one.state), "\x1b[0m") } else { ("", "") };
+        let line = format!(
+            "  {:width$}  {on}{:7}{off}  {:6}  {}",
+            one.mechanism,
+            one.state,
+            one.needs_kernel.unwrap_or("-"),
+            if repeats { "as above" } else { one.reason.as_deref().unwrap_or_default() },
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+        if let Some(remedy) = one.remedy.as_ref().filter(|_| !repeats) {
+            let _ = writeln!(text, "  {:width$}  {:7}  {:6}  -> {remedy}", "", "", "");
+        }
+    }
+    text
+}
+
+/// The terminal's colour for a state: green, red, yellow.
+fn paint(state: State) -> &'static str {
+    match state {
+        State::Yes => "\x1b[32m",
+        State::No => "\x1b[31m",
+        State::Unknown => "\x1b[33m",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use handoff::probe::System;
+
+    use super::*;
+
+    fn capability(system: System, state: State) -> Capability {
+        Capability {
+            system,
+            mechanism: "SEND_ZC".into(),
+            state,
+            reason: (state != State::Yes).then(|| "the reason".to_owned()),
+            remedy: (state == State::No).then(|| "the remedy".to_owned()),
+            needs_kernel: Some("6.0"),
+        }
+    }
+
+    #[test]
+    fn the_table_groups_and_explains_once() {
+        let found = [
+            capability(System::Send, State::Yes),
+            capability(System::Send, State::No),
+            capability(System::Send, State::No),
+            capability(System::Rds, State::Unknown),
+        ];
+        assert_eq!(
+            table(&found, false),
+            "send\n  SEND_ZC  yes      6.0\n  SEND_ZC  no       6.0     the reason\n\
+             \u{20}                           -> the remedy\n  SEND_ZC  no       6.0     as above\n\n\
+             rds\n  SEND_ZC  unknown  6.0     the reason\n"
+        );
+        assert!(table(&found, true).contains("\x1b[31mno     \x1b[0m"));
+    }
+
+    #[test]
+    fn a_row_has_the_documented_keys() {
+        let row = serde_json::to_value(Row::from(&capability(System::Send, State::No)));
+        let row = row.expect("serialises");
+        let keys: Vec<_> = row.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(keys, ["mechanism", "needs_kernel", "reason", "remedy", "state"]);
+        assert_eq!(row["state"], "no");
+    }
+}

@@ -1,0 +1,103 @@
+//! How a subcommand ends when it does not end well, and the exit code that belongs to it.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// The way a subcommand failed. The text is one line: the cause, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// It was tried and failed: exit code 1.
+    Failed(String),
+    /// The command line, an address or a path makes no sense: exit code 2, as clap's own.
+    Usage(String),
+    /// This machine, kernel or user cannot do it: exit code 3; the text says why.
+    NotPossible(String),
+    /// A signal asked for the end and everything was put back: exit code 128 + signal.
+    Stopped(i32),
+    /// The reader of our stdout is gone (`handoff ... | head`): ends quietly, as SIGPIPE would.
+    ReaderGone,
+}
+
+impl Failure {
+    /// Tried and failed.
+    pub fn failed(cause: impl Display) -> Self {
+        Self::Failed(cause.to_string())
+    }
+
+    /// Wrong command line or address.
+    pub fn usage(cause: impl Display) -> Self {
+        Self::Usage(cause.to_string())
+    }
+
+    /// Not possible on this machine.
+    pub fn not_possible(cause: impl Display) -> Self {
+        Self::NotPossible(cause.to_string())
+    }
+
+    /// An error from writing a result to stdout.
+    pub fn stdout(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::ReaderGone;
+        }
+        Self::Failed(format!("the result could not be written to stdout: {error}"))
+    }
+
+    /// The line for stderr, without the `handoff: ` before it; `None` where silence is right.
+    pub fn line(&self) -> Option<String> {
+        match self {
+            Self::Failed(text) | Self::Usage(text) | Self::NotPossible(text) => {
+                // A cause taken from elsewhere may span lines; the contract is one.
+                Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+            }
+            Self::Stopped(signal) => Some(match signal_hook::low_level::signal_name(*signal) {
+                Some(name) => format!("stopped by {name}"),
+                None => format!("stopped by signal {signal}"),
+            }),
+            Self::ReaderGone => None,
+        }
+    }
+
+    /// The exit code, as `handoff --help` documents it.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NotPossible(_) => 3,
+            Self::Stopped(signal) => 128u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
+            Self::ReaderGone => 128 + signal_hook::consts::SIGPIPE as u8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_help() {
+        assert_eq!(Failure::failed("x").code(), 1);
+        assert_eq!(Failure::usage("x").code(), 2);
+        assert_eq!(Failure::not_possible("x").code(), 3);
+        assert_eq!(Failure::Stopped(signal_hook::consts::SIGINT).code(), 130);
+        assert_eq!(Failure::Stopped(signal_hook::consts::SIGTERM).code(), 143);
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        assert_eq!(Failure::failed("a\n  b\n").line().as_deref(), Some("a b"));
+        assert_eq!(Failure::Stopped(2).line().as_deref(), Some("stopped by SIGINT"));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
+        let closed = Failure::stdout(&io::ErrorKind::BrokenPipe.into());
+        assert_eq!((closed.line(), closed.code()), (None, 141));
+        let full = Failure::stdout(&io::ErrorKind::StorageFull.into());
+        assert_eq!(full.code(), 1);
+    }
+}

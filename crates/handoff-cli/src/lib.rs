@@ -1,0 +1,170 @@
+//! The `handoff` command: its definition, and one module per subcommand.
+//!
+//! Contracts:
+//! - a subcommand is a `clap::Args` struct and a function
+//!   `run(&Args, &Context) -> Result<(), Failure>`; it is entered in [`Command`] and in [`run`],
+//!   nowhere else: help, man pages and completions come from the same definition;
+//! - results go to stdout, and with `--json` nothing but one JSON value does; messages, progress
+//!   and logs go to stderr;
+//! - a failure is one line that says the cause and what to do; its exit code is in [`failure`];
+//! - whatever a subcommand sets up is owned by a value whose drop puts it back, and every wait
+//!   looks at [`Stop`], so that SIGINT and SIGTERM unwind through those drops.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub mod completions;
+pub mod doctor;
+pub mod failure;
+pub mod man;
+pub mod output;
+pub mod progress;
+pub mod stop;
+
+pub use failure::Failure;
+pub use stop::Stop;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0    done
+  1    failed; the line on stderr says why
+  2    usage: the command line or an address is wrong
+  3    not possible on this machine; the line on stderr says why and what would help
+  130  stopped by SIGINT after cleaning up, 143 by SIGTERM; a second signal ends at once
+
+Examples:
+  handoff doctor                  what this kernel, these limits and these interfaces can do
+  handoff doctor --json           the same for a program
+  handoff completions bash        a completion script for bash";
+
+/// Moves bytes between memory, sockets, files and block devices without the CPU copying them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "handoff",
+    version,
+    about,
+    long_about = "Moves bytes between user memory, sockets, files and block devices on Linux \
+                  without the CPU copying them, on stock kernels, and says how many bytes were \
+                  copied after all.",
+    after_help = AFTER_HELP,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// Print one JSON value on stdout instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// Log to stderr what is done; twice for every step
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands; each is documented in its module.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Tell what this kernel, these limits, this user and each interface can do
+    Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print a man page
+    Man(man::Args),
+}
+
+/// What every subcommand is given besides its own arguments.
+#[derive(Debug)]
+pub struct Context {
+    /// `--json` was given: stdout carries one JSON value and nothing else.
+    pub json: bool,
+    /// Set by SIGINT and SIGTERM.
+    pub stop: Stop,
+}
+
+/// The definition of the command line, complete with every subcommand.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Parses the arguments, runs the subcommand, reports a failure on stderr.
+pub fn main() -> ExitCode {
+    // clap prints its own message and leaves with 0 (help, version) or 2 (usage).
+    let cli = Cli::parse();
+    start_logging(cli.verbose);
+    let outcome = Stop::on_signals()
+        .map_err(|error| Failure::failed(format!("signal handlers could not be set: {error}")))
+        .and_then(|stop| run(&cli.command, &Context { json: cli.json, stop }));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(line) = failure.line() {
+                eprintln!("handoff: {line}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Runs one subcommand.
+///
+/// # Errors
+///
+/// The [`Failure`] of the subcommand, which carries the exit code.
+pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Doctor(args) => doctor::run(args, context),
+        Command::Completions(args) => completions::run(args, context),
+        Command::Man(args) => man::run(args, context),
+    }
+}
+
+fn start_logging(verbose: u8) {
+    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+    let level = match verbose {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    // HANDOFF_LOG narrows by module ("handoff::ring=trace") what -v only sets as a whole.
+    let filter = EnvFilter::builder()
+        .with_default_directive(level.into())
+        .with_env_var("HANDOFF_LOG")
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .without_time()
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_explains_itself() {
+        for subcommand in definition().get_subcommands() {
+            let name = subcommand.get_name();
+            assert!(subcommand.get_about().is_some(), "{name} has no description");
+            let help = subcommand.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{name} --help has no examples");
+        }
+    }
+
+    #[test]
+    fn global_flags_stand_before_and_after_the_subcommand() {
+        for line in [["handoff", "--json", "doctor"], ["handoff", "doctor", "--json"]] {
+            assert!(Cli::try_parse_from(line).expect("parses").json);
+        }
+    }
+}

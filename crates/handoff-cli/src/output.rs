@@ -1,0 +1,38 @@
+//! Results on stdout: one JSON value, or text.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::Failure;
+
+/// Prints `value` as one indented JSON value.
+///
+/// # Errors
+///
+/// [`Failure::ReaderGone`] when the reader left, else [`Failure::Failed`].
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut document = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::failed(format!("the result has no JSON form: {error}")))?;
+    document.push('\n');
+    text(&document)
+}
+
+/// Prints `text` as it is.
+///
+/// # Errors
+///
+/// As [`json`].
+pub fn text(text: &str) -> Result<(), Failure> {
+    bytes(text.as_bytes())
+}
+
+/// Prints `bytes` as they are.
+///
+/// # Errors
+///
+/// As [`json`].
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
+}

@@ -1,0 +1,43 @@
+//! Progress on a terminal; elsewhere nothing is drawn.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar that counts bytes on stderr; hidden when stderr is no terminal or `quiet` is set.
+///
+/// `total` in bytes, `None` where the end is not known (a pipe, a listener). The caller ends it
+/// with `finish_and_clear`, so that nothing of it stays among the results.
+pub fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
+    let target = if quiet {
+        ProgressDrawTarget::hidden()
+    } else {
+        // indicatif draws nothing to a stderr that is no terminal.
+        ProgressDrawTarget::stderr_with_hz(10)
+    };
+    let bar = ProgressBar::with_draw_target(total, target);
+    let template = match total {
+        Some(_) => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        None => "{spinner} {bytes} {bytes_per_sec}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_valid() {
+        for total in [Some(1 << 30), None] {
+            let bar = bytes(total, true);
+            bar.inc(4096);
+            assert_eq!((bar.position(), bar.length()), (4096, total));
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The cooperative stop: SIGINT and SIGTERM ask a subcommand to end.
+//!
+//! Contracts:
+//! - the first signal only sets a flag and makes a descriptor readable; whoever waits looks at one
+//!   of the two and returns [`Failure::Stopped`], so that drops put back what was set up;
+//! - the second signal ends the process at once with 128 + signal, for when clean-up hangs;
+//! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait
+//!   with a timeout, or wait on [`Stop::fd`] as well.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+use crate::Failure;
+
+/// Whether the user or the system asked for the end. Clones look at the same request.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    requested: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+    wake: Arc<UnixStream>,
+}
+
+impl Stop {
+    /// Installs the handlers. Called once, at the start of the process.
+    ///
+    /// # Errors
+    ///
+    /// What `sigaction(2)` or `socketpair(2)` refuse.
+    pub fn on_signals() -> io::Result<Self> {
+        let requested = Arc::new(AtomicBool::new(false));
+        let signal = Arc::new(AtomicUsize::new(0));
+        let (wake, waker) = UnixStream::pair()?;
+        for number in [SIGINT, SIGTERM] {
+            // Handlers run in the order of registration: this one sees the flag of an earlier
+            // signal, not of the one that is being delivered.
+            flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&requested))?;
+            flag::register_usize(number, Arc::clone(&signal), number as usize)?;
+            flag::register(number, Arc::clone(&requested))?;
+            low_level::pipe::register(number, waker.try_clone()?)?;
+        }
+        Ok(Self { requested, signal, wake: Arc::new(wake) })
+    }
+
+    /// Whether a signal has come.
+    pub fn requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+
+    /// `Err(Failure::Stopped)` once a signal has come, for use with `?` in loops.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Stopped`] with the signal's number.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.requested() {
+            return Err(Failure::Stopped(self.signal.load(Ordering::Acquire) as i32));
+        }
+        Ok(())
+    }
+
+    /// The flag itself, for code below this crate that polls a plain `AtomicBool`.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.requested
+    }
+
+    /// A descriptor that becomes and stays readable when a signal comes. Never read from it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

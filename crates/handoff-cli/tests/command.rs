@@ -1,0 +1,99 @@
+//! The built command, as a user meets it.
+
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+
+fn handoff(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_handoff")).args(args).output().expect("handoff starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("ends by itself")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+#[test]
+fn doctor_prints_json_and_nothing_else() {
+    let output = handoff(&["doctor", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
+    let rows = rows.as_array().expect("a list");
+    assert!(rows.iter().any(|row| row["mechanism"] == "SEND_ZC"));
+    for row in rows {
+        let state = row["state"].as_str().expect("a string");
+        assert!(["yes", "no", "unknown"].contains(&state), "{row}");
+        assert_eq!(row.as_object().expect("an object").len(), 5, "{row}");
+    }
+}
+
+#[test]
+fn doctor_explains_one_interface() {
+    let output = handoff(&["doctor", "--iface", "lo"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("lo: zero-copy send"), "{text}");
+    assert!(!text.contains('\x1b'), "colours without a terminal");
+}
+
+#[test]
+fn mistakes_are_usage_errors_in_one_line() {
+    let output = handoff(&["doctor", "--iface", "no-such-device"]);
+    assert_eq!(code(&output), 2);
+    let line = stderr(&output);
+    assert!(line.starts_with("handoff: no network interface \"no-such-device\""), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(output.stdout.is_empty());
+
+    assert_eq!(code(&handoff(&["no-such-command"])), 2);
+    assert_eq!(code(&handoff(&[])), 2);
+    assert_eq!(code(&handoff(&["man", "no-such-command"])), 2);
+}
+
+#[test]
+fn version_and_help_go_to_stdout() {
+    let version = handoff(&["--version"]);
+    assert_eq!(code(&version), 0);
+    assert_eq!(version.stdout, format!("handoff {}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    let help = String::from_utf8(handoff(&["--help"]).stdout).expect("UTF-8");
+    assert!(help.contains("Exit codes:") && help.contains("Examples:"), "{help}");
+}
+
+#[test]
+fn completions_and_pages_come_out() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = String::from_utf8(handoff(&["completions", shell]).stdout).expect("UTF-8");
+        assert!(script.contains("doctor"), "{shell}: {script}");
+    }
+    let page = String::from_utf8(handoff(&["man", "doctor"]).stdout).expect("UTF-8");
+    assert!(page.contains(".TH handoff-doctor 1"), "{page}");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_handoff"))
+        .args(["doctor"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("handoff starts");
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
+    assert_eq!(said, "");
+    assert_eq!(child.wait().expect("ends").code(), Some(141));
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::File::create("/dev/full").expect("/dev/full opens");
+    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
+        .args(["man"])
+        .stdout(full)
+        .output()
+        .expect("handoff starts");
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("could not be written"), "{}", stderr(&output));
+}

@@ -1,0 +1,260 @@
+//! What this kernel, these limits, this user and each network interface can do.
+//!
+//! Contracts:
+//! - an answer is `yes`, `no` with a reason, or `unknown` with the error that kept us from knowing;
+//!   it comes from trying the behaviour or from the kernel's query interface, never from comparing
+//!   versions ([`Capability::needs_kernel`] is there for the reader, nothing decides by it);
+//! - a probe puts back what it sets up: sockets, rings and mappings are closed, test devices live
+//!   in a network namespace of a thread that ends;
+//! - a probe does not disturb the machine: no traffic but loopback, no rx queue is restarted, and
+//!   the RDS module, which many systems keep out for safety, is not loaded (the kernel may load
+//!   `dummy` and `ifb` when they are asked for, as any later use would);
+//! - no probe needs privileges to run; what the user may not do is an answer.
+//!
+//! [`all`] takes well under a second. Minimum kernel: none.
+
+use std::borrow::Cow;
+use std::fmt;
+
+mod block;
+mod btf;
+mod devices;
+mod interface;
+mod kernel_module;
+mod lab;
+mod memory;
+mod netlink;
+mod rds;
+mod receive;
+mod ring;
+mod send;
+mod splice;
+mod tracing;
+mod zcrx;
+
+pub use interface::{interface, interfaces};
+
+/// Whether a mechanism is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It was tried, or the kernel says so.
+    Yes,
+    /// It is not there, or not for this user.
+    No,
+    /// It could not be found out.
+    Unknown,
+}
+
+impl State {
+    /// `yes`, `no` or `unknown`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The part of the product that a mechanism belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum System {
+    /// io_uring itself.
+    Ring,
+    /// Locked and huge memory.
+    Memory,
+    /// User memory to sockets.
+    Send,
+    /// Sockets to user memory.
+    Receive,
+    /// Page cache and pipes.
+    File,
+    /// Reliable datagrams.
+    Rds,
+    /// ublk and its BPF loop.
+    Block,
+    /// The copy witness.
+    Meter,
+    /// What the benches and the demo set up.
+    Bench,
+    /// What the lab runs on.
+    Lab,
+    /// A network interface.
+    Interface,
+}
+
+impl System {
+    /// A heading for a table.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Memory => "memory",
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::File => "files",
+            Self::Rds => "rds",
+            Self::Block => "block",
+            Self::Meter => "copy meter",
+            Self::Bench => "benches",
+            Self::Lab => "lab",
+            Self::Interface => "interfaces",
+        }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The answer about one mechanism.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// The part of the product.
+    pub system: System,
+    /// Its name in the field, stable across releases.
+    pub mechanism: Cow<'static, str>,
+    /// Whether it is there.
+    pub state: State,
+    /// Why not, why unknown, or a detail of what is there.
+    pub reason: Option<String>,
+    /// What would help.
+    pub remedy: Option<String>,
+    /// The first mainline kernel that has it, for the reader; distributions move such things back.
+    pub needs_kernel: Option<&'static str>,
+}
+
+/// What a single probe found; how it is named stands in [`PROBES`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    state: State,
+    reason: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Answer {
+    fn yes() -> Self {
+        Self { state: State::Yes, reason: None, remedy: None }
+    }
+
+    fn no(reason: impl Into<String>) -> Self {
+        Self { state: State::No, reason: Some(reason.into()), remedy: None }
+    }
+
+    fn unknown(error: impl Into<String>) -> Self {
+        Self { state: State::Unknown, reason: Some(error.into()), remedy: None }
+    }
+
+    fn detail(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// A finding; `Err` is an answer too, that of a step on the way.
+type Finding = Result<Answer, Answer>;
+
+struct Probe {
+    system: System,
+    mechanism: &'static str,
+    needs_kernel: Option<&'static str>,
+    ask: fn() -> Finding,
+}
+
+impl Probe {
+    fn run(&self) -> Capability {
+        let answer = (self.ask)().unwrap_or_else(|answer| answer);
+        ::tracing::debug!(mechanism = self.mechanism, state = %answer.state, "probed");
+        named(self.system, self.mechanism.into(), self.needs_kernel, answer)
+    }
+}
+
+fn named(
+    system: System,
+    mechanism: Cow<'static, str>,
+    needs_kernel: Option<&'static str>,
+    answer: Answer,
+) -> Capability {
+    let Answer { state, reason, mut remedy } = answer;
+    if state == State::No && remedy.is_none() {
+        remedy = needs_kernel.map(|version| format!("a kernel that has it: Linux {version} on"));
+    }
+    Capability { system, mechanism, state, reason, remedy, needs_kernel }
+}
+
+const fn probe(
+    system: System,
+    mechanism: &'static str,
+    needs_kernel: Option<&'static str>,
+    ask: fn() -> Finding,
+) -> Probe {
+    Probe { system, mechanism, needs_kernel, ask }
+}
+
+#[rustfmt::skip]
+const PROBES: &[Probe] = &[
+    probe(System::Ring, "io_uring", Some("5.6"), ring::set_up),
+    probe(System::Ring, "deferred task running", Some("6.1"), ring::deferred),
+    probe(System::Ring, "registered buffers", Some("5.1"), ring::registered_buffers),
+    probe(System::Memory, "locked memory", None, memory::locked),
+    probe(System::Memory, "huge pages", None, memory::huge_pages),
+    probe(System::Send, "SEND_ZC", Some("6.0"), send::send_zc),
+    probe(System::Send, "SENDMSG_ZC", Some("6.1"), send::sendmsg_zc),
+    probe(System::Send, "SEND_ZC registered", Some("6.0"), send::send_zc_registered),
+    probe(System::Send, "SENDMSG_ZC registered", Some("6.15"), send::sendmsg_zc_registered),
+    probe(System::Send, "SEND_ZC usage report", Some("6.2"), send::usage_report),
+    probe(System::Send, "MSG_ZEROCOPY TCP", Some("4.14"), send::msg_zerocopy_tcp),
+    probe(System::Send, "MSG_ZEROCOPY UDP", Some("5.0"), send::msg_zerocopy_udp),
+    probe(System::Receive, "provided buffer ring", Some("5.19"), receive::provided_buffers),
+    probe(System::Receive, "multishot receive", Some("6.0"), receive::multishot),
+    probe(System::Receive, "receive bundle", Some("6.10"), receive::bundle),
+    probe(System::Receive, "TCP_ZEROCOPY_RECEIVE", Some("4.18"), receive::tcp_zerocopy_receive),
+    probe(System::Receive, "zcrx", Some("6.15"), zcrx::zcrx),
+    probe(System::Receive, "zcrx without device", Some("7.2"), zcrx::without_device),
+    probe(System::File, "sendfile", Some("2.6.33"), splice::sendfile),
+    probe(System::File, "splice on the ring", Some("5.7"), splice::on_ring),
+    probe(System::File, "get-buf", Some("7.2"), splice::get_buf),
+    probe(System::Rds, "PF_RDS", Some("2.6.30"), rds::sockets),
+    probe(System::Rds, "RDS over TCP", Some("2.6.32"), rds::over_tcp),
+    probe(System::Rds, "RDS zero copy", Some("4.17"), rds::zero_copy),
+    probe(System::Block, "ublk", Some("6.0"), block::driver),
+    probe(System::Block, "ublk user copy", Some("6.5"), block::user_copy),
+    probe(System::Block, "ublk zero copy", Some("6.15"), block::zero_copy),
+    probe(System::Block, "ublk auto buffer registration", Some("6.16"), block::auto_registration),
+    probe(System::Block, "ublk batch", Some("7.0"), block::batch),
+    probe(System::Block, "BPF I/O loop", Some("7.1"), tracing::io_loop),
+    probe(System::Meter, "copy meter", Some("5.5"), tracing::copy_meter),
+    probe(System::Bench, "network namespace", None, devices::namespace),
+    probe(System::Bench, "veth device", None, devices::veth),
+    probe(System::Bench, "dummy device", None, devices::dummy),
+    probe(System::Bench, "ifb device", None, devices::ifb),
+    probe(System::Lab, "QEMU", None, lab::qemu),
+    probe(System::Lab, "mmdebstrap", None, lab::mmdebstrap),
+    probe(System::Lab, "KVM", None, lab::kvm),
+];
+
+/// Asks about every mechanism, network interfaces last.
+pub fn all() -> Vec<Capability> {
+    let mut found = general();
+    for name in interfaces() {
+        found.extend(interface(&name));
+    }
+    found
+}
+
+/// Asks about every mechanism that is not a matter of one network interface.
+pub fn general() -> Vec<Capability> {
+    PROBES.iter().map(Probe::run).collect()
+}

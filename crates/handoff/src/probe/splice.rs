@@ -1,0 +1,82 @@
+//! Probes of moving page cache and pipe pages without a visit to user memory.
+//!
+//! Kernel interface: `sendfile(2)`, `IORING_OP_SPLICE`, and get-buf, whose module of this project
+//! makes a device.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+
+use io_uring::{opcode, types};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open, sendfile as send_file};
+use rustix::io::Errno;
+
+use super::{Answer, Finding, ring, send};
+
+const PAYLOAD: &[u8] = b"handoff";
+
+/// The device of the get-buf module.
+const GET_BUF: &str = "/dev/handoff-getbuf";
+
+pub(super) fn sendfile() -> Finding {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Answer::unknown(format!("{what} fails: {error}"))
+    };
+    let (sender, _receiver) = send::tcp_pair()?;
+    let memory = memfd_create("handoff-probe", MemfdFlags::CLOEXEC)
+        .map_err(|error| failed("memfd_create", &error))?;
+    rustix::io::write(&memory, PAYLOAD).map_err(|error| failed("writing to a memfd", &error))?;
+    match send_file(&sender, &memory, Some(&mut 0), PAYLOAD.len()) {
+        Ok(bytes) if bytes == PAYLOAD.len() => {
+            Ok(Answer::yes().detail("gives no signal when the pages are free again"))
+        }
+        Ok(bytes) => Err(Answer::unknown(format!("{bytes} of {} bytes moved", PAYLOAD.len()))),
+        Err(error) => Err(failed("sendfile", &error)),
+    }
+}
+
+pub(super) fn on_ring() -> Finding {
+    let failed = |error: std::io::Error| Answer::unknown(format!("a pipe fails: {error}"));
+    let mut ring = ring::ring()?;
+    ring::knows(&ring, opcode::Splice::CODE, "SPLICE")?;
+    let (source, mut fill) = std::io::pipe().map_err(failed)?;
+    let (mut drain, sink) = std::io::pipe().map_err(failed)?;
+    fill.write_all(PAYLOAD).map_err(failed)?;
+    let entry = opcode::Splice::new(
+        types::Fd(source.as_raw_fd()),
+        -1,
+        types::Fd(sink.as_raw_fd()),
+        -1,
+        PAYLOAD.len() as u32,
+    )
+    .build();
+    // SAFETY: the entry points to no memory.
+    unsafe { ring::push(&mut ring, &entry) };
+    let done = ring::next(&mut ring)
+        .map_err(|error| Answer::unknown(format!("the request did not complete: {error}")))?;
+    if done.result() != PAYLOAD.len() as i32 {
+        let error = std::io::Error::from_raw_os_error(-done.result());
+        return Err(Answer::no(format!("the kernel refuses the request: {error}")));
+    }
+    let mut arrived = [0; PAYLOAD.len()];
+    drain.read_exact(&mut arrived).map_err(failed)?;
+    if arrived == PAYLOAD {
+        Ok(Answer::yes().detail("runs on a worker thread, which costs more than splice(2)"))
+    } else {
+        Err(Answer::unknown("other bytes came out than went in"))
+    }
+}
+
+pub(super) fn get_buf() -> Finding {
+    match open(GET_BUF, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(Answer::yes()),
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
+            Err(Answer::no(format!("there is no {GET_BUF}: the module is not loaded"))
+                .remedy("comes with kmod/getbuf: build it for this kernel and load it"))
+        }
+        Err(error @ (Errno::ACCESS | Errno::PERM)) => {
+            Err(Answer::no(format!("{GET_BUF} may not be opened: {error}"))
+                .remedy("run as root, or change the device's owner by a udev rule"))
+        }
+        Err(error) => Err(Answer::unknown(format!("{GET_BUF} cannot be opened: {error}"))),
+    }
+}

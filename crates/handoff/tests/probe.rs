@@ -1,0 +1,143 @@
+//! The probe on the machine that runs the tests, as it is and with things taken away.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::thread;
+
+use handoff::probe::{self, Capability, State};
+use rustix::fs::Uid;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+fn by_name(found: Vec<Capability>) -> BTreeMap<String, Capability> {
+    found.into_iter().map(|one| (one.mechanism.to_string(), one)).collect()
+}
+
+/// Runs the probe on a thread to which something was done first: filters and users belong to a
+/// thread, and end with it.
+fn probe_after(change: impl FnOnce() + Send + 'static) -> BTreeMap<String, Capability> {
+    let probing = move || {
+        change();
+        by_name(probe::all())
+    };
+    thread::spawn(probing).join().expect("the probe does not panic")
+}
+
+#[test]
+fn every_answer_is_complete() {
+    let found = probe::all();
+    let names: HashSet<_> = found.iter().map(|one| one.mechanism.clone()).collect();
+    assert_eq!(names.len(), found.len(), "a mechanism is listed twice");
+    for one in &found {
+        match one.state {
+            State::Yes => {}
+            State::No => assert!(one.reason.is_some() && one.remedy.is_some(), "{one:?}"),
+            State::Unknown => assert!(one.reason.is_some(), "{one:?}"),
+        }
+        for text in [&one.reason, &one.remedy].into_iter().flatten() {
+            assert!(!text.contains('\n') && !text.is_empty(), "{one:?}");
+        }
+    }
+    assert!(probe::interfaces().contains(&"lo".to_owned()));
+    assert!(probe::interface("no-such-device").is_empty());
+}
+
+#[test]
+fn the_probe_leaves_nothing_behind() {
+    let look = || {
+        let mut links = probe::interfaces();
+        links.sort();
+        links
+    };
+    let before = look();
+    let first = by_name(probe::general());
+    let second = by_name(probe::general());
+    assert_eq!(look(), before);
+    for (name, one) in &first {
+        assert_eq!(one.state, second[name].state, "{name} changed by being asked");
+    }
+}
+
+/// The kernel's symbol table knows which code is in it, whatever the probe believes.
+#[test]
+fn answers_agree_with_the_symbol_table() {
+    let found = by_name(probe::all());
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let symbols: HashSet<_> =
+        symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    if !symbols.contains("schedule") {
+        println!("HANDOFF-SKIP answers_agree_with_the_symbol_table: no readable /proc/kallsyms");
+        return;
+    }
+    for (mechanism, symbol) in [
+        ("SEND_ZC", "io_send_zc"),
+        ("SENDMSG_ZC", "io_sendmsg_zc"),
+        ("splice on the ring", "io_splice"),
+        ("PF_RDS", "rds_create"),
+        ("ublk", "ublk_ctrl_uring_cmd"),
+        ("dummy device", "dummy_setup"),
+        ("ifb device", "ifb_setup"),
+        ("veth device", "veth_setup"),
+    ] {
+        let one = &found[mechanism];
+        if symbols.contains(symbol) {
+            // Present, but this user may not have it: then the reason says so.
+            let granted = one.state == State::Yes || needs_privilege(one);
+            assert!(granted, "{symbol} is in the kernel, yet: {one:?}");
+        } else {
+            assert_ne!(one.state, State::Yes, "{symbol} is not in the kernel, yet: {one:?}");
+        }
+    }
+}
+
+fn needs_privilege(one: &Capability) -> bool {
+    let remedy = one.remedy.as_deref().unwrap_or_default();
+    ["run as root", "seccomp", "io_uring_disabled", "ulimit"].iter().any(|way| remedy.contains(way))
+}
+
+fn refuse_io_uring(errno: i32) {
+    let rules = [libc::SYS_io_uring_setup].map(|call| (call, vec![])).into();
+    let architecture = std::env::consts::ARCH.try_into().expect("a known architecture");
+    let filter: BpfProgram = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno as u32),
+        architecture,
+    )
+    .expect("a valid filter")
+    .try_into()
+    .expect("compiles");
+    seccompiler::apply_filter(&filter).expect("everybody may filter himself");
+}
+
+#[test]
+fn a_seccomp_filter_is_named() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let found = probe_after(move || refuse_io_uring(errno));
+        for mechanism in ["io_uring", "SEND_ZC", "multishot receive"] {
+            let one = &found[mechanism];
+            assert_eq!(one.state, State::No, "{one:?}");
+            assert!(one.reason.as_deref().expect("a reason").contains("seccomp"), "{one:?}");
+            assert!(one.remedy.as_deref().expect("a remedy").contains("seccomp"), "{one:?}");
+        }
+        // What needs no ring is not affected.
+        assert_ne!(found["MSG_ZEROCOPY TCP"].state, State::No);
+    }
+}
+
+#[test]
+fn an_unprivileged_user_gets_answers() {
+    let nobody = Uid::from_raw(65534);
+    if !rustix::process::geteuid().is_root() {
+        println!("HANDOFF-SKIP an_unprivileged_user_gets_answers: only root can become nobody");
+        return;
+    }
+    let found = probe_after(move || {
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may change user");
+    });
+    for mechanism in ["network namespace", "veth device", "copy meter"] {
+        let one = &found[mechanism];
+        assert_eq!(one.state, State::No, "{one:?}");
+        assert!(one.remedy.as_deref().expect("a remedy").contains("root"), "{one:?}");
+    }
+    assert!(!found["locked memory"].reason.as_deref().expect("a detail").contains("CAP_IPC_LOCK"));
+}
