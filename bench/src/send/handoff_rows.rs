@@ -163,7 +163,7 @@ impl UringZc {
             match on_loan.try_take() {
                 Ok(back) => {
                     self.free.push(back.buffer);
-                    self.returned += back.tally;
+                    self.returned += back.receipt.tally;
                 }
                 Err(on_loan) => {
                     self.on_loan.push_front(on_loan);
@@ -173,7 +173,7 @@ impl UringZc {
         }
         while let Some(group) = self.groups.pop_front() {
             match group.try_take(&mut self.free) {
-                Ok(tally) => self.returned += tally,
+                Ok(receipt) => self.returned += receipt.tally,
                 Err(group) => {
                     self.groups.push_front(group);
                     break;

@@ -46,7 +46,7 @@ pub struct Driver {
 pub enum Wait {
     /// Nothing: it submits, and takes what is there.
     No,
-    /// Something to happen, if anything is under way.
+    /// Something to happen, if the kernel has anything of ours.
     Event,
     /// The same, for at most so long.
     AtMost(Duration),
@@ -290,7 +290,9 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
-        let idle = self.in_flight() == 0;
+        self.inner.start_marked();
+        // With nothing to come, a wait would have no end.
+        let idle = !self.inner.inflight.borrow().kernel_holds_any();
         self.inner.turn(match wait {
             Wait::Event if !idle => Until::One,
             Wait::AtMost(time) if !idle => Until::OneOr(time),
@@ -405,7 +407,9 @@ impl Inner {
     pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
         let start = thread_time();
         act();
-        self.turn(Until::Now).ok()?;
+        if !self.is_quiet() {
+            self.turn(Until::Now).ok()?;
+        }
         Some(thread_time().saturating_sub(start))
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     loop {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {
-                op.tally.copied += taken as u64;
+                op.account(taken as u64, Some(true));
                 if took(op, taken) {
                     return Attempt::Settled;
                 }

@@ -17,7 +17,7 @@ use crate::driver::Inner;
 use crate::error::{Error, Result};
 use crate::inflight::{Key, STAGE_ATTEMPTS};
 use crate::lease::Loan;
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::sink::group::GroupKey;
 use crate::socket::SocketShared;
 
@@ -43,7 +43,7 @@ pub(crate) struct SendOp {
     pub(crate) awaiting: u32,
     /// Bytes of each zero-copy attempt.
     attempts: SmallVec<[u32; 2]>,
-    pub(crate) tally: Tally,
+    pub(crate) receipt: Receipt,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
     /// The driver's turn in which the request was submitted.
@@ -77,7 +77,7 @@ impl SendOp {
             in_kernel: 0,
             awaiting: 0,
             attempts: SmallVec::new(),
-            tally: Tally::default(),
+            receipt: Receipt::default(),
             result: None,
             cancelled: false,
             turn: 0,
@@ -103,6 +103,11 @@ impl SendOp {
 
     pub(crate) fn is_returned(&self) -> bool {
         self.result.is_some() && !self.kernel_holds()
+    }
+
+    /// What became of the send so far.
+    fn receipt(&self) -> Receipt {
+        Receipt { engine: Some(self.engine), ..self.receipt }
     }
 
     /// Whether someone is to be told of the stage that the send has reached.
@@ -139,6 +144,12 @@ impl SendOp {
         self.awaiting += 1;
     }
 
+    /// Bytes are back, or were never lent: takes down what became of them.
+    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
+        self.receipt.tally.count(bytes, copied);
+        self.socket.count(|stats| stats.returned.count(bytes, copied));
+    }
+
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
         let bytes = self.attempts.get(usize::from(stage)).copied().unwrap_or(0);
@@ -147,8 +158,9 @@ impl SendOp {
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.tally.count(bytes, copied);
+        self.account(bytes, copied);
         self.awaiting -= 1;
+        self.receipt.notifications += 1;
         self.socket.count(|stats| stats.notifications += 1);
         // A send of no bytes says nothing about the route.
         if bytes > 0 {
@@ -231,10 +243,9 @@ fn settle_up(inner: &Inner, key: Key) {
     if !op.loan_held
         && let Some(loan) = op.loan.take()
     {
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
+        let receipt = op.receipt();
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, tally),
+            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, receipt),
             None => dropped = Some(loan),
         }
     }
@@ -248,17 +259,15 @@ fn settle_up(inner: &Inner, key: Key) {
 }
 
 /// Hands the buffer of a returned send to its holder.
-pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Tally)> {
+pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Receipt)> {
     let back = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.send(key);
         if !op.is_returned() {
             return None;
         }
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
         op.loan_held = false;
-        (op.loan.take().expect("a loan is taken back once"), tally)
+        (op.loan.take().expect("a loan is taken back once"), op.receipt())
     };
     advance(inner, key);
     Some(back)

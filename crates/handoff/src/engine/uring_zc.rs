@@ -182,13 +182,13 @@ pub(crate) fn completed(
     let taken = result.max(0) as usize;
     op.done += taken;
     if stage == STAGE_HEADER {
-        op.tally.copied += taken as u64;
+        op.account(taken as u64, Some(true));
     } else {
         if cqueue::more(flags) {
             op.attempted(taken);
         } else {
             // Without a notification to come, nothing was lent: the bytes were copied.
-            op.tally.copied += taken as u64;
+            op.account(taken as u64, Some(true));
         }
         op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
     }

@@ -54,6 +54,7 @@ impl Ring {
         let mut io = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .setup_submit_all()
             .setup_clamp()
             .setup_cqsize(entries.saturating_mul(4))
@@ -117,6 +118,9 @@ impl Ring {
     /// Submits what is queued, runs the kernel's deferred work, and waits as told.
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let submit = self.unsubmitted() as u32;
+        if submit == 0 && until == Until::Now && !self.has_work() {
+            return Ok(());
+        }
         let want = u32::from(until != Until::Now);
         let submitter = self.io.submitter();
         // Deferred work runs only with GETEVENTS, which also brings completions over that did not
@@ -154,6 +158,12 @@ impl Ring {
     /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
     pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a mut [cqueue::Entry] {
         self.io.completion().fill(batch)
+    }
+
+    /// Whether the kernel has deferred work for this thread, or completions to bring over.
+    fn has_work(&mut self) -> bool {
+        let queue = self.io.submission();
+        queue.taskrun() || queue.cq_overflow()
     }
 
     /// Whether the kernel keeps completions that did not fit into the queue.

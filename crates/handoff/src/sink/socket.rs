@@ -19,7 +19,7 @@ use crate::engine::{auto, order};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lend, Refused, Returned};
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::socket::Socket;
 
 /// The most buffers in one send on a stream.
@@ -178,7 +178,7 @@ pub struct Finished<B> {
     /// The buffer.
     pub buffer: B,
     /// What became of the bytes.
-    pub tally: Tally,
+    pub receipt: Receipt,
 }
 
 impl<B: Lend> IntoFuture for Sending<B> {
@@ -210,11 +210,12 @@ impl<B: Lend> Future for Finishing<B> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let Poll::Ready(Returned { buffer, tally }) = Pin::new(&mut this.loan).poll(context) else {
+        let Poll::Ready(Returned { buffer, receipt }) = Pin::new(&mut this.loan).poll(context)
+        else {
             return Poll::Pending;
         };
         let sent = this.result.take().expect("the result came before the buffer");
-        Poll::Ready(Finished { sent, buffer, tally })
+        Poll::Ready(Finished { sent, buffer, receipt })
     }
 }
 
@@ -299,9 +300,9 @@ impl<B: Lend> OnLoan<B> {
     }
 
     fn take(&mut self) -> Option<Returned<B>> {
-        let (loan, tally) = sending::take_back(&self.driver, self.key?)?;
+        let (loan, receipt) = sending::take_back(&self.driver, self.key?)?;
         self.key = None;
-        Some(Returned { buffer: B::from_loan(loan), tally })
+        Some(Returned { buffer: B::from_loan(loan), receipt })
     }
 }
 
