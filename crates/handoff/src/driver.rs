@@ -428,13 +428,15 @@ impl Inner {
 
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
-        if let Some(waker) = self.attention.borrow_mut().take() {
+        let waker = self.attention.borrow_mut().take();
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     pub(crate) fn set_attention(&self, waker: &Waker) {
-        *self.attention.borrow_mut() = Some(waker.clone());
+        let before = self.attention.borrow_mut().replace(waker.clone());
+        drop(before);
     }
 
     /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.

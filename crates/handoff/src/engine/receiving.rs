@@ -62,8 +62,9 @@ impl ReceiveOp {
         Tally { copied: self.received, ..Tally::default() }
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     fn take_in(&mut self, span: Received) {
@@ -217,22 +218,21 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
+    let mut waker = None;
     if !op.ready.is_empty() || op.end.is_some() {
         inner.news.set(true);
-        if let Some(waker) = op.waker.take() {
-            waker.wake();
-        }
+        waker = op.waker.take();
     }
-    if op.held {
-        return;
-    }
-    let spans = std::mem::take(&mut op.ready);
-    let over = (!op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
+    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
     if over.is_some() {
         inner.unmark_receive(key);
         inflight.vacate(key);
     }
-    // What is dropped comes back to the driver and the pool.
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, over));
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

@@ -237,32 +237,35 @@ pub(crate) fn advance(inner: &Inner, key: Key) {
 fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if let Some(waker) = op.sent_waker.take() {
-        waker.wake();
-    }
-    if !op.is_returned() {
-        return;
-    }
-    if let Some(waker) = op.loan_waker.take() {
-        waker.wake();
-    }
+    let sent_waker = op.sent_waker.take();
+    let returned = op.is_returned();
+    let loan_waker = if returned { op.loan_waker.take() } else { None };
     let mut dropped = None;
-    if !op.loan_held
+    let mut group_waker = None;
+    if returned
+        && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
         let receipt = op.receipt();
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, receipt),
+            Some(group) => {
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
+            }
             None => dropped = Some(loan),
         }
     }
-    let socket = (!op.sent_held && op.loan.is_none()).then(|| Rc::clone(&op.socket));
-    if socket.is_some() {
+    let over = returned && !op.sent_held && op.loan.is_none();
+    let socket = over.then(|| Rc::clone(&op.socket));
+    if over {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
+    // may whoever is woken.
     drop(inflight);
     drop((dropped, socket));
+    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Hands the buffer of a returned send to its holder.

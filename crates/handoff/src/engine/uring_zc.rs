@@ -207,10 +207,10 @@ pub(crate) fn completed(
     // A datagram that is settled stands in nobody's way.
     let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
     drop(inflight);
-    if let Some(socket) = socket {
-        order::progressed(inner, &socket, key);
+    match socket {
+        Some(socket) => order::progressed(inner, &socket, key),
+        None => sending::advance(inner, key),
     }
-    sending::advance(inner, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
