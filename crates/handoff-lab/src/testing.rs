@@ -1,10 +1,9 @@
 //! Runs the workspace's test programs on the host and in guests, and counts what came of it.
 //!
 //! Contracts:
-//! - the name of a test's program (`native_…`) and the modules in its path say what it needs:
-//!   `native` (root, namespaces, a recent kernel), `guest` (the lab's kernel), `lab` (boots guests
-//!   itself), `soak` (hours), `fixture` (is the subject of another test, and run by it alone); a
-//!   test with none of them is hermetic;
+//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
+//!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
+//!   subject of another test, and run by it alone); a test with none of them is hermetic;
 //! - a test has one of three results; one that cannot run where it is says so with
 //!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
@@ -85,12 +84,7 @@ impl Stage {
     }
 
     fn selects(&self, program: &str, test: &str) -> bool {
-        let of_program = program.split_once('_').map(|(first, _)| first);
-        let needs: Vec<&str> = of_program
-            .into_iter()
-            .chain(test.split("::"))
-            .filter(|word| NEEDS.contains(word))
-            .collect();
+        let needs: Vec<&str> = test.split("::").filter(|module| NEEDS.contains(module)).collect();
         let granted = match needs.as_slice() {
             [] => self.needs.contains(HERMETIC),
             some => some.iter().all(|need| self.needs.contains(*need)),
@@ -264,16 +258,14 @@ mod tests {
         let host: Stage = "host:hermetic,native".parse().expect("a stage");
         assert!(host.selects("handoff", "send::tests::plain"));
         assert!(host.selects("handoff", "native::send"));
-        assert!(host.selects("native_send", "plain"));
-        assert!(!host.selects("guest_send", "plain"));
         assert!(!host.selects("handoff", "guest::send"));
-        assert!(!host.selects("native_send", "soak::send"));
+        assert!(!host.selects("handoff", "native::soak::send"));
         assert!(host.selects("handoff", "send::not_the_guest_module"), "a module is a whole word");
         let old: Stage = "bookworm:native:send".parse().expect("a stage");
-        assert!(old.selects("native_send", "plain"));
-        assert!(!old.selects("native_lab", "lab::send"));
-        assert!(!old.selects("native_other", "plain"));
-        assert!(!old.selects("handoff", "send::tests::plain"));
+        assert!(old.selects("send", "native::plain"));
+        assert!(!old.selects("handoff", "native::other"));
+        assert!(!old.selects("send", "native::lab::plain"));
+        assert!(!old.selects("send", "plain"));
     }
 
     #[test]

@@ -41,12 +41,17 @@ fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec
     guest.run_captured(&Job::new(["sh", "-c", script])).expect("runs")
 }
 
-/// `fixture::boots` as a process of its own, started by `wrapper`.
+/// `guest::fixture::boots` as a process of its own, started by `wrapper`.
 fn fixture(wrapper: &[&str], command: &str) -> Command {
     let mut words: Vec<std::ffi::OsString> = wrapper.iter().map(Into::into).collect();
     words.push(std::env::current_exe().expect("our path").into());
     let mut fixture = Command::new(&words[0]);
-    fixture.args(&words[1..]).args(["--exact", "--ignored", "--nocapture", "fixture::boots"]);
+    fixture.args(&words[1..]).args([
+        "--exact",
+        "--ignored",
+        "--nocapture",
+        "guest::fixture::boots",
+    ]);
     fixture.env("FIXTURE_COMMAND", command).stdin(Stdio::null());
     fixture
 }
@@ -69,14 +74,14 @@ fn each_ending_is_reported_rightly() {
     });
     let plan = Plan {
         programs: vec![Program {
-            name: "native_lab".to_owned(),
+            name: "boots".to_owned(),
             path: std::env::current_exe().expect("our path"),
             directory: "/".into(),
         }],
         companions: Vec::new(),
-        stages: vec!["7.2:native,fixture:endings".parse().expect("a stage")],
+        stages: vec!["7.2:guest,fixture:endings".parse().expect("a stage")],
         may_skip: MaySkip::parse(
-            "7.2 native_lab::fixture::endings::c_skips_as_declared on purpose",
+            "7.2 boots::guest::fixture::endings::c_skips_as_declared on purpose",
         )
         .expect("a rule"),
         timeout: Duration::from_secs(12),
@@ -182,7 +187,8 @@ fn counted_instructions_repeat() {
             puts: vec![Put { source: program, target: "/opt/program".into() }],
             ..Machine::default()
         });
-        let words = ["/opt/program", "--exact", "--ignored", "--nocapture", "fixture::counts"];
+        let words =
+            ["/opt/program", "--exact", "--ignored", "--nocapture", "guest::fixture::counts"];
         let (outcome, output, _) = guest.run_captured(&Job::new(words)).expect("runs");
         let output = String::from_utf8_lossy(&output).into_owned();
         assert!(outcome.success(), "{outcome:?} {output}");

@@ -1,4 +1,4 @@
-//! What the tests of [`crate::lab`] run in a guest or as a process of their own.
+//! What the tests of [`crate::native::lab`] run in a guest or as a process of their own.
 
 mod endings;
 
