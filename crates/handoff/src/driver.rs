@@ -44,7 +44,8 @@ pub struct Driver {
 /// What [`Driver::turn`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there.
+    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
+    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
     No,
     /// Something to happen, if the kernel has anything of ours.
     Event,
@@ -292,10 +293,11 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         self.inner.start_marked();
         // With nothing to come, a wait would have no end.
-        let idle = !self.inner.inflight.borrow().kernel_holds_any();
+        let busy = || self.inner.inflight.borrow().kernel_holds_any();
         self.inner.turn(match wait {
-            Wait::Event if !idle => Until::One,
-            Wait::AtMost(time) if !idle => Until::OneOr(time),
+            Wait::No => Until::Soon,
+            Wait::Event if busy() => Until::One,
+            Wait::AtMost(time) if busy() => Until::OneOr(time),
             _ => Until::Now,
         })
     }
@@ -526,7 +528,7 @@ impl Inner {
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
-                    Until::Now => Some(Duration::ZERO),
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
