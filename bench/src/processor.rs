@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn sharing_a_processor_is_waiting() {
         if !Path::new("/proc/thread-self/schedstat").exists() {
-            handoff_lab::skip_test!("this kernel does not tell how long threads wait");
+            handoff_lab::skip!("this kernel does not tell how long threads wait");
         }
         let _pinned = Pinned::to(None).unwrap();
         let spin = |time: Duration| {

@@ -21,7 +21,7 @@ ldconfig -r "$root"
 rm -rf "$root/usr/share/doc" "$root/usr/share/info" "$root/usr/share/lintian" \
     "$root/usr/share/locale" "$root/usr/share/man" "$root/usr/share/bug" \
     "$root/var/cache" "$root/var/lib/apt" "$root/var/lib/dpkg" "$root/boot"
-mkdir -p "$root/usr/lib/modules" "$root/opt/handoff/bin" "$root/opt/handoff/modules" \
+mkdir -p "$root/mnt" "$root/media" "$root/srv" "$root/home" "$root/usr/lib/modules" "$root/opt/handoff/bin" "$root/opt/handoff/modules" \
     "$root/var/cache"
 
 # Every guest writes to a throw-away copy, so a journal would only cost time; the inode tables are

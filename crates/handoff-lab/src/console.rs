@@ -3,7 +3,8 @@
 //! Contracts:
 //! - only what the kernel prints about itself is a [`Fault`]: warnings, oopses, sanitizer and
 //!   lock reports, stalls, hung tasks, panics; an ordinary error message is not;
-//! - the first report is kept with what follows it, and always the last lines, whatever they are.
+//! - the first report is kept with the two lines before it, where a warning's own words are, and
+//!   with what follows it; the last lines are kept always, whatever they are.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,6 +15,8 @@ use crate::wire::MARK;
 
 /// Lines that are kept from the first report on.
 const REPORT_LINES: usize = 80;
+/// Lines that are kept of what came before it.
+const LINES_BEFORE: usize = 2;
 /// Lines that are kept of the end.
 const LAST_LINES: usize = 30;
 
@@ -41,15 +44,10 @@ const BEGINNINGS: [&str; 17] = [
 /// A report of the kernel about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The report's lines, the first of which names what happened.
+    /// What happened: the report's first line without its time stamp.
+    pub headline: String,
+    /// The report as it stood on the console, with what came just before it.
     pub lines: Vec<String>,
-}
-
-impl Fault {
-    /// The line that names what happened, without its time stamp.
-    pub fn headline(&self) -> &str {
-        self.lines.first().map_or("", |line| message(line))
-    }
 }
 
 impl fmt::Display for Fault {
@@ -162,7 +160,10 @@ impl State {
             Some(fault) if fault.lines.len() < REPORT_LINES => fault.lines.push(line.to_owned()),
             Some(_) => {}
             None if begins_report(message(line)) => {
-                self.fault = Some(Fault { lines: vec![line.to_owned()] });
+                // This line is among the last ones already.
+                let first = self.last.len().saturating_sub(LINES_BEFORE + 1);
+                let lines = self.last.range(first..).cloned().collect();
+                self.fault = Some(Fault { headline: message(line).to_owned(), lines });
             }
             None => {}
         }
@@ -218,7 +219,7 @@ mod tests {
             "[  122.345678] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
         ] {
             let fault = fault_of(&format!("[    1.0] before\n{line}\nafter\n"));
-            assert_eq!(fault.expect(line).lines, [line, "after"]);
+            assert_eq!(fault.expect(line).lines, ["[    1.0] before", line, "after"]);
         }
     }
 
@@ -251,6 +252,6 @@ mod tests {
         assert!(!console.panicked());
         console.feed(b"[ 1.1] Kernel panic - not syncing: y\n");
         assert!(console.panicked());
-        assert_eq!(console.take_fault().expect("a report").headline(), "WARNING: x");
+        assert_eq!(console.take_fault().expect("a report").headline, "WARNING: x");
     }
 }

@@ -33,6 +33,8 @@ mod userland;
 mod wire;
 
 pub mod command;
+#[cfg(target_arch = "x86_64")]
+pub mod instructions;
 pub mod module;
 pub mod skip;
 pub mod testing;

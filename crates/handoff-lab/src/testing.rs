@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `guest` (the lab's kernel), `soak` (hours); a test with none of them is hermetic;
+//!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
+//!   subject of another test, and run by it alone); a test with none of them is hermetic;
 //! - a test has one of three results; one that cannot run where it is says so with
 //!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
@@ -30,7 +31,7 @@ mod on_host;
 pub use may_skip::MaySkip;
 
 /// What a test may need, by the names of its modules.
-const NEEDS: [&str; 3] = ["native", "guest", "soak"];
+const NEEDS: [&str; 5] = ["native", "guest", "lab", "soak", "fixture"];
 /// How a stage names the tests that need nothing.
 const HERMETIC: &str = "hermetic";
 
@@ -50,7 +51,7 @@ pub struct Program {
 pub struct Stage {
     /// The kernel of the guest; `None` is the host.
     pub kernel: Option<KernelChoice>,
-    /// What the tests may need: of `hermetic`, `native`, `guest`, `soak`.
+    /// What the tests may need: of `hermetic`, `native`, `guest`, `lab`, `soak`, `fixture`.
     pub needs: BTreeSet<String>,
     /// Only tests whose name contains this.
     pub filter: String,

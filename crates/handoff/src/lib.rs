@@ -52,7 +52,7 @@ pub use engine::auto::Choice;
 pub use engine::layout::MAX_HEADER;
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::{File, Transfer, Transferred};
+pub use file::{File, Readable, Transfer, Transferred};
 pub use lease::{Lend, LendMut, Refused, Returned};
 pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;

@@ -158,7 +158,7 @@ fn explain(what: &str, lines: &[String]) {
 }
 
 fn report(fault: &Fault) {
-    eprintln!("handoff lab: the kernel reported: {}", fault.headline());
+    eprintln!("handoff lab: the kernel reported: {}", fault.headline);
     for line in &fault.lines {
         eprintln!("  {line}");
     }

@@ -15,11 +15,11 @@ use crate::tool::StopFlag;
 
 const AFTER_HELP: &str = "\
 A stage is WHERE:NEEDS[:FILTER]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
-native, guest and soak, which are the modules that a test's path names (none: hermetic); FILTER
-is a part of the test's name.
+native, guest, lab and soak, which are the modules that a test's path names (none: hermetic);
+FILTER is a part of the test's name.
 
 Examples:
-  cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native \\
+  cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\
       --stage 7.2:native,guest --stage bookworm:native:send --may-skip lab/may-skip.txt
   handoff lab test --stage 7.2:guest target/debug/deps/guest-0123456789abcdef
 

@@ -82,7 +82,7 @@ fn run_test(
         Some(fault) => {
             // Whatever the test says: the kernel says otherwise. A kernel that has stumbled once
             // is not trusted with the next test.
-            let reason = format!("the kernel reported: {}\n{fault}", fault.headline());
+            let reason = format!("the kernel reported: {}\n{fault}", fault.headline);
             return Ok((Verdict::Failed { reason }, false));
         }
         None => libtest::verdicts(&[test], &printed, &ended).remove(0),

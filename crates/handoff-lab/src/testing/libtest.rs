@@ -90,7 +90,9 @@ fn outputs(printed: &str) -> BTreeMap<&str, String> {
 }
 
 fn skip_reason(output: &str) -> Option<String> {
-    output.lines().find_map(|line| line.strip_prefix(MARK)).map(|reason| reason.trim().to_owned())
+    let said = output.lines().find_map(|line| line.strip_prefix(MARK))?;
+    // The name in front is for runners that do not know whose output this is.
+    Some(said.split_once(": ").map_or(said, |(_, reason)| reason).trim().to_owned())
 }
 
 #[cfg(test)]
@@ -108,7 +110,7 @@ successes:
 
 ---- a::elsewhere stdout ----
 something
-handoff-skip: no such device
+HANDOFF-SKIP program::a::elsewhere: no such device: none
 
 
 successes:
@@ -134,7 +136,7 @@ test result: FAILED. 3 passed; 1 failed; 0 ignored
         assert!(
             matches!(&verdicts[1], Verdict::Failed { reason } if reason.ends_with("not right"))
         );
-        assert_eq!(verdicts[2], Verdict::Skipped { reason: "no such device".to_owned() });
+        assert_eq!(verdicts[2], Verdict::Skipped { reason: "no such device: none".to_owned() });
         assert_eq!(verdicts[3], Verdict::Passed);
         assert!(matches!(&verdicts[4], Verdict::Failed { reason } if reason.contains("signal 11")));
     }

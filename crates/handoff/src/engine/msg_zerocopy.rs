@@ -145,6 +145,13 @@ fn watch(inner: &Inner, socket: &Rc<SocketShared>, later: bool) {
     }
 }
 
+/// Takes a send off those that wait for another's return; says whether it was one.
+pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
+    let starved = &mut socket.outstanding.borrow_mut().starved;
+    let place = starved.iter().position(|waiting| *waiting == key);
+    place.map(|place| starved.swap_remove(place)).is_some()
+}
+
 /// The error queue has something, or the socket is in a state that looks like it.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     let socket = Rc::clone(&inner.inflight.borrow_mut().send(key).socket);

@@ -62,8 +62,9 @@ impl ReceiveOp {
         Tally { copied: self.received, ..Tally::default() }
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     fn take_in(&mut self, span: Received) {
@@ -204,9 +205,12 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     };
     // Chunks go back to the pool, which looks at the driver.
     drop(spans);
+    if armed && matches!(inner.backend, Backend::Readiness(_)) {
+        // The end of the wait is told at once, and is the end of the record.
+        return inner.cancel(Token { key, stage: STAGE_READY });
+    }
     if armed {
-        let stage = if matches!(inner.backend, Backend::Ring(_)) { 0 } else { STAGE_READY };
-        inner.cancel(Token { key, stage });
+        inner.cancel(Token { key, stage: 0 });
     }
     advance(inner, key);
 }
@@ -214,19 +218,21 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if let Some(waker) = op.waker.take_if(|_| !op.ready.is_empty() || op.end.is_some()) {
-        waker.wake();
+    let mut waker = None;
+    if !op.ready.is_empty() || op.end.is_some() {
+        inner.news.set(true);
+        waker = op.waker.take();
     }
-    if op.held {
-        return;
-    }
-    let spans = std::mem::take(&mut op.ready);
-    let over = (!op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
+    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
     if over.is_some() {
         inner.unmark_receive(key);
         inflight.vacate(key);
     }
-    // What is dropped comes back to the driver and the pool.
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, over));
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

@@ -41,8 +41,8 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
-    /// Bytes of each zero-copy attempt.
-    attempts: SmallVec<[u32; 2]>,
+    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
+    attempts: SmallVec<[Option<u32>; 2]>,
     pub(crate) receipt: Receipt,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
@@ -138,10 +138,11 @@ impl SendOp {
         (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
     }
 
-    /// The kernel took `bytes` in an attempt whose return signal is to come.
-    pub(crate) fn attempted(&mut self, bytes: usize) {
-        self.attempts.push(bytes as u32);
-        self.awaiting += 1;
+    /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
+    /// `None`. It has its stage to itself either way: a signal may come that was not announced.
+    pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
+        self.attempts.push(bytes.map(|bytes| bytes as u32));
+        self.awaiting += u32::from(bytes.is_some());
     }
 
     /// Bytes are back, or were never lent: takes down what became of them.
@@ -152,8 +153,9 @@ impl SendOp {
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        let bytes = self.attempts.get(usize::from(stage)).copied().unwrap_or(0);
-        self.bytes_returned(u64::from(bytes), copied);
+        if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
+            self.bytes_returned(u64::from(bytes), copied);
+        }
     }
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
@@ -219,7 +221,14 @@ impl SendOp {
 /// Called after each change; most changes need nothing more.
 #[inline]
 pub(crate) fn advance(inner: &Inner, key: Key) {
-    let due = inner.inflight.borrow_mut().send(key).is_due();
+    let due = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.send(key);
+        if op.result.is_some() {
+            inner.news.set(true);
+        }
+        op.is_due()
+    };
     if due {
         settle_up(inner, key);
     }
@@ -228,34 +237,35 @@ pub(crate) fn advance(inner: &Inner, key: Key) {
 fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if op.result.is_some()
-        && let Some(waker) = op.sent_waker.take()
-    {
-        waker.wake();
-    }
-    if !op.is_returned() {
-        return;
-    }
-    if let Some(waker) = op.loan_waker.take() {
-        waker.wake();
-    }
+    let sent_waker = op.sent_waker.take();
+    let returned = op.is_returned();
+    let loan_waker = if returned { op.loan_waker.take() } else { None };
     let mut dropped = None;
-    if !op.loan_held
+    let mut group_waker = None;
+    if returned
+        && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
         let receipt = op.receipt();
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, receipt),
+            Some(group) => {
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
+            }
             None => dropped = Some(loan),
         }
     }
-    let socket = (!op.sent_held && op.loan.is_none()).then(|| Rc::clone(&op.socket));
-    if socket.is_some() {
+    let over = returned && !op.sent_held && op.loan.is_none();
+    let socket = over.then(|| Rc::clone(&op.socket));
+    if over {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
+    // may whoever is woken.
     drop(inflight);
     drop((dropped, socket));
+    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Hands the buffer of a returned send to its holder.

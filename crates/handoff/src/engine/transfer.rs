@@ -3,6 +3,8 @@
 //! Contracts:
 //! - a write goes on with the rest until all is written; a read at an offset goes on until the
 //!   buffer is full or the file ends; a read without an offset gives what there is;
+//! - a pipe that has nothing, or no room, is waited for, and never blocks the thread: without a ring
+//!   it is asked first, with one only when its descriptor is non-blocking;
 //! - the record owns the buffer until the last completion, also when nobody waits for it any more.
 
 use std::io;
@@ -14,22 +16,29 @@ use io_uring::{opcode, squeue};
 use crate::driver::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
-use crate::inflight::{Key, Token};
+use crate::inflight::{Key, STAGE_READY, Token};
 use crate::lease::Loan;
 use crate::ring::Ring;
 
 /// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
 const MAX_REQUEST: usize = 1 << 30;
 
+/// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
+const PIPE_ROOM: usize = 4096;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
+    /// Nothing is moved: it is over when there is something to read.
+    AwaitRead,
 }
 
 /// A read or write from its start to its end.
 pub(crate) struct TransferOp {
     file: Rc<Endpoint>,
+    /// Whether the file is of a kind that can be waited for: a pipe, a terminal, a socket.
+    pollable: bool,
     direction: Direction,
     /// Where in the file; `None` for pipes and the like.
     offset: Option<u64>,
@@ -45,6 +54,7 @@ pub(crate) struct TransferOp {
 impl TransferOp {
     pub(crate) fn new(
         file: Rc<Endpoint>,
+        pollable: bool,
         direction: Direction,
         offset: Option<u64>,
         loan: Loan,
@@ -52,6 +62,7 @@ impl TransferOp {
         let total = loan.len();
         Self {
             file,
+            pollable,
             direction,
             offset,
             loan: Some(loan),
@@ -68,8 +79,14 @@ impl TransferOp {
         self.in_kernel
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// The wait for the file ends with the driver that has no ring.
+    pub(crate) fn end_wait(&mut self) {
+        self.in_kernel = false;
+    }
+
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     /// The next range in memory, its slot with `ring`, and where it goes in the file.
@@ -101,6 +118,7 @@ impl TransferOp {
             (Direction::Write, Some(slot)) =>
                 opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
             (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
+            (Direction::AwaitRead, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         })
     }
 
@@ -117,7 +135,11 @@ impl TransferOp {
                 (Direction::Write, Some(offset)) => {
                     libc::pwrite(fd, start.cast(), len, offset as libc::off_t)
                 }
+                (Direction::Write, None) if self.pollable => {
+                    libc::write(fd, start.cast(), len.min(PIPE_ROOM))
+                }
                 (Direction::Write, None) => libc::write(fd, start.cast(), len),
+                (Direction::AwaitRead, _) => 0,
             }
         };
         if result < 0 {
@@ -135,9 +157,14 @@ impl TransferOp {
                 self.result = Some(Err(Error::Canceled { done: self.done }))
             }
             _ if result < 0 => {
-                let action = if self.direction == Direction::Read { "reading" } else { "writing" };
+                let action = match self.direction {
+                    Direction::Read => "reading",
+                    Direction::Write => "writing",
+                    Direction::AwaitRead => "waiting for a file",
+                };
                 self.result = Some(Err(Error::errno(action, -result)));
             }
+            _ if self.direction == Direction::AwaitRead => self.result = Some(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {
                 self.result = Some(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
             }
@@ -174,21 +201,52 @@ pub(crate) fn start(inner: &Inner, key: Key) {
                     Err(error) => op.result = Some(Err(Error::io("submitting a transfer", error))),
                 }
             }
+            Backend::Readiness(_) if op.pollable => {
+                drop(inflight);
+                return wait_for_file(inner, key);
+            }
             Backend::Readiness(_) => while op.took(op.call()) {},
         }
     }
     advance(inner, key);
 }
 
-/// A completion of the request under way.
-pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
+fn wait_for_file(inner: &Inner, key: Key) {
+    let (file, events) = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.in_kernel = true;
+        let events = if op.direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN };
+        (Rc::clone(&op.file), events)
+    };
+    inner.await_readiness(&file, events, Token { key, stage: STAGE_READY });
+}
+
+/// The file that was waited for can be used, or failed: either way the next request tells.
+pub(crate) fn ready(inner: &Inner, key: Key) {
     let again = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
-        op.took(result) && op.held
+        let by_call = matches!(inner.backend, Backend::Readiness(_));
+        op.held && (!by_call || op.took(op.call()))
     };
     if again { start(inner, key) } else { advance(inner, key) }
+}
+
+/// A completion of the request under way.
+pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
+    let (again, wait) = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.transfer(key);
+        op.in_kernel = false;
+        (op.took(result) && op.held, op.pollable && -result == libc::EAGAIN)
+    };
+    match (again, wait) {
+        (true, true) => wait_for_file(inner, key),
+        (true, false) => start(inner, key),
+        (false, _) => advance(inner, key),
+    }
 }
 
 /// Hands buffer and result to the holder, once the operation is over.
@@ -206,31 +264,38 @@ pub(crate) fn take(inner: &Inner, key: Key) -> Option<(Loan, Result<usize>)> {
 
 /// The holder goes. A write goes on with the request under way; a read is not wanted any more.
 pub(crate) fn let_go(inner: &Inner, key: Key) {
-    let cancel = {
+    let (under_way, writes) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.held = false;
-        op.in_kernel && op.direction == Direction::Read
+        (op.in_kernel, op.direction == Direction::Write)
     };
-    if cancel {
+    if !under_way {
+        return advance(inner, key);
+    }
+    // Without a ring the operation may be over, and its record gone, when this returns.
+    if matches!(inner.backend, Backend::Ring(_)) && !writes {
         inner.cancel(Token { key, stage: 0 });
     }
-    advance(inner, key);
+    inner.cancel(Token { key, stage: STAGE_READY });
 }
 
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.transfer(key);
-    if op.result.is_some()
-        && let Some(waker) = op.waker.take()
-    {
-        waker.wake();
+    let mut waker = None;
+    if op.result.is_some() {
+        inner.news.set(true);
+        waker = op.waker.take();
     }
     let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
     if over.is_some() {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver.
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

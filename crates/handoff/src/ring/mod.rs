@@ -101,6 +101,11 @@ impl Ring {
         self.io.as_raw_fd()
     }
 
+    /// The most requests that one submission takes.
+    pub(crate) fn entries(&self) -> usize {
+        self.io.params().sq_entries() as usize
+    }
+
     /// Entries pushed and not submitted.
     pub(crate) fn unsubmitted(&mut self) -> usize {
         self.io.submission().len()

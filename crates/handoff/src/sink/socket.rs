@@ -83,9 +83,13 @@ impl<'a, B: Lend> Message<'a, B> {
     ///
     /// # Errors
     ///
-    /// As [`Socket::send`].
+    /// As [`Socket::send`], and when the group belongs to another driver than the socket.
     pub fn send_in(self, group: &mut Group<B>) -> Result<Sent, Refused<B>> {
         let driver = Rc::clone(&self.socket.driver);
+        if !group.is_of(&driver) {
+            let error = Error::Invalid("the group belongs to another driver than the socket");
+            return Err(Refused { buffer: self.buffer, error });
+        }
         let group = group.key();
         let key = self.accept(|op| {
             op.group = Some(group);
@@ -261,7 +265,9 @@ impl Future for Sent {
             return Poll::Ready(result);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).sent_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).sent_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }
@@ -315,7 +321,9 @@ impl<B: Lend> Future for OnLoan<B> {
             return Poll::Ready(returned);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).loan_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).loan_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }

@@ -122,6 +122,11 @@ impl std::fmt::Debug for Pool {
 }
 
 impl PoolShared {
+    /// A ring names pools by number, so one of another driver would be mistaken for its own.
+    pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
+        std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
+    }
+
     /// The group that requests name, with a ring.
     pub(crate) fn group(&self) -> Option<u16> {
         match &self.supply {
