@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub mod completions;
+pub mod cp;
 pub mod doctor;
 pub mod failure;
 pub mod man;
@@ -69,6 +70,8 @@ pub struct Cli {
 pub enum Command {
     /// Tell what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
+    /// Copy a file or pipe to another, here or on another machine
+    Cp(cp::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print a man page
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
 pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Doctor(args) => doctor::run(args, context),
+        Command::Cp(args) => cp::run(args, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Man(args) => man::run(args, context),
     }
