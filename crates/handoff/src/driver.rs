@@ -45,7 +45,8 @@ pub struct Driver {
 /// What [`Driver::turn`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there.
+    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
+    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
     No,
     /// Something to happen, if the kernel has anything of ours and nothing has happened since the
     /// last turn: a send may be over as soon as it is accepted.
@@ -284,10 +285,11 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         // What is started may be over at once; and with nothing to come, a wait would have no end.
         self.inner.start_marked();
-        let waits = !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
+        let waits = || !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
         let events = self.inner.turn(match wait {
-            Wait::Event if waits => Until::One,
-            Wait::AtMost(time) if waits => Until::OneOr(time),
+            Wait::No => Until::Soon,
+            Wait::Event if waits() => Until::One,
+            Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
         })?;
         self.inner.news.set(false);
@@ -522,7 +524,7 @@ impl Inner {
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
-                    Until::Now => Some(Duration::ZERO),
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
