@@ -43,7 +43,7 @@ pub mod topology;
 pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;
 pub use error::{Error, Result};
-pub use guest::{Ending, Guest, Input, Job, Outcome, Stream};
+pub use guest::{Ending, Guest, Input, Job, Outcome, Stream, prepare};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
 pub use tool::StopFlag;
