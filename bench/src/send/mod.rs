@@ -12,6 +12,7 @@ mod payload;
 mod rows;
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs,
     path::PathBuf,
