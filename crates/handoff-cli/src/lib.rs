@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 pub mod completions;
+pub mod cp;
 pub mod doctor;
 pub mod failure;
 mod lab;
@@ -74,6 +75,8 @@ pub struct Cli {
 pub enum Command {
     /// Tell what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
+    /// Copy a file or pipe to another, here or on another machine
+    Cp(cp::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
     /// Boot a stock Debian kernel in QEMU and run things on it
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
 pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Doctor(args) => doctor::run(args, context),
+        Command::Cp(args) => cp::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Completions(args) => completions::run(args, context),

@@ -543,6 +543,28 @@ impl Inner {
         }
     }
 
+    /// Ends the waits for sockets that are left when the driver goes. Nothing of a record is lent for
+    /// those.
+    fn end_waits(&self) -> Result<()> {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                let mut borrowed = ring.borrow_mut();
+                borrowed.cancel_all();
+                borrowed
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+                drop(borrowed);
+                self.take_completions(ring)?;
+                // Those that were told now wait to start again.
+                for (_, _, token) in self.later.take() {
+                    self.inflight.borrow_mut().send(token.key).in_kernel -= 1;
+                }
+            }
+            Backend::Readiness(_) => self.inflight.borrow_mut().end_waits(),
+        }
+        Ok(())
+    }
+
     fn start_marked(&self) {
         loop {
             let marks = std::mem::take(&mut *self.marks.borrow_mut());
@@ -668,19 +690,27 @@ impl Drop for Inner {
     /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
     /// moment to end, and what the kernel keeps beyond that stays its own.
     fn drop(&mut self) {
-        self.inflight.borrow_mut().give_up();
-        if let Backend::Ring(ring) = &self.backend {
-            ring.borrow_mut().cancel_all();
-            let deadline = Instant::now() + teardown::PATIENCE;
-            while self.inflight.borrow().kernel_holds_any() {
-                let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-                let entered = ring.borrow_mut().enter(Until::OneOr(time));
-                if entered.is_err() || self.take_completions(ring).is_err() {
-                    break;
+        let waiting = self.inflight.borrow_mut().give_up();
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Readiness(_) => {
+                for key in waiting {
+                    self.cancel(Token { key, stage: STAGE_READY });
                 }
             }
-        } else {
-            self.inflight.borrow_mut().end_waits();
+        }
+        let deadline = Instant::now() + teardown::PATIENCE;
+        while self.inflight.borrow().kernel_holds_any() {
+            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+            if self.turn(Until::OneOr(time)).is_err() {
+                break;
+            }
+        }
+        if let Err(error) = self.end_waits() {
+            tracing::warn!(%error, "ending the waits of a driver failed");
+        }
+        if let Backend::Ring(ring) = &self.backend {
+            ring.borrow_mut().uninstall_all();
         }
         for backing in self.registered.get_mut() {
             backing.set_registration(None);

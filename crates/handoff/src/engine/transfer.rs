@@ -84,6 +84,11 @@ impl TransferOp {
         self.in_kernel = false;
     }
 
+    /// The driver goes: the request under way is the last.
+    pub(crate) fn give_up(&mut self) {
+        self.held = false;
+    }
+
     /// Gives the waker of before, to be dropped where it may use the driver.
     pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
         self.waker.replace(waker)
