@@ -39,6 +39,19 @@ pub(crate) struct Program {
     pub(crate) output: Vec<String>,
 }
 
+impl Program {
+    /// One failure that is not that of a test.
+    pub(crate) fn failed(name: &str, problem: String, output: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            counts: Counts { failed: 1, ..Counts::default() },
+            failures: [problem].into(),
+            output,
+            ..Self::default()
+        }
+    }
+}
+
 /// Takes lines, gives programs.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {

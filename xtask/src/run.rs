@@ -24,9 +24,23 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Success,
-    Failure,
+    /// With its exit code, unless a signal ended it.
+    Failure(Option<i32>),
     TimedOut,
     Stopped,
+}
+
+impl End {
+    /// What was wrong, if anything.
+    pub(crate) fn problem(self) -> Option<String> {
+        Some(match self {
+            Self::Success => return None,
+            Self::Failure(Some(code)) => format!("ended with exit code {code}"),
+            Self::Failure(None) => "was killed".to_owned(),
+            Self::TimedOut => "had not ended at the time limit".to_owned(),
+            Self::Stopped => "stopped by a signal".to_owned(),
+        })
+    }
 }
 
 /// Set by SIGINT and SIGTERM.
@@ -46,7 +60,7 @@ pub(crate) fn lines(
     mut take: impl FnMut(&str),
 ) -> io::Result<End> {
     let (reader, writer) = io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
+    command.stdout(writer.try_clone()?).stderr(writer).process_group(0);
     let mut child = command.spawn()?;
     // The command holds the write end too: let go of it, or the end of the output never comes.
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -87,7 +101,7 @@ pub(crate) fn lines(
     Ok(match ending {
         Some((end, _)) => end,
         None if status.success() => End::Success,
-        None => End::Failure,
+        None => End::Failure(status.code()),
     })
 }
 
@@ -117,7 +131,10 @@ mod tests {
     #[test]
     fn both_streams_arrive_in_order() {
         let (end, seen) = shell("echo a; echo b >&2; echo c; exit 3", LONG, false);
-        assert_eq!((end, seen), (End::Failure, ["a", "b", "c"].map(str::to_owned).to_vec()));
+        assert_eq!(
+            (end, seen),
+            (End::Failure(Some(3)), ["a", "b", "c"].map(str::to_owned).to_vec())
+        );
         assert_eq!(shell("true", LONG, false).0, End::Success);
     }
 

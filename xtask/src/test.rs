@@ -1,28 +1,32 @@
 //! `cargo xtask test`: checks, then tests in tiers, counted.
 //!
 //! Contracts:
-//! - tiers run in order: checks (format and lints), hermetic (any Linux, no privileges), native
-//!   (programs named `native_*`, which want root and this machine's kernel), guest (programs named
-//!   `guest_*`, which want the lab's kernel), and with `--soak` those named `soak_*`;
+//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
+//!   `guest` (the lab's kernel), `soak` (hours); a test with none of them is hermetic and green on
+//!   any Linux, as any user;
+//! - tiers run in order: checks (format and lints), hermetic and native on this machine, guest in
+//!   the lab; soak only when asked for;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
 //!   also in the file `target/test-summary`; everything printed is in `target/test.log`;
 //! - the whole run ends at its time limit; what had not ended then has failed.
 
 use std::fs;
 use std::io::{self, Write};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use serde_json::Value;
-
 use crate::libtest::{Counts, Program, Reader};
 use crate::run::{self, End};
+use clap::ValueEnum;
+
+mod guest;
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
+/// All of the project, with what is optional in it.
+const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
 /// Cases of each property test in the long form; proptest's own default is 256.
 const SOAK_CASES: &str = "20000";
 
@@ -33,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
 
-    /// Run the long forms: programs named `soak_*` too, HANDOFF_SOAK=1, many property cases
+    /// Run the long forms: tests in modules named `soak` too, HANDOFF_SOAK=1, many property cases
     #[arg(long)]
     soak: bool,
 
@@ -62,16 +66,14 @@ impl Tier {
         }
     }
 
-    /// The tier that a test program of this name belongs to.
-    fn of(program: &str) -> Self {
-        if program.starts_with("native_") {
-            Self::Native
-        } else if program.starts_with("guest_") {
-            Self::Guest
-        } else if program.starts_with("soak_") {
-            Self::Soak
-        } else {
-            Self::Hermetic
+    /// The harness's arguments that select the tier's tests on this machine.
+    fn filter(self) -> &'static [&'static str] {
+        match self {
+            Self::Native => &["native::", "--skip=guest::", "--skip=soak::"],
+            Self::Soak => &["soak::", "--skip=guest::"],
+            Self::Checks | Self::Hermetic | Self::Guest => {
+                &["--skip=native::", "--skip=guest::", "--skip=soak::"]
+            }
         }
     }
 }
@@ -93,9 +95,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             break;
         }
         session.tier = *tier;
+        let before = session.counts;
         match tier {
             Tier::Checks => session.checks(),
-            _ => session.tests()?,
+            Tier::Guest => guest::tests(&mut session),
+            Tier::Hermetic | Tier::Native | Tier::Soak => session.tests(),
+        }
+        if session.counts == before {
+            println!("{:9} no tests", tier.name());
         }
     }
     session.summary()
@@ -135,15 +142,15 @@ impl Session {
 
     fn checks(&mut self) {
         self.check("format", "fmt", &["--all", "--check"]);
-        self.check(
-            "lints",
-            "clippy",
-            &["--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"],
-        );
+        const DENY: [&str; 3] = ["--", "--deny", "warnings"];
+        const ALL: [&str; 3] = ["--workspace", "--all-targets", "--quiet"];
+        self.check("lints", "clippy", &[&ALL[..], &DENY].concat());
+        let all_features = [&ALL[..], &["--all-features"], &DENY].concat();
+        self.check("lints of all features", "clippy", &all_features);
     }
 
     fn check(&mut self, name: &str, tool: &str, arguments: &[&str]) {
-        let installed = Command::new("cargo").args([tool, "--version"]).output();
+        let installed = cargo().args([tool, "--version"]).output();
         if !installed.is_ok_and(|output| output.status.success()) {
             let reason = format!("cargo {tool} is not installed: rustup component add");
             return self.count(Program {
@@ -153,60 +160,43 @@ impl Session {
                 ..Program::default()
             });
         }
-        let mut program = Program { name: name.to_owned(), ..Program::default() };
-        let mut command = Command::new("cargo");
+        let mut output = Vec::new();
+        let mut command = cargo();
         command.arg(tool).args(arguments);
-        match self.watch(&mut command, |line| program.output.push(line.to_owned())) {
-            None => program.counts.passed = 1,
-            Some(problem) => {
-                program.counts.failed = 1;
-                program.failures.insert(problem);
-            }
-        }
-        self.count(program);
+        let end = self.watch(&mut command, |line| output.push(line.to_owned()));
+        self.count(match end.problem() {
+            Some(problem) => Program::failed(name, problem, output),
+            None => Program {
+                name: name.to_owned(),
+                counts: Counts { passed: 1, ..Counts::default() },
+                ..Program::default()
+            },
+        });
     }
 
-    fn tests(&mut self) -> Result<(), String> {
-        let programs: Vec<_> =
-            test_programs()?.into_iter().filter(|name| Tier::of(name) == self.tier).collect();
-        let mut targets: Vec<&str> = programs.iter().flat_map(|name| ["--test", name]).collect();
-        if self.tier == Tier::Hermetic {
-            targets.extend(["--lib", "--bins"]);
-        }
-        if targets.is_empty() {
-            println!("{:9} no test programs", self.tier.name());
-            return Ok(());
-        }
-        let build = [&["test", "--workspace", "--no-run", "--quiet"], &targets[..]].concat();
+    fn tests(&mut self) {
+        const PROGRAMS: [&str; 3] = ["--lib", "--bins", "--tests"];
+        let build = [&["test", "--no-run", "--quiet"], &WHOLE[..], &PROGRAMS].concat();
         let mut output = Vec::new();
-        let mut command = Command::new("cargo");
-        command.args(build);
-        if let Some(problem) = self.watch(&mut command, |line| output.push(line.to_owned())) {
-            self.count(Program {
-                name: "build".to_owned(),
-                counts: Counts { failed: 1, ..Counts::default() },
-                failures: [problem].into(),
-                output,
-                ..Program::default()
-            });
-            return Ok(());
+        let end = self.watch(cargo().args(build), |line| output.push(line.to_owned()));
+        if let Some(problem) = end.problem() {
+            return self.count(Program::failed("build", problem, output));
         }
-        self.cargo_test(&targets);
+        self.cargo_test(&PROGRAMS);
         if self.tier == Tier::Hermetic {
             self.cargo_test(&["--doc"]);
         }
-        Ok(())
     }
 
     fn cargo_test(&mut self, targets: &[&str]) {
-        let mut command = Command::new("cargo");
-        command.args(["test", "--workspace", "--no-fail-fast", "--color=never"]).args(targets);
-        command.args(["--", "--show-output"]);
+        let mut command = cargo();
+        command.args(["test", "--no-fail-fast", "--color=never"]).args(WHOLE).args(targets);
+        command.args(["--", "--show-output"]).args(self.tier.filter());
         if self.soak {
             command.envs([("HANDOFF_SOAK", "1"), ("PROPTEST_CASES", SOAK_CASES)]);
         }
         let mut reader = Reader::default();
-        let problem = self.watch(&mut command, |line| reader.line(line));
+        let problem = self.watch(&mut command, |line| reader.line(line)).problem();
         let programs = reader.finish();
         let failed = programs.iter().any(|program| program.counts.failed > 0);
         for program in programs {
@@ -214,30 +204,23 @@ impl Session {
         }
         // A refusal of cargo itself, or a program that left with an error after its last test.
         if let Some(problem) = problem.filter(|_| !failed) {
-            self.count(Program {
-                name: format!("cargo test {}", targets.join(" ")),
-                counts: Counts { failed: 1, ..Counts::default() },
-                failures: [problem].into(),
-                ..Program::default()
-            });
+            let name = format!("cargo test {}", targets.join(" "));
+            self.count(Program::failed(&name, problem, Vec::new()));
         }
     }
 
-    /// Runs a command with its output in the log too; `Some` says what was wrong.
-    fn watch(&mut self, command: &mut Command, mut take: impl FnMut(&str)) -> Option<String> {
+    /// Runs a command with its output in the log too.
+    fn watch(&mut self, command: &mut Command, mut take: impl FnMut(&str)) -> End {
         let log = &mut self.log;
         let end = run::lines(command, self.deadline, &self.stop, |line| {
             // Losing the log must not lose the verdict.
             let _ = writeln!(log, "{line}");
             take(line);
         });
-        match end {
-            Ok(End::Success) => None,
-            Ok(End::Failure) => Some("ended with an error".to_owned()),
-            Ok(End::TimedOut) => Some("had not ended at the time limit".to_owned()),
-            Ok(End::Stopped) => Some("stopped by a signal".to_owned()),
-            Err(error) => Some(format!("could not be run: {error}")),
-        }
+        end.unwrap_or_else(|error| {
+            take(&format!("{}: {error}", command.get_program().display()));
+            End::Failure(None)
+        })
     }
 
     fn count(&mut self, program: Program) {
@@ -281,60 +264,9 @@ impl Session {
     }
 }
 
-/// The names of the workspace's test programs.
-fn test_programs() -> Result<Vec<String>, String> {
-    let output = Command::new("cargo")
-        .args(["metadata", "--no-deps", "--format-version=1"])
-        .output()
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    let metadata: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    Ok(integration_tests(&metadata))
-}
-
-fn integration_tests(metadata: &Value) -> Vec<String> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut names: Vec<String> = list(&metadata["packages"])
-        .iter()
-        .flat_map(|package| list(&package["targets"]))
-        .filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"))
-        .filter_map(|target| target["name"].as_str().map(str::to_owned))
-        .collect();
-    names.sort();
-    // `--test NAME` means every package's program of that name.
-    names.dedup();
-    names
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn names_decide_the_tier() {
-        assert_eq!(Tier::of("native_send"), Tier::Native);
-        assert_eq!(Tier::of("guest_ublk"), Tier::Guest);
-        assert_eq!(Tier::of("soak_send"), Tier::Soak);
-        assert_eq!(Tier::of("probe"), Tier::Hermetic);
-    }
-
-    #[test]
-    fn integration_tests_are_found() {
-        let target = |name: &str, kind: &str| json!({"name": name, "kind": [kind]});
-        let metadata = json!({"packages": [
-            {"targets": [target("handoff", "lib"), target("probe", "test")]},
-            {"targets": [target("native_send", "test"), target("probe", "test")]},
-        ]});
-        assert_eq!(integration_tests(&metadata), ["native_send", "probe"]);
-    }
-
-    #[test]
-    fn this_workspace_has_tests() {
-        assert!(test_programs().expect("cargo answers").contains(&"probe".to_owned()));
-    }
+/// Cargo, which is to ask nothing.
+fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    command.stdin(Stdio::null());
+    command
 }

@@ -24,6 +24,7 @@ use crate::executor::{self, Unpark};
 use crate::file::File;
 use crate::inflight::{DETACHED, Inflight, Key, Kind, STAGE_READY, STAGE_RETURN, Token, WAKE};
 use crate::lease::{Backing, Lend};
+use crate::probe;
 use crate::readiness::{Epoll, Ready};
 use crate::ring::{BATCH, Batch, Ring, Until, teardown};
 use crate::sink::group::{Group, Groups};
@@ -44,9 +45,11 @@ pub struct Driver {
 /// What [`Driver::turn`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there.
+    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
+    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
     No,
-    /// Something to happen, if anything is under way.
+    /// Something to happen, if the kernel has anything of ours and nothing has happened since the
+    /// last turn: a send may be over as soon as it is accepted.
     Event,
     /// The same, for at most so long.
     AtMost(Duration),
@@ -94,9 +97,10 @@ impl DriverBuilder {
         self
     }
 
-    /// Entries of the submission queue: the most requests per system call. Default 256.
+    /// Entries of the submission queue: the most requests per system call. Default 256, at least 2.
     pub fn entries(mut self, entries: u32) -> Self {
-        self.entries = entries;
+        // A header and its payload are submitted together.
+        self.entries = entries.max(2);
         self
     }
 
@@ -128,7 +132,7 @@ impl DriverBuilder {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
             _ => Ring::new(self.entries, self.registered_buffers, self.registered_files)
-                .map_err(|error| why_no_ring(&error)),
+                .map_err(|error| probe::why_no_ring(&error)),
         };
         let (backend, no_ring) = match ring {
             Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
@@ -150,26 +154,13 @@ impl DriverBuilder {
             later: RefCell::default(),
             registered: RefCell::default(),
             turns: Cell::new(0),
+            news: Cell::new(false),
             next_group: Cell::new(0),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
         };
         inner.watch_unpark()?;
         Ok(Driver { inner: Rc::new(inner) })
-    }
-}
-
-fn why_no_ring(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no io_uring, or one older than 6.1".to_owned(),
-        Some(libc::EINVAL) => {
-            "the kernel's io_uring is older than 6.1 (no deferred task running)".to_owned()
-        }
-        Some(libc::EPERM | libc::EACCES) => {
-            "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or by a seccomp filter"
-                .to_owned()
-        }
-        _ => format!("setting a ring up failed: {error}"),
     }
 }
 
@@ -197,6 +188,8 @@ pub(crate) struct Inner {
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     turns: Cell<u32>,
+    /// A handle has something new to take since the owner of the loop had a turn.
+    pub(crate) news: Cell<bool>,
     next_group: Cell<u16>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
@@ -290,12 +283,17 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
-        let idle = self.in_flight() == 0;
-        self.inner.turn(match wait {
-            Wait::Event if !idle => Until::One,
-            Wait::AtMost(time) if !idle => Until::OneOr(time),
+        // What is started may be over at once; and with nothing to come, a wait would have no end.
+        self.inner.start_marked();
+        let waits = || !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
+        let events = self.inner.turn(match wait {
+            Wait::No => Until::Soon,
+            Wait::Event if waits() => Until::One,
+            Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
-        })
+        })?;
+        self.inner.news.set(false);
+        Ok(events)
     }
 
     /// Operations under way, buffers on loan and unclaimed results included.
@@ -405,7 +403,9 @@ impl Inner {
     pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
         let start = thread_time();
         act();
-        self.turn(Until::Now).ok()?;
+        if !self.is_quiet() {
+            self.turn(Until::Now).ok()?;
+        }
         Some(thread_time().saturating_sub(start))
     }
 
@@ -430,13 +430,15 @@ impl Inner {
 
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
-        if let Some(waker) = self.attention.borrow_mut().take() {
+        let waker = self.attention.borrow_mut().take();
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     pub(crate) fn set_attention(&self, waker: &Waker) {
-        *self.attention.borrow_mut() = Some(waker.clone());
+        let before = self.attention.borrow_mut().replace(waker.clone());
+        drop(before);
     }
 
     /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
@@ -522,7 +524,7 @@ impl Inner {
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
-                    Until::Now => Some(Duration::ZERO),
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
@@ -539,6 +541,28 @@ impl Inner {
                 Ok(ready.len())
             }
         }
+    }
+
+    /// Ends the waits for sockets that are left when the driver goes. Nothing of a record is lent for
+    /// those.
+    fn end_waits(&self) -> Result<()> {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                let mut borrowed = ring.borrow_mut();
+                borrowed.cancel_all();
+                borrowed
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+                drop(borrowed);
+                self.take_completions(ring)?;
+                // Those that were told now wait to start again.
+                for (_, _, token) in self.later.take() {
+                    self.inflight.borrow_mut().send(token.key).in_kernel -= 1;
+                }
+            }
+            Backend::Readiness(_) => self.inflight.borrow_mut().end_waits(),
+        }
+        Ok(())
     }
 
     fn start_marked(&self) {
@@ -623,21 +647,25 @@ impl Inner {
         }
         let kind = self.inflight.borrow().kind(token.key);
         match kind {
-            Kind::Send => {
+            Some(Kind::Send) => {
                 uring_zc::completed(self, token.key, token.stage, result, flags, reports_usage)
             }
-            Kind::Transfer => transfer::completed(self, token.key, result),
-            Kind::Receive => receiving::completed(self, token.key, result, flags),
+            Some(Kind::Transfer) => transfer::completed(self, token.key, result),
+            Some(Kind::Receive) => receiving::completed(self, token.key, result, flags),
+            None => {
+                debug_assert!(io_uring::cqueue::notif(flags), "the last completion of a record");
+            }
         }
     }
 
     fn ready(&self, token: Token) {
         let kind = self.inflight.borrow().kind(token.key);
         match (kind, token.stage) {
-            (Kind::Send, STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
-            (Kind::Send, _) => order::ready(self, token.key),
-            (Kind::Receive, _) => receiving::ready(self, token.key),
-            (Kind::Transfer, _) => transfer::ready(self, token.key),
+            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), _) => order::ready(self, token.key),
+            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
+            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (None, _) => unreachable!("what waits for readiness keeps its record"),
         }
     }
 }
@@ -662,19 +690,27 @@ impl Drop for Inner {
     /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
     /// moment to end, and what the kernel keeps beyond that stays its own.
     fn drop(&mut self) {
-        self.inflight.borrow_mut().give_up();
-        if let Backend::Ring(ring) = &self.backend {
-            ring.borrow_mut().cancel_all();
-            let deadline = Instant::now() + teardown::PATIENCE;
-            while self.inflight.borrow().kernel_holds_any() {
-                let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-                let entered = ring.borrow_mut().enter(Until::OneOr(time));
-                if entered.is_err() || self.take_completions(ring).is_err() {
-                    break;
+        let waiting = self.inflight.borrow_mut().give_up();
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Readiness(_) => {
+                for key in waiting {
+                    self.cancel(Token { key, stage: STAGE_READY });
                 }
             }
-        } else {
-            self.inflight.borrow_mut().end_waits();
+        }
+        let deadline = Instant::now() + teardown::PATIENCE;
+        while self.inflight.borrow().kernel_holds_any() {
+            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+            if self.turn(Until::OneOr(time)).is_err() {
+                break;
+            }
+        }
+        if let Err(error) = self.end_waits() {
+            tracing::warn!(%error, "ending the waits of a driver failed");
+        }
+        if let Backend::Ring(ring) = &self.backend {
+            ring.borrow_mut().uninstall_all();
         }
         for backing in self.registered.get_mut() {
             backing.set_registration(None);

@@ -3,6 +3,9 @@
 //! Contracts:
 //! - a record stays at one address and owns buffer, file and address of its operation until the
 //!   kernel's last completion for it has come; only then is it used again;
+//! - a key names one use of a record: what comes for an earlier use is told apart and passed over,
+//!   since kernels post notifications that nothing announced (for linked requests that were stopped
+//!   before they began);
 //! - a record is kept until its handles are gone too, so that a forgotten handle keeps its buffer
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
@@ -13,9 +16,14 @@ use crate::engine::sending::SendOp;
 use crate::engine::transfer::TransferOp;
 use crate::error::{Error, Result};
 
-/// Index of a record.
+/// Index of a record, and which use of it (24 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key(u32);
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+const GENERATIONS: u32 = 1 << 24;
 
 /// What a completion is about: a record and a stage of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +48,14 @@ pub(crate) const WAKE: u64 = u64::MAX - 1;
 
 impl Token {
     pub(crate) fn to_user_data(self) -> u64 {
-        u64::from(self.key.0) | (u64::from(self.stage) << 32)
+        u64::from(self.key.index)
+            | (u64::from(self.stage) << 32)
+            | (u64::from(self.key.generation) << 40)
     }
 
     pub(crate) fn from_user_data(data: u64) -> Self {
-        Self { key: Key(data as u32), stage: (data >> 32) as u8 }
+        let key = Key { index: data as u32, generation: (data >> 40) as u32 };
+        Self { key, stage: (data >> 32) as u8 }
     }
 }
 
@@ -75,6 +86,8 @@ pub(crate) enum Kind {
 struct Record {
     op: Op,
     layout: Layout,
+    /// Finished uses, as far as a key counts them.
+    uses: u32,
 }
 
 /// All records of a driver.
@@ -100,37 +113,46 @@ impl Inflight {
 
     /// Takes a record; the caller has checked that there is room.
     pub(crate) fn insert(&mut self, op: Op) -> Key {
-        match self.free.pop() {
+        let index = match self.free.pop() {
             Some(index) => {
                 self.records[index as usize].op = op;
-                Key(index)
+                index
             }
             None => {
-                self.records.push(Box::new(Record { op, layout: Layout::default() }));
-                Key((self.records.len() - 1) as u32)
+                self.records.push(Box::new(Record { op, layout: Layout::default(), uses: 0 }));
+                (self.records.len() - 1) as u32
             }
-        }
+        };
+        Key { index, generation: self.records[index as usize].uses }
     }
 
     /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
     /// keeps until it has let go of the records.
     pub(crate) fn vacate(&mut self, key: Key) {
-        let op = self.get(key);
-        debug_assert!(!matches!(op, Op::Vacant), "a record is freed once");
-        *op = Op::Vacant;
-        self.free.push(key.0);
+        let record = &mut *self.records[key.index as usize];
+        debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
+        record.op = Op::Vacant;
+        record.uses = (record.uses + 1) % GENERATIONS;
+        self.free.push(key.index);
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
-        &mut self.records[key.0 as usize].op
+        let record = &mut *self.records[key.index as usize];
+        debug_assert_eq!(key.generation, record.uses, "a key is stale");
+        &mut record.op
     }
 
-    pub(crate) fn kind(&self, key: Key) -> Kind {
-        match self.records[key.0 as usize].op {
-            Op::Send(_) => Kind::Send,
-            Op::Transfer(_) => Kind::Transfer,
-            Op::Receive(_) => Kind::Receive,
-            Op::Vacant => unreachable!("a record is free only after its last completion"),
+    /// What a key names, or `None` when that use of the record is over.
+    pub(crate) fn kind(&self, key: Key) -> Option<Kind> {
+        let record = self.records.get(key.index as usize)?;
+        if record.uses != key.generation {
+            return None;
+        }
+        match record.op {
+            Op::Send(_) => Some(Kind::Send),
+            Op::Transfer(_) => Some(Kind::Transfer),
+            Op::Receive(_) => Some(Kind::Receive),
+            Op::Vacant => None,
         }
     }
 
@@ -142,7 +164,7 @@ impl Inflight {
     }
 
     pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
-        let record = &mut *self.records[key.0 as usize];
+        let record = &mut *self.records[key.index as usize];
         match &mut record.op {
             Op::Send(op) => (op, &mut record.layout),
             _ => unreachable!("the key of a send names a send"),
@@ -173,13 +195,22 @@ impl Inflight {
         self.records.iter().any(|record| record.op.kernel_holds())
     }
 
-    /// The driver goes: nothing that ends now is started again, and nobody waits for it.
-    pub(crate) fn give_up(&mut self) {
-        for record in &mut self.records {
-            if let Op::Send(op) = &mut record.op {
-                op.cancelled = true;
+    /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
+    /// keys of the sends.
+    pub(crate) fn give_up(&mut self) -> Vec<Key> {
+        let mut sends = Vec::new();
+        for (index, record) in self.records.iter_mut().enumerate() {
+            match &mut record.op {
+                Op::Send(op) => {
+                    op.cancelled = true;
+                    sends.push(Key { index: index as u32, generation: record.uses });
+                }
+                Op::Transfer(op) => op.give_up(),
+                Op::Receive(op) => op.give_up(),
+                Op::Vacant => {}
             }
         }
+        sends
     }
 
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.
@@ -202,7 +233,13 @@ impl Inflight {
             .into_iter()
             .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
         self.records = rest;
-        held.into_iter().map(Box::leak).count()
+        let held = held.into_iter().map(Box::leak);
+        held.map(|record| {
+            if let Op::Send(op) = &mut record.op {
+                op.close_abandoned();
+            }
+        })
+        .count()
     }
 }
 
@@ -231,13 +268,38 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::engine::transfer::Direction;
+    use crate::lease::Lend;
 
     #[test]
     fn tokens_survive_the_trip_through_user_data() {
-        for (key, stage) in [(0, 0), (7, STAGE_READY), (u32::MAX - 1, STAGE_HEADER)] {
-            let token = Token { key: Key(key), stage };
+        let last = GENERATIONS - 1;
+        for (index, generation, stage) in
+            [(0, 0, 0), (7, 9, STAGE_READY), (u32::MAX - 1, last, STAGE_HEADER), (0, last, 0)]
+        {
+            let token = Token { key: Key { index, generation }, stage };
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
             assert!(token.to_user_data() != DETACHED && token.to_user_data() != WAKE);
         }
+    }
+
+    #[test]
+    fn a_key_of_an_earlier_use_names_nothing() {
+        let driver = crate::Driver::builder().ring(crate::RingUse::Avoid).build().unwrap();
+        let file =
+            Endpoint::attach(&driver.inner, std::fs::File::open("/dev/null").unwrap().into());
+        let file = std::rc::Rc::new(file);
+        let op = || {
+            let loan = crate::Buffer::from(vec![0]).into_loan();
+            Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))
+        };
+        let mut inflight = Inflight::new(1);
+        let first = inflight.insert(op());
+        assert_eq!(inflight.kind(first), Some(Kind::Transfer));
+        inflight.vacate(first);
+        assert_eq!(inflight.kind(first), None);
+        let second = inflight.insert(op());
+        assert_eq!((inflight.kind(first), inflight.kind(second)), (None, Some(Kind::Transfer)));
     }
 }

@@ -106,6 +106,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             Err(libc::EAGAIN) => break Attempt::Blocked,
             Err(libc::EINTR) => {}
             Err(errno) if op.may_copy_instead(errno) => {
+                op.copy_instead(errno);
                 drop((outstanding, inflight));
                 return copy::attempt(inner, key);
             }
@@ -143,6 +144,13 @@ fn watch(inner: &Inner, socket: &Rc<SocketShared>, later: bool) {
     } else {
         inner.await_readiness(&socket.endpoint, 0, token);
     }
+}
+
+/// Takes a send off those that wait for another's return; says whether it was one.
+pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
+    let starved = &mut socket.outstanding.borrow_mut().starved;
+    let place = starved.iter().position(|waiting| *waiting == key);
+    place.map(|place| starved.swap_remove(place)).is_some()
 }
 
 /// The error queue has something, or the socket is in a state that looks like it.

@@ -115,17 +115,20 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         Rc::clone(&op.socket)
     };
     progressed(inner, &socket, key);
-    sending::advance(inner, key);
 }
 
-/// A send was settled, got further, or is to be started again. Called when nothing of it is with
-/// the kernel but lent pages.
+/// A send was settled, got further, or is to be started again, and its record may be gone after
+/// this. Called when nothing of it is with the kernel but lent pages.
 pub(crate) fn progressed(inner: &Inner, socket: &Rc<SocketShared>, key: Key) {
     if socket.stream {
         come_back(inner, socket, key);
+        sending::advance(inner, key);
         pump_or_mark(inner, socket);
-    } else if inner.inflight.borrow_mut().send(key).result.is_none() {
-        start_datagram(inner, key);
+    } else {
+        if inner.inflight.borrow_mut().send(key).result.is_none() {
+            start_datagram(inner, key);
+        }
+        sending::advance(inner, key);
     }
 }
 
@@ -195,29 +198,33 @@ pub(crate) fn pump(inner: &Inner, socket: &Rc<SocketShared>) {
 
 /// Asks for a send to end: at once when it is waiting, else through the kernel.
 pub(crate) fn cancel(inner: &Inner, key: Key) {
-    let socket = {
+    let (socket, under_way) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.send(key);
         if op.result.is_some() || op.cancelled {
             return;
         }
         op.cancelled = true;
-        if op.in_kernel > 0 {
-            let stages = [op.next_attempt(), STAGE_HEADER, STAGE_READY];
-            for stage in stages {
-                inner.cancel(Token { key, stage });
-            }
-            return;
+        let stages = [op.next_attempt(), STAGE_HEADER, STAGE_READY];
+        let under_way = (op.in_kernel > 0).then_some(stages);
+        if under_way.is_none() {
+            let done = op.done;
+            op.settle(Err(Error::Canceled { done }));
         }
-        let done = op.done;
-        op.settle(Err(Error::Canceled { done }));
-        Rc::clone(&op.socket)
+        (Rc::clone(&op.socket), under_way)
     };
-    {
-        // It counts as started for a moment, so that it leaves the queue as any other.
-        socket.queue.borrow_mut().started += 1;
-        come_back(inner, &socket, key);
+    if let Some(stages) = under_way {
+        for stage in stages {
+            inner.cancel(Token { key, stage });
+        }
+        if msg_zerocopy::forget_starved(&socket, key) {
+            ready(inner, key);
+        }
+        return;
     }
+    // It counts as started for a moment, so that it leaves the queue as any other.
+    socket.queue.borrow_mut().started += 1;
+    come_back(inner, &socket, key);
     sending::advance(inner, key);
 }
 
@@ -238,12 +245,13 @@ fn end_if_due(inner: &Inner, socket: &SocketShared, key: Key) -> Option<Engine> 
 fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     let mut queue = socket.queue.borrow_mut();
     let mut inflight = inner.inflight.borrow_mut();
+    let most = CHAIN.min(ring.entries());
     let mut requests = 0;
     let mut sends = 0;
     for key in &queue.waiting {
         let op = inflight.send(*key);
         let more = uring_zc::requests(op);
-        if op.engine != Engine::UringZc || op.cancelled || requests + more > CHAIN {
+        if op.engine != Engine::UringZc || op.cancelled || requests + more > most {
             break;
         }
         requests += more;

@@ -17,7 +17,7 @@ use crate::driver::Inner;
 use crate::error::{Error, Result};
 use crate::inflight::{Key, STAGE_ATTEMPTS};
 use crate::lease::Loan;
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::sink::group::GroupKey;
 use crate::socket::SocketShared;
 
@@ -41,9 +41,11 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
-    /// Bytes of each zero-copy attempt.
-    attempts: SmallVec<[u32; 2]>,
-    pub(crate) tally: Tally,
+    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
+    attempts: SmallVec<[Option<u32>; 2]>,
+    pub(crate) receipt: Receipt,
+    /// Why the send is copied although its socket chose otherwise.
+    pub(crate) failure: Option<String>,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
     /// The driver's turn in which the request was submitted.
@@ -77,7 +79,8 @@ impl SendOp {
             in_kernel: 0,
             awaiting: 0,
             attempts: SmallVec::new(),
-            tally: Tally::default(),
+            receipt: Receipt::default(),
+            failure: None,
             result: None,
             cancelled: false,
             turn: 0,
@@ -101,8 +104,27 @@ impl SendOp {
             && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
     }
 
+    /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
+    /// wait for the end of the connection, and its region be kept.
+    pub(crate) fn close_abandoned(&'static mut self) {
+        if self.in_kernel > 0 {
+            return;
+        }
+        if self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+            self.loan = None;
+        }
+        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
+        // nobody uses the socket through it again.
+        unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
+    }
+
     pub(crate) fn is_returned(&self) -> bool {
         self.result.is_some() && !self.kernel_holds()
+    }
+
+    /// What became of the send so far.
+    fn receipt(&self) -> Receipt {
+        Receipt { engine: Some(self.engine), ..self.receipt }
     }
 
     /// Whether someone is to be told of the stage that the send has reached.
@@ -133,22 +155,31 @@ impl SendOp {
         (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
     }
 
-    /// The kernel took `bytes` in an attempt whose return signal is to come.
-    pub(crate) fn attempted(&mut self, bytes: usize) {
-        self.attempts.push(bytes as u32);
-        self.awaiting += 1;
+    /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
+    /// `None`. It has its stage to itself either way: a signal may come that was not announced.
+    pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
+        self.attempts.push(bytes.map(|bytes| bytes as u32));
+        self.awaiting += u32::from(bytes.is_some());
+    }
+
+    /// Bytes are back, or were never lent: takes down what became of them.
+    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
+        self.receipt.tally.count(bytes, copied);
+        self.socket.count(|stats| stats.returned.count(bytes, copied));
     }
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        let bytes = self.attempts.get(usize::from(stage)).copied().unwrap_or(0);
-        self.bytes_returned(u64::from(bytes), copied);
+        if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
+            self.bytes_returned(u64::from(bytes), copied);
+        }
     }
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.tally.count(bytes, copied);
+        self.account(bytes, copied);
         self.awaiting -= 1;
+        self.receipt.notifications += 1;
         self.socket.count(|stats| stats.notifications += 1);
         // A send of no bytes says nothing about the route.
         if bytes > 0 {
@@ -173,6 +204,14 @@ impl SendOp {
             _ => false,
         };
         about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
+    }
+
+    /// Has the send copied; if that goes through, it was zero copy that failed and not the send.
+    pub(crate) fn copy_instead(&mut self, errno: i32) {
+        if errno != libc::EMSGSIZE {
+            self.failure = Some(format!("zero-copy send failed: {}", self.error(errno)));
+        }
+        self.engine = Engine::Copy;
     }
 
     fn fits_a_datagram(&self) -> bool {
@@ -207,7 +246,14 @@ impl SendOp {
 /// Called after each change; most changes need nothing more.
 #[inline]
 pub(crate) fn advance(inner: &Inner, key: Key) {
-    let due = inner.inflight.borrow_mut().send(key).is_due();
+    let due = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.send(key);
+        if op.result.is_some() {
+            inner.news.set(true);
+        }
+        op.is_due()
+    };
     if due {
         settle_up(inner, key);
     }
@@ -216,49 +262,47 @@ pub(crate) fn advance(inner: &Inner, key: Key) {
 fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if op.result.is_some()
-        && let Some(waker) = op.sent_waker.take()
-    {
-        waker.wake();
-    }
-    if !op.is_returned() {
-        return;
-    }
-    if let Some(waker) = op.loan_waker.take() {
-        waker.wake();
-    }
+    let sent_waker = op.sent_waker.take();
+    let returned = op.is_returned();
+    let loan_waker = if returned { op.loan_waker.take() } else { None };
     let mut dropped = None;
-    if !op.loan_held
+    let mut group_waker = None;
+    if returned
+        && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
+        let receipt = op.receipt();
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, tally),
+            Some(group) => {
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
+            }
             None => dropped = Some(loan),
         }
     }
-    let socket = (!op.sent_held && op.loan.is_none()).then(|| Rc::clone(&op.socket));
-    if socket.is_some() {
+    let over = returned && !op.sent_held && op.loan.is_none();
+    let socket = over.then(|| Rc::clone(&op.socket));
+    if over {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
+    // may whoever is woken.
     drop(inflight);
     drop((dropped, socket));
+    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Hands the buffer of a returned send to its holder.
-pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Tally)> {
+pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Receipt)> {
     let back = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.send(key);
         if !op.is_returned() {
             return None;
         }
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
         op.loan_held = false;
-        (op.loan.take().expect("a loan is taken back once"), tally)
+        (op.loan.take().expect("a loan is taken back once"), op.receipt())
     };
     advance(inner, key);
     Some(back)

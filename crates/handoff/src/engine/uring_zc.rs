@@ -6,7 +6,9 @@
 //! the kernel copies and reports so.
 //!
 //! Return signal: a second completion, the notification, which comes if and only if the first one
-//! carries `IORING_CQE_F_MORE`. Its result says whether the kernel copied after all.
+//! carries `IORING_CQE_F_MORE`; but for a request in a chain that was stopped before it began, the
+//! kernel posts one that it did not announce, and that is passed over. Its result says whether the
+//! kernel copied after all.
 
 use std::io;
 use std::rc::Rc;
@@ -19,7 +21,6 @@ use super::order;
 use super::sending::{self, SendOp};
 use crate::driver::Inner;
 use crate::endpoint::with_target;
-use crate::engine::Engine;
 use crate::inflight::{Key, STAGE_HEADER, Token};
 use crate::ring::Ring;
 
@@ -86,7 +87,9 @@ pub(crate) fn queue(
     op.turn = turn;
     if op.header_goes_apart() {
         let header = layout.header_left(op);
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_MORE;
+        // Told that more comes, TCP holds a header back: an empty payload would not push it.
+        let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
         let entry = with_target!(op.socket.endpoint, |fd| opcode::Send::new(
             fd,
             header.as_ptr(),
@@ -153,7 +156,7 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeu
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
 fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
-    if !ring.vectored_registered {
+    if !ring.vectored_registered || op.total == 0 {
         return None;
     }
     let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
@@ -182,13 +185,12 @@ pub(crate) fn completed(
     let taken = result.max(0) as usize;
     op.done += taken;
     if stage == STAGE_HEADER {
-        op.tally.copied += taken as u64;
+        op.account(taken as u64, Some(true));
     } else {
-        if cqueue::more(flags) {
-            op.attempted(taken);
-        } else {
+        op.attempted(cqueue::more(flags).then_some(taken));
+        if !cqueue::more(flags) {
             // Without a notification to come, nothing was lent: the bytes were copied.
-            op.tally.copied += taken as u64;
+            op.account(taken as u64, Some(true));
         }
         op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
     }
@@ -204,10 +206,10 @@ pub(crate) fn completed(
     // A datagram that is settled stands in nobody's way.
     let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
     drop(inflight);
-    if let Some(socket) = socket {
-        order::progressed(inner, &socket, key);
+    match socket {
+        Some(socket) => order::progressed(inner, &socket, key),
+        None => sending::advance(inner, key),
     }
-    sending::advance(inner, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
@@ -217,13 +219,7 @@ fn failed(op: &mut SendOp, errno: i32) {
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
         libc::EAGAIN | libc::EINTR => {}
-        _ if op.may_copy_instead(errno) => {
-            if errno != libc::EMSGSIZE {
-                let reason = format!("zero-copy send failed: {}", op.error(errno));
-                op.socket.chooser.borrow_mut().failed(reason);
-            }
-            op.engine = Engine::Copy;
-        }
+        _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => {
             let error = op.error(errno);
             op.settle(Err(error));

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::driver::Inner;
 use crate::lease::{Lend, Loan, Returned};
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 
 /// Index of a group's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ struct Record {
     loans: Vec<Loan>,
     /// Sends whose buffer is not back.
     out: usize,
-    tally: Tally,
+    receipt: Receipt,
     waker: Option<Waker>,
     /// Nobody will ask for the buffers.
     abandoned: bool,
@@ -52,48 +52,52 @@ impl Groups {
         self.get(key).out += 1;
     }
 
-    /// A buffer of a group is back. Gives it on when nobody wants it.
+    /// A buffer of a group is back. Gives it on when nobody wants it, and the waker of who waits for
+    /// the group when it was the last.
     #[must_use]
-    pub(crate) fn give(&mut self, key: GroupKey, loan: Loan, tally: Tally) -> Option<Loan> {
+    pub(crate) fn give(
+        &mut self,
+        key: GroupKey,
+        loan: Loan,
+        receipt: Receipt,
+    ) -> (Option<Loan>, Option<Waker>) {
         let record = self.get(key);
         record.out -= 1;
-        record.tally += tally;
+        record.receipt.join(receipt, record.receipt == Receipt::default());
         let unwanted = if record.abandoned {
             Some(loan)
         } else {
             record.loans.push(loan);
             None
         };
-        if record.out == 0 {
-            if let Some(waker) = record.waker.take() {
-                waker.wake();
-            }
-            if record.abandoned {
-                self.close(key);
-            }
+        if record.out > 0 {
+            return (unwanted, None);
         }
-        unwanted
+        let waker = record.waker.take();
+        if record.abandoned {
+            self.close(key);
+        }
+        (unwanted, waker)
     }
 
     fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
-        record.tally = Tally::default();
-        record.waker = None;
+        record.receipt = Receipt::default();
         record.abandoned = false;
         self.free.push(key.0);
     }
 
-    /// The holder goes. Gives the buffers that are back already.
+    /// The holder goes. Gives the buffers that are back already, and its waker.
     #[must_use]
-    fn abandon(&mut self, key: GroupKey) -> Vec<Loan> {
+    fn abandon(&mut self, key: GroupKey) -> (Vec<Loan>, Option<Waker>) {
         let record = self.get(key);
-        let loans = std::mem::take(&mut record.loans);
+        let left = (std::mem::take(&mut record.loans), record.waker.take());
         if record.out == 0 {
             self.close(key);
         } else {
             record.abandoned = true;
         }
-        loans
+        left
     }
 }
 
@@ -128,6 +132,10 @@ impl<B: Lend> Group<B> {
         self.handle.key.expect("an open group has a record")
     }
 
+    pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
+        Rc::ptr_eq(&self.handle.driver, driver)
+    }
+
     /// Buffers of the group that are not back.
     pub fn on_loan(&self) -> usize {
         self.handle.driver.groups.borrow_mut().get(self.key()).out
@@ -140,16 +148,16 @@ impl<B: Lend> Group<B> {
 }
 
 impl<B: Lend> GroupOnLoan<B> {
-    /// Takes the buffers over if all are back, appending them to `into`; their joint tally.
+    /// Takes the buffers over if all are back, appending them to `into`; their joint account.
     ///
     /// # Errors
     ///
     /// Gives itself back while any buffer is still on loan.
-    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Tally, Self> {
+    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
         self.take_into(into).ok_or(self)
     }
 
-    fn take_into(&mut self, into: &mut Vec<B>) -> Option<Tally> {
+    fn take_into(&mut self, into: &mut Vec<B>) -> Option<Receipt> {
         let key = self.handle.key?;
         let mut groups = self.handle.driver.groups.borrow_mut();
         let record = groups.get(key);
@@ -157,10 +165,10 @@ impl<B: Lend> GroupOnLoan<B> {
             return None;
         }
         into.extend(record.loans.drain(..).map(B::from_loan));
-        let tally = record.tally;
+        let receipt = record.receipt;
         groups.close(key);
         self.handle.key = None;
-        Some(tally)
+        Some(receipt)
     }
 }
 
@@ -170,11 +178,13 @@ impl<B: Lend> Future for GroupOnLoan<B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut buffer = Vec::new();
-        if let Some(tally) = this.take_into(&mut buffer) {
-            return Poll::Ready(Returned { buffer, tally });
+        if let Some(receipt) = this.take_into(&mut buffer) {
+            return Poll::Ready(Returned { buffer, receipt });
         }
         let key = this.handle.key.expect("a group is not polled after it was returned");
-        this.handle.driver.groups.borrow_mut().get(key).waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.handle.driver.groups.borrow_mut().get(key).waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }
@@ -184,8 +194,8 @@ impl<B: Lend> Unpin for GroupOnLoan<B> {}
 impl<B> Drop for Handle<B> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let loans = self.driver.groups.borrow_mut().abandon(key);
-            drop(loans);
+            let left = self.driver.groups.borrow_mut().abandon(key);
+            drop(left);
         }
     }
 }

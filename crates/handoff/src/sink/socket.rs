@@ -19,7 +19,7 @@ use crate::engine::{auto, order};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lend, Refused, Returned};
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::socket::Socket;
 
 /// The most buffers in one send on a stream.
@@ -83,9 +83,13 @@ impl<'a, B: Lend> Message<'a, B> {
     ///
     /// # Errors
     ///
-    /// As [`Socket::send`].
+    /// As [`Socket::send`], and when the group belongs to another driver than the socket.
     pub fn send_in(self, group: &mut Group<B>) -> Result<Sent, Refused<B>> {
         let driver = Rc::clone(&self.socket.driver);
+        if !group.is_of(&driver) {
+            let error = Error::Invalid("the group belongs to another driver than the socket");
+            return Err(Refused { buffer: self.buffer, error });
+        }
         let group = group.key();
         let key = self.accept(|op| {
             op.group = Some(group);
@@ -178,7 +182,7 @@ pub struct Finished<B> {
     /// The buffer.
     pub buffer: B,
     /// What became of the bytes.
-    pub tally: Tally,
+    pub receipt: Receipt,
 }
 
 impl<B: Lend> IntoFuture for Sending<B> {
@@ -210,11 +214,12 @@ impl<B: Lend> Future for Finishing<B> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let Poll::Ready(Returned { buffer, tally }) = Pin::new(&mut this.loan).poll(context) else {
+        let Poll::Ready(Returned { buffer, receipt }) = Pin::new(&mut this.loan).poll(context)
+        else {
             return Poll::Pending;
         };
         let sent = this.result.take().expect("the result came before the buffer");
-        Poll::Ready(Finished { sent, buffer, tally })
+        Poll::Ready(Finished { sent, buffer, receipt })
     }
 }
 
@@ -260,7 +265,9 @@ impl Future for Sent {
             return Poll::Ready(result);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).sent_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).sent_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }
@@ -299,9 +306,9 @@ impl<B: Lend> OnLoan<B> {
     }
 
     fn take(&mut self) -> Option<Returned<B>> {
-        let (loan, tally) = sending::take_back(&self.driver, self.key?)?;
+        let (loan, receipt) = sending::take_back(&self.driver, self.key?)?;
         self.key = None;
-        Some(Returned { buffer: B::from_loan(loan), tally })
+        Some(Returned { buffer: B::from_loan(loan), receipt })
     }
 }
 
@@ -314,7 +321,9 @@ impl<B: Lend> Future for OnLoan<B> {
             return Poll::Ready(returned);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).loan_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).loan_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }

@@ -80,6 +80,12 @@ pub(crate) fn map(
     }?;
     let start = NonNull::new(start.cast::<u8>())
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    if fd.is_none() {
+        // A fork would copy every page that a ring or a send has pinned, and fail where the huge
+        // page pool has no second set. Children that exec anyway do not miss it.
+        // SAFETY: the range was just mapped. Without the advice forks are slower, no more.
+        let _ = unsafe { mm::madvise(start.as_ptr().cast(), len, mm::Advice::LinuxDontFork) };
+    }
     // SAFETY: the mapping is readable, writable, zeroed, and goes away only with its owner; nobody
     // else knows its address.
     Ok(unsafe { Backing::new(start, len, true, Box::new(Mapping { start, len })) })

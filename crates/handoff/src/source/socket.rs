@@ -13,7 +13,7 @@ use super::pool::Pool;
 use super::received::Received;
 use crate::driver::Inner;
 use crate::engine::receiving::{self, ReceiveOp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::outcome::Tally;
 use crate::socket::Socket;
@@ -23,9 +23,12 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way.
+    /// When too many operations are under way, or the pool belongs to another driver.
     pub fn receive(&self, pool: &Pool) -> Result<Receiver> {
         let driver = Rc::clone(&self.driver);
+        if !pool.shared.is_of(&driver) {
+            return Err(Error::Invalid("the pool belongs to another driver than the socket"));
+        }
         driver.inflight.borrow().check_room()?;
         let op = ReceiveOp::new(Rc::clone(&self.shared), Rc::clone(&pool.shared));
         let key = driver.inflight.borrow_mut().insert(Op::Receive(op));
@@ -85,7 +88,8 @@ impl Future for NextSpan<'_> {
             return Poll::Ready(span);
         }
         let Receiver { driver, key } = &*self.receiver;
-        driver.inflight.borrow_mut().receive(*key).wait(context.waker());
+        let before = driver.inflight.borrow_mut().receive(*key).wait(context.waker().clone());
+        drop(before);
         Poll::Pending
     }
 }

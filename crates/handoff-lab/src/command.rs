@@ -1,0 +1,77 @@
+//! `handoff lab`: the command line of the lab.
+//!
+//! A program mounts it with three lines: an `Args` among its subcommands, its own stop flag, and
+//! the exit code that [`run`] returns.
+
+use clap::Subcommand;
+
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::tool::StopFlag;
+
+mod guest_options;
+mod image;
+mod run;
+mod test;
+
+pub use guest_options::GuestOptions;
+
+const AFTER_HELP: &str = "\
+Examples:
+  handoff lab run -- uname -a                     boots, runs, switches off
+  handoff lab run --kernel bookworm -- uname -r   the same on Debian 12's kernel
+  handoff lab run --disk d=1G -- sh -c 'mkfs.xfs /dev/disk/by-id/virtio-d'
+  handoff lab shell                               a shell in the guest
+
+The first start builds the guest's image from the Debian archive that apt on this machine uses,
+as root, in about a minute; later starts need neither network nor root.";
+
+/// Boot a stock Debian kernel in QEMU and run things on it
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the lab does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command in a guest; its output and exit code are those of this command
+    Run(run::RunArgs),
+    /// Open a shell in a guest
+    Shell(run::ShellArgs),
+    /// Run test programs on this machine and in guests, and count the results
+    Test(test::TestArgs),
+    /// Run one test program in a guest: a target runner for Cargo
+    ///
+    /// CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='handoff lab runner' cargo test
+    Runner(test::RunnerArgs),
+    /// Build what a guest needs, so that later starts are quick and work offline
+    Image(image::ImageArgs),
+    /// Remove everything that the lab has built
+    Clean,
+}
+
+/// Runs a subcommand and returns the exit code of the process.
+///
+/// Everything ends soon after `stop` is set.
+///
+/// # Errors
+///
+/// [`crate::Error`], whose [`code`](crate::Error::code) is the exit code to end with.
+pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
+    match &args.command {
+        Command::Run(args) => run::run(args, stop),
+        Command::Shell(args) => run::shell(args, stop),
+        Command::Test(args) => test::test(args, stop),
+        Command::Runner(args) => test::runner(args, stop),
+        Command::Image(args) => image::run(args, stop),
+        Command::Clean => {
+            let bytes = Cache::clear()?;
+            println!("{} MiB freed", bytes >> 20);
+            Ok(0)
+        }
+    }
+}

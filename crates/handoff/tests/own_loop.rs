@@ -1,0 +1,236 @@
+//! A thread that owns its loop and turns the driver: no wait sleeps through what has happened, and
+//! what is accepted is done.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::io::Read;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
+use traffic::{engines_apart, filled, pattern, tcp, within, without_ring};
+
+const LONG: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut buffer = Buffer::from(pattern(1, 3000));
+            for _ in 0..40 {
+                let (sent, mut loan) = socket.send(buffer).unwrap().split();
+                drop(sent);
+                buffer = loop {
+                    driver.turn(Wait::Event).unwrap();
+                    match loan.try_take() {
+                        Ok(back) => break back.buffer,
+                        Err(again) => loan = again,
+                    }
+                };
+            }
+        }
+    });
+}
+
+#[test]
+fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let (first, _loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            let mut others: Vec<_> = (0..50)
+                .map(|seed| socket.send(filled(&mut region, seed, 100)).unwrap().split().0)
+                .collect();
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            // Closed with bytes unread: a reset.
+            drop(far);
+            let mut waiting = Some(first);
+            while let Some(sent) = waiting.take() {
+                match sent.try_take() {
+                    Ok(result) => assert!(result.is_err(), "{engine}"),
+                    Err(again) => {
+                        waiting = Some(again);
+                        driver.turn(Wait::Event).unwrap();
+                    }
+                }
+            }
+            while let Some(sent) = others.pop() {
+                match sent.try_take() {
+                    Ok(result) => {
+                        assert!(matches!(result, Err(Error::StreamBroken { .. })), "{result:?}");
+                    }
+                    Err(again) => {
+                        others.push(again);
+                        driver.turn(Wait::Event).unwrap();
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_blocked_send_is_cancelled() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let (mut sent, loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            sent.cancel();
+            sent.cancel();
+            let error = loop {
+                match sent.try_take() {
+                    Ok(result) => break result.unwrap_err(),
+                    Err(again) => sent = again,
+                }
+                driver.turn(Wait::Event).unwrap();
+            };
+            let Error::Canceled { done } = error else { panic!("{engine}: {error}") };
+            assert!(done > 0 && done < 24 << 20, "{engine}: {done}");
+            let refused = socket.send(filled(&mut region, 1, 10)).unwrap_err();
+            assert!(matches!(refused.error, Error::StreamBroken { sent, .. } if sent == done));
+            let reader = thread::spawn(move || {
+                let mut far = far;
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let back = driver.block_on(loan).unwrap();
+            assert_eq!(back.receipt.tally.total(), done as u64, "{engine}");
+            drop(socket);
+            assert!(reader.join().unwrap() == pattern(1, 24 << 20)[..done], "{engine}");
+            assert_eq!(driver.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
+fn empty_pieces_take_no_room_in_a_message() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let lens = [0, 5, 0, 0, 12 << 20, 0, 1 << 20, 0];
+            let pieces: Vec<_> = lens
+                .iter()
+                .enumerate()
+                .map(|(seed, len)| filled(&mut region, seed, *len))
+                .collect();
+            let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            let sending = socket.send(pieces).unwrap();
+            let empty: Vec<_> = (0..3).map(|_| region.take(0).unwrap()).collect();
+            let empty = socket.send(empty).unwrap();
+            let none = socket.send(Vec::<Buffer>::new()).unwrap();
+            // Blocked midway, so that it goes on from within the pieces.
+            driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let back = driver
+                .block_on(async {
+                    let back = sending.await;
+                    assert_eq!(empty.await.sent.unwrap(), 0);
+                    assert_eq!(none.await.sent.unwrap(), 0);
+                    back
+                })
+                .unwrap();
+            assert_eq!(back.sent.unwrap(), expected.len(), "{engine}");
+            assert_eq!(back.buffer.len(), lens.len());
+            drop(socket);
+            assert!(reader.join().unwrap() == expected, "{engine}");
+        }
+    });
+}
+
+#[test]
+fn a_message_of_a_header_alone_is_sent_at_once() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(4096).unwrap();
+            for _ in 0..4 {
+                let buffer = region.take(0).unwrap();
+                let start = Instant::now();
+                let sending = socket.message(buffer).header(b"header").send().unwrap();
+                assert_eq!(driver.block_on(async { sending.await.sent }).unwrap().unwrap(), 6);
+                let mut got = [0; 6];
+                far.read_exact(&mut got).unwrap();
+                assert_eq!(&got, b"header");
+                assert!(start.elapsed() < Duration::from_millis(100), "{engine}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_ring_of_two_entries_takes_any_number_of_sends() {
+    within(LONG, || {
+        for entries in [0, 1, 2, 3] {
+            let driver = Driver::builder().entries(entries).build().unwrap();
+            if let Some(reason) = driver.ring_unavailable() {
+                return traffic::skip("a_ring_of_two_entries_takes_any_number_of_sends", reason);
+            }
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(Engine::UringZc).unwrap();
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            let sendings: Vec<_> = (0..100)
+                .map(|seed| {
+                    let buffer = filled(&mut region, seed, seed * 10);
+                    socket.message(buffer).header(&pattern(seed, seed % 20)).send().unwrap()
+                })
+                .collect();
+            let expected: Vec<u8> = (0..100)
+                .flat_map(|seed| [pattern(seed, seed % 20), pattern(seed, seed * 10)].concat())
+                .collect();
+            driver
+                .block_on(async {
+                    for sending in sendings {
+                        sending.await.sent.unwrap();
+                    }
+                })
+                .unwrap();
+            let mut got = vec![0; expected.len()];
+            far.read_exact(&mut got).unwrap();
+            assert!(got == expected);
+        }
+    });
+}
+
+#[test]
+fn a_group_or_a_pool_of_another_driver_is_refused() {
+    let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
+    for (one, other) in
+        [(one, other), (without_ring(), without_ring()), (without_ring(), Driver::new().unwrap())]
+    {
+        let (near, _far) = tcp("127.0.0.1");
+        let socket = one.socket(near).unwrap();
+        let mut group = other.group();
+        let refused = socket.message(Buffer::from(vec![7; 9])).send_in(&mut group).unwrap_err();
+        assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+        assert_eq!(&refused.buffer[..], [7; 9]);
+        let pool = other.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let error = socket.receive(&pool).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        assert_eq!((one.in_flight(), other.in_flight()), (0, 0));
+    }
+}

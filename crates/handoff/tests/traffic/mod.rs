@@ -1,0 +1,120 @@
+//! What tests send, over what, and how long they wait for it.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Engine, Region, RingUse};
+use socket2::SockRef;
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|place| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8).collect()
+}
+
+/// A driver with a ring where there is one, and one without.
+pub(crate) fn drivers() -> Vec<Driver> {
+    vec![Driver::new().unwrap(), without_ring()]
+}
+
+pub(crate) fn without_ring() -> Driver {
+    Driver::builder().ring(RingUse::Avoid).build().unwrap()
+}
+
+/// The engines that work on a driver.
+pub(crate) fn engines(driver: &Driver) -> Vec<Engine> {
+    let mut engines = vec![Engine::Auto, Engine::MsgZerocopy, Engine::Copy];
+    if driver.ring_unavailable().is_none() {
+        engines.push(Engine::UringZc);
+    }
+    engines
+}
+
+/// Every engine with a driver of its own that has it.
+pub(crate) fn engines_apart() -> Vec<(Driver, Engine)> {
+    let mut apart = Vec::new();
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        let driver = || Driver::builder().ring(ring).build().unwrap();
+        apart.extend(engines(&driver()).into_iter().map(|engine| (driver(), engine)));
+    }
+    apart
+}
+
+/// A connection over loopback: the end to attach, and its peer.
+pub(crate) fn tcp(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// As [`tcp`], with so little room on the way that 2 MiB block until the peer reads.
+pub(crate) fn narrow_tcp() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    SockRef::from(&near).set_send_buffer_size(64 << 10).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+pub(crate) fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
+    let mut buffer = region.take(len).unwrap();
+    buffer.copy_from_slice(&pattern(seed, len));
+    buffer
+}
+
+/// Runs a test that must not hang.
+pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
+    let (done, over) = mpsc::channel();
+    let runner = thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match over.recv_timeout(time) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("still running after {time:?}"),
+        _ => {
+            if let Err(panic) = runner.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// A test that can't run here says so, and why.
+pub(crate) fn skip(test: &str, reason: &str) {
+    println!("HANDOFF-SKIP {test}: {reason}");
+}
+
+/// Runs the test named `test` alone in a process of its own; says whether this is it.
+pub(crate) fn alone(test: &str) -> bool {
+    const ALONE: &str = "HANDOFF_TEST_ALONE";
+    if std::env::var(ALONE).is_ok_and(|name| name == test) {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(program)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ALONE, test)
+        .output()
+        .unwrap();
+    print!("{}", String::from_utf8_lossy(&run.stdout));
+    assert!(
+        run.status.success(),
+        "{test}, in a process of its own: {}\n{}",
+        run.status,
+        String::from_utf8_lossy(&run.stderr)
+    );
+    false
+}
+
+/// Lets the other futures of an executor have their turn.
+pub(crate) fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+}
