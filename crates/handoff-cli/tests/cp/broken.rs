@@ -113,7 +113,7 @@ fn on_a_small_disk(directory: &Path, arguments: &str) -> Command {
 #[test]
 fn needs_root_a_full_disk() {
     if !rustix::process::geteuid().is_root() {
-        handoff_lab::skip_test!("only root mounts a small disk");
+        handoff_lab::skip!("only root mounts a small disk");
     }
     let disk = tempfile::tempdir().unwrap();
     let big = tempfile::NamedTempFile::new().unwrap();
