@@ -117,7 +117,7 @@ fn beside(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     // A name that is almost as long as may be stays so.
     let own = path.file_name().unwrap_or_default().to_string_lossy();
-    name.push(&own[..own.floor_char_boundary(200)]);
+    name.push(super::wire::cut(&own, 200));
     name.push(format!(".handoff-{:x}", super::random() as u64));
     path.with_file_name(name)
 }

@@ -232,12 +232,6 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
     job.set_length(length);
     match &job.destination {
         Address::Connect(endpoint) | Address::Listen(endpoint) => {
-            if job.args.streams > 1 && length.is_none() {
-                return Err(Failure::usage(format!(
-                    "{} comes in order, and goes on one stream (--streams 1)",
-                    job::name(&job.source)
-                )));
-            }
             let listens = matches!(job.destination, Address::Listen(_));
             let (connections, peer) = reach(job, endpoint, listens, true, length)?;
             let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);

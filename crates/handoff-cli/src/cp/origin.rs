@@ -74,8 +74,12 @@ impl Origin {
         if kind.is_fifo() || kind.is_char_device() {
             return Ok(Self::Stream { fd: file.into(), mode });
         }
-        let len = file.seek(SeekFrom::End(0)).and_then(|len| file.rewind().map(|()| len));
-        match len.map_err(failed)? {
+        let len = if status.is_file() {
+            status.len()
+        } else {
+            file.seek(SeekFrom::End(0)).map_err(failed)?
+        };
+        match len {
             // A file of /proc has bytes and no length.
             0 => Ok(Self::Stream { fd: file.into(), mode }),
             len => {

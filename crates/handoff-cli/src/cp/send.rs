@@ -84,14 +84,11 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
             Ok::<_, Failure>((bytes, checksum))
         });
         match select(sent, answered).await {
-            Either::Left((Ok(sent), answered)) if !raw => Ok((sent, Some(answered.await?))),
-            Either::Left((Ok(sent), _)) => Ok((sent, None)),
-            Either::Left((Err(failure), _)) => Err(failure),
-            // Before the end there is nothing to confirm.
-            Either::Right((Ok(_), _)) => {
-                Err(Failure::failed("the receiver answered before the end"))
-            }
-            Either::Right((Err(failure), _)) => Err(failure),
+            Either::Left((Ok(sent), _)) if raw => Ok((sent, None)),
+            Either::Left((Ok(sent), answered)) => Ok((sent, Some(answered.await?))),
+            Either::Left((Err(failure), _)) | Either::Right((Err(failure), _)) => Err(failure),
+            // The receiver may have all before the last buffer is back.
+            Either::Right((Ok(answer), sent)) => Ok((sent.await?, Some(answer))),
         }
     });
     let ((bytes, checksum), answer) = match ended {

@@ -179,7 +179,7 @@ impl Frame {
             }
             Self::Answer { bytes, outcome: Err(reason) } => (ANSWER, 2, *bytes, 0, reason.as_str()),
         };
-        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
+        let text = cut(text, MAX_TEXT);
         let mut all = header(kind, flags, text.len() as u32, a, b).to_vec();
         all.extend_from_slice(text.as_bytes());
         all
@@ -233,6 +233,12 @@ impl Frame {
             *reason = text;
         }
     }
+}
+
+/// The beginning of a text, of at most so many bytes.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn header(kind: u8, flags: u8, len: u32, a: u64, b: u64) -> [u8; FRAME_LEN] {
