@@ -1,6 +1,5 @@
 //! The options that describe a guest, shared by the subcommands that boot one.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
@@ -59,17 +58,12 @@ impl GuestOptions {
     pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.put.clone();
-        let mut program = |path: &Path, name: &OsStr| {
-            let target = Path::new("/opt/handoff/bin").join(name);
-            puts.push(Put { source: stripped.of(path), target });
-        };
-        // Under our own number: "self" would be whichever program opens it. This path also leads
-        // to a program that was rebuilt, and so deleted, since it started.
-        let ourselves = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        program(&ourselves, OsStr::new("handoff"));
-        for path in &self.program {
-            program(path, path.file_name().unwrap_or_default());
-        }
+        puts.push(stripped.ourselves());
+        puts.extend(
+            self.program
+                .iter()
+                .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
+        );
         for directory in &self.module {
             for path in module::build(&self.kernel, directory, &Cache::open()?, stop)? {
                 let name = path.file_name().unwrap_or_default();
