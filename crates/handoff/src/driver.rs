@@ -436,6 +436,7 @@ impl Inner {
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn set_attention(&self, waker: &Waker) {
         let before = self.attention.borrow_mut().replace(waker.clone());
         drop(before);
