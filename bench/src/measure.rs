@@ -4,7 +4,8 @@
 //!
 //! 1. Every subject runs one slot in each round; every other round goes through the subjects
 //!    backwards, so that a drift of the machine's speed favours none.
-//! 2. A slot's clock stops when everything that was lent is back.
+//! 2. A slot's clock stops when everything that was lent is back. Time in which the thread was ready
+//!    to run and other programs held the processor does not count.
 //! 3. A subject that cannot run or fails keeps its row, with the reason; the others go on.
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
+    processor::kept_waiting,
     report::{Config, Row},
     statistics::Spread,
 };
@@ -40,8 +42,23 @@ pub struct Tally {
     pub copied: Option<u64>,
     /// CPU time used, where the engine knows better than the frame (other processes).
     pub cpu: Cpu,
-    /// The time it took, where the engine knows better than the frame.
-    pub elapsed: Option<Duration>,
+    /// The time it took, and was kept waiting, where the engine knows better than the frame.
+    pub time: Option<Time>,
+}
+
+/// How a slot passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Time {
+    /// From beginning to end.
+    pub elapsed: Duration,
+    /// Of this, the time in which other programs held the processor.
+    pub kept_waiting: Duration,
+}
+
+impl Time {
+    fn counted(&self) -> Duration {
+        self.elapsed.saturating_sub(self.kept_waiting)
+    }
 }
 
 /// Where a slot's CPU time comes from.
@@ -127,6 +144,8 @@ pub struct Measured {
     pub rows: Vec<Row>,
     /// The engines that failed while running, apart from peers.
     pub failed: Vec<String>,
+    /// Share of the time, 0 to 1, that other programs held the processor for.
+    pub kept_waiting: f64,
 }
 
 struct Track<'a> {
@@ -138,6 +157,7 @@ struct Track<'a> {
 
 #[derive(Debug, Clone, Copy)]
 struct Figures {
+    time: Time,
     bytes_per_s: f64,
     ops_per_s: Option<f64>,
     cpu_ns_per_byte: Option<f64>,
@@ -181,7 +201,11 @@ pub fn measure(
         .filter(|(subject, track)| track.failed && !subject.peer)
         .map(|(subject, _)| subject.name.clone())
         .collect();
-    Some(Measured { rows: rows(subjects, &tracks), failed })
+    let times = || tracks.iter().flat_map(|track| &track.slots).flatten().map(|slot| slot.time);
+    let elapsed: Duration = times().map(|time| time.elapsed).sum();
+    let kept_waiting: Duration = times().map(|time| time.kept_waiting).sum();
+    let kept_waiting = kept_waiting.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    Some(Measured { rows: rows(subjects, &tracks), failed, kept_waiting })
 }
 
 fn progress_bar(slots: u64) -> ProgressBar {
@@ -239,9 +263,13 @@ fn timed(
     far_end_cpu: &dyn Fn() -> Duration,
 ) -> Result<Option<Figures>, String> {
     let cpu_before = process_cpu().saturating_sub(far_end_cpu());
-    let begin = Instant::now();
+    let (begin, waited) = (Instant::now(), kept_waiting());
     let tally = engine.run(&Slot::new(length, stop))?;
-    let elapsed = tally.elapsed.unwrap_or_else(|| begin.elapsed());
+    let time = tally.time.unwrap_or_else(|| Time {
+        elapsed: begin.elapsed(),
+        kept_waiting: kept_waiting().saturating_sub(waited),
+    });
+    let elapsed = time.counted();
     let cpu = process_cpu().saturating_sub(far_end_cpu()).saturating_sub(cpu_before);
     if tally.bytes == 0 || elapsed.is_zero() {
         return Ok(None);
@@ -253,6 +281,7 @@ fn timed(
         Cpu::Unknown => None,
     };
     Ok(Some(Figures {
+        time,
         bytes_per_s: bytes / elapsed.as_secs_f64(),
         ops_per_s: operations.map(|count| count / elapsed.as_secs_f64()),
         cpu_ns_per_byte: cpu_ns.map(|ns| ns / bytes),

@@ -1,19 +1,13 @@
-//! Keeps the measuring thread on one processor, before other programs.
+//! The processor that the measuring thread runs on, and the time that others hold it.
 
-use rustix::{
-    process::{getpriority_process, setpriority_process},
-    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
-};
+use std::{fs, path::Path, time::Duration};
 
-/// As far before others as nice(2) goes, so that a busy machine disturbs slots less. It takes
-/// CAP_SYS_NICE; without it figures spread wider.
-const FIRST: i32 = -20;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The calling thread is on one processor until this is dropped. Children inherit it.
 #[derive(Debug)]
 pub struct Pinned {
     before: CpuSet,
-    priority: Option<i32>,
     cpu: usize,
 }
 
@@ -37,10 +31,7 @@ impl Pinned {
         only.set(cpu);
         sched_setaffinity(None, &only)
             .map_err(|errno| format!("cannot stay on processor {cpu}: {errno}"))?;
-        // Of the calling thread, although the name says process.
-        let priority = getpriority_process(None).ok();
-        let raised = setpriority_process(None, FIRST).is_ok();
-        Ok(Self { before, priority: priority.filter(|_| raised), cpu })
+        Ok(Self { before, cpu })
     }
 
     /// Which processor it is.
@@ -51,18 +42,59 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let Some(priority) = self.priority {
-            // Nobody may be refused to step back.
-            let _ = setpriority_process(None, priority);
-        }
         // Fails only if the processors were taken away meanwhile; then the kernel has moved us.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
+/// How long the calling thread was ready to run so far, and others ran instead. Zero where the
+/// kernel does not tell (CONFIG_SCHED_INFO).
+pub fn kept_waiting() -> Duration {
+    kept_waiting_of(Path::new("/proc/thread-self"))
+}
+
+/// The same of another process and its descendants: of that of their threads that waited longest,
+/// since threads that wait at a time must not be counted twice.
+pub fn kept_waiting_of_process(process: u32) -> Duration {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Duration::ZERO };
+    let of_thread = |thread: &Path| {
+        let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        let theirs = children.map(kept_waiting_of_process).max().unwrap_or_default();
+        theirs.max(kept_waiting_of(thread))
+    };
+    threads.flatten().map(|thread| of_thread(&thread.path())).max().unwrap_or_default()
+}
+
+fn kept_waiting_of(task: &Path) -> Duration {
+    // Nanoseconds on the processor, nanoseconds ready to run, number of time slices.
+    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    let ready = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
+    Duration::from_nanos(ready.unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sharing_a_processor_is_waiting() {
+        if !Path::new("/proc/thread-self/schedstat").exists() {
+            handoff_lab::skip!("this kernel does not tell how long threads wait");
+        }
+        let _pinned = Pinned::to(None).unwrap();
+        let spin = |time: Duration| {
+            let end = std::time::Instant::now() + time;
+            while std::time::Instant::now() < end {}
+        };
+        let before = kept_waiting();
+        // It inherits the processor.
+        let other = std::thread::spawn(move || spin(Duration::from_millis(300)));
+        spin(Duration::from_millis(300));
+        other.join().unwrap();
+        assert!(kept_waiting() - before > Duration::from_millis(50));
+        assert!(kept_waiting_of_process(std::process::id()) >= Duration::from_millis(50));
+    }
 
     #[test]
     fn pinning_is_put_back() {
@@ -71,13 +103,11 @@ mod tests {
             (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect::<Vec<_>>()
         };
         let before = set();
-        let priority = getpriority_process(None).unwrap();
         let pinned = Pinned::to(None).unwrap();
         assert_eq!(set(), [pinned.cpu()]);
         assert_eq!(Some(&pinned.cpu()), before.last());
         drop(pinned);
         assert_eq!(set(), before);
-        assert_eq!(getpriority_process(None).unwrap(), priority);
     }
 
     #[test]

@@ -4,7 +4,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod demo;
 mod dist;
+mod libtest;
+mod run;
+mod test;
 
 /// Maintenance of the handoff tree.
 #[derive(Debug, Parser)]
@@ -16,13 +20,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Show what the command does on this machine
+    Demo(demo::Args),
     /// Write man pages and completions
     Dist(dist::Args),
+    /// Run the checks and the tests, tier by tier, and count them
+    Test(test::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Demo(args) => demo::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::Test(args) => test::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use handoff_lab::skip_test;
+use handoff_lab::skip;
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn needs_root_udp_baselines_are_measured() {
     let line = "--time 0.05 --rounds 3 --sizes 4k,65435 --only copy|msg";
     let report = match report_or_skip(line) {
         Ok(report) => report,
-        Err(reason) => skip_test!(reason),
+        Err(reason) => skip!("{reason}"),
     };
     assert_eq!(report.rows.len(), 8);
     let find = |name: &str| {
@@ -68,7 +68,7 @@ fn needs_root_udp_baselines_are_measured() {
 fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
     let report = match report_or_skip("--time 0.05 --rounds 2 --proto tcp --only copy|msg") {
         Ok(report) => report,
-        Err(reason) => skip_test!(reason),
+        Err(reason) => skip!("{reason}"),
     };
     let seed = report.rows.iter().find(|row| row.baseline).unwrap();
     assert_eq!(seed.config.target.as_deref(), Some("veth"));
@@ -80,7 +80,7 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match run_in_thread("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
-        Err(BenchError::NotPossible(reason)) => skip_test!(reason),
+        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
     }
 }

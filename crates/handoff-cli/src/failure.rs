@@ -15,6 +15,8 @@ pub enum Failure {
     NotPossible(String),
     /// A signal asked for the end and everything was put back: exit code 128 + signal.
     Stopped(i32),
+    /// A command that we ran for the user ended with this code, and has spoken for itself.
+    Ended(u8),
     /// The reader of our stdout is gone (`handoff ... | head`): ends quietly, as SIGPIPE would.
     ReaderGone,
 }
@@ -54,7 +56,7 @@ impl Failure {
                 Some(name) => format!("stopped by {name}"),
                 None => format!("stopped by signal {signal}"),
             }),
-            Self::ReaderGone => None,
+            Self::Ended(_) | Self::ReaderGone => None,
         }
     }
 
@@ -69,6 +71,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::NotPossible(_) => 3,
             Self::Stopped(signal) => 128u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
+            Self::Ended(code) => *code,
             Self::ReaderGone => 128 + signal_hook::consts::SIGPIPE as u8,
         }
     }

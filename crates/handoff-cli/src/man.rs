@@ -7,14 +7,15 @@ use crate::{Context, Failure, output};
 const EXAMPLES: &str = "\
 Examples:
   handoff man | man -l -
-  handoff man doctor | man -l -";
+  handoff man doctor | man -l -
+  handoff man bench send | man -l -";
 
 /// Arguments of `handoff man`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Subcommand whose page is wanted; without one, that of `handoff` itself
-    pub subcommand: Option<String>,
+    pub subcommand: Vec<String>,
 }
 
 /// Prints the page in roff on stdout.
@@ -23,12 +24,10 @@ pub struct Args {
 ///
 /// [`Failure::Usage`] for an unknown subcommand, else only those of writing to stdout.
 pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
-    let wanted = match &args.subcommand {
-        None => "handoff".to_owned(),
-        Some(name) => format!("handoff-{name}"),
-    };
+    let wanted = ["handoff"].into_iter().chain(args.subcommand.iter().map(String::as_str));
+    let wanted = wanted.collect::<Vec<_>>().join("-");
     let Some((_, page)) = pages().into_iter().find(|(name, _)| *name == wanted) else {
-        let name = args.subcommand.as_deref().unwrap_or_default();
+        let name = args.subcommand.join(" ");
         return Err(Failure::usage(format!(
             "no subcommand \"{name}\"; `handoff --help` lists them"
         )));
@@ -41,11 +40,17 @@ pub fn pages() -> Vec<(String, Vec<u8>)> {
     let mut root = crate::definition();
     // Hands the global flags down to the subcommands and names them `handoff-...`.
     root.build();
-    let mut pages = vec![("handoff".to_owned(), roff(root.clone()))];
-    for subcommand in root.get_subcommands() {
-        pages.push((format!("handoff-{}", subcommand.get_name()), roff(subcommand.clone())));
-    }
+    let mut pages = Vec::new();
+    collect(&root, &mut pages);
     pages
+}
+
+fn collect(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    pages.push((name.to_owned(), roff(command.clone())));
+    for subcommand in command.get_subcommands() {
+        collect(subcommand, pages);
+    }
 }
 
 fn roff(command: clap::Command) -> Vec<u8> {
@@ -68,5 +73,6 @@ mod tests {
         assert!(text("handoff").contains("not possible on this machine"));
         assert!(text("handoff-doctor").contains("Examples:"));
         assert!(text("handoff-doctor").contains("json"));
+        assert!(text("handoff-bench-send").contains("quick"));
     }
 }

@@ -58,10 +58,12 @@ impl Stop {
     ///
     /// [`Failure::Stopped`] with the signal's number.
     pub fn check(&self) -> Result<(), Failure> {
-        if self.requested() {
-            return Err(Failure::Stopped(self.signal.load(Ordering::Acquire) as i32));
-        }
-        Ok(())
+        if self.requested() { Err(self.failure()) } else { Ok(()) }
+    }
+
+    /// How a subcommand ends that saw the request.
+    pub fn failure(&self) -> Failure {
+        Failure::Stopped(self.signal.load(Ordering::Acquire) as i32)
     }
 
     /// The flag itself, for code below this crate that polls a plain `AtomicBool`.

@@ -1,3 +1,50 @@
-//! A stock Debian kernel in QEMU, and the network and disk topologies that tests and benches run on.
+//! The lab: a stock Debian kernel in QEMU, on which everything runs that this machine's own kernel
+//! lacks, and the topologies that tests and benches run on.
+//!
+//! ```no_run
+//! use handoff_lab::{Guest, Job, Machine, StopFlag};
+//!
+//! # fn main() -> handoff_lab::Result<()> {
+//! let mut guest = Guest::boot(&Machine::default(), &StopFlag::default())?;
+//! let (outcome, output, _) = guest.run_captured(&Job::new(["uname", "-r"]))?;
+//! assert!(outcome.success());
+//! print!("{}", String::from_utf8_lossy(&output));
+//! guest.power_off()?;
+//! # Ok(())
+//! # }
+//! ```
 
+mod accelerator;
+mod archive;
+mod cache;
+mod console;
+mod error;
+mod guest;
+mod initramfs;
+mod kernel;
+mod machine;
+mod progress;
+mod sanitizer;
+mod strip;
+mod terminal;
+mod tool;
+mod userland;
+#[path = "../../../lab/init/wire.rs"]
+#[allow(dead_code, reason = "each side uses its half")]
+mod wire;
+
+pub mod command;
+#[cfg(target_arch = "x86_64")]
+pub mod instructions;
+pub mod module;
+pub mod skip;
+pub mod testing;
 pub mod topology;
+
+pub use cache::{Cache, DIRECTORY_VARIABLE};
+pub use console::Fault;
+pub use error::{Error, Result};
+pub use guest::{Ending, Guest, Input, Job, Outcome, Stream, prepare};
+pub use kernel::{Kernel, KernelChoice};
+pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
+pub use tool::StopFlag;

@@ -24,6 +24,7 @@ use crate::executor::{self, Unpark};
 use crate::file::File;
 use crate::inflight::{DETACHED, Inflight, Key, Kind, STAGE_READY, STAGE_RETURN, Token, WAKE};
 use crate::lease::{Backing, Lend};
+use crate::probe;
 use crate::readiness::{Epoll, Ready};
 use crate::ring::{BATCH, Batch, Ring, Until, teardown};
 use crate::sink::group::{Group, Groups};
@@ -44,10 +45,11 @@ pub struct Driver {
 /// What [`Driver::turn`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there.
+    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
+    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
     No,
-    /// Something to happen, if anything is under way and nothing has happened since the last turn:
-    /// a send may be over as soon as it is accepted.
+    /// Something to happen, if the kernel has anything of ours and nothing has happened since the
+    /// last turn: a send may be over as soon as it is accepted.
     Event,
     /// The same, for at most so long.
     AtMost(Duration),
@@ -131,7 +133,7 @@ impl DriverBuilder {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
             _ => Ring::new(self.entries, self.registered_buffers, self.registered_files)
-                .map_err(|error| why_no_ring(&error)),
+                .map_err(|error| probe::why_no_ring(&error)),
         };
         let (backend, no_ring) = match ring {
             Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
@@ -160,20 +162,6 @@ impl DriverBuilder {
         };
         inner.watch_unpark()?;
         Ok(Driver { inner: Rc::new(inner) })
-    }
-}
-
-fn why_no_ring(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no io_uring, or one older than 6.1".to_owned(),
-        Some(libc::EINVAL) => {
-            "the kernel's io_uring is older than 6.1 (no deferred task running)".to_owned()
-        }
-        Some(libc::EPERM | libc::EACCES) => {
-            "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or by a seccomp filter"
-                .to_owned()
-        }
-        _ => format!("setting a ring up failed: {error}"),
     }
 }
 
@@ -296,12 +284,13 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
-        // What is started may be over at once.
+        // What is started may be over at once; and with nothing to come, a wait would have no end.
         self.inner.start_marked();
-        let waits = self.in_flight() > 0 && !self.inner.news.get();
+        let waits = || !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
         let events = self.inner.turn(match wait {
-            Wait::Event if waits => Until::One,
-            Wait::AtMost(time) if waits => Until::OneOr(time),
+            Wait::No => Until::Soon,
+            Wait::Event if waits() => Until::One,
+            Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
         })?;
         self.inner.news.set(false);
@@ -415,7 +404,9 @@ impl Inner {
     pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
         let start = thread_time();
         act();
-        self.turn(Until::Now).ok()?;
+        if !self.is_quiet() {
+            self.turn(Until::Now).ok()?;
+        }
         Some(thread_time().saturating_sub(start))
     }
 
@@ -446,6 +437,7 @@ impl Inner {
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn set_attention(&self, waker: &Waker) {
         let before = self.attention.borrow_mut().replace(waker.clone());
         drop(before);
@@ -534,7 +526,7 @@ impl Inner {
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
-                    Until::Now => Some(Duration::ZERO),
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };

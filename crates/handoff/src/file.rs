@@ -20,32 +20,42 @@ use crate::engine::transfer::{self, Direction, TransferOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lend, Refused};
+use crate::source::memory::Buffer;
 
 /// A file, used through its driver.
 #[derive(Clone)]
 pub struct File {
     endpoint: Rc<Endpoint>,
     direct: bool,
-    /// A pipe or socket: what would block can wait for readiness.
-    waits: bool,
+    pollable: bool,
     driver: Rc<Inner>,
 }
 
 impl File {
     pub(crate) fn attach(driver: Rc<Inner>, fd: OwnedFd) -> Result<Self> {
-        let flags =
-            fcntl_getfl(&fd).map_err(|error| Error::io("looking at a file", error.into()))?;
-        let kind = FileType::from_raw_mode(
-            fstat(&fd).map_err(|error| Error::io("looking at a file", error.into()))?.st_mode,
-        );
-        let waits = matches!(kind, FileType::Fifo | FileType::Socket);
+        let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
+        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT);
+        let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
+        let pollable =
+            matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
         let endpoint = Rc::new(Endpoint::attach(&driver, fd));
-        Ok(Self { endpoint, direct: flags.contains(OFlags::DIRECT), waits, driver })
+        Ok(Self { endpoint, direct, pollable, driver })
     }
 
     /// Whether the file bypasses the page cache, so that the device moves the bytes and no CPU does.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Waits until there is something to read, an end, or an error. Nothing is read.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn readable(&self) -> Result<Readable> {
+        self.transfer(Direction::AwaitRead, None, Vec::new())
+            .map(Readable)
+            .map_err(|refused: Refused<Vec<Buffer>>| refused.error)
     }
 
     pub(crate) fn transfer<B: Lend>(
@@ -64,9 +74,9 @@ impl File {
         if let Err(error) = checked {
             return Err(Refused { buffer, error });
         }
-        let loan = buffer.into_loan();
+        let pollable = self.pollable && offset.is_none();
         let file = Rc::clone(&self.endpoint);
-        let op = TransferOp::new(file, direction, offset, self.waits, loan);
+        let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
         let key = self.driver.inflight.borrow_mut().insert(Op::Transfer(op));
         transfer::start(&self.driver, key);
         Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })
@@ -150,5 +160,18 @@ impl<B: Lend> Drop for Transfer<B> {
 impl<B: Lend> fmt::Debug for Transfer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Future of [`File::readable`].
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct Readable(Transfer<Vec<Buffer>>);
+
+impl Future for Readable {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.0).poll(context).map(|over| over.result.map(|_| ()))
     }
 }

@@ -10,6 +10,7 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use crate::engine::layout::Layout;
 use crate::engine::receiving::ReceiveOp;
 use crate::engine::sending::SendOp;
 use crate::engine::transfer::TransferOp;
@@ -82,20 +83,24 @@ pub(crate) enum Kind {
     Receive,
 }
 
+struct Record {
+    op: Op,
+    layout: Layout,
+    /// Finished uses, as far as a key counts them.
+    uses: u32,
+}
+
 /// All records of a driver.
 pub(crate) struct Inflight {
-    // Boxed, since the kernel is given addresses within a record.
-    #[allow(clippy::vec_box)]
-    records: Vec<Box<Op>>,
-    /// Finished uses of each record.
-    generations: Vec<u32>,
+    #[allow(clippy::vec_box, reason = "the kernel is given addresses within a record")]
+    records: Vec<Box<Record>>,
     free: Vec<u32>,
     limit: usize,
 }
 
 impl Inflight {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Vec::new(), generations: Vec::new(), free: Vec::new(), limit }
+        Self { records: Vec::new(), free: Vec::new(), limit }
     }
 
     /// Says whether [`insert`](Self::insert) has room.
@@ -110,39 +115,40 @@ impl Inflight {
     pub(crate) fn insert(&mut self, op: Op) -> Key {
         let index = match self.free.pop() {
             Some(index) => {
-                *self.records[index as usize] = op;
+                self.records[index as usize].op = op;
                 index
             }
             None => {
-                self.records.push(Box::new(op));
-                self.generations.push(0);
+                self.records.push(Box::new(Record { op, layout: Layout::default(), uses: 0 }));
                 (self.records.len() - 1) as u32
             }
         };
-        Key { index, generation: self.generations[index as usize] }
+        Key { index, generation: self.records[index as usize].uses }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Op {
-        let op = std::mem::replace(self.get(key), Op::Vacant);
-        debug_assert!(!matches!(op, Op::Vacant), "a record is freed once");
-        let generation = &mut self.generations[key.index as usize];
-        *generation = (*generation + 1) % GENERATIONS;
+    /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
+    /// keeps until it has let go of the records.
+    pub(crate) fn vacate(&mut self, key: Key) {
+        let record = &mut *self.records[key.index as usize];
+        debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
+        record.op = Op::Vacant;
+        record.uses = (record.uses + 1) % GENERATIONS;
         self.free.push(key.index);
-        op
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
-        debug_assert_eq!(key.generation, self.generations[key.index as usize], "a key is stale");
-        &mut self.records[key.index as usize]
+        let record = &mut *self.records[key.index as usize];
+        debug_assert_eq!(key.generation, record.uses, "a key is stale");
+        &mut record.op
     }
 
     /// What a key names, or `None` when that use of the record is over.
     pub(crate) fn kind(&self, key: Key) -> Option<Kind> {
-        let index = key.index as usize;
-        if self.generations.get(index) != Some(&key.generation) {
+        let record = self.records.get(key.index as usize)?;
+        if record.uses != key.generation {
             return None;
         }
-        match &*self.records[index] {
+        match record.op {
             Op::Send(_) => Some(Kind::Send),
             Op::Transfer(_) => Some(Kind::Transfer),
             Op::Receive(_) => Some(Kind::Receive),
@@ -153,6 +159,14 @@ impl Inflight {
     pub(crate) fn send(&mut self, key: Key) -> &mut SendOp {
         match self.get(key) {
             Op::Send(op) => op,
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
+        let record = &mut *self.records[key.index as usize];
+        match &mut record.op {
+            Op::Send(op) => (op, &mut record.layout),
             _ => unreachable!("the key of a send names a send"),
         }
     }
@@ -178,17 +192,16 @@ impl Inflight {
 
     /// Whether the kernel may still use anything of a record.
     pub(crate) fn kernel_holds_any(&self) -> bool {
-        self.records.iter().any(|op| op.kernel_holds())
+        self.records.iter().any(|record| record.op.kernel_holds())
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
     /// keys of the sends, and of the transfers.
     pub(crate) fn give_up(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
-        let records = self.records.iter_mut().zip(&self.generations);
-        for (index, (record, generation)) in records.enumerate() {
-            let key = Key { index: index as u32, generation: *generation };
-            match &mut **record {
+        for (index, record) in self.records.iter_mut().enumerate() {
+            let key = Key { index: index as u32, generation: record.uses };
+            match &mut record.op {
                 Op::Send(op) => {
                     op.cancelled = true;
                     keys.push(key);
@@ -207,7 +220,7 @@ impl Inflight {
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.
     pub(crate) fn end_waits(&mut self) {
         for record in &mut self.records {
-            match &mut **record {
+            match &mut record.op {
                 Op::Send(op) => op.in_kernel = 0,
                 Op::Receive(op) => op.end_wait(),
                 Op::Transfer(op) => op.end_wait(),
@@ -222,11 +235,11 @@ impl Inflight {
     pub(crate) fn abandon(&mut self) -> usize {
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
             .into_iter()
-            .partition(|record| record.kernel_holds() && !record.may_drop_while_held());
+            .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
         self.records = rest;
         let held = held.into_iter().map(Box::leak);
         held.map(|record| {
-            if let Op::Send(op) = record {
+            if let Op::Send(op) = &mut record.op {
                 op.close_abandoned();
             }
         })
@@ -283,12 +296,12 @@ mod tests {
         let file = std::rc::Rc::new(file);
         let op = || {
             let loan = crate::Buffer::from(vec![0]).into_loan();
-            Op::Transfer(TransferOp::new(file.clone(), Direction::Read, None, false, loan))
+            Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))
         };
         let mut inflight = Inflight::new(1);
         let first = inflight.insert(op());
         assert_eq!(inflight.kind(first), Some(Kind::Transfer));
-        drop(inflight.remove(first));
+        inflight.vacate(first);
         assert_eq!(inflight.kind(first), None);
         let second = inflight.insert(op());
         assert_eq!((inflight.kind(first), inflight.kind(second)), (None, Some(Kind::Transfer)));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::Error;
-use crate::outcome::{Outcome, Tally};
+use crate::receipt::Receipt;
 use crate::source::received::Ticket;
 
 /// Memory that pieces are cut from.
@@ -252,14 +252,7 @@ pub struct Returned<B> {
     /// The buffer, whole.
     pub buffer: B,
     /// What became of its bytes.
-    pub tally: Tally,
-}
-
-impl<B> Returned<B> {
-    /// The verdict over all bytes of the loan.
-    pub fn outcome(&self) -> Outcome {
-        self.tally.outcome()
-    }
+    pub receipt: Receipt,
 }
 
 /// An operation that was not started; the buffer comes back with the reason.

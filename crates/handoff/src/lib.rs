@@ -20,7 +20,7 @@
 //! let mut buffer = region.take(1 << 16).unwrap();
 //! buffer.fill(7);
 //! let finished = driver.block_on(async { socket.send(buffer).unwrap().await })?;
-//! println!("{} bytes sent, {}", finished.sent?, finished.tally.outcome());
+//! println!("{} bytes sent, {}", finished.sent?, finished.receipt.outcome());
 //! # Ok(()) }
 //! ```
 
@@ -37,6 +37,7 @@ mod lease;
 mod outcome;
 pub mod probe;
 mod readiness;
+mod receipt;
 mod ring;
 mod sink;
 mod socket;
@@ -48,12 +49,13 @@ mod view;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use engine::Engine;
 pub use engine::auto::Choice;
-pub use engine::sending::MAX_HEADER;
+pub use engine::layout::MAX_HEADER;
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::{File, Transfer, Transferred};
+pub use file::{File, Readable, Transfer, Transferred};
 pub use lease::{Lend, LendMut, Refused, Returned};
 pub use outcome::{Outcome, Tally};
+pub use receipt::Receipt;
 pub use sink::group::{Group, GroupOnLoan};
 pub use sink::socket::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use socket::{SendStats, Socket};

@@ -245,6 +245,12 @@ const PROBES: &[Probe] = &[
     probe(System::Lab, "KVM", None, lab::kvm),
 ];
 
+/// In one line, why the kernel refused a ring, and what would help.
+pub(crate) fn why_no_ring(error: &std::io::Error) -> String {
+    let Answer { reason, remedy, .. } = ring::refused(error);
+    [reason, remedy].into_iter().flatten().collect::<Vec<_>>().join("; remedy: ")
+}
+
 /// Asks about every mechanism, network interfaces last.
 pub fn all() -> Vec<Capability> {
     let mut found = general();

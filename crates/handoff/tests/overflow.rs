@@ -44,7 +44,7 @@ fn thousands_of_returns_at_once() {
                 for sending in sendings {
                     let finished = sending.await;
                     assert_eq!(finished.sent.unwrap(), 64);
-                    assert_eq!(finished.tally.total(), 64);
+                    assert_eq!(finished.receipt.tally.total(), 64);
                 }
             })
             .unwrap();

@@ -109,7 +109,7 @@ fn a_blocked_send_is_cancelled() {
                 all
             });
             let back = driver.block_on(loan).unwrap();
-            assert_eq!(back.tally.total(), done as u64, "{engine}");
+            assert_eq!(back.receipt.tally.total(), done as u64, "{engine}");
             drop(socket);
             assert!(reader.join().unwrap() == pattern(1, 24 << 20)[..done], "{engine}");
             assert_eq!(driver.in_flight(), 0);

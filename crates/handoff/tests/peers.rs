@@ -160,7 +160,7 @@ fn a_connection_that_was_reset_before_a_send_fails_it() {
                 let finished = driver.block_on(async { sending.await }).unwrap();
                 let error = finished.sent.unwrap_err();
                 assert!(is_reset(&error), "{engine}: {error}");
-                assert_eq!(finished.tally.total(), 0, "{engine}");
+                assert_eq!(finished.receipt.tally.total(), 0, "{engine}");
             }
         }
     });

@@ -46,7 +46,7 @@ fn tcp_delivers_every_size_in_order() {
                                 let finished = sending.await;
                                 assert_eq!(finished.sent.unwrap(), len, "{engine} {address}");
                                 assert_eq!(
-                                    finished.tally.total(),
+                                    finished.receipt.tally.total(),
                                     len as u64,
                                     "{engine} {address}"
                                 );
@@ -54,7 +54,7 @@ fn tcp_delivers_every_size_in_order() {
                                 if len > 0 && engine != Engine::Auto {
                                     // Loopback always copies, and the kernel says so.
                                     assert_eq!(
-                                        finished.tally.outcome(),
+                                        finished.receipt.tally.outcome(),
                                         Outcome::Copied,
                                         "{engine}"
                                     );
@@ -102,7 +102,7 @@ fn udp_delivers_datagrams_whole() {
                             len + header.len(),
                             "{engine} {address}"
                         );
-                        assert_eq!(finished.tally.total(), (len + header.len()) as u64);
+                        assert_eq!(finished.receipt.tally.total(), (len + header.len()) as u64);
                         let got = far.recv(&mut space).unwrap();
                         assert_eq!(&space[..6], header);
                         assert!(space[6..got] == pattern(seed, len), "{engine} {address} {len}");
@@ -176,7 +176,7 @@ fn a_group_returns_at_once() {
                 let mut on_loan = group.flush();
                 let tally = loop {
                     match on_loan.try_take(&mut back) {
-                        Ok(tally) => break tally,
+                        Ok(receipt) => break receipt.tally,
                         Err(again) => on_loan = again,
                     }
                     driver.turn(Wait::Event).unwrap();

@@ -141,10 +141,10 @@ fn deliver<B: Lend>(
     let sent = driver.block_on(sent).unwrap().unwrap_or_else(|error| panic!("{way:?}: {error}"));
     take();
     let returned = driver.block_on(loan).unwrap();
-    assert_eq!(returned.tally.total(), sent as u64, "{way:?}");
+    assert_eq!(returned.receipt.tally.total(), sent as u64, "{way:?}");
     // What is delivered on the same host is copied on its way in, whoever sends it.
     if sent > 64 {
-        assert_ne!(returned.outcome(), Outcome::ZeroCopy, "{way:?}");
+        assert_ne!(returned.receipt.outcome(), Outcome::ZeroCopy, "{way:?}");
     }
     sent
 }
@@ -330,7 +330,7 @@ fn a_datagram_that_is_too_long_names_the_limit() {
                     let error = finished.sent.unwrap_err();
                     assert!(error.to_string().contains(&most.to_string()), "{engine}: {error}");
                     assert_eq!(finished.buffer.len(), len);
-                    assert_eq!(finished.tally.total(), 0, "{engine}");
+                    assert_eq!(finished.receipt.tally.total(), 0, "{engine}");
                 }
             }
         }

@@ -72,32 +72,6 @@ fn asked<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Top
     |source| TopologyError::Kernel { action: action.into(), source: source.into() }
 }
 
-/// Writes the skip line of the current test, past the capture of the test harness.
-///
-/// The line is `HANDOFF-SKIP <test name>: <reason>`, alone on a line of standard output; the runner
-/// of the tests counts and lists such lines. Used through [`skip_test!`](crate::skip_test).
-pub fn report_skip(test: &str, reason: &dyn std::fmt::Display) {
-    use io::Write as _;
-    let reason = reason.to_string().replace('\n', " ");
-    let line = format!("\nHANDOFF-SKIP {test}: {reason}\n");
-    // The print macros are captured when a test passes; the handle is not. A closed standard
-    // output leaves nobody to tell.
-    let _ = io::stdout().lock().write_all(line.as_bytes());
-}
-
-/// Ends the current test as skipped: writes the line that the runner counts, and returns.
-///
-/// For what this machine lacks only; anything else is a failure.
-#[macro_export]
-macro_rules! skip_test {
-    ($reason:expr) => {{
-        fn here() {}
-        let name = ::std::any::type_name_of_val(&here);
-        $crate::topology::report_skip(name.trim_end_matches("::here"), &$reason);
-        return;
-    }};
-}
-
 /// Unwraps a topology, or skips the current test if this machine cannot have it.
 ///
 /// # Panics
@@ -108,7 +82,7 @@ macro_rules! topology_or_skip {
     ($made:expr) => {
         match $made {
             Ok(made) => made,
-            Err(error) if error.is_unavailable() => $crate::skip_test!(error),
+            Err(error) if error.is_unavailable() => $crate::skip!("{error}"),
             Err(error) => panic!("{error}"),
         }
     };

@@ -4,6 +4,7 @@
 //! Minimum kernel: any. Capability: none. Return signal: none is needed, the buffer is back as soon
 //! as the call is.
 
+use super::layout::Layout;
 use super::order::Attempt;
 use super::sending::SendOp;
 use crate::driver::Inner;
@@ -12,14 +13,14 @@ use crate::inflight::Key;
 /// Sends what is left, as far as the socket takes it.
 pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     let mut inflight = inner.inflight.borrow_mut();
-    let op = inflight.send(key);
+    let (op, layout) = inflight.send_and_layout(key);
     loop {
-        match sendmsg(op, 0) {
+        match sendmsg(op, layout, 0) {
             Ok(taken) => {
                 if let Some(reason) = op.failure.take() {
                     op.socket.chooser.borrow_mut().failed(reason);
                 }
-                op.tally.copied += taken as u64;
+                op.account(taken as u64, Some(true));
                 if took(op, taken) {
                     return Attempt::Settled;
                 }
@@ -32,8 +33,8 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
 }
 
 /// One call of `sendmsg` for what is left; the error is an errno.
-pub(super) fn sendmsg(op: &mut SendOp, flags: libc::c_int) -> Result<usize, i32> {
-    let message = op.lay_out(true);
+pub(super) fn sendmsg(op: &SendOp, layout: &mut Layout, flags: libc::c_int) -> Result<usize, i32> {
+    let message = layout.message(op, true);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message and all that it names belong to the record and outlive the call.
     let result = unsafe { libc::sendmsg(op.socket.endpoint.raw(), message, flags) };

@@ -5,6 +5,7 @@
 
 pub(crate) mod auto;
 pub(crate) mod copy;
+pub(crate) mod layout;
 pub(crate) mod msg_zerocopy;
 pub(crate) mod order;
 pub(crate) mod receiving;

@@ -87,18 +87,18 @@ pub(crate) fn enable(fd: &OwnedFd) -> Result<(), String> {
 /// Sends what is left, as far as the socket takes it.
 pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     let mut inflight = inner.inflight.borrow_mut();
-    let op = inflight.send(key);
+    let (op, layout) = inflight.send_and_layout(key);
     let socket = Rc::clone(&op.socket);
     let mut outstanding = socket.outstanding.borrow_mut();
     let settled = loop {
         // A send of no bytes gets no number on every protocol, and has nothing to lend.
         let flags = if op.total == 0 { 0 } else { libc::MSG_ZEROCOPY };
-        match copy::sendmsg(op, flags) {
+        match copy::sendmsg(op, layout, flags) {
             Ok(taken) => {
                 if taken > 0 {
                     outstanding.push(key, taken);
                     op.awaiting += 1;
-                    op.header_lent |= !op.header.as_slice().is_empty();
+                    op.header_lent |= op.header_len() > 0;
                 }
                 if copy::took(op, taken) {
                     break Attempt::Settled;

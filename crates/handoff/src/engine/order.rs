@@ -70,9 +70,9 @@ fn start_datagram(inner: &Inner, key: Key) {
             let mut ring = ring.borrow_mut();
             let room = ring.make_room(1);
             let mut inflight = inner.inflight.borrow_mut();
-            let op = inflight.send(key);
+            let (op, layout) = inflight.send_and_layout(key);
             match room {
-                Ok(()) => uring_zc::queue(&mut ring, key, op, false, inner.turns()),
+                Ok(()) => uring_zc::queue(&mut ring, key, op, layout, false, inner.turns()),
                 Err(error) => op.settle(Err(Error::io("submitting a send", error))),
             }
         }
@@ -262,7 +262,8 @@ fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
         return Attempt::Settled;
     }
     for (place, key) in queue.waiting.iter().take(sends).enumerate() {
-        uring_zc::queue(ring, *key, inflight.send(*key), place + 1 < sends, inner.turns());
+        let (op, layout) = inflight.send_and_layout(*key);
+        uring_zc::queue(ring, *key, op, layout, place + 1 < sends, inner.turns());
     }
     queue.started = sends;
     Attempt::Submitted

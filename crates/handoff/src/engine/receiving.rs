@@ -224,7 +224,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     // Chunks go back to the pool, which looks at the driver.
     drop(spans);
     if armed {
-        // What that ends sees to the record.
+        // What that ends sees to the record; without a ring it is told at once.
         let stage = if matches!(inner.backend, Backend::Ring(_)) { 0 } else { STAGE_READY };
         inner.cancel(Token { key, stage });
     } else {
@@ -240,17 +240,15 @@ fn advance(inner: &Inner, key: Key) {
         inner.news.set(true);
         waker = op.waker.take();
     }
-    let (spans, record) = if op.held {
-        (VecDeque::new(), None)
-    } else if op.armed {
-        (std::mem::take(&mut op.ready), None)
-    } else {
+    let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
+    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    if over.is_some() {
         inner.unmark_receive(key);
-        (VecDeque::new(), Some(inflight.remove(key)))
-    };
+        inflight.vacate(key);
+    }
     // What is dropped or woken may use the driver.
     drop(inflight);
-    drop((spans, record));
+    drop((spans, over));
     if let Some(waker) = waker {
         waker.wake();
     }

@@ -7,67 +7,32 @@
 //! - a partial send goes on with the rest of the same buffer;
 //! - each return signal is matched with the bytes of the attempt that it belongs to.
 
-use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::task::Waker;
 
 use smallvec::SmallVec;
-use socket2::SockAddr;
 
 use super::Engine;
 use crate::driver::Inner;
 use crate::error::{Error, Result};
 use crate::inflight::{Key, STAGE_ATTEMPTS};
 use crate::lease::Loan;
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::sink::group::GroupKey;
 use crate::socket::SocketShared;
-
-/// The longest header that goes before a lent payload, in bytes.
-pub const MAX_HEADER: usize = 64;
-
-/// The most pieces that one request names; more go in several (streams) or are refused (datagrams).
-pub(crate) const MAX_PIECES: usize = libc::UIO_MAXIOV as usize;
 
 /// The longest datagrams, in bytes of payload.
 const MAX_UDP4: usize = 65_507;
 const MAX_UDP6: usize = 65_527;
 
-/// A small copied header.
-#[derive(Clone, Copy)]
-pub(crate) struct Header {
-    bytes: [u8; MAX_HEADER],
-    len: u8,
-}
-
-impl Header {
-    pub(crate) const EMPTY: Self = Self { bytes: [0; MAX_HEADER], len: 0 };
-
-    pub(crate) fn new(bytes: &[u8]) -> Result<Self> {
-        let mut header = Self { len: bytes.len() as u8, ..Self::EMPTY };
-        header
-            .bytes
-            .get_mut(..bytes.len())
-            .ok_or(Error::Invalid(
-                "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
-            ))?
-            .copy_from_slice(bytes);
-        Ok(header)
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
 /// A send from its acceptance to its return.
 pub(crate) struct SendOp {
     pub(crate) socket: Rc<SocketShared>,
     pub(crate) engine: Engine,
-    pub(crate) header: Header,
-    pub(crate) address: Option<SockAddr>,
     /// `None` once the buffer has been handed on.
     pub(crate) loan: Option<Loan>,
+    /// Bytes of the header, which the record's layout has.
+    header_len: u8,
     /// Header and payload bytes.
     pub(crate) total: usize,
     /// Of which the kernel took so many.
@@ -77,8 +42,8 @@ pub(crate) struct SendOp {
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
     /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
-    attempts: SmallVec<[Option<u32>; 4]>,
-    pub(crate) tally: Tally,
+    attempts: SmallVec<[Option<u32>; 2]>,
+    pub(crate) receipt: Receipt,
     /// Why the send is copied although its socket chose otherwise.
     pub(crate) failure: Option<String>,
     pub(crate) result: Option<Result<usize>>,
@@ -94,8 +59,6 @@ pub(crate) struct SendOp {
     pub(crate) loan_held: bool,
     pub(crate) sent_waker: Option<Waker>,
     pub(crate) loan_waker: Option<Waker>,
-    pub(crate) iovecs: SmallVec<[libc::iovec; 4]>,
-    pub(crate) message: MaybeUninit<libc::msghdr>,
 }
 
 impl SendOp {
@@ -103,22 +66,20 @@ impl SendOp {
         socket: Rc<SocketShared>,
         engine: Engine,
         loan: Loan,
-        header: Header,
-        address: Option<SockAddr>,
+        header_len: usize,
     ) -> Self {
-        let total = loan.len() + header.as_slice().len();
+        let total = loan.len() + header_len;
         Self {
             socket,
             engine,
-            header,
-            address,
             loan: Some(loan),
+            header_len: header_len as u8,
             total,
             done: 0,
             in_kernel: 0,
             awaiting: 0,
             attempts: SmallVec::new(),
-            tally: Tally::default(),
+            receipt: Receipt::default(),
             failure: None,
             result: None,
             cancelled: false,
@@ -129,8 +90,6 @@ impl SendOp {
             loan_held: true,
             sent_waker: None,
             loan_waker: None,
-            iovecs: SmallVec::new(),
-            message: MaybeUninit::uninit(),
         }
     }
 
@@ -163,59 +122,32 @@ impl SendOp {
         self.result.is_some() && !self.kernel_holds()
     }
 
-    /// Header bytes that the kernel has not taken.
-    pub(crate) fn header_left(&self) -> &[u8] {
-        let header = self.header.as_slice();
-        &header[self.done.min(header.len())..]
+    /// What became of the send so far.
+    fn receipt(&self) -> Receipt {
+        Receipt { engine: Some(self.engine), ..self.receipt }
+    }
+
+    /// Whether someone is to be told of the stage that the send has reached.
+    fn is_due(&self) -> bool {
+        self.result.is_some() && (self.sent_waker.is_some() || !self.kernel_holds())
+    }
+
+    pub(crate) fn header_len(&self) -> usize {
+        usize::from(self.header_len)
+    }
+
+    /// Whether a request of its own carries what is left of the header.
+    pub(crate) fn header_goes_apart(&self) -> bool {
+        self.socket.stream && self.done < self.header_len()
     }
 
     /// The single range that is left of the payload, with its length, if it is one.
     pub(crate) fn payload_left(&self) -> Option<(*const u8, usize, &crate::lease::Piece)> {
         let [piece] = self.loan.as_ref()?.pieces() else { return None };
-        let skip = self.done.saturating_sub(self.header.as_slice().len());
+        let skip = self.done.saturating_sub(self.header_len());
         // SAFETY: no more bytes are done than the piece has.
         let start = unsafe { piece.0.start().add(skip) };
         Some((start.as_ptr().cast_const(), piece.0.len() - skip, &piece.0))
-    }
-
-    /// Lays out what is left as a message in the record, and gives its address. The header is left
-    /// out when a request of its own carries it.
-    pub(crate) fn lay_out(&mut self, with_header: bool) -> *const libc::msghdr {
-        self.iovecs.clear();
-        let header = self.header.as_slice();
-        if with_header && self.done < header.len() {
-            let left = &header[self.done..];
-            self.iovecs.push(libc::iovec {
-                iov_base: left.as_ptr().cast_mut().cast(),
-                iov_len: left.len(),
-            });
-        }
-        let mut skip = self.done.saturating_sub(header.len());
-        for piece in self.loan.iter().flat_map(Loan::pieces) {
-            let piece = &piece.0;
-            // Empty ones are left out as well.
-            if skip >= piece.len() {
-                skip -= piece.len();
-                continue;
-            }
-            if self.iovecs.len() == MAX_PIECES {
-                break;
-            }
-            // SAFETY: `skip` is within the piece.
-            let start = unsafe { piece.start().add(skip) };
-            self.iovecs
-                .push(libc::iovec { iov_base: start.as_ptr().cast(), iov_len: piece.len() - skip });
-            skip = 0;
-        }
-        // SAFETY: all-zero bytes are a valid, empty message header.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        if let Some(address) = &self.address {
-            message.msg_name = address.as_ptr().cast_mut().cast();
-            message.msg_namelen = address.len();
-        }
-        message.msg_iov = self.iovecs.as_mut_ptr();
-        message.msg_iovlen = self.iovecs.len();
-        self.message.write(message)
     }
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
@@ -232,6 +164,12 @@ impl SendOp {
         self.socket.lent_by_ring.update(|count| count + lent);
     }
 
+    /// Bytes are back, or were never lent: takes down what became of them.
+    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
+        self.receipt.tally.count(bytes, copied);
+        self.socket.count(|stats| stats.returned.count(bytes, copied));
+    }
+
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
         if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
@@ -242,8 +180,9 @@ impl SendOp {
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.tally.count(bytes, copied);
+        self.account(bytes, copied);
         self.awaiting -= 1;
+        self.receipt.notifications += 1;
         self.socket.count(|stats| stats.notifications += 1);
         // A send of no bytes says nothing about the route.
         if bytes > 0 {
@@ -307,14 +246,25 @@ impl SendOp {
 }
 
 /// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
-/// Called after each change.
+/// Called after each change; most changes need nothing more.
+#[inline]
 pub(crate) fn advance(inner: &Inner, key: Key) {
+    let due = {
+        let mut inflight = inner.inflight.borrow_mut();
+        let op = inflight.send(key);
+        if op.result.is_some() {
+            inner.news.set(true);
+        }
+        op.is_due()
+    };
+    if due {
+        settle_up(inner, key);
+    }
+}
+
+fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if op.result.is_none() {
-        return;
-    }
-    inner.news.set(true);
     let sent_waker = op.sent_waker.take();
     let returned = op.is_returned();
     let loan_waker = if returned { op.loan_waker.take() } else { None };
@@ -324,38 +274,38 @@ pub(crate) fn advance(inner: &Inner, key: Key) {
         && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
+        let receipt = op.receipt();
         match op.group.take() {
             Some(group) => {
-                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, tally);
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
             }
             None => dropped = Some(loan),
         }
     }
     let over = returned && !op.sent_held && op.loan.is_none();
-    let record = over.then(|| inflight.remove(key));
+    let socket = over.then(|| Rc::clone(&op.socket));
+    if over {
+        inflight.vacate(key);
+    }
     // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
     // may whoever is woken.
     drop(inflight);
-    drop((dropped, record));
+    drop((dropped, socket));
     for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
         waker.wake();
     }
 }
 
 /// Hands the buffer of a returned send to its holder.
-pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Tally)> {
+pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Receipt)> {
     let back = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.send(key);
         if !op.is_returned() {
             return None;
         }
-        let tally = op.tally;
-        op.socket.count(|stats| stats.returned += tally);
         op.loan_held = false;
-        (op.loan.take().expect("a loan is taken back once"), tally)
+        (op.loan.take().expect("a loan is taken back once"), op.receipt())
     };
     advance(inner, key);
     Some(back)

@@ -3,9 +3,9 @@
 //! Contracts:
 //! - a write goes on with the rest until all is written; a read at an offset goes on until the
 //!   buffer is full or the file ends; a read without an offset gives what there is;
-//! - the record owns the buffer until the last completion, also when nobody waits for it any more;
-//! - what would block waits for readiness. Without a ring that holds for pipes and sockets (pipes
-//!   from Linux 6.4), and for what is opened non-blocking; other calls block.
+//! - a pipe that has nothing, or no room, is waited for, and never blocks the thread: without a ring
+//!   it is asked first, with one only when its descriptor is non-blocking;
+//! - the record owns the buffer until the last completion, also when nobody waits for it any more.
 
 use std::io;
 use std::rc::Rc;
@@ -23,15 +23,22 @@ use crate::ring::Ring;
 /// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
 const MAX_REQUEST: usize = 1 << 30;
 
+/// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
+const PIPE_ROOM: usize = 4096;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
+    /// Nothing is moved: it is over when there is something to read.
+    AwaitRead,
 }
 
 /// A read or write from its start to its end.
 pub(crate) struct TransferOp {
     file: Rc<Endpoint>,
+    /// Whether the file is of a kind that can be waited for: a pipe, a terminal, a socket.
+    pollable: bool,
     direction: Direction,
     /// Where in the file; `None` for pipes and the like.
     offset: Option<u64>,
@@ -39,42 +46,29 @@ pub(crate) struct TransferOp {
     done: usize,
     total: usize,
     in_kernel: bool,
-    /// What is in the kernel is a wait for readiness.
-    waiting: bool,
-    /// Calls are to ask for readiness instead of blocking.
-    nowait: bool,
     result: Option<Result<usize>>,
     held: bool,
     waker: Option<Waker>,
 }
 
-/// What is needed after a request or call.
-enum Next {
-    Nothing,
-    Another,
-    /// Another, once the file is ready.
-    Readiness,
-}
-
 impl TransferOp {
     pub(crate) fn new(
         file: Rc<Endpoint>,
+        pollable: bool,
         direction: Direction,
         offset: Option<u64>,
-        nowait: bool,
         loan: Loan,
     ) -> Self {
         let total = loan.len();
         Self {
             file,
+            pollable,
             direction,
             offset,
             loan: Some(loan),
             done: 0,
             total,
             in_kernel: false,
-            waiting: false,
-            nowait,
             result: None,
             held: true,
             waker: None,
@@ -85,14 +79,14 @@ impl TransferOp {
         self.in_kernel
     }
 
+    /// The wait for the file ends with the driver that has no ring.
+    pub(crate) fn end_wait(&mut self) {
+        self.in_kernel = false;
+    }
+
     /// The driver goes: the request under way is the last.
     pub(crate) fn give_up(&mut self) {
         self.held = false;
-    }
-
-    /// A wait of a driver without a ring ends with it.
-    pub(crate) fn end_wait(&mut self) {
-        self.in_kernel = false;
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -129,47 +123,53 @@ impl TransferOp {
             (Direction::Write, Some(slot)) =>
                 opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
             (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
+            (Direction::AwaitRead, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         })
     }
 
-    fn call(&mut self) -> i32 {
+    fn call(&self) -> i32 {
         let (start, len, _, offset) = self.left(None);
         let fd = self.file.raw();
-        let range = libc::iovec { iov_base: start.cast(), iov_len: len };
-        // The file's own position is named by -1.
-        let position = offset.map_or(-1, |offset| offset as libc::off_t);
-        let flags = if self.nowait { libc::RWF_NOWAIT } else { 0 };
         // SAFETY: the range belongs to the record, alone and for the length of the call.
         let result = unsafe {
-            match self.direction {
-                Direction::Read => libc::preadv2(fd, &range, 1, position, flags),
-                Direction::Write => libc::pwritev2(fd, &range, 1, position, flags),
+            match (self.direction, offset) {
+                (Direction::Read, Some(offset)) => {
+                    libc::pread(fd, start.cast(), len, offset as libc::off_t)
+                }
+                (Direction::Read, None) => libc::read(fd, start.cast(), len),
+                (Direction::Write, Some(offset)) => {
+                    libc::pwrite(fd, start.cast(), len, offset as libc::off_t)
+                }
+                (Direction::Write, None) if self.pollable => {
+                    libc::write(fd, start.cast(), len.min(PIPE_ROOM))
+                }
+                (Direction::Write, None) => libc::write(fd, start.cast(), len),
+                (Direction::AwaitRead, _) => 0,
             }
         };
-        if result >= 0 {
-            return result as i32;
-        }
-        match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
-            libc::EOPNOTSUPP if self.nowait => {
-                self.nowait = false;
-                self.call()
-            }
-            errno => -errno,
+        if result < 0 {
+            -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+        } else {
+            result as i32
         }
     }
 
-    /// Takes the outcome of one request in.
-    fn took(&mut self, result: i32) -> Next {
+    /// Takes the outcome of one request in; says whether another is needed.
+    fn took(&mut self, result: i32) -> bool {
         match result {
-            _ if -result == libc::EINTR => return Next::Another,
-            _ if -result == libc::EAGAIN => return Next::Readiness,
+            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN) => return true,
             _ if -result == libc::ECANCELED => {
                 self.result = Some(Err(Error::Canceled { done: self.done }))
             }
             _ if result < 0 => {
-                let action = if self.direction == Direction::Read { "reading" } else { "writing" };
+                let action = match self.direction {
+                    Direction::Read => "reading",
+                    Direction::Write => "writing",
+                    Direction::AwaitRead => "waiting for a file",
+                };
                 self.result = Some(Err(Error::errno(action, -result)));
             }
+            _ if self.direction == Direction::AwaitRead => self.result = Some(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {
                 self.result = Some(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
             }
@@ -177,12 +177,12 @@ impl TransferOp {
                 self.done += result as usize;
                 let wants_all = self.direction == Direction::Write || self.offset.is_some();
                 if result > 0 && self.done < self.total && wants_all {
-                    return Next::Another;
+                    return true;
                 }
                 self.result = Some(Ok(self.done));
             }
         }
-        Next::Nothing
+        false
     }
 }
 
@@ -206,58 +206,51 @@ pub(crate) fn start(inner: &Inner, key: Key) {
                     Err(error) => op.result = Some(Err(Error::io("submitting a transfer", error))),
                 }
             }
-            Backend::Readiness(_) => loop {
-                let result = op.call();
-                match op.took(result) {
-                    Next::Another => {}
-                    Next::Nothing => break,
-                    Next::Readiness => {
-                        drop(inflight);
-                        return wait_for_readiness(inner, key);
-                    }
-                }
-            },
+            Backend::Readiness(_) if op.pollable => {
+                drop(inflight);
+                return wait_for_file(inner, key);
+            }
+            Backend::Readiness(_) => while op.took(op.call()) {},
         }
     }
     advance(inner, key);
 }
 
-fn wait_for_readiness(inner: &Inner, key: Key) {
+fn wait_for_file(inner: &Inner, key: Key) {
     let (file, events) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = true;
-        op.waiting = true;
-        let read = op.direction == Direction::Read;
-        (Rc::clone(&op.file), if read { libc::POLLIN } else { libc::POLLOUT })
+        let events = if op.direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN };
+        (Rc::clone(&op.file), events)
     };
     inner.await_readiness(&file, events, Token { key, stage: STAGE_READY });
 }
 
-/// The file is ready, or the wait for that was cancelled.
+/// The file that was waited for can be used, or failed: either way the next request tells.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     let again = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
-        op.waiting = false;
-        op.held
+        let by_call = matches!(inner.backend, Backend::Readiness(_));
+        op.held && (!by_call || op.took(op.call()))
     };
     if again { start(inner, key) } else { advance(inner, key) }
 }
 
 /// A completion of the request under way.
 pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
-    let (next, held) = {
+    let (again, wait) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
-        (op.took(result), op.held)
+        (op.took(result) && op.held, op.pollable && -result == libc::EAGAIN)
     };
-    match next {
-        Next::Another if held => start(inner, key),
-        Next::Readiness if held => wait_for_readiness(inner, key),
-        _ => advance(inner, key),
+    match (again, wait) {
+        (true, true) => wait_for_file(inner, key),
+        (true, false) => start(inner, key),
+        (false, _) => advance(inner, key),
     }
 }
 
@@ -276,18 +269,20 @@ pub(crate) fn take(inner: &Inner, key: Key) -> Option<(Loan, Result<usize>)> {
 
 /// The holder goes. A write goes on with the request under way; a read is not wanted any more.
 pub(crate) fn let_go(inner: &Inner, key: Key) {
-    let cancel = {
+    let (under_way, writes) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.held = false;
-        let stage = if op.waiting { STAGE_READY } else { 0 };
-        (op.in_kernel && op.direction == Direction::Read).then_some(stage)
+        (op.in_kernel, op.direction == Direction::Write)
     };
-    match cancel {
-        // What that ends sees to the record.
-        Some(stage) => inner.cancel(Token { key, stage }),
-        None => advance(inner, key),
+    if !under_way {
+        return advance(inner, key);
     }
+    // Without a ring the operation may be over, and its record gone, when this returns.
+    if matches!(inner.backend, Backend::Ring(_)) && !writes {
+        inner.cancel(Token { key, stage: 0 });
+    }
+    inner.cancel(Token { key, stage: STAGE_READY });
 }
 
 fn advance(inner: &Inner, key: Key) {
@@ -298,10 +293,13 @@ fn advance(inner: &Inner, key: Key) {
         inner.news.set(true);
         waker = op.waker.take();
     }
-    let record = (!op.held && !op.in_kernel).then(|| inflight.remove(key));
+    let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    if over.is_some() {
+        inflight.vacate(key);
+    }
     // What is dropped or woken may use the driver.
     drop(inflight);
-    drop(record);
+    drop(over);
     if let Some(waker) = waker {
         waker.wake();
     }

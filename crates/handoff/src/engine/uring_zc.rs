@@ -16,6 +16,7 @@ use std::rc::Rc;
 use handoff_sys::sqe;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use super::layout::Layout;
 use super::order;
 use super::sending::{self, SendOp};
 use crate::driver::Inner;
@@ -68,19 +69,26 @@ impl Features {
 
 /// Requests that a send needs now.
 pub(crate) fn requests(op: &SendOp) -> usize {
-    if op.socket.stream && !op.header_left().is_empty() { 2 } else { 1 }
+    1 + usize::from(op.header_goes_apart())
 }
 
 /// Queues what is left of a send. With `linked`, the request queued next starts after it only.
 ///
 /// The caller has made sure that there is room for [`requests`] of them, so that a link is never
 /// cut by a submission.
-pub(crate) fn queue(ring: &mut Ring, key: Key, op: &mut SendOp, linked: bool, turn: u32) {
+pub(crate) fn queue(
+    ring: &mut Ring,
+    key: Key,
+    op: &mut SendOp,
+    layout: &mut Layout,
+    linked: bool,
+    turn: u32,
+) {
     op.turn = turn;
-    if op.socket.stream && !op.header_left().is_empty() {
-        let header = op.header_left();
+    if op.header_goes_apart() {
+        let header = layout.header_left(op);
         // Told that more comes, TCP holds a header back: an empty payload would not push it.
-        let more = if op.total > op.header.as_slice().len() { libc::MSG_MORE } else { 0 };
+        let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
         let entry = with_target!(op.socket.endpoint, |fd| opcode::Send::new(
             fd,
@@ -95,7 +103,7 @@ pub(crate) fn queue(ring: &mut Ring, key: Key, op: &mut SendOp, linked: bool, tu
         unsafe { ring.push(&entry) };
         op.in_kernel += 1;
     }
-    let entry = payload(ring, key, op);
+    let entry = payload(ring, key, op, layout);
     let entry = if linked { entry.flags(squeue::Flags::IO_LINK) } else { entry };
     // SAFETY: message, address and pieces belong to the record, which keeps them at their addresses
     // until the last completion.
@@ -103,15 +111,15 @@ pub(crate) fn queue(ring: &mut Ring, key: Key, op: &mut SendOp, linked: bool, tu
     op.in_kernel += 1;
 }
 
-fn payload(ring: &Ring, key: Key, op: &mut SendOp) -> squeue::Entry {
+fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeue::Entry {
     let mut zc_flags = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
     if op.socket.crowded.get() {
         zc_flags |= sqe::RECVSEND_POLL_FIRST;
     }
     let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
     let token = Token { key, stage: op.next_attempt() };
-    let header_apart = op.socket.stream || op.header.as_slice().is_empty();
-    let entry = match op.payload_left().filter(|_| header_apart) {
+    let bare = op.socket.stream || op.header_len() == 0;
+    let entry = match op.payload_left().filter(|_| bare) {
         Some((start, len, piece)) => {
             let slot = piece.slot(ring.id);
             with_target!(op.socket.endpoint, |fd| {
@@ -119,16 +127,16 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp) -> squeue::Entry {
                     .buf_index(slot)
                     .flags(flags)
                     .zc_flags(zc_flags);
-                if let Some(address) = &op.address {
+                if let Some(address) = layout.address() {
                     send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
                 }
                 send.build()
             })
         }
         None => {
-            let slot = common_slot(ring, op);
-            op.header_lent = !header_apart;
-            let message = op.lay_out(!header_apart);
+            let slot = common_slot(ring, op).filter(|_| bare);
+            op.header_lent = !bare;
+            let message = layout.message(op, !bare);
             if slot.is_some() {
                 zc_flags |= sqe::RECVSEND_FIXED_BUF;
             }
@@ -148,8 +156,7 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp) -> squeue::Entry {
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
 fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
-    let lent_alone = op.socket.stream || op.header.as_slice().is_empty();
-    if !ring.vectored_registered || !lent_alone || op.total == 0 {
+    if !ring.vectored_registered || op.total == 0 {
         return None;
     }
     let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
@@ -178,16 +185,15 @@ pub(crate) fn completed(
     let taken = result.max(0) as usize;
     op.done += taken;
     if stage == STAGE_HEADER {
-        op.tally.copied += taken as u64;
+        op.account(taken as u64, Some(true));
     } else {
         op.attempted(cqueue::more(flags).then_some(taken));
         if !cqueue::more(flags) {
             // Without a notification to come, nothing was lent: the bytes were copied.
-            op.tally.copied += taken as u64;
+            op.account(taken as u64, Some(true));
         }
         op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
     }
-    let socket = Rc::clone(&op.socket);
     if result < 0 {
         failed(op, -result);
     }
@@ -197,8 +203,13 @@ pub(crate) fn completed(
     if op.result.is_none() && op.done == op.total {
         op.settle(Ok(op.done));
     }
+    // A datagram that is settled stands in nobody's way.
+    let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
     drop(inflight);
-    order::progressed(inner, &socket, key);
+    match socket {
+        Some(socket) => order::progressed(inner, &socket, key),
+        None => sending::advance(inner, key),
+    }
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.

@@ -34,12 +34,7 @@ pub(super) fn registered_buffers() -> Finding {
 /// A ring as the library makes them.
 pub(super) fn ring() -> Result<IoUring, Answer> {
     let built = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
-    built.map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => {
-            Answer::no("the kernel refuses SINGLE_ISSUER | DEFER_TASKRUN: EINVAL")
-        }
-        _ => refused(&error),
-    })
+    built.map_err(|error| refused(&error))
 }
 
 /// Registers `page` as the ring's buffer 0.
@@ -98,7 +93,7 @@ pub(super) fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     }
 }
 
-fn refused(error: &io::Error) -> Answer {
+pub(super) fn refused(error: &io::Error) -> Answer {
     let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
         .ok()
         .and_then(|text| text.trim().parse().ok());
@@ -147,6 +142,10 @@ fn explain(errno: i32, sysctl: Option<u8>, filtered: bool) -> Answer {
             Answer::no(format!("a security module forbids io_uring: {}", name(errno)))
                 .remedy("allow io_uring in the policy of SELinux or AppArmor")
         }
+        (libc::EINVAL, _, _) => {
+            Answer::no("the kernel refuses a ring with deferred task running: EINVAL")
+                .remedy("a kernel that has it: Linux 6.1 on")
+        }
         (libc::ENOMEM, _, _) => super::memory::over_the_limit(),
         (libc::EMFILE | libc::ENFILE, _, _) => {
             Answer::unknown("no file descriptor is left").remedy("ulimit -n")
@@ -179,6 +178,7 @@ mod tests {
             (libc::ENOSYS, Some(0), true, State::No, "seccomp filter hides"),
             (libc::ENOSYS, None, true, State::No, "or a seccomp filter"),
             (libc::ENOSYS, None, false, State::No, "built without io_uring"),
+            (libc::EINVAL, Some(0), true, State::No, "deferred task running"),
             (libc::EMFILE, Some(0), false, State::Unknown, "file descriptor"),
             (libc::EIO, Some(0), false, State::Unknown, "io_uring_setup fails"),
         ];

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::driver::Inner;
 use crate::lease::{Lend, Loan, Returned};
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 
 /// Index of a group's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ struct Record {
     loans: Vec<Loan>,
     /// Sends whose buffer is not back.
     out: usize,
-    tally: Tally,
+    receipt: Receipt,
     waker: Option<Waker>,
     /// Nobody will ask for the buffers.
     abandoned: bool,
@@ -59,11 +59,11 @@ impl Groups {
         &mut self,
         key: GroupKey,
         loan: Loan,
-        tally: Tally,
+        receipt: Receipt,
     ) -> (Option<Loan>, Option<Waker>) {
         let record = self.get(key);
         record.out -= 1;
-        record.tally += tally;
+        record.receipt.join(receipt, record.receipt == Receipt::default());
         let unwanted = if record.abandoned {
             Some(loan)
         } else {
@@ -82,7 +82,7 @@ impl Groups {
 
     fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
-        record.tally = Tally::default();
+        record.receipt = Receipt::default();
         record.abandoned = false;
         self.free.push(key.0);
     }
@@ -148,16 +148,16 @@ impl<B: Lend> Group<B> {
 }
 
 impl<B: Lend> GroupOnLoan<B> {
-    /// Takes the buffers over if all are back, appending them to `into`; their joint tally.
+    /// Takes the buffers over if all are back, appending them to `into`; their joint account.
     ///
     /// # Errors
     ///
     /// Gives itself back while any buffer is still on loan.
-    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Tally, Self> {
+    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
         self.take_into(into).ok_or(self)
     }
 
-    fn take_into(&mut self, into: &mut Vec<B>) -> Option<Tally> {
+    fn take_into(&mut self, into: &mut Vec<B>) -> Option<Receipt> {
         let key = self.handle.key?;
         let mut groups = self.handle.driver.groups.borrow_mut();
         let record = groups.get(key);
@@ -165,10 +165,10 @@ impl<B: Lend> GroupOnLoan<B> {
             return None;
         }
         into.extend(record.loans.drain(..).map(B::from_loan));
-        let tally = record.tally;
+        let receipt = record.receipt;
         groups.close(key);
         self.handle.key = None;
-        Some(tally)
+        Some(receipt)
     }
 }
 
@@ -178,8 +178,8 @@ impl<B: Lend> Future for GroupOnLoan<B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut buffer = Vec::new();
-        if let Some(tally) = this.take_into(&mut buffer) {
-            return Poll::Ready(Returned { buffer, tally });
+        if let Some(receipt) = this.take_into(&mut buffer) {
+            return Poll::Ready(Returned { buffer, receipt });
         }
         let key = this.handle.key.expect("a group is not polled after it was returned");
         let waker = context.waker().clone();

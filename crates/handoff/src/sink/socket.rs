@@ -11,16 +11,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use socket2::SockAddr;
-
 use super::group::Group;
 use crate::driver::Inner;
-use crate::engine::sending::{self, Header, MAX_PIECES, SendOp};
+use crate::engine::layout::{MAX_HEADER, MAX_PIECES};
+use crate::engine::sending::{self, SendOp};
 use crate::engine::{auto, order};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lend, Refused, Returned};
-use crate::outcome::Tally;
+use crate::receipt::Receipt;
 use crate::socket::Socket;
 
 /// The most buffers in one send on a stream.
@@ -39,7 +38,7 @@ impl Socket {
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
     pub fn message<B: Lend>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: Ok(Header::EMPTY), address: None }
+        Message { socket: self, buffer, header: &[], address: None }
     }
 }
 
@@ -48,21 +47,21 @@ impl Socket {
 pub struct Message<'a, B> {
     socket: &'a Socket,
     buffer: B,
-    header: Result<Header>,
-    address: Option<SockAddr>,
+    header: &'a [u8],
+    address: Option<SocketAddr>,
 }
 
-impl<B: Lend> Message<'_, B> {
+impl<'a, B: Lend> Message<'a, B> {
     /// Puts up to [`MAX_HEADER`](crate::MAX_HEADER) copied bytes before the lent ones, in the same
     /// datagram or next to them on the stream.
-    pub fn header(mut self, bytes: &[u8]) -> Self {
-        self.header = Header::new(bytes);
+    pub fn header(mut self, bytes: &'a [u8]) -> Self {
+        self.header = bytes;
         self
     }
 
     /// Sends to `address`, on a datagram socket.
     pub fn to(mut self, address: SocketAddr) -> Self {
-        self.address = Some(address.into());
+        self.address = Some(address);
         self
     }
 
@@ -103,14 +102,12 @@ impl<B: Lend> Message<'_, B> {
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let inner = &*self.socket.driver;
-        let header = match self
-            .header
-            .and_then(|header| inner.inflight.borrow().check_room().map(|()| header))
-        {
-            Ok(header) => header,
-            Err(error) => return Err(Refused { buffer: self.buffer, error }),
+        let refusal = if self.header.len() > MAX_HEADER {
+            Some(Error::Invalid("a header before a lent payload is at most 64 bytes (MAX_HEADER)"))
+        } else {
+            inner.inflight.borrow().check_room().err().or_else(|| shared.queue.borrow().broken())
         };
-        if let Some(error) = shared.queue.borrow().broken() {
+        if let Some(error) = refusal {
             return Err(Refused { buffer: self.buffer, error });
         }
         let loan = self.buffer.into_loan();
@@ -120,7 +117,7 @@ impl<B: Lend> Message<'_, B> {
                 Error::Invalid("a datagram takes at most 1023 buffers, a send on a stream 65536");
             return Err(Refused { buffer: B::from_loan(loan), error });
         }
-        let size = loan.len() + header.as_slice().len();
+        let size = loan.len() + self.header.len();
         // A send is worth timing when nothing else shares the time.
         let idle = !shared.stream || shared.queue.borrow().is_idle();
         let pick = {
@@ -131,9 +128,14 @@ impl<B: Lend> Message<'_, B> {
                 auto::Pick { engine: chooser.pick_untimed(size), timed: false }
             }
         };
-        let mut op = SendOp::new(Rc::clone(shared), pick.engine, loan, header, self.address);
+        let mut op = SendOp::new(Rc::clone(shared), pick.engine, loan, self.header.len());
         adapt(&mut op);
-        let key = inner.inflight.borrow_mut().insert(Op::Send(op));
+        let key = {
+            let mut inflight = inner.inflight.borrow_mut();
+            let key = inflight.insert(Op::Send(op));
+            inflight.send_and_layout(key).1.prepare(self.header, self.address);
+            key
+        };
         if pick.timed {
             let cost = inner.time(|| order::accept(inner, shared, key));
             let blocked = inner.inflight.borrow_mut().send(key).result.is_none();
@@ -180,7 +182,7 @@ pub struct Finished<B> {
     /// The buffer.
     pub buffer: B,
     /// What became of the bytes.
-    pub tally: Tally,
+    pub receipt: Receipt,
 }
 
 impl<B: Lend> IntoFuture for Sending<B> {
@@ -212,11 +214,12 @@ impl<B: Lend> Future for Finishing<B> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let Poll::Ready(Returned { buffer, tally }) = Pin::new(&mut this.loan).poll(context) else {
+        let Poll::Ready(Returned { buffer, receipt }) = Pin::new(&mut this.loan).poll(context)
+        else {
             return Poll::Pending;
         };
         let sent = this.result.take().expect("the result came before the buffer");
-        Poll::Ready(Finished { sent, buffer, tally })
+        Poll::Ready(Finished { sent, buffer, receipt })
     }
 }
 
@@ -303,9 +306,9 @@ impl<B: Lend> OnLoan<B> {
     }
 
     fn take(&mut self) -> Option<Returned<B>> {
-        let (loan, tally) = sending::take_back(&self.driver, self.key?)?;
+        let (loan, receipt) = sending::take_back(&self.driver, self.key?)?;
         self.key = None;
-        Some(Returned { buffer: B::from_loan(loan), tally })
+        Some(Returned { buffer: B::from_loan(loan), receipt })
     }
 }
 

@@ -1,0 +1,43 @@
+# `make help` lists the targets. Each works from a fresh clone on Debian 12 with Rust, gcc and make.
+
+PREFIX ?= /usr/local
+CARGO ?= cargo
+# Where rustup puts cargo, for shells that did not read its profile.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+HANDOFF := target/release/handoff
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test soak bench install clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Install missing Debian packages (as root; nothing to do the second time)
+	@scripts/setup
+
+build: ## Build the command, its man pages and completions
+	$(CARGO) build --release --package handoff-cli
+	$(CARGO) xtask dist --out target/dist
+
+demo: setup build ## Probe this machine, measure sending, copy 1 GiB between two namespaces (as root)
+	$(CARGO) xtask demo --handoff $(HANDOFF)
+
+test: setup ## Run the checks and all tests, at most 20 minutes
+	@$(CARGO) xtask test
+
+soak: setup ## Run the tests in their long forms, for hours
+	@$(CARGO) xtask test --soak
+
+bench: setup build ## Print every table of figures that this machine can (as root)
+	$(HANDOFF) bench send
+
+install: ## Install what `make build` built below PREFIX (/usr/local)
+	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/dist/man1/*.1
+	install -D -m 644 target/dist/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
+	install -D -m 644 target/dist/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
+	install -D -m 644 target/dist/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
+
+clean: ## Remove everything that was built
+	$(CARGO) clean

@@ -1,0 +1,221 @@
+//! The rows of handoff itself: io_uring zero copy through the library, as its users call it.
+//!
+//! A buffer is moved into each send and comes back, so there are at least as many messages of memory
+//! as are on loan at a time, whatever the working set. That a send went wrong shows in its return,
+//! which tells what became of each byte: no row keeps the handles of the event before.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use handoff::{
+    Buffer, Driver, Group, GroupOnLoan, OnLoan, Pages, Refused, Region, RingUse, Socket, Wait,
+};
+
+use super::bed::Bed;
+use crate::measure::{self, Slot};
+
+/// Sends that share one return where not each has its own.
+const GROUP: u32 = 32;
+/// The most buffers on loan at a time: those of a group that is filled while the one before is out.
+const ON_LOAN: u64 = 2 * GROUP as u64;
+/// Sends between two looks at the clock. A multiple of every batch.
+const BETWEEN_LOOKS: u32 = 32;
+const PAGE: u64 = 4_096;
+/// How long the last buffers of a slot may stay away.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What tells one row from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    /// Whether the memory is registered with the ring.
+    pub(super) registered: bool,
+    /// One return to the caller per send, or one per group.
+    pub(super) flush: bool,
+    /// Sends per system call.
+    pub(super) batch: u32,
+    /// Whether the memory is of huge pages.
+    pub(super) huge: bool,
+}
+
+impl Way {
+    pub(super) fn engine(&self) -> &'static str {
+        if self.registered { "uring-zc-fixed" } else { "uring-zc" }
+    }
+}
+
+/// All of them, slowest first.
+pub(super) fn ways() -> impl Iterator<Item = Way> {
+    let pages = [(false, false), (true, false), (true, true)];
+    pages.into_iter().flat_map(|(registered, huge)| {
+        [true, false].into_iter().flat_map(move |flush| {
+            [1, 8, 32].into_iter().map(move |batch| Way { registered, flush, batch, huge })
+        })
+    })
+}
+
+pub(super) struct UringZc {
+    // Before the driver: handles go first.
+    on_loan: VecDeque<OnLoan<Buffer>>,
+    groups: VecDeque<GroupOnLoan<Buffer>>,
+    open: Option<Group<Buffer>>,
+    in_open: u32,
+    free: Vec<Buffer>,
+    socket: Socket,
+    driver: Driver,
+    way: Way,
+    messages: u64,
+    bytes: u64,
+    returned: handoff::Tally,
+}
+
+impl UringZc {
+    pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Result<Self, String> {
+        let line = |error: handoff::Error| error.to_string();
+        let stride = bytes.next_multiple_of(PAGE);
+        let messages = (working_set / stride).max(ON_LOAN);
+        let len = usize::try_from(stride * messages).map_err(|error| error.to_string())?;
+        let mut region =
+            if way.huge { Region::huge(len) } else { Region::anonymous(len) }.map_err(line)?;
+        if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
+            return Err(reason.clone());
+        }
+        let driver =
+            Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
+        if way.registered {
+            driver.register(&region).map_err(line)?;
+        }
+        let mut free = region.chunks(stride as usize);
+        free.truncate(messages as usize);
+        for buffer in &mut free {
+            buffer.fill(0x5a);
+            buffer.set_len(bytes as usize);
+        }
+        let socket = bed.connect().map_err(|error| error.to_string())?;
+        let socket = driver.socket(socket).map_err(line)?;
+        socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
+        Ok(Self {
+            on_loan: VecDeque::new(),
+            groups: VecDeque::new(),
+            open: None,
+            in_open: 0,
+            free,
+            socket,
+            driver,
+            way,
+            messages: 0,
+            bytes: 0,
+            returned: handoff::Tally::default(),
+        })
+    }
+
+    /// The requests of one system call.
+    fn send_batch(&mut self) -> Result<(), String> {
+        for _ in 0..self.way.batch {
+            let buffer = self.next_buffer()?;
+            self.messages += 1;
+            self.bytes += buffer.len() as u64;
+            if self.way.flush {
+                let (_, on_loan) = self.socket.send(buffer).map_err(refused)?.split();
+                self.on_loan.push_back(on_loan);
+            } else {
+                let group = self.open.get_or_insert_with(|| self.driver.group());
+                drop(self.socket.message(buffer).send_in(group).map_err(refused)?);
+                self.in_open += 1;
+                if self.in_open == GROUP {
+                    self.flush();
+                }
+            }
+        }
+        self.turn(Wait::No)
+    }
+
+    /// Returns are claimed when their buffers are needed.
+    fn next_buffer(&mut self) -> Result<Buffer, String> {
+        loop {
+            if let Some(buffer) = self.free.pop() {
+                return Ok(buffer);
+            }
+            self.claim();
+            if self.free.is_empty() {
+                self.turn(Wait::Event)?;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.groups.extend(self.open.take().map(Group::flush));
+        self.in_open = 0;
+    }
+
+    fn turn(&mut self, wait: Wait) -> Result<(), String> {
+        self.driver.turn(wait).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn claim(&mut self) {
+        while let Some(on_loan) = self.on_loan.pop_front() {
+            match on_loan.try_take() {
+                Ok(back) => {
+                    self.free.push(back.buffer);
+                    self.returned += back.receipt.tally;
+                }
+                Err(on_loan) => {
+                    self.on_loan.push_front(on_loan);
+                    break;
+                }
+            }
+        }
+        while let Some(group) = self.groups.pop_front() {
+            match group.try_take(&mut self.free) {
+                Ok(receipt) => self.returned += receipt.tally,
+                Err(group) => {
+                    self.groups.push_front(group);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn await_returns(&mut self) -> Result<(), String> {
+        self.flush();
+        let begin = Instant::now();
+        loop {
+            self.claim();
+            if self.on_loan.is_empty() && self.groups.is_empty() {
+                return Ok(());
+            }
+            self.turn(Wait::AtMost(PATIENCE))?;
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
+            }
+        }
+    }
+}
+
+fn refused(refused: Refused<Buffer>) -> String {
+    refused.error.to_string()
+}
+
+impl measure::Engine for UringZc {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<measure::Tally, String> {
+        let (messages, bytes, returned) = (self.messages, self.bytes, self.returned);
+        while !slot.is_over() {
+            for _ in 0..BETWEEN_LOOKS / self.way.batch {
+                self.send_batch()?;
+            }
+        }
+        self.await_returns()?;
+        let (bytes, taken) = (self.bytes - bytes, self.returned.total() - returned.total());
+        if taken != bytes {
+            return Err(format!("the kernel took {taken} of {bytes} bytes"));
+        }
+        let unknown = self.returned.unknown > returned.unknown;
+        Ok(measure::Tally {
+            bytes,
+            operations: Some(self.messages - messages),
+            copied: (!unknown).then(|| self.returned.copied - returned.copied),
+            ..measure::Tally::default()
+        })
+    }
+}

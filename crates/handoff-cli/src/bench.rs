@@ -1,0 +1,18 @@
+//! `handoff bench`: mounts the benches.
+
+use handoff_bench::command::{self, BenchArgs, BenchError};
+
+use crate::{Context, Failure};
+
+pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut with =
+        command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
+    command::run(args, &mut with).map_err(|error| match error {
+        BenchError::Usage(cause) => Failure::Usage(cause),
+        BenchError::NotPossible(cause) => Failure::NotPossible(cause),
+        BenchError::Failed(cause) => Failure::Failed(cause),
+        BenchError::Stopped => context.stop.failure(),
+        BenchError::Output(error) => Failure::stdout(&error),
+    })
+}

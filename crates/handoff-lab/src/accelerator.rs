@@ -1,0 +1,57 @@
+//! Whether KVM boots a guest on this machine, found out by trying.
+//!
+//! That `/dev/kvm` is there and opens says little: it may belong to a nested hypervisor on which a
+//! stock kernel does not come up. So a guest is booted once, with a short patience, and the answer
+//! is kept as long as the machine's kernel, the emulator and the guest's kernel are the same.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cache::Cache;
+use crate::error::{Error, Result, Trying};
+use crate::guest::Guest;
+use crate::kernel::Kernel;
+use crate::machine::{Acceleration, Machine, QEMU};
+use crate::tool::{self, StopFlag};
+
+/// A guest under KVM is up in a second or two; one that is not up by now will not be.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// KVM or software emulation, by a trial boot or its kept result.
+pub(crate) fn choose(
+    cache: &Cache,
+    kernel: &Kernel,
+    userland: &Path,
+    stop: &StopFlag,
+) -> Result<Acceleration> {
+    if fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        return Ok(Acceleration::Emulation);
+    }
+    let mut version = tool::command(QEMU);
+    version.arg("--version");
+    let mut hash = DefaultHasher::new();
+    (tool::run(version, stop, |_| {})?, &kernel.release).hash(&mut hash);
+    rustix::system::uname().release().hash(&mut hash);
+    let kept = cache.directory().join(format!("accelerator-{:016x}", hash.finish()));
+    match fs::read_to_string(&kept).as_deref() {
+        Ok("kvm") => return Ok(Acceleration::Kvm),
+        Ok("tcg") => return Ok(Acceleration::Emulation),
+        _ => {}
+    }
+    tracing::info!("trying whether KVM boots {} on this machine", kernel.release);
+    let machine = Machine { boot_timeout: PATIENCE, memory: 512, ..Machine::default() };
+    let again = Cache::open_at(cache.directory())?;
+    let (choice, text) =
+        match Guest::start(&machine, Acceleration::Kvm, kernel, userland, again, stop) {
+            Ok(_) => (Acceleration::Kvm, "kvm"),
+            Err(Error::Stopped) => return Err(Error::Stopped),
+            Err(error) => {
+                tracing::info!("KVM does not: {error}");
+                (Acceleration::Emulation, "tcg")
+            }
+        };
+    fs::write(&kept, text).trying(kept.display())?;
+    Ok(choice)
+}

@@ -1,0 +1,105 @@
+//! The options that describe a guest, shared by the subcommands that boot one.
+
+use std::path::{Path, PathBuf};
+
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::kernel::KernelChoice;
+use crate::machine::{Acceleration, Disk, Machine, Put};
+use crate::module;
+use crate::strip::Stripped;
+use crate::tool::StopFlag;
+
+/// Options that describe a guest.
+#[derive(Debug, clap::Args)]
+pub struct GuestOptions {
+    /// Kernel: a series in trixie-backports (7.2, 7.3), bookworm for Debian 12's own 6.1,
+    /// kasan for the one with sanitizers
+    #[arg(long, default_value_t, value_name = "NAME")]
+    pub kernel: KernelChoice,
+    /// Virtual processors
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
+    pub memory: u32,
+    /// A disk, /dev/disk/by-id/virtio-NAME in the guest: NAME=SIZE in memory, NAME=/path a file
+    /// that the guest changes, NAME=/path,snapshot a file that stays as it is
+    #[arg(long, value_name = "NAME=WHAT")]
+    pub disk: Vec<Disk>,
+    /// Copy a file or directory into the guest; without a target, to /root
+    #[arg(long, value_name = "PATH[:TARGET]", value_parser = parse_put)]
+    pub put: Vec<Put>,
+    /// Put this program on the guest's path; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub program: Vec<PathBuf>,
+    /// Build the kernel module in this directory and put it into the guest's $HANDOFF_MODULES
+    #[arg(long, value_name = "DIRECTORY")]
+    pub module: Vec<PathBuf>,
+    /// How instructions are executed: auto, kvm, tcg or icount
+    #[arg(long, default_value = "auto", value_name = "HOW")]
+    pub accel: Acceleration,
+    /// Count instructions: one processor, and a clock that advances one nanosecond for each
+    /// instruction; the same as --accel icount
+    #[arg(long, conflicts_with = "accel")]
+    pub icount: bool,
+    /// Show the kernel's console on stderr
+    #[arg(long)]
+    pub console: bool,
+}
+
+/// Programs that were prepared for the guest; removed when dropped.
+pub(super) struct Prepared {
+    pub(super) machine: Machine,
+    pub(super) stripped: Stripped,
+}
+
+impl GuestOptions {
+    /// The guest, with this program itself as `handoff` on its path.
+    pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
+        let stripped = Stripped::new()?;
+        let mut puts = self.put.clone();
+        puts.push(stripped.ourselves());
+        puts.extend(
+            self.program
+                .iter()
+                .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
+        );
+        for directory in &self.module {
+            for path in module::build(&self.kernel, directory, &Cache::open()?, stop)? {
+                let name = path.file_name().unwrap_or_default();
+                let target = Path::new("/opt/handoff/modules").join(name);
+                puts.push(Put { source: path, target });
+            }
+        }
+        let machine = Machine {
+            kernel: self.kernel.clone(),
+            cpus: self.cpus,
+            memory: self.memory,
+            acceleration: if self.icount { Acceleration::InstructionCounting } else { self.accel },
+            disks: self.disk.clone(),
+            puts,
+            show_console: self.console,
+            ..Machine::default()
+        };
+        Ok(Prepared { machine, stripped })
+    }
+}
+
+/// `PATH` or `PATH:TARGET`; a relative target is below the guest's /root.
+fn parse_put(text: &str) -> std::result::Result<Put, String> {
+    let (source, target) = split_pair(text);
+    let source = PathBuf::from(source);
+    let name = source.canonicalize().map_err(|error| format!("{}: {error}", source.display()))?;
+    let name = name.file_name().unwrap_or_default().to_owned();
+    let target = Path::new("/root").join(target.map_or(name.into(), PathBuf::from));
+    Ok(Put { source, target })
+}
+
+/// The two halves of `A:B`, the second of which may be missing.
+pub(super) fn split_pair(text: &str) -> (&str, Option<&str>) {
+    match text.split_once(':') {
+        Some((first, second)) => (first, Some(second)),
+        None => (text, None),
+    }
+}

@@ -1,0 +1,138 @@
+//! `handoff lab test` and `handoff lab runner`.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::guest_options::GuestOptions;
+use super::run;
+use crate::error::{Error, Result, Trying};
+use crate::machine::Put;
+use crate::testing::{self, MaySkip, Plan, Program, Stage, TestResult, Verdict};
+use crate::tool::StopFlag;
+
+const AFTER_HELP: &str = "\
+A stage is WHERE:NEEDS[:FILTER]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
+native, guest, lab and soak, which are the modules that a test's path names (none: hermetic);
+FILTER is a part of the test's name, with its program's in front.
+
+Examples:
+  cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\
+      --stage 7.2:native,guest --stage bookworm:native:send --may-skip lab/may-skip.txt
+  handoff lab test --stage 7.2:guest target/debug/deps/guest-0123456789abcdef
+
+Exit code 0: all passed or were skipped as declared; 1: some failed.";
+
+/// What `handoff lab test` is given.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct TestArgs {
+    /// Where tests run, and which; may be given several times
+    #[arg(long, required = true, value_name = "WHERE:NEEDS[:FILTER]")]
+    pub stage: Vec<Stage>,
+    /// The skips that are foreseen; any other is a failure
+    #[arg(long, value_name = "FILE")]
+    pub may_skip: Option<PathBuf>,
+    /// How many seconds one test may take, or a whole program on the host
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub timeout: u64,
+    /// Write the report as one JSON object to this file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// The guest; the stage's kernel replaces --kernel.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+    /// Test programs; without any, the messages of cargo test --no-run --message-format=json are
+    /// read from standard input
+    #[arg(value_name = "PROGRAM")]
+    pub programs: Vec<PathBuf>,
+}
+
+/// What `handoff lab runner` is given.
+#[derive(Debug, clap::Args)]
+pub struct RunnerArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+    /// The program that Cargo has built, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "PROGRAM"
+    )]
+    pub command: Vec<OsString>,
+}
+
+pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
+    let (programs, companions) = if args.programs.is_empty() {
+        let mut messages = String::new();
+        std::io::stdin().read_to_string(&mut messages).trying("standard input")?;
+        testing::programs_from_cargo(&messages)?
+    } else {
+        (args.programs.iter().map(|path| program(path)).collect::<Result<_>>()?, Vec::new())
+    };
+    let may_skip = match &args.may_skip {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).trying(path.display())?;
+            MaySkip::parse(&text)
+                .map_err(|error| Error::Usage(format!("{}: {error}", path.display())))?
+        }
+        None => MaySkip::default(),
+    };
+    let prepared = args.guest.prepare(stop)?;
+    let plan = Plan {
+        programs,
+        companions,
+        stages: args.stage.clone(),
+        may_skip,
+        timeout: Duration::from_secs(args.timeout),
+        machine: prepared.machine.clone(),
+    };
+    let report = testing::run(&plan, stop, show)?;
+    if let Some(path) = &args.report {
+        let json = serde_json::to_vec(&report).map_err(Error::failed)?;
+        std::fs::write(path, json).trying(path.display())?;
+    }
+    println!("{report}");
+    Ok(u8::from(report.failed > 0))
+}
+
+/// One boot for one program: what Cargo starts when the lab is its target runner.
+pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
+    let mut prepared = args.guest.prepare(stop)?;
+    let path = PathBuf::from(&args.command[0]);
+    let source = prepared.stripped.of(&path);
+    let target = Path::new("/opt/handoff/tests").join(path.file_name().unwrap_or_default());
+    let mut words = vec![target.clone().into_os_string().into_vec()];
+    words.extend(args.command[1..].iter().map(|word| word.clone().into_vec()));
+    prepared.machine.puts.push(Put { source, target });
+    run::run_once(&prepared.machine, words, stop)
+}
+
+fn show(test: &TestResult) {
+    let TestResult { place, name, verdict } = test;
+    match verdict {
+        Verdict::Passed => println!("pass  [{place}] {name}"),
+        Verdict::Skipped { reason } => println!("skip  [{place}] {name}: {reason}"),
+        Verdict::Failed { reason } => {
+            println!("FAIL  [{place}] {name}");
+            for line in reason.lines() {
+                println!("      {line}");
+            }
+        }
+    }
+}
+
+/// A program that is named by its path: Cargo puts a hash behind its name.
+fn program(path: &Path) -> Result<Program> {
+    let path = path
+        .canonicalize()
+        .map_err(|error| Error::Usage(format!("test program {}: {error}", path.display())))?;
+    let stem = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _)| name).to_owned();
+    let directory = std::env::current_dir().trying("working directory")?;
+    Ok(Program { name, path, directory })
+}

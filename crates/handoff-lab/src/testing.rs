@@ -1,0 +1,291 @@
+//! Runs the workspace's test programs on the host and in guests, and counts what came of it.
+//!
+//! Contracts:
+//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
+//!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
+//!   subject of another test, and run by it alone); a test with none of them is hermetic;
+//! - a test has one of three results; one that cannot run where it is says so with
+//!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
+//! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
+//! - in a guest each test is a process of its own, so that a kernel report, a hang or a crash is
+//!   counted to the test that caused it; when the guest dies, the next test gets a new one.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::kernel::KernelChoice;
+use crate::machine::{Machine, Put};
+use crate::tool::StopFlag;
+
+mod in_guest;
+mod libtest;
+mod may_skip;
+mod on_host;
+
+pub use may_skip::MaySkip;
+
+/// What a test may need, by the names of its modules.
+const NEEDS: [&str; 5] = ["native", "guest", "lab", "soak", "fixture"];
+/// How a stage names the tests that need nothing.
+const HERMETIC: &str = "hermetic";
+
+/// A test program, built by Cargo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// First part of the names of its tests.
+    pub name: String,
+    /// The executable.
+    pub path: PathBuf,
+    /// Where Cargo would start it.
+    pub directory: PathBuf,
+}
+
+/// Where tests run, and which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    /// The kernel of the guest; `None` is the host.
+    pub kernel: Option<KernelChoice>,
+    /// What the tests may need: of `hermetic`, `native`, `guest`, `lab`, `soak`, `fixture`.
+    pub needs: BTreeSet<String>,
+    /// Only tests whose name contains this.
+    pub filter: String,
+}
+
+impl FromStr for Stage {
+    type Err = String;
+
+    /// `WHERE:NEEDS[:FILTER]`, such as `host:hermetic,native` or `bookworm:native:send`.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let mut parts = text.splitn(3, ':');
+        let kernel = match parts.next().unwrap_or_default() {
+            "host" => None,
+            name => Some(name.parse().map_err(|error| format!("host, or {error}"))?),
+        };
+        let needs = parts.next().ok_or("expected WHERE:NEEDS, such as host:hermetic,native")?;
+        let needs: BTreeSet<String> = needs.split(',').map(str::to_owned).collect();
+        let known = |need: &String| need == HERMETIC || NEEDS.contains(&need.as_str());
+        if let Some(unknown) = needs.iter().find(|need| !known(need)) {
+            return Err(format!("'{unknown}' is none of {HERMETIC}, {}", NEEDS.join(", ")));
+        }
+        Ok(Self { kernel, needs, filter: parts.next().unwrap_or_default().to_owned() })
+    }
+}
+
+impl Stage {
+    /// Where the tests run, as reports and the declaration of skips name it.
+    pub fn place(&self) -> String {
+        self.kernel.as_ref().map_or("host".to_owned(), KernelChoice::to_string)
+    }
+
+    fn selects(&self, program: &str, test: &str) -> bool {
+        let needs: Vec<&str> = test.split("::").filter(|module| NEEDS.contains(module)).collect();
+        let granted = match needs.as_slice() {
+            [] => self.needs.contains(HERMETIC),
+            some => some.iter().all(|need| self.needs.contains(*need)),
+        };
+        granted && format!("{program}::{test}").contains(&self.filter)
+    }
+}
+
+/// What came of a test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "result", rename_all = "lowercase")]
+pub enum Verdict {
+    /// It ran and held.
+    Passed,
+    /// It did not; why, with its output.
+    Failed {
+        /// What it printed, or what happened to it.
+        reason: String,
+    },
+    /// It could not run here; why.
+    Skipped {
+        /// Its own words.
+        reason: String,
+    },
+}
+
+/// A test that has run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TestResult {
+    /// Where: `host` or a kernel's name.
+    pub place: String,
+    /// Program and path of the test.
+    pub name: String,
+    /// What came of it.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// The results of all stages.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Tests that held.
+    pub passed: usize,
+    /// Tests that did not.
+    pub failed: usize,
+    /// Tests that could not run.
+    pub skipped: usize,
+    /// Every test, in the order in which they ran.
+    pub tests: Vec<TestResult>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped, .. } = self;
+        write!(formatter, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Everything that a run of tests is made of.
+#[derive(Debug)]
+pub struct Plan {
+    /// The test programs.
+    pub programs: Vec<Program>,
+    /// Other programs that tests start by their absolute path; guests get them there and on
+    /// their path.
+    pub companions: Vec<PathBuf>,
+    /// Where and which, in order.
+    pub stages: Vec<Stage>,
+    /// The skips that are foreseen.
+    pub may_skip: MaySkip,
+    /// How long one test may take, a whole program on the host.
+    pub timeout: Duration,
+    /// The guests; their kernel and what is put into them is set by the stages.
+    pub machine: Machine,
+}
+
+/// Runs all stages; `each` is called with each result as it comes.
+///
+/// # Errors
+///
+/// When a guest cannot be booted or a program cannot be listed. Tests that fail are in the
+/// [`Report`].
+pub fn run(plan: &Plan, stop: &StopFlag, mut each: impl FnMut(&TestResult)) -> Result<Report> {
+    let mut report = Report::default();
+    let mut listed = Vec::new();
+    for program in &plan.programs {
+        listed.push((program, libtest::list(program, stop)?));
+    }
+    for stage in &plan.stages {
+        let place = stage.place();
+        let mut record = |name: &str, verdict: Verdict| {
+            let verdict = plan.may_skip.judge(&place, name, verdict);
+            match verdict {
+                Verdict::Passed => report.passed += 1,
+                Verdict::Failed { .. } => report.failed += 1,
+                Verdict::Skipped { .. } => report.skipped += 1,
+            }
+            let result = TestResult { place: place.clone(), name: name.to_owned(), verdict };
+            each(&result);
+            report.tests.push(result);
+        };
+        let mut selected = Vec::new();
+        for (program, tests) in &listed {
+            let tests: Vec<&str> = tests
+                .iter()
+                .map(String::as_str)
+                .filter(|test| stage.selects(&program.name, test))
+                .collect();
+            if !tests.is_empty() {
+                selected.push((*program, tests));
+            }
+        }
+        match &stage.kernel {
+            None => on_host::run(&selected, plan.timeout, stop, &mut record)?,
+            Some(kernel) => in_guest::run(&selected, kernel, plan, stop, &mut record)?,
+        }
+    }
+    Ok(report)
+}
+
+/// The test programs and other programs in the messages of
+/// `cargo test --no-run --message-format=json`.
+///
+/// # Errors
+///
+/// When `messages` is something else.
+pub fn programs_from_cargo(messages: &str) -> Result<(Vec<Program>, Vec<PathBuf>)> {
+    let (mut programs, mut companions) = (Vec::new(), Vec::new());
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: serde_json::Value =
+            serde_json::from_str(line).map_err(|error| Error::Usage(error.to_string()))?;
+        let Some(executable) = message["executable"].as_str() else { continue };
+        if message["profile"]["test"] == true {
+            let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+            programs.push(Program {
+                name: message["target"]["name"].as_str().unwrap_or_default().replace('-', "_"),
+                path: executable.into(),
+                directory: manifest.parent().unwrap_or(Path::new("/")).to_owned(),
+            });
+        } else {
+            companions.push(executable.into());
+        }
+    }
+    if programs.is_empty() {
+        return Err(Error::Usage(
+            "no test programs; expected the output of cargo test --no-run --message-format=json"
+                .to_owned(),
+        ));
+    }
+    Ok((programs, companions))
+}
+
+/// What a guest gets so that `companions` are where tests expect them, and on its path.
+fn puts_of(companions: &[PathBuf]) -> Vec<Put> {
+    let mut puts = Vec::new();
+    for path in companions {
+        let name = path.file_name().unwrap_or_default();
+        puts.push(Put { source: path.clone(), target: path.clone() });
+        let target = Path::new("/opt/handoff/bin").join(name);
+        puts.push(Put { source: path.clone(), target });
+    }
+    puts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_say_what_a_test_needs() {
+        let host: Stage = "host:hermetic,native".parse().expect("a stage");
+        assert!(host.selects("handoff", "send::tests::plain"));
+        assert!(host.selects("handoff", "native::send"));
+        assert!(!host.selects("handoff", "guest::send"));
+        assert!(!host.selects("handoff", "native::soak::send"));
+        assert!(host.selects("handoff", "send::not_the_guest_module"), "a module is a whole word");
+        let old: Stage = "bookworm:native:send".parse().expect("a stage");
+        assert!(old.selects("send", "native::plain"));
+        assert!(!old.selects("handoff", "native::other"));
+        assert!(!old.selects("send", "native::lab::plain"));
+        assert!(!old.selects("send", "plain"));
+    }
+
+    #[test]
+    fn stages_are_checked() {
+        for wrong in ["", "host", "host:everything", "nowhere:native", "host:"] {
+            assert!(wrong.parse::<Stage>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn programs_are_found_in_cargo_messages() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/x/a/Cargo.toml","target":{"name":"some-lib"},"profile":{"test":true},"executable":"/x/target/some_lib-1"}
+{"reason":"compiler-artifact","manifest_path":"/x/a/Cargo.toml","target":{"name":"tool"},"profile":{"test":false},"executable":"/x/target/tool"}
+{"reason":"compiler-artifact","target":{"name":"dep"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}"#;
+        let (programs, companions) = programs_from_cargo(messages).expect("messages");
+        assert_eq!(programs.len(), 1);
+        assert_eq!(programs[0].name, "some_lib");
+        assert_eq!(programs[0].directory, Path::new("/x/a"));
+        assert_eq!(companions, [PathBuf::from("/x/target/tool")]);
+        assert!(programs_from_cargo("no json").is_err());
+    }
+}

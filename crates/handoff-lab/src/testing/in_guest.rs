@@ -1,0 +1,91 @@
+//! Runs tests in a guest: many in one boot, each as a process of its own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Plan, Program, Verdict, libtest, puts_of};
+use crate::error::Result;
+use crate::guest::{Ending, Guest, Job, Outcome};
+use crate::kernel::KernelChoice;
+use crate::machine::{Machine, Put};
+use crate::strip::Stripped;
+use crate::tool::StopFlag;
+
+/// Where test programs are in the guest.
+const DIRECTORY: &str = "/opt/handoff/tests";
+
+pub(super) fn run(
+    selected: &[(&Program, Vec<&str>)],
+    kernel: &KernelChoice,
+    plan: &Plan,
+    stop: &StopFlag,
+    record: &mut impl FnMut(&str, Verdict),
+) -> Result<()> {
+    if selected.is_empty() {
+        return Ok(());
+    }
+    let stripped = Stripped::new()?;
+    let mut machine = Machine { kernel: kernel.clone(), ..plan.machine.clone() };
+    for (program, _) in selected {
+        let target = Path::new(DIRECTORY).join(&program.name);
+        machine.puts.push(Put { source: stripped.of(&program.path), target });
+    }
+    let companions: Vec<_> = puts_of(&plan.companions)
+        .into_iter()
+        .map(|put| Put { source: stripped.of(&put.source), ..put })
+        .collect();
+    machine.puts.extend(companions);
+
+    let mut guest = None;
+    for (program, tests) in selected {
+        for test in tests {
+            let mut running = match guest.take() {
+                Some(running) => running,
+                None => Guest::boot(&machine, stop)?,
+            };
+            let (verdict, alive) = run_test(&mut running, program, test, plan.timeout)?;
+            if alive {
+                guest = Some(running);
+            }
+            record(&format!("{}::{test}", program.name), verdict);
+        }
+    }
+    if let Some(fault) = guest.map(Guest::power_off).transpose()?.flatten() {
+        let reason = format!("the kernel reported while switching off:\n{fault}");
+        record("lab::power_off", Verdict::Failed { reason });
+    }
+    Ok(())
+}
+
+/// The verdict, and whether the guest is fit for the next test.
+fn run_test(
+    guest: &mut Guest,
+    program: &Program,
+    test: &str,
+    timeout: Duration,
+) -> Result<(Verdict, bool)> {
+    let path = format!("{DIRECTORY}/{}", program.name);
+    let words = [path.as_str()].into_iter().chain(libtest::arguments(&[test]));
+    let job = Job { timeout: Some(timeout), ..Job::new(words) };
+    let (Outcome { ending, fault }, output, errors) = guest.run_captured(&job)?;
+    let printed =
+        format!("{}\n{}", String::from_utf8_lossy(&output), String::from_utf8_lossy(&errors));
+    let (ended, alive) = match &ending {
+        Ending::Exited(code) => (format!("ended with exit code {code}"), true),
+        Ending::Killed(signal) => (format!("was killed by signal {signal}"), true),
+        Ending::NotStarted(reason) => (format!("could not be started: {reason}"), true),
+        Ending::TimedOut => (format!("was ended after {} s", timeout.as_secs()), true),
+        Ending::Hung(lines) => (format!("hung, with the guest:\n{}", lines.join("\n")), false),
+        Ending::GuestDied(lines) => (format!("lost its guest:\n{}", lines.join("\n")), false),
+    };
+    let verdict = match fault {
+        Some(fault) => {
+            // Whatever the test says: the kernel says otherwise. A kernel that has stumbled once
+            // is not trusted with the next test.
+            let reason = format!("the kernel reported: {}\n{fault}", fault.headline);
+            return Ok((Verdict::Failed { reason }, false));
+        }
+        None => libtest::verdicts(&[test], &printed, &ended).remove(0),
+    };
+    Ok((verdict, alive))
+}

@@ -1,0 +1,287 @@
+//! Tests that boot guests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use handoff_lab::testing::{self, MaySkip, Plan, Program, Verdict};
+use handoff_lab::{
+    Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, module,
+};
+
+/// Skips the test where the lab cannot be: without root there is no image, without QEMU no guest.
+macro_rules! need_the_lab {
+    () => {
+        if !rustix::process::geteuid().is_root() {
+            handoff_lab::skip!("only root builds the lab's image");
+        }
+        if let Some(program) = missing() {
+            handoff_lab::skip!("{program} is not installed");
+        }
+    };
+}
+
+fn missing() -> Option<&'static str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there =
+        |program: &&str| !std::env::split_paths(&path).any(|place| place.join(program).is_file());
+    ["qemu-system-x86_64", "mmdebstrap", "depmod"].into_iter().find(there)
+}
+
+fn boot(machine: &Machine) -> Guest {
+    Guest::boot(machine, &StopFlag::default()).expect("boots")
+}
+
+fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec<u8>) {
+    guest.run_captured(&Job::new(["sh", "-c", script])).expect("runs")
+}
+
+/// `guest::fixture::boots` as a process of its own, started by `wrapper`.
+fn fixture(wrapper: &[&str], command: &str) -> Command {
+    let mut words: Vec<std::ffi::OsString> = wrapper.iter().map(Into::into).collect();
+    words.push(std::env::current_exe().expect("our path").into());
+    let mut fixture = Command::new(&words[0]);
+    fixture.args(&words[1..]).args([
+        "--exact",
+        "--ignored",
+        "--nocapture",
+        "guest::fixture::boots",
+    ]);
+    fixture.env("FIXTURE_COMMAND", command).stdin(Stdio::null());
+    fixture
+}
+
+fn printed(fixture: &mut Command) -> String {
+    let output = fixture.output().expect("starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn each_ending_is_reported_rightly() {
+    need_the_lab!();
+    let stop = StopFlag::default();
+    let warn = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/cases/warn");
+    let cache = Cache::open().expect("a cache");
+    let modules = module::build(&KernelChoice::default(), &warn, &cache, &stop).expect("builds");
+    let puts = modules.into_iter().map(|source| {
+        let target = Path::new("/opt/handoff/modules").join(source.file_name().expect("a name"));
+        Put { source, target }
+    });
+    let plan = Plan {
+        programs: vec![Program {
+            name: "boots".to_owned(),
+            path: std::env::current_exe().expect("our path"),
+            directory: "/".into(),
+        }],
+        companions: Vec::new(),
+        stages: vec!["7.2:guest,fixture:endings".parse().expect("a stage")],
+        may_skip: MaySkip::parse(
+            "7.2 boots::guest::fixture::endings::c_skips_as_declared on purpose",
+        )
+        .expect("a rule"),
+        timeout: Duration::from_secs(12),
+        machine: Machine { memory: 1024, puts: puts.collect(), ..Machine::default() },
+    };
+    let report = testing::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
+    let verdicts: BTreeMap<&str, &Verdict> = report
+        .tests
+        .iter()
+        .map(|test| (test.name.rsplit("::").next().expect("a name"), &test.verdict))
+        .collect();
+    for passed in
+        ["a_passes", "f_leaves_processes", "g_finds_no_processes", "l_passes_in_a_new_guest"]
+    {
+        assert_eq!(verdicts[passed], &Verdict::Passed, "{passed}");
+    }
+    for (failed, words) in [
+        ("b_fails", "the words of a failure"),
+        ("d_skips_undeclared", "no excuse"),
+        ("e_fills_its_disk", "No space left on device"),
+        ("h_hangs", "ended after 12 s"),
+        ("i_warns", "handoff_warn: as asked for"),
+        ("i_warns", "the kernel reported: WARNING: "),
+        ("j_hangs_a_task", "blocked for more than"),
+        ("k_panics_the_kernel", "Kernel panic"),
+        ("m_hangs_the_guest", "hung, with the guest"),
+    ] {
+        let Verdict::Failed { reason } = verdicts[failed] else {
+            panic!("{failed} did not fail");
+        };
+        assert!(reason.contains(words), "{failed}: {reason}");
+    }
+    let skipped = Verdict::Skipped { reason: "no such device".to_owned() };
+    assert_eq!(verdicts["c_skips_as_declared"], &skipped);
+    assert_eq!(report.to_string(), "4 passed, 8 failed, 1 skipped");
+}
+
+#[test]
+fn output_files_and_exit_codes_are_carried_untouched() {
+    need_the_lab!();
+    let place = tempfile::tempdir().expect("a directory");
+    let bytes: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(place.path().join("sent"), &bytes).expect("writes");
+    let sent = Put { source: place.path().join("sent"), target: "/opt/deep/down/sent".into() };
+    let disks = vec!["data=64M".parse().expect("a disk")];
+    let mut guest = boot(&Machine { puts: vec![sent], disks, ..Machine::default() });
+    assert!(guest.release.contains('.'), "{}", guest.release);
+
+    let script = "cat /opt/deep/down/sent; head -c 100000 /opt/deep/down/sent >&2; exit 42";
+    let (outcome, output, errors) = shell(&mut guest, script);
+    assert_eq!((outcome.ending, outcome.fault), (Ending::Exited(42), None));
+    assert!(output == bytes, "standard output differs");
+    assert!(errors == bytes[..100_000], "standard error differs");
+
+    guest.get(Path::new("/opt/deep"), place.path()).expect("gets");
+    let got = fs::read(place.path().join("deep/down/sent")).expect("is there");
+    assert!(got == bytes, "the copy differs");
+    assert!(guest.get(Path::new("/no/such"), place.path()).is_err());
+
+    let (outcome, ..) = guest.run_captured(&Job::new(["no-such-program"])).expect("runs");
+    assert!(matches!(outcome.ending, Ending::NotStarted(reason) if reason.contains("No such")));
+    assert_eq!(shell(&mut guest, "kill -9 $$").0.ending, Ending::Killed(9));
+
+    let script = "mkfs.ext4 -q /dev/disk/by-id/virtio-data && \
+                  mount /dev/disk/by-id/virtio-data /mnt && cp /opt/deep/down/sent /mnt";
+    let (outcome, _, errors) = shell(&mut guest, script);
+    assert!(outcome.success(), "{outcome:?} {}", String::from_utf8_lossy(&errors));
+    assert_eq!(guest.power_off().expect("switches off"), None);
+}
+
+#[test]
+fn two_guests_run_at_once() {
+    need_the_lab!();
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || {
+                let mut guest = boot(&Machine::default());
+                let script = format!("echo {number} > /root/mine; sleep 3; cat /root/mine");
+                let (outcome, output, _) = shell(&mut guest, &script);
+                assert!(outcome.success(), "{outcome:?}");
+                assert_eq!(output, format!("{number}\n").into_bytes());
+            });
+        }
+    });
+}
+
+#[test]
+fn debian_12s_own_kernel_boots() {
+    need_the_lab!();
+    let machine = Machine { kernel: KernelChoice::Bookworm, ..Machine::default() };
+    let (outcome, output, _) = shell(&mut boot(&machine), "uname -r");
+    assert!(outcome.success(), "{outcome:?}");
+    assert!(output.starts_with(b"6.1."), "{}", String::from_utf8_lossy(&output));
+}
+
+#[test]
+fn counted_instructions_repeat() {
+    need_the_lab!();
+    let count = || {
+        let program = std::env::current_exe().expect("our path");
+        let mut guest = boot(&Machine {
+            acceleration: Acceleration::InstructionCounting,
+            puts: vec![Put { source: program, target: "/opt/program".into() }],
+            ..Machine::default()
+        });
+        let words =
+            ["/opt/program", "--exact", "--ignored", "--nocapture", "guest::fixture::counts"];
+        let (outcome, output, _) = guest.run_captured(&Job::new(words)).expect("runs");
+        let output = String::from_utf8_lossy(&output).into_owned();
+        assert!(outcome.success(), "{outcome:?} {output}");
+        let (_, number) = output
+            .lines()
+            .find_map(|line| line.split_once("instructions "))
+            .unwrap_or_else(|| panic!("no count in {output}"));
+        number.trim().parse::<u64>().expect("a number")
+    };
+    let (first, second) = (count(), count());
+    // A million turns of two instructions, and the two readings themselves.
+    for counted in [first, second] {
+        assert!((2_000_000..2_010_000).contains(&counted), "{counted}");
+    }
+    assert!(first.abs_diff(second) < 1000, "{first} against {second}");
+}
+
+#[test]
+fn a_built_image_needs_no_network() {
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
+    let printed = printed(&mut fixture(&["unshare", "--net"], "true"));
+    assert!(printed.contains("booted ") && printed.contains("ended"), "{printed}");
+}
+
+#[test]
+fn too_little_disk_is_told_before_anything_is_built() {
+    need_the_lab!();
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().display();
+    let script =
+        format!("mount -t tmpfs -o size=64m t {path} && HANDOFF_LAB_DIR={path} exec \"$@\"");
+    let printed = printed(&mut fixture(&["unshare", "--mount", "sh", "-c", &script, "sh"], "true"));
+    assert!(printed.contains("code 3: ") && printed.contains("which has 64 MiB free"), "{printed}");
+}
+
+#[test]
+fn a_missing_emulator_is_told_with_its_package() {
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
+    let printed = printed(fixture(&[], "true").env("PATH", "/nowhere"));
+    assert!(printed.contains("code 3: qemu-system-x86_64 is not installed"), "{printed}");
+    assert!(printed.contains("apt-get install qemu-system-x86"), "{printed}");
+}
+
+/// Waits for the fixture's guest and returns the emulator's process id.
+fn emulator_of(fixture: &mut Child) -> u32 {
+    let output = BufReader::new(fixture.stdout.take().expect("is piped"));
+    let mut lines = output.lines().map_while(Result::ok);
+    lines.find(|line| line.contains("booted")).expect("boots");
+    // Its last thread may be the parent, so all of them are asked.
+    let tasks = fs::read_dir(format!("/proc/{}/task", fixture.id())).expect("lists");
+    let children = tasks
+        .flatten()
+        .map(|task| fs::read_to_string(task.path().join("children")).expect("reads"));
+    let children: String = children.collect();
+    children.split_whitespace().next().expect("has a child").parse().expect("a number")
+}
+
+#[test]
+fn nothing_outlives_a_killed_lab() {
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
+    let mut child = fixture(&[], "sleep 1000").stdout(Stdio::piped()).spawn().expect("starts");
+    let emulator = emulator_of(&mut child);
+    let command = fs::read_to_string(format!("/proc/{emulator}/comm")).expect("it runs");
+    assert!(command.starts_with("qemu"), "{command}");
+    child.kill().expect("kills");
+    child.wait().expect("ends");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let gone = || {
+        // A zombie, until whoever inherits it reaps it.
+        fs::read_to_string(format!("/proc/{emulator}/stat"))
+            .map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+    };
+    while !gone() {
+        assert!(Instant::now() < deadline, "the emulator is still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_stop_flag_ends_a_command() {
+    need_the_lab!();
+    let stop = StopFlag::default();
+    let mut guest = Guest::boot(&Machine::default(), &stop).expect("boots");
+    let setter = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        setter.store(true, Ordering::Release);
+    });
+    let begin = Instant::now();
+    let result = guest.run_captured(&Job::new(["sleep", "1000"]));
+    assert!(matches!(result, Err(Error::Stopped)), "{result:?}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}

@@ -1,0 +1,30 @@
+//! What a return tells: the bytes by what became of them, the signals it took, and the engine.
+
+use crate::engine::Engine;
+use crate::outcome::{Outcome, Tally};
+
+/// The account of one send, or of a group of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// What became of the bytes.
+    pub tally: Tally,
+    /// Return signals: notifications of the ring, or sends that the error queue spoke of.
+    pub notifications: u32,
+    /// The engine that served, if it was one and the same throughout.
+    pub engine: Option<Engine>,
+}
+
+impl Receipt {
+    /// The verdict over all bytes.
+    pub fn outcome(&self) -> Outcome {
+        self.tally.outcome()
+    }
+
+    /// Joins the account of another send; `first` says that there was none before.
+    pub(crate) fn join(&mut self, other: Self, first: bool) {
+        self.tally += other.tally;
+        self.notifications += other.notifications;
+        self.engine =
+            if first { other.engine } else { self.engine.filter(|it| other.engine == Some(*it)) };
+    }
+}

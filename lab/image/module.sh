@@ -1,0 +1,19 @@
+#!/bin/sh
+# Builds the kernel module in the directory $2 for the kernel release $3 with the compiler and the
+# headers of the tree $1, and puts what it makes into $4. Runs in mount and process namespaces of
+# its own, so nothing that is mounted here outlives it.
+set -eu
+tree=$1
+source=$2
+release=$3
+result=$4
+
+mount --make-rprivate /
+mount -t tmpfs build "$tree/build"
+cp -R "$source/." "$tree/build/"
+# objtool looks at /proc, the shell needs /dev/null.
+mount -t proc proc "$tree/proc"
+mount --rbind /dev "$tree/dev"
+chroot "$tree" /usr/bin/env -i PATH=/usr/sbin:/usr/bin LC_ALL=C.UTF-8 \
+    make --no-print-directory -C "/usr/src/linux-headers-$release" M=/build W=1 modules
+cp "$tree"/build/*.ko "$result/"

@@ -1,0 +1,4 @@
+virtio_pci
+virtio_console
+virtio_blk
+ext4
