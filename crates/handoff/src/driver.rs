@@ -34,7 +34,7 @@ use crate::source::pool::Pool;
 use crate::source::shared::SharedRegion;
 
 /// How long to leave a socket alone that looks ready and is not.
-const LATER: Duration = Duration::from_millis(1);
+pub(crate) const LATER: Duration = Duration::from_millis(1);
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
 #[derive(Clone)]
@@ -316,7 +316,7 @@ impl AsFd for Driver {
     /// The descriptor that is readable when there is something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
         let raw = match &self.inner.backend {
-            Backend::Ring(ring) => ring.borrow().fd(),
+            Backend::Ring(ring) => ring.borrow_mut().event(),
             Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),
         };
         // SAFETY: the descriptor is open as long as the driver, which is borrowed.
@@ -471,6 +471,12 @@ impl Inner {
         self.later.borrow_mut().push((Instant::now() + LATER, socket, token));
     }
 
+    /// Whether a wait is to start again in a moment, which takes a turn.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_later(&self) -> bool {
+        !self.later.borrow().is_empty()
+    }
+
     /// Asks for a request to end early; what is not under way is not disturbed.
     pub(crate) fn cancel(&self, token: Token) {
         match &self.backend {
@@ -522,7 +528,10 @@ impl Inner {
                 ring.borrow_mut()
                     .enter(until)
                     .map_err(|error| Error::io("entering the ring", error))?;
-                self.take_completions(ring)
+                let count = self.take_completions(ring)?;
+                let more = !self.marks.borrow().is_empty() || !self.later.borrow().is_empty();
+                ring.borrow_mut().settle_event(more);
+                Ok(count)
             }
             Backend::Readiness(epoll) => {
                 let time = match until {

@@ -7,7 +7,12 @@ use std::task::{Poll, ready};
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 
-use crate::driver::Driver;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::driver::{Driver, LATER};
 use crate::error::{Error, Result};
 use crate::ring::Until;
 
@@ -33,6 +38,16 @@ pub async fn drive(driver: Driver) -> Result<()> {
     let descriptor =
         unsafe { AsyncFd::register_with_interest(Watched(driver.clone()), Interest::READABLE) }
             .map_err(|error| Error::io("registering the driver with tokio", error.into()))?;
+    // A timer of its own: the runtime's need not be switched on.
+    let timer =
+        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
+            .map_err(|error| Error::io("making a timer", error.into()))?;
+    // SAFETY: the timer keeps its descriptor open until it is dropped.
+    let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }
+        .map_err(|error| Error::io("registering a timer with tokio", error.into()))?;
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let later = Timespec { tv_sec: 0, tv_nsec: LATER.as_nanos() as _ };
+    let later = Itimerspec { it_interval: zero, it_value: later };
     loop {
         inner.turn(Until::Now)?;
         poll_fn(|context| {
@@ -40,11 +55,18 @@ pub async fn drive(driver: Driver) -> Result<()> {
             if !inner.is_quiet() {
                 return Poll::Ready(Ok(()));
             }
+            if inner.has_later() {
+                timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &later)?;
+                if let Poll::Ready(guard) = timer.poll_read_ready(context) {
+                    guard?.clear_ready();
+                    return Poll::Ready(Ok(()));
+                }
+            }
             let mut guard = ready!(descriptor.poll_read_ready(context))?;
             guard.clear_ready();
             Poll::Ready(Ok(()))
         })
         .await
-        .map_err(|error| Error::io("waiting for the driver", error))?;
+        .map_err(|error: std::io::Error| Error::io("waiting for the driver", error))?;
     }
 }

@@ -75,6 +75,8 @@ fn start_datagram(inner: &Inner, key: Key) {
                 Ok(()) => uring_zc::queue(&mut ring, key, op, layout, false, inner.turns()),
                 Err(error) => op.settle(Err(Error::io("submitting a send", error))),
             }
+            drop((inflight, ring));
+            inner.attend();
         }
         _ => match attempt(inner, key) {
             Attempt::Settled => {}

@@ -213,6 +213,7 @@ pub(crate) fn start(inner: &Inner, key: Key) {
             Backend::Readiness(_) => while op.took(op.call()) {},
         }
     }
+    inner.attend();
     advance(inner, key);
 }
 

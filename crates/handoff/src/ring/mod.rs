@@ -10,12 +10,14 @@ pub(crate) mod teardown;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use handoff_sys::ring_fd::RingFd;
+use rustix::event::{EventfdFlags, eventfd};
+
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, squeue};
 
@@ -51,6 +53,9 @@ pub(crate) struct Ring {
     /// Before the ring itself, which stays open as long as this.
     ring_fd: Option<RingFd>,
     pub(crate) io: IoUring,
+    /// For loops of others; see [`event`](Self::event).
+    event: OwnedFd,
+    event_watched: bool,
     /// Distinguishes rings where buffers are registered; from 1.
     pub(crate) id: u32,
     /// Whether the kernel says if it copied (Linux 6.2).
@@ -98,6 +103,8 @@ impl Ring {
         let features = crate::engine::uring_zc::Features::try_out(&mut io)?;
         Ok(Self {
             ring_fd,
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event_watched: false,
             io,
             id: RINGS.fetch_add(1, Relaxed),
             reports_usage: features.reports_usage,
@@ -106,10 +113,6 @@ impl Ring {
             files: Slots::new(files),
             since_work: 0,
         })
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.io.as_raw_fd()
     }
 
     /// The most requests that one submission takes.
@@ -147,6 +150,37 @@ impl Ring {
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: passed on to the caller.
         unsafe { self.io.submission().push(entry) }.expect("room was made");
+    }
+
+    /// A descriptor that can be read when there is work or a completion. The ring's own does not do:
+    /// the kernel wakes nobody who polls it when it defers work to this thread.
+    pub(crate) fn event(&mut self) -> RawFd {
+        if !self.event_watched {
+            match self.io.submitter().register_eventfd(self.event.as_raw_fd()) {
+                Ok(()) => self.event_watched = true,
+                Err(error) => tracing::warn!(%error, "foreign loops are not told of this ring"),
+            }
+            // What was there before is looked at.
+            self.signal();
+        }
+        self.event.as_raw_fd()
+    }
+
+    fn signal(&self) {
+        // The only failure is a full counter, which can be read as well.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Clears the event after completions were taken, unless there is `more` to do.
+    pub(crate) fn settle_event(&mut self, more: bool) {
+        if self.event_watched {
+            // EAGAIN: it was not set.
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+            let more = more || self.unsubmitted() > 0 || self.has_work();
+            if more || !self.io.completion().is_empty() {
+                self.signal();
+            }
+        }
     }
 
     /// Submits what is queued, runs the kernel's deferred work, and waits as told.

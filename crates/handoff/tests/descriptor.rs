@@ -1,0 +1,47 @@
+//! The driver's descriptor in somebody else's event loop: it can be read whenever there is something
+//! to take.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Engine, Wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use traffic::{engines_apart, narrow_tcp, pattern, within};
+
+#[test]
+fn the_descriptor_tells_of_all_that_happens() {
+    within(Duration::from_secs(9), || {
+        for (driver, engine) in engines_apart() {
+            if engine == Engine::MsgZerocopy && driver.ring_unavailable().is_some() {
+                // A socket with an error pending is looked at again in a moment, by a turn only.
+                continue;
+            }
+            let (near, mut far) = narrow_tcp();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let reader = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                far.read_exact(&mut vec![0; 2 << 20]).unwrap();
+                far
+            });
+            let (sent, loan) = socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap().split();
+            drop(sent);
+            let mut loan = Some(loan);
+            while let Some(waiting) = loan.take() {
+                driver.turn(Wait::No).unwrap();
+                let Err(again) = waiting.try_take() else { break };
+                loan = Some(again);
+                let fd = driver.as_fd();
+                let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
+                let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap();
+                assert_eq!(ready, 1, "{engine}: {:?}", driver.ring_unavailable());
+            }
+            reader.join().unwrap();
+        }
+    });
+}
