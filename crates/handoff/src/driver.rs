@@ -578,16 +578,21 @@ impl Inner {
 
     fn start_marked(&self) {
         loop {
-            let marks = std::mem::take(&mut *self.marks.borrow_mut());
+            let mut marks = std::mem::take(&mut *self.marks.borrow_mut());
             if marks.is_empty() {
+                *self.marks.borrow_mut() = marks;
                 return;
             }
-            for mark in marks {
+            for mark in marks.drain(..) {
                 match mark {
                     Mark::Stream(socket) => order::pump(self, &socket),
                     Mark::Receive(key) => receiving::arm(self, key),
                 }
             }
+            // Its room serves the next.
+            let mut left = self.marks.borrow_mut();
+            marks.append(&mut left);
+            *left = marks;
         }
     }
 

@@ -1,0 +1,139 @@
+//! Sending in steady state allocates nothing.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Read;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use handoff::{Buffer, Driver, Engine, GroupOnLoan, Region, Socket, Wait};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: AtomicU64 = const { AtomicU64::new(0) };
+}
+
+// SAFETY: the system's allocator does the work, with the arguments as they come.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.fetch_add(1, Relaxed));
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.fetch_add(1, Relaxed));
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(start, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread so far.
+fn allocations() -> u64 {
+    ALLOCATIONS.with(|count| count.load(Relaxed))
+}
+
+fn one_by_one(driver: &Driver, socket: &Socket, mut buffer: Buffer, count: usize) -> Buffer {
+    for _ in 0..count {
+        let (mut sent, mut loan) = socket.send(buffer).unwrap().split();
+        buffer = loop {
+            match loan.try_take() {
+                Ok(back) => break back.buffer,
+                Err(again) => loan = again,
+            }
+            driver.turn(Wait::Event).unwrap();
+        };
+        let result = loop {
+            match sent.try_take() {
+                Ok(result) => break result,
+                Err(again) => sent = again,
+            }
+        };
+        result.unwrap();
+    }
+    buffer
+}
+
+fn collect(driver: &Driver, mut on_loan: GroupOnLoan<Buffer>, into: &mut Vec<Buffer>) {
+    loop {
+        match on_loan.try_take(into) {
+            Ok(_) => return,
+            Err(again) => on_loan = again,
+        }
+        driver.turn(Wait::Event).unwrap();
+    }
+}
+
+fn grouped(driver: &Driver, socket: &Socket, buffers: &mut Vec<Buffer>, rounds: usize) {
+    for _ in 0..rounds {
+        let mut group = driver.group();
+        for buffer in buffers.drain(..) {
+            drop(socket.message(buffer).header(b"header").send_in(&mut group).unwrap());
+        }
+        collect(driver, group.flush(), buffers);
+    }
+}
+
+#[test]
+fn steady_sending_allocates_nothing() {
+    for registered in [false, true] {
+        for stream in [false, true] {
+            for (driver, engine) in traffic::engines_apart() {
+                // Ranges of the error queue are gathered in vectors, and a choice may look again.
+                if matches!(engine, Engine::MsgZerocopy | Engine::Auto) {
+                    continue;
+                }
+                if (registered || stream) && engine != Engine::UringZc {
+                    continue;
+                }
+                check(&driver, engine, registered, stream);
+            }
+        }
+    }
+}
+
+fn check(driver: &Driver, engine: Engine, registered: bool, stream: bool) {
+    let socket = if stream {
+        let (near, mut far) = traffic::tcp("127.0.0.1");
+        std::thread::spawn(move || {
+            let mut space = vec![0; 1 << 16];
+            while far.read(&mut space).is_ok_and(|got| got > 0) {}
+        });
+        driver.socket(near).unwrap()
+    } else {
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        std::mem::forget(far);
+        driver.socket(near).unwrap()
+    };
+    socket.set_engine(engine).unwrap();
+    let mut region = Region::anonymous(33 * 4096).unwrap();
+    if registered {
+        driver.register(&region).unwrap();
+    }
+    let mut single = region.take(4096).unwrap();
+    let mut buffers = region.chunks(4096);
+    assert_eq!(buffers.len(), 32);
+    single = one_by_one(driver, &socket, single, 200);
+    grouped(driver, &socket, &mut buffers, 50);
+    let before = allocations();
+    one_by_one(driver, &socket, single, if stream { 300 } else { 2000 });
+    let single = allocations() - before;
+    let before = allocations();
+    grouped(driver, &socket, &mut buffers, if stream { 50 } else { 200 });
+    let many = allocations() - before;
+    assert_eq!((single, many), (0, 0), "{engine}, registered {registered}, stream {stream}");
+    assert_eq!(driver.in_flight(), 0);
+}
