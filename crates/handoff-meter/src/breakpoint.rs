@@ -36,9 +36,8 @@ fn open_on(processor: i32, address: u64) -> io::Result<OwnedFd> {
     // What the kernel wants for an instruction, whatever its length.
     attributes.__bindgen_anon_4.bp_len = size_of::<libc::c_long>() as u64;
     // SAFETY: the attributes are initialised and say their own size; no group, any process.
-    let fd = unsafe {
-        perf_event_open(&mut attributes, -1, processor, -1, PERF_FLAG_FD_CLOEXEC.into())
-    };
+    let fd =
+        unsafe { perf_event_open(&mut attributes, -1, processor, -1, PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

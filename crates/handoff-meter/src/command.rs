@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for line in ["x -p 1 -- true", "x -p 0", "x --fail-above -1", "x --fail-above nan", "x ls"] {
+        for line in ["x -p 1 -- true", "x -p 0", "x --fail-above -1", "x --fail-above nan", "x ls"]
+        {
             assert!(parse(line).is_err(), "{line}");
         }
     }
@@ -260,8 +261,7 @@ mod tests {
     #[test]
     fn a_failure_names_share_limit_and_place() {
         let totals = Totals { copied_bytes: 50, moved_bytes: 100, unattributed_bytes: 0 };
-        let place =
-            Place { function: "copy".to_owned(), path: Vec::new(), bytes: 50, calls: 1 };
+        let place = Place { function: "copy".to_owned(), path: Vec::new(), bytes: 50, calls: 1 };
         let report =
             Report { totals, share: totals.share(), places: vec![place], ..Report::default() };
         let line = above(&report, 0.01);

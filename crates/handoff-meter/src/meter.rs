@@ -28,8 +28,7 @@ use crate::symbols::Symbols;
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
-static OBJECT: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
 /// Without any one of these groups, most copies would go unseen. Of each, one is enough.
 const ESSENTIAL: [&[&str]; 3] = [
@@ -111,9 +110,9 @@ impl Meter {
                  it needs a kernel with CONFIG_DEBUG_INFO_BTF"
             ),
         })?;
-        let mut open = ObjectBuilder::default()
-            .open_memory(&OBJECT.0)
-            .map_err(|error| Unavailable { reason: format!("its object cannot be opened: {error}") })?;
+        let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|error| {
+            Unavailable { reason: format!("its object cannot be opened: {error}") }
+        })?;
         let functions = configure(&mut open, options);
         let mut missing = Vec::new();
         let traceable = functions_of(&kernel);
@@ -273,8 +272,10 @@ impl Meter {
         if id < 0 {
             return Ok(Vec::new());
         }
-        let stack =
-            self.map("stacks").lookup(&id.to_ne_bytes(), MapFlags::ANY).map_err(reading("stacks"))?;
+        let stack = self
+            .map("stacks")
+            .lookup(&id.to_ne_bytes(), MapFlags::ANY)
+            .map_err(reading("stacks"))?;
         let addresses = stack.unwrap_or_default();
         let words = addresses.chunks_exact(8);
         Ok(words
@@ -332,9 +333,7 @@ fn absent(
     let present = match kind {
         "fentry" | "fexit" => functions.contains(OsStr::new(target)),
         "tp_btf" => match arguments(kernel, target) {
-            Some(count) => {
-                target != "io_uring_complete" || count == ARGUMENTS_OF_COMPLETION
-            }
+            Some(count) => target != "io_uring_complete" || count == ARGUMENTS_OF_COMPLETION,
             None => false,
         },
         _ => true,
@@ -393,7 +392,9 @@ fn refused(step: &str, error: &libbpf_rs::Error) -> Unavailable {
         }
         _ => "; `handoff lab` boots a kernel where it works",
     };
-    Unavailable { reason: format!("{step} is refused: {}{remedy}", one_line(format_args!("{error:#}"))) }
+    Unavailable {
+        reason: format!("{step} is refused: {}{remedy}", one_line(format_args!("{error:#}"))),
+    }
 }
 
 fn one_line(error: impl Display) -> String {
@@ -424,7 +425,9 @@ mod tests {
         assert!(functions.len() > 20, "{functions:?}");
         let targets: Vec<(String, String)> = object
             .progs()
-            .map(|program| (program.name().to_string_lossy().into(), target(program.section(), program.name())))
+            .map(|program| {
+                (program.name().to_string_lossy().into(), target(program.section(), program.name()))
+            })
             .collect();
         for (number, function) in functions.iter().enumerate() {
             assert!(function.len() < NAME_SIZE - 1, "{function} may have been cut off");

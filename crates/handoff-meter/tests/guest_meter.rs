@@ -249,8 +249,10 @@ mod guest {
         let counting = counting!(myself());
         let namespace = handoff_lab::topology_or_skip!(Namespace::new());
         // Never read: what arrives is dropped when its queue is full, after the copy.
-        let receiver =
-            namespace.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).expect("run").expect("bound");
+        let receiver = namespace
+            .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
+            .expect("run")
+            .expect("bound");
         let socket = connected(&namespace, receiver.local_addr().expect("bound"));
         let counted = counting.during(|| send_zc(&socket));
         assert_near("copied", counted.copied_bytes + counted.unattributed_bytes, SIZE);
@@ -318,8 +320,9 @@ mod guest {
                     target.display(),
                     SIZE / PIECE
                 );
-                let status = Command::new("sh").args(["-c", &script]).stderr(Stdio::null());
-                assert!(status.status().expect("sh").success());
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &script]).stderr(Stdio::null());
+                assert!(shell.status().expect("sh").success());
                 // Not counted: it was not started by us, it is us.
                 write_all(&mut file_in(TMPFS));
             });
