@@ -18,10 +18,13 @@
 //! # }
 //! ```
 //!
-//! Minimum kernel: 5.11 with BTF (CONFIG_DEBUG_INFO_BTF), fentry on x86-64 or arm64, kprobes.
-//! Capabilities: CAP_BPF and CAP_PERFMON, and CAP_SYSLOG for the names in call paths; root has
-//! them. Kernel interface: `bpf(2)` programs of type tracing and kprobe on the functions that
-//! `bpf/meter.bpf.c` lists; a function that the kernel lacks is told in [`Report::missing`].
+//! Minimum kernel: 6.1 with BTF (CONFIG_DEBUG_INFO_BTF); on kernels before 6.3, what goes through
+//! sockets is copied but not moved, for want of a tracepoint. x86-64.
+//! Capabilities: CAP_BPF and CAP_PERFMON, and CAP_SYSLOG for the kernel's symbols; root has them.
+//! Kernel interface: `bpf(2)` programs at functions (fentry, fexit), at tracepoints and at
+//! breakpoints of `perf_event_open(2)`. The breakpoints are those of the processor, and all four
+//! are taken: there can be one meter at a time, and none while a debugger of the kernel has one.
+//! A function that the kernel lacks is told in [`Report::missing`].
 //!
 //! What it sees and what it can't is in `docs/meter.md`.
 

@@ -6,7 +6,7 @@
 //! - a kernel that lacks a function is counted without it and says so; one that lacks those that
 //!   carry nearly all copies is [`Unavailable`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io;
@@ -43,9 +43,9 @@ const ESSENTIAL: [&[&str]; 3] = [
 const NAME_SIZE: usize = 32;
 const MEMBER: u32 = 1;
 const PARENT: u32 = 2;
-/// The tracepoint of io_uring completions has had several forms; ours takes this many arguments,
-/// the hidden first one counted.
-const ARGUMENTS_OF_COMPLETION: usize = 4;
+/// What has had other arguments on older kernels, with the number of those that our programs take
+/// (of a tracepoint, the hidden first one counted).
+const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3)];
 
 /// How to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,8 +156,9 @@ impl Meter {
                 }
             }
         }
+        let present = |name: &&str| !self.missing.iter().any(|missing| missing == name);
         for group in ESSENTIAL {
-            if group.iter().all(|name| self.missing.iter().any(|missing| missing == name)) {
+            if !group.iter().any(present) {
                 let name = group[0];
                 return Err(match last_error {
                     Some(error) => refused(&format!("attaching to {name}"), &error),
@@ -165,6 +166,8 @@ impl Meter {
                 });
             }
         }
+        // Nothing is lost where another of the group has taken its place.
+        self.missing.retain(|name| !ESSENTIAL.iter().any(|group| group.contains(&name.as_str())));
         Ok(())
     }
 
@@ -326,33 +329,33 @@ fn target(section: &OsStr, name: &OsStr) -> String {
 fn absent(
     program: &OpenProgramMut<'_>,
     kernel: &Btf<'_>,
-    functions: &BTreeSet<&OsStr>,
+    functions: &BTreeMap<&OsStr, Func<'_>>,
 ) -> Option<String> {
     let section = program.section().to_string_lossy();
     let (kind, target) = section.split_once('/')?;
-    let present = match kind {
-        "fentry" | "fexit" => functions.contains(OsStr::new(target)),
-        "tp_btf" => match arguments(kernel, target) {
-            Some(count) => target != "io_uring_complete" || count == ARGUMENTS_OF_COMPLETION,
-            None => false,
-        },
-        _ => true,
+    let prototype = match kind {
+        "fentry" | "fexit" => functions.get(OsStr::new(target)).map(|func| func.referenced_type()),
+        "tp_btf" => kernel
+            .type_by_name::<Typedef<'_>>(&format!("btf_trace_{target}"))
+            .and_then(|pointer| Ptr::try_from(pointer.referenced_type()).ok())
+            .map(|pointer| pointer.referenced_type()),
+        _ => return None,
     };
-    (!present).then(|| target.to_owned())
+    let arguments = prototype
+        .and_then(|prototype| FuncProto::try_from(prototype).ok())
+        .map(|prototype| prototype.len());
+    let wanted = ARGUMENTS.iter().find(|(name, _)| *name == target).map(|(_, count)| *count);
+    let fits = arguments.is_some_and(|count| wanted.is_none_or(|wanted| wanted == count));
+    (!fits).then(|| target.to_owned())
 }
 
-/// The names of all functions that the kernel's type information describes. (Looking one up by its
-/// name finds a structure of the same name instead.)
-fn functions_of<'a>(kernel: &'a Btf<'_>) -> BTreeSet<&'a OsStr> {
-    kernel.type_by_kind::<Func<'_>>().filter_map(|function| function.name()).collect()
-}
-
-/// How many arguments the programs of a tracepoint are given, the hidden first one counted.
-fn arguments(kernel: &Btf<'_>, tracepoint: &str) -> Option<usize> {
-    let pointer = kernel.type_by_name::<Typedef<'_>>(&format!("btf_trace_{tracepoint}"))?;
-    let pointer = Ptr::try_from(pointer.referenced_type()).ok()?;
-    let function = FuncProto::try_from(pointer.referenced_type()).ok()?;
-    Some(function.len())
+/// The functions that the kernel's type information describes, by name. (Looking one up by its name
+/// finds a structure of the same name instead.)
+fn functions_of<'a>(kernel: &'a Btf<'_>) -> BTreeMap<&'a OsStr, Func<'a>> {
+    kernel
+        .type_by_kind::<Func<'_>>()
+        .filter_map(|function| Some((function.name()?, function)))
+        .collect()
 }
 
 /// The callers in a stack: without programs and trampolines of BPF, without the function itself,

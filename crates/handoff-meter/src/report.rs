@@ -138,6 +138,9 @@ impl Report {
                 "not attributed: {unattributed_bytes} bytes that kernel threads copied for anybody\n"
             ));
         }
+        if !self.missing.is_empty() {
+            text.push_str(&format!("not counted on this kernel: {}\n", self.missing.join(", ")));
+        }
         text
     }
 
