@@ -364,12 +364,11 @@ mod tests {
         ]
     }
 
-    /// Feeds `stream` in pieces that end at `cuts`; frames, payload with its offset, and whether it
-    /// ends between frames.
-    fn decode(
-        stream: &[u8],
-        cuts: &[usize],
-    ) -> Result<(Vec<Frame>, Vec<(u64, u8)>, bool), WireError> {
+    /// Frames, payload with its offsets, and whether the bytes end between frames.
+    type Decoded = (Vec<Frame>, Vec<(u64, u8)>, bool);
+
+    /// Feeds `stream` in pieces that end at `cuts`.
+    fn decode(stream: &[u8], cuts: &[usize]) -> Result<Decoded, WireError> {
         let mut decoder = Decoder::new();
         let (mut frames, mut payload) = (Vec::new(), Vec::new());
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
