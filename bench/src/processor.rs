@@ -53,11 +53,17 @@ pub fn kept_waiting() -> Duration {
     kept_waiting_of(Path::new("/proc/thread-self"))
 }
 
-/// The same of another process: of that of its threads that waited longest, since threads that
-/// wait at a time must not be counted twice.
+/// The same of another process and its descendants: of that of their threads that waited longest,
+/// since threads that wait at a time must not be counted twice.
 pub fn kept_waiting_of_process(process: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Duration::ZERO };
-    threads.flatten().map(|thread| kept_waiting_of(&thread.path())).max().unwrap_or_default()
+    let of_thread = |thread: &Path| {
+        let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        let theirs = children.map(kept_waiting_of_process).max().unwrap_or_default();
+        theirs.max(kept_waiting_of(thread))
+    };
+    threads.flatten().map(|thread| of_thread(&thread.path())).max().unwrap_or_default()
 }
 
 fn kept_waiting_of(task: &Path) -> Duration {

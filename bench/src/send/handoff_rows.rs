@@ -1,7 +1,8 @@
 //! The rows of handoff itself: io_uring zero copy through the library, as its users call it.
 //!
 //! A buffer is moved into each send and comes back, so there are at least as many messages of memory
-//! as are on loan at a time: those of one system call, or of one group.
+//! as are on loan at a time, whatever the working set. That a send went wrong shows in its return,
+//! which tells what became of each byte: no row keeps the handles of the event before.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use handoff::{
-    Buffer, Driver, Group, GroupOnLoan, OnLoan, Pages, Refused, Region, RingUse, Sent, Socket, Wait,
+    Buffer, Driver, Group, GroupOnLoan, OnLoan, Pages, Refused, Region, RingUse, Socket, Wait,
 };
 
 use super::bed::Bed;
@@ -17,6 +18,8 @@ use crate::measure::{self, Slot};
 
 /// Sends that share one return where not each has its own.
 const GROUP: u32 = 32;
+/// The most buffers on loan at a time: those of a group that is filled while the one before is out.
+const ON_LOAN: u64 = 2 * GROUP as u64;
 /// Sends between two looks at the clock. A multiple of every batch.
 const BETWEEN_LOOKS: u32 = 32;
 const PAGE: u64 = 4_096;
@@ -54,7 +57,6 @@ pub(super) fn ways() -> impl Iterator<Item = Way> {
 
 pub(super) struct UringZc {
     // Before the driver: handles go first.
-    sent: VecDeque<Sent>,
     on_loan: VecDeque<OnLoan<Buffer>>,
     groups: VecDeque<GroupOnLoan<Buffer>>,
     open: Option<Group<Buffer>>,
@@ -72,8 +74,7 @@ impl UringZc {
     pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Result<Self, String> {
         let line = |error: handoff::Error| error.to_string();
         let stride = bytes.next_multiple_of(PAGE);
-        let on_loan = if way.flush { way.batch } else { GROUP.max(way.batch) };
-        let messages = (working_set / stride).max(on_loan.into());
+        let messages = (working_set / stride).max(ON_LOAN);
         let len = usize::try_from(stride * messages).map_err(|error| error.to_string())?;
         let mut region =
             if way.huge { Region::huge(len) } else { Region::anonymous(len) }.map_err(line)?;
@@ -95,7 +96,6 @@ impl UringZc {
         let socket = driver.socket(socket).map_err(line)?;
         socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
         Ok(Self {
-            sent: VecDeque::new(),
             on_loan: VecDeque::new(),
             groups: VecDeque::new(),
             open: None,
@@ -110,18 +110,18 @@ impl UringZc {
         })
     }
 
-    /// The requests of one system call, and whatever has come back by then.
+    /// The requests of one system call.
     fn send_batch(&mut self) -> Result<(), String> {
         for _ in 0..self.way.batch {
             let buffer = self.next_buffer()?;
+            self.messages += 1;
+            self.bytes += buffer.len() as u64;
             if self.way.flush {
-                let (sent, on_loan) = self.socket.send(buffer).map_err(refused)?.split();
-                self.sent.push_back(sent);
+                let (_, on_loan) = self.socket.send(buffer).map_err(refused)?.split();
                 self.on_loan.push_back(on_loan);
             } else {
                 let group = self.open.get_or_insert_with(|| self.driver.group());
-                let sent = self.socket.message(buffer).send_in(group).map_err(refused)?;
-                self.sent.push_back(sent);
+                drop(self.socket.message(buffer).send_in(group).map_err(refused)?);
                 self.in_open += 1;
                 if self.in_open == GROUP {
                     self.flush();
@@ -131,11 +131,15 @@ impl UringZc {
         self.turn(Wait::No)
     }
 
+    /// Returns are claimed when their buffers are needed.
     fn next_buffer(&mut self) -> Result<Buffer, String> {
         loop {
-            match self.free.pop() {
-                Some(buffer) => return Ok(buffer),
-                None => self.turn(Wait::Event)?,
+            if let Some(buffer) = self.free.pop() {
+                return Ok(buffer);
+            }
+            self.claim();
+            if self.free.is_empty() {
+                self.turn(Wait::Event)?;
             }
         }
     }
@@ -146,19 +150,10 @@ impl UringZc {
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), String> {
-        self.driver.turn(wait).map_err(|error| error.to_string())?;
-        while let Some(sent) = self.sent.pop_front() {
-            match sent.try_take() {
-                Ok(bytes) => {
-                    self.bytes += bytes.map_err(|error| error.to_string())? as u64;
-                    self.messages += 1;
-                }
-                Err(sent) => {
-                    self.sent.push_front(sent);
-                    break;
-                }
-            }
-        }
+        self.driver.turn(wait).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn claim(&mut self) {
         while let Some(on_loan) = self.on_loan.pop_front() {
             match on_loan.try_take() {
                 Ok(back) => {
@@ -180,19 +175,21 @@ impl UringZc {
                 }
             }
         }
-        Ok(())
     }
 
     fn await_returns(&mut self) -> Result<(), String> {
         self.flush();
         let begin = Instant::now();
-        while !(self.sent.is_empty() && self.on_loan.is_empty() && self.groups.is_empty()) {
+        loop {
+            self.claim();
+            if self.on_loan.is_empty() && self.groups.is_empty() {
+                return Ok(());
+            }
             self.turn(Wait::AtMost(PATIENCE))?;
             if begin.elapsed() > PATIENCE {
                 return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
             }
         }
-        Ok(())
     }
 }
 
@@ -209,9 +206,13 @@ impl measure::Engine for UringZc {
             }
         }
         self.await_returns()?;
+        let (bytes, taken) = (self.bytes - bytes, self.returned.total() - returned.total());
+        if taken != bytes {
+            return Err(format!("the kernel took {taken} of {bytes} bytes"));
+        }
         let unknown = self.returned.unknown > returned.unknown;
         Ok(measure::Tally {
-            bytes: self.bytes - bytes,
+            bytes,
             operations: Some(self.messages - messages),
             copied: (!unknown).then(|| self.returned.copied - returned.copied),
             ..measure::Tally::default()

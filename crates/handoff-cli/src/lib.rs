@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 pub mod completions;
+pub mod cp;
 pub mod doctor;
 pub mod failure;
 mod lab;
@@ -39,6 +40,8 @@ Exit codes:
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
   handoff doctor --json           the same for a program
+  handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
+  handoff cp tcp-listen://:9000 file
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
   handoff meter -- cp one two     the bytes that the kernel copies for a command";
@@ -60,7 +63,9 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Log to stderr what is done; twice for every step
+    /// Log to stderr what is done; twice for every step, thrice for all
+    ///
+    /// The variable HANDOFF_LOG selects by module instead, such as handoff::probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
@@ -74,6 +79,8 @@ pub struct Cli {
 pub enum Command {
     /// Tell what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
+    /// Copy a file or pipe to another, here or on another machine
+    Cp(cp::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
     /// Boot a stock Debian kernel in QEMU and run things on it
@@ -127,6 +134,7 @@ pub fn main() -> ExitCode {
 pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Doctor(args) => doctor::run(args, context),
+        Command::Cp(args) => cp::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),

@@ -16,15 +16,25 @@ pub fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
         ProgressDrawTarget::stderr_with_hz(10)
     };
     let bar = ProgressBar::with_draw_target(total, target);
-    let template = match total {
-        Some(_) => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-        None => "{spinner} {bytes} {bytes_per_sec}",
+    set_style(&bar, total.is_some());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// The end of a bar that began without one is known now.
+pub fn set_total(bar: &ProgressBar, total: u64) {
+    bar.set_length(total);
+    set_style(bar, true);
+}
+
+fn set_style(bar: &ProgressBar, has_total: bool) {
+    let template = match has_total {
+        true => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        false => "{spinner} {bytes} {bytes_per_sec}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 #[cfg(test)]
@@ -36,6 +46,11 @@ mod tests {
         for total in [Some(1 << 30), None] {
             let bar = bytes(total, true);
             bar.inc(4096);
+            if total.is_none() {
+                set_total(&bar, 8192);
+                assert_eq!((bar.position(), bar.length()), (4096, Some(8192)));
+                continue;
+            }
             assert_eq!((bar.position(), bar.length()), (4096, total));
             bar.finish_and_clear();
         }

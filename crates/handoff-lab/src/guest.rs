@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -28,7 +28,7 @@ use crate::cache::Cache;
 use crate::console::{Console, Fault};
 use crate::error::{Error, Result, Trying};
 use crate::initramfs;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, KernelChoice};
 use crate::machine::{Acceleration, Machine, QEMU};
 use crate::terminal;
 use crate::tool::StopFlag;
@@ -41,8 +41,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the console may lag behind the control channel.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long switching off may take.
-const OFF_PATIENCE: Duration = Duration::from_secs(20);
+/// How long switching off may take; a sanitizer kernel looks for leaks first.
+const OFF_PATIENCE: Duration = Duration::from_secs(90);
+/// How many times longer a sanitizer kernel takes to boot.
+const SANITIZER_SLOWDOWN: u32 = 5;
 /// Where the guest finds programs: first what the host put there.
 const GUEST_PATH: &str =
     "/opt/handoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -156,9 +158,7 @@ impl Guest {
         if initramfs::INIT.is_empty() {
             return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
         }
-        let cache = Cache::open()?;
-        let userland = userland::image(&cache, stop)?;
-        let kernel = Kernel::of(&machine.kernel, &cache, stop)?;
+        let (cache, userland, kernel) = prepare(&machine.kernel, stop)?;
         let acceleration = match machine.acceleration {
             Acceleration::Auto => accelerator::choose(&cache, &kernel, &userland, stop)?,
             given => given,
@@ -205,7 +205,8 @@ impl Guest {
             stop: Arc::clone(stop),
             _cache: cache,
         };
-        guest.wait_until_ready(machine.boot_timeout)?;
+        let slowdown = if machine.kernel == KernelChoice::Kasan { SANITIZER_SLOWDOWN } else { 1 };
+        guest.wait_until_ready(machine.boot_timeout * slowdown)?;
         Ok(guest)
     }
 
@@ -522,6 +523,19 @@ impl Drop for Guest {
             let _ = reader.join();
         }
     }
+}
+
+/// Builds what a guest with this kernel needs, if it is not in the cache: the cache, the userland's
+/// image, the kernel.
+///
+/// # Errors
+///
+/// [`Error::NotPossible`] where a program, disk space or the archive is missing.
+pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf, Kernel)> {
+    let cache = Cache::open()?;
+    let userland = userland::image(&cache, stop)?;
+    let kernel = Kernel::of(choice, &cache, stop)?;
+    Ok((cache, userland, kernel))
 }
 
 fn send(control: &Mutex<UnixStream>, kind: u8, body: &[u8]) -> io::Result<()> {

@@ -45,7 +45,8 @@ pub struct Driver {
 /// What [`Driver::turn`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there.
+    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
+    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
     No,
     /// Something to happen, if the kernel has anything of ours and nothing has happened since the
     /// last turn: a send may be over as soon as it is accepted.
@@ -284,10 +285,11 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         // What is started may be over at once; and with nothing to come, a wait would have no end.
         self.inner.start_marked();
-        let waits = !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
+        let waits = || !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
         let events = self.inner.turn(match wait {
-            Wait::Event if waits => Until::One,
-            Wait::AtMost(time) if waits => Until::OneOr(time),
+            Wait::No => Until::Soon,
+            Wait::Event if waits() => Until::One,
+            Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
         })?;
         self.inner.news.set(false);
@@ -428,13 +430,16 @@ impl Inner {
 
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
-        if let Some(waker) = self.attention.borrow_mut().take() {
+        let waker = self.attention.borrow_mut().take();
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn set_attention(&self, waker: &Waker) {
-        *self.attention.borrow_mut() = Some(waker.clone());
+        let before = self.attention.borrow_mut().replace(waker.clone());
+        drop(before);
     }
 
     /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
@@ -520,7 +525,7 @@ impl Inner {
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
-                    Until::Now => Some(Duration::ZERO),
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
@@ -537,6 +542,28 @@ impl Inner {
                 Ok(ready.len())
             }
         }
+    }
+
+    /// Ends the waits for sockets that are left when the driver goes. Nothing of a record is lent for
+    /// those.
+    fn end_waits(&self) -> Result<()> {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                let mut borrowed = ring.borrow_mut();
+                borrowed.cancel_all();
+                borrowed
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+                drop(borrowed);
+                self.take_completions(ring)?;
+                // Those that were told now wait to start again.
+                for (_, _, token) in self.later.take() {
+                    self.inflight.borrow_mut().send(token.key).in_kernel -= 1;
+                }
+            }
+            Backend::Readiness(_) => self.inflight.borrow_mut().end_waits(),
+        }
+        Ok(())
     }
 
     fn start_marked(&self) {
@@ -664,19 +691,27 @@ impl Drop for Inner {
     /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
     /// moment to end, and what the kernel keeps beyond that stays its own.
     fn drop(&mut self) {
-        self.inflight.borrow_mut().give_up();
-        if let Backend::Ring(ring) = &self.backend {
-            ring.borrow_mut().cancel_all();
-            let deadline = Instant::now() + teardown::PATIENCE;
-            while self.inflight.borrow().kernel_holds_any() {
-                let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-                let entered = ring.borrow_mut().enter(Until::OneOr(time));
-                if entered.is_err() || self.take_completions(ring).is_err() {
-                    break;
+        let waiting = self.inflight.borrow_mut().give_up();
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Readiness(_) => {
+                for key in waiting {
+                    self.cancel(Token { key, stage: STAGE_READY });
                 }
             }
-        } else {
-            self.inflight.borrow_mut().end_waits();
+        }
+        let deadline = Instant::now() + teardown::PATIENCE;
+        while self.inflight.borrow().kernel_holds_any() {
+            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+            if self.turn(Until::OneOr(time)).is_err() {
+                break;
+            }
+        }
+        if let Err(error) = self.end_waits() {
+            tracing::warn!(%error, "ending the waits of a driver failed");
+        }
+        if let Backend::Ring(ring) = &self.backend {
+            ring.borrow_mut().uninstall_all();
         }
         for backing in self.registered.get_mut() {
             backing.set_registration(None);

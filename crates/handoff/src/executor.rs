@@ -65,6 +65,8 @@ pub(crate) fn block_on<T>(inner: &Rc<Inner>, future: impl Future<Output = T>) ->
     loop {
         unpark.woken.store(false, SeqCst);
         if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            // A call around this one shares the flag, and looks again.
+            unpark.woken.store(true, SeqCst);
             return Ok(value);
         }
         unpark.parked.store(true, SeqCst);

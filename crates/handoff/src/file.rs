@@ -134,7 +134,8 @@ impl<B: Lend> Future for Transfer<B> {
             return Poll::Ready(over);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().transfer(key).wait(context.waker());
+        let before = this.driver.inflight.borrow_mut().transfer(key).wait(context.waker().clone());
+        drop(before);
         Poll::Pending
     }
 }

@@ -195,13 +195,22 @@ impl Inflight {
         self.records.iter().any(|record| record.op.kernel_holds())
     }
 
-    /// The driver goes: nothing that ends now is started again, and nobody waits for it.
-    pub(crate) fn give_up(&mut self) {
-        for record in &mut self.records {
-            if let Op::Send(op) = &mut record.op {
-                op.cancelled = true;
+    /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
+    /// keys of the sends.
+    pub(crate) fn give_up(&mut self) -> Vec<Key> {
+        let mut sends = Vec::new();
+        for (index, record) in self.records.iter_mut().enumerate() {
+            match &mut record.op {
+                Op::Send(op) => {
+                    op.cancelled = true;
+                    sends.push(Key { index: index as u32, generation: record.uses });
+                }
+                Op::Transfer(op) => op.give_up(),
+                Op::Receive(op) => op.give_up(),
+                Op::Vacant => {}
             }
         }
+        sends
     }
 
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.
@@ -224,7 +233,13 @@ impl Inflight {
             .into_iter()
             .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
         self.records = rest;
-        held.into_iter().map(Box::leak).count()
+        let held = held.into_iter().map(Box::leak);
+        held.map(|record| {
+            if let Op::Send(op) = &mut record.op {
+                op.close_abandoned();
+            }
+        })
+        .count()
     }
 }
 
@@ -277,7 +292,7 @@ mod tests {
         let file = std::rc::Rc::new(file);
         let op = || {
             let loan = crate::Buffer::from(vec![0]).into_loan();
-            Op::Transfer(TransferOp::new(file.clone(), Direction::Read, None, loan))
+            Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))
         };
         let mut inflight = Inflight::new(1);
         let first = inflight.insert(op());

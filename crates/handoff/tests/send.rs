@@ -1,41 +1,16 @@
 //! Sends over loopback with every engine: what arrives is what was lent, and the buffer comes back.
 
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::future::IntoFuture;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Engine, Outcome, Region, RingUse, Socket, Wait};
-
-/// Bytes that tell where they belong.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|place| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8).collect()
-}
-
-fn drivers() -> Vec<Driver> {
-    vec![Driver::new().unwrap(), Driver::builder().ring(RingUse::Avoid).build().unwrap()]
-}
-
-/// The engines that work on a driver.
-fn engines(driver: &Driver) -> Vec<Engine> {
-    let mut engines = vec![Engine::Auto, Engine::MsgZerocopy, Engine::Copy];
-    if driver.ring_unavailable().is_none() {
-        engines.push(Engine::UringZc);
-    }
-    engines
-}
-
-fn tcp(address: &str) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind((address, 0)).unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
-}
-
-fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
-    let mut buffer = region.take(len).unwrap();
-    buffer.copy_from_slice(&pattern(seed, len));
-    buffer
-}
+use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
+use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp};
 
 #[test]
 fn tcp_delivers_every_size_in_order() {
@@ -223,11 +198,11 @@ fn into_parts(socket: &Socket, buffer: Buffer) -> (handoff::Sent, handoff::OnLoa
 fn a_stalled_peer_holds_only_its_stream() {
     for driver in drivers() {
         for engine in engines(&driver) {
-            let (near, mut far) = tcp("127.0.0.1");
+            let (near, mut far) = narrow_tcp();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(64 << 20).unwrap();
-            let (sent, loan) = into_parts(&socket, filled(&mut region, 1, 48 << 20));
+            let mut region = Region::anonymous(8 << 20).unwrap();
+            let (sent, loan) = into_parts(&socket, filled(&mut region, 1, 4 << 20));
             let (second, second_loan) = into_parts(&socket, filled(&mut region, 2, 1 << 20));
             driver.turn(Wait::No).unwrap();
             driver.turn(Wait::AtMost(Duration::from_millis(50))).unwrap();
@@ -239,16 +214,35 @@ fn a_stalled_peer_holds_only_its_stream() {
             });
             driver
                 .block_on(async {
-                    assert_eq!(sent.await.unwrap(), 48 << 20);
+                    assert_eq!(sent.await.unwrap(), 4 << 20);
                     assert_eq!(second.await.unwrap(), 1 << 20);
                     loan.await;
                     second_loan.await;
                 })
                 .unwrap();
             drop(socket);
-            let mut expected = pattern(1, 48 << 20);
+            let mut expected = pattern(1, 4 << 20);
             expected.extend(pattern(2, 1 << 20));
             assert!(reader.join().unwrap() == expected, "{engine}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_address_does_not_turn_the_socket_to_copying() {
+    for driver in drivers() {
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let before = socket.choice(1 << 15);
+        for (address, sent) in [
+            ("127.0.0.1:0".parse().unwrap(), false),
+            ("[::1]:9".parse().unwrap(), false),
+            (far.local_addr().unwrap(), true),
+        ] {
+            let message = socket.message(Buffer::from(pattern(1, 1 << 15))).to(address);
+            let finished = driver.block_on(message.send().unwrap().into_future()).unwrap();
+            assert_eq!(finished.sent.is_ok(), sent, "{address}: {:?}", finished.sent);
+            assert_eq!(socket.choice(1 << 15), before, "{address}");
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use crate::cache::Cache;
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelChoice};
+use crate::guest;
+use crate::kernel::KernelChoice;
 use crate::tool::StopFlag;
-use crate::userland;
 
 /// What `handoff lab image` is given.
 #[derive(Debug, clap::Args)]
@@ -18,12 +17,10 @@ pub struct ImageArgs {
 
 pub(super) fn run(args: &ImageArgs, stop: &StopFlag) -> Result<u8> {
     let begin = Instant::now();
-    let cache = Cache::open()?;
-    userland::image(&cache, stop)?;
     for choice in &args.kernel {
-        let kernel = Kernel::of(choice, &cache, stop)?;
-        println!("{choice}: {}", kernel.release);
+        let (cache, _, kernel) = guest::prepare(choice, stop)?;
+        println!("{choice}: {} in {}", kernel.release, cache.directory().display());
     }
-    println!("{} is ready ({:.1?})", cache.directory().display(), begin.elapsed());
+    println!("ready after {:.1?}", begin.elapsed());
     Ok(0)
 }

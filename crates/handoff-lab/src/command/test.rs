@@ -16,7 +16,7 @@ use crate::tool::StopFlag;
 const AFTER_HELP: &str = "\
 A stage is WHERE:NEEDS[:FILTER]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
 native, guest, lab and soak, which are the modules that a test's path names (none: hermetic);
-FILTER is a part of the test's name.
+FILTER is a part of the test's name, with its program's in front.
 
 Examples:
   cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\

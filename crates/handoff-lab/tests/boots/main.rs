@@ -1,7 +1,12 @@
 //! The lab tells rightly what happens in a guest, and what keeps it from booting one.
 //!
-//! The tests in `lab` boot guests. Those in modules named `fixture` are this same program as the
-//! subject of those tests: they fail on purpose. All are ignored by a plain `cargo test`.
+//! The tests in `native::lab` boot guests. What is in `guest::fixture` is no test of its own but
+//! the subject of theirs: this same program, run in a guest or as another process, where it fails
+//! on purpose.
 
-mod fixture;
-mod lab;
+mod guest {
+    mod fixture;
+}
+mod native {
+    mod lab;
+}

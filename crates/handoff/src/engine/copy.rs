@@ -17,6 +17,9 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     loop {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {
+                if let Some(reason) = op.failure.take() {
+                    op.socket.chooser.borrow_mut().failed(reason);
+                }
                 op.account(taken as u64, Some(true));
                 if took(op, taken) {
                     return Attempt::Settled;

@@ -106,6 +106,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             Err(libc::EAGAIN) => break Attempt::Blocked,
             Err(libc::EINTR) => {}
             Err(errno) if op.may_copy_instead(errno) => {
+                op.copy_instead(errno);
                 drop((outstanding, inflight));
                 return copy::attempt(inner, key);
             }

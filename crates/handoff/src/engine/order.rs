@@ -115,17 +115,20 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         Rc::clone(&op.socket)
     };
     progressed(inner, &socket, key);
-    sending::advance(inner, key);
 }
 
-/// A send was settled, got further, or is to be started again. Called when nothing of it is with
-/// the kernel but lent pages.
+/// A send was settled, got further, or is to be started again, and its record may be gone after
+/// this. Called when nothing of it is with the kernel but lent pages.
 pub(crate) fn progressed(inner: &Inner, socket: &Rc<SocketShared>, key: Key) {
     if socket.stream {
         come_back(inner, socket, key);
+        sending::advance(inner, key);
         pump_or_mark(inner, socket);
-    } else if inner.inflight.borrow_mut().send(key).result.is_none() {
-        start_datagram(inner, key);
+    } else {
+        if inner.inflight.borrow_mut().send(key).result.is_none() {
+            start_datagram(inner, key);
+        }
+        sending::advance(inner, key);
     }
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct ReceiveOp {
     ready: VecDeque<Received>,
     /// The kernel has the request, or watches the socket.
     armed: bool,
+    /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
+    /// which bounds the others.
+    paused: bool,
     /// The stream ended, well or not; told once what came before has been taken.
     end: Option<Result<()>>,
     told: bool,
@@ -42,6 +45,7 @@ impl ReceiveOp {
             pool,
             ready: VecDeque::new(),
             armed: false,
+            paused: false,
             end: None,
             told: false,
             received: 0,
@@ -54,6 +58,11 @@ impl ReceiveOp {
         self.armed
     }
 
+    /// The driver goes: what is received is not wanted any more.
+    pub(crate) fn give_up(&mut self) {
+        self.held = false;
+    }
+
     pub(crate) fn end_wait(&mut self) {
         self.armed = false;
     }
@@ -62,8 +71,9 @@ impl ReceiveOp {
         Tally { copied: self.received, ..Tally::default() }
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     fn take_in(&mut self, span: Received) {
@@ -111,6 +121,9 @@ pub(crate) fn completed(inner: &Inner, key: Key, result: i32, flags: u32) {
             if result > 0 || !op.socket.stream {
                 op.take_in(span);
             }
+        } else if result == 0 && !op.socket.stream {
+            let span = op.pool.empty();
+            op.take_in(span);
         }
         match result {
             0 if op.socket.stream => op.end = Some(Ok(())),
@@ -118,7 +131,7 @@ pub(crate) fn completed(inner: &Inner, key: Key, result: i32, flags: u32) {
             _ if -result == libc::ENOBUFS => {
                 // A chunk may have come back since the kernel looked.
                 again = op.pool.has_free();
-                if !again {
+                if !again && op.held {
                     op.pool.starve(key);
                 }
             }
@@ -127,9 +140,10 @@ pub(crate) fn completed(inner: &Inner, key: Key, result: i32, flags: u32) {
         }
         if !cqueue::more(flags) {
             op.armed = false;
-            again |= result >= 0;
+            op.paused = result >= 0 && op.ready.len() >= op.pool.chunks();
+            again |= result >= 0 && !op.paused;
         }
-        again &= !op.armed;
+        again &= !op.armed && op.held;
     }
     if again {
         inner.mark_receive(key);
@@ -143,9 +157,11 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.armed = false;
-        match op.pool.take_chunk() {
-            None => op.pool.starve(key),
-            Some((chunk, start, len)) => {
+        match op.held.then(|| op.pool.take_chunk()) {
+            // Nobody would get what is read.
+            None => {}
+            Some(None) => op.pool.starve(key),
+            Some(Some((chunk, start, len))) => {
                 // SAFETY: the chunk is ours until it is filled or put back.
                 let read = unsafe {
                     libc::recv(
@@ -179,6 +195,9 @@ pub(crate) fn take(inner: &Inner, key: Key) -> Option<Option<Result<Received>>> 
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
     if let Some(span) = op.ready.pop_front() {
+        if std::mem::take(&mut op.paused) {
+            inner.mark_receive(key);
+        }
         return Some(Some(Ok(span)));
     }
     if op.told {
@@ -204,35 +223,33 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     };
     // Chunks go back to the pool, which looks at the driver.
     drop(spans);
-    if armed && matches!(inner.backend, Backend::Readiness(_)) {
-        // The end of the wait is told at once, and is the end of the record.
-        return inner.cancel(Token { key, stage: STAGE_READY });
-    }
     if armed {
-        inner.cancel(Token { key, stage: 0 });
+        // What that ends sees to the record; without a ring it is told at once.
+        let stage = if matches!(inner.backend, Backend::Ring(_)) { 0 } else { STAGE_READY };
+        inner.cancel(Token { key, stage });
+    } else {
+        advance(inner, key);
     }
-    advance(inner, key);
 }
 
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
+    let mut waker = None;
     if !op.ready.is_empty() || op.end.is_some() {
         inner.news.set(true);
-        if let Some(waker) = op.waker.take() {
-            waker.wake();
-        }
+        waker = op.waker.take();
     }
-    if op.held {
-        return;
-    }
-    let spans = std::mem::take(&mut op.ready);
-    let over = (!op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
+    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
     if over.is_some() {
         inner.unmark_receive(key);
         inflight.vacate(key);
     }
-    // What is dropped comes back to the driver and the pool.
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, over));
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

@@ -44,6 +44,8 @@ pub(crate) struct SendOp {
     /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
     attempts: SmallVec<[Option<u32>; 2]>,
     pub(crate) receipt: Receipt,
+    /// Why the send is copied although its socket chose otherwise.
+    pub(crate) failure: Option<String>,
     pub(crate) result: Option<Result<usize>>,
     pub(crate) cancelled: bool,
     /// The driver's turn in which the request was submitted.
@@ -78,6 +80,7 @@ impl SendOp {
             awaiting: 0,
             attempts: SmallVec::new(),
             receipt: Receipt::default(),
+            failure: None,
             result: None,
             cancelled: false,
             turn: 0,
@@ -99,6 +102,20 @@ impl SendOp {
         self.in_kernel == 0
             && !self.header_lent
             && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
+    }
+
+    /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
+    /// wait for the end of the connection, and its region be kept.
+    pub(crate) fn close_abandoned(&'static mut self) {
+        if self.in_kernel > 0 {
+            return;
+        }
+        if self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+            self.loan = None;
+        }
+        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
+        // nobody uses the socket through it again.
+        unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
     }
 
     pub(crate) fn is_returned(&self) -> bool {
@@ -189,6 +206,14 @@ impl SendOp {
         about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
     }
 
+    /// Has the send copied; if that goes through, it was zero copy that failed and not the send.
+    pub(crate) fn copy_instead(&mut self, errno: i32) {
+        if errno != libc::EMSGSIZE {
+            self.failure = Some(format!("zero-copy send failed: {}", self.error(errno)));
+        }
+        self.engine = Engine::Copy;
+    }
+
     fn fits_a_datagram(&self) -> bool {
         self.total <= if self.socket.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
     }
@@ -237,32 +262,35 @@ pub(crate) fn advance(inner: &Inner, key: Key) {
 fn settle_up(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
-    if let Some(waker) = op.sent_waker.take() {
-        waker.wake();
-    }
-    if !op.is_returned() {
-        return;
-    }
-    if let Some(waker) = op.loan_waker.take() {
-        waker.wake();
-    }
+    let sent_waker = op.sent_waker.take();
+    let returned = op.is_returned();
+    let loan_waker = if returned { op.loan_waker.take() } else { None };
     let mut dropped = None;
-    if !op.loan_held
+    let mut group_waker = None;
+    if returned
+        && !op.loan_held
         && let Some(loan) = op.loan.take()
     {
         let receipt = op.receipt();
         match op.group.take() {
-            Some(group) => dropped = inner.groups.borrow_mut().give(group, loan, receipt),
+            Some(group) => {
+                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
+            }
             None => dropped = Some(loan),
         }
     }
-    let socket = (!op.sent_held && op.loan.is_none()).then(|| Rc::clone(&op.socket));
-    if socket.is_some() {
+    let over = returned && !op.sent_held && op.loan.is_none();
+    let socket = over.then(|| Rc::clone(&op.socket));
+    if over {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver: a chunk to its pool, a slot to its table.
+    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
+    // may whoever is woken.
     drop(inflight);
     drop((dropped, socket));
+    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+        waker.wake();
+    }
 }
 
 /// Hands the buffer of a returned send to its holder.

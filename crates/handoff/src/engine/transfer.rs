@@ -84,8 +84,14 @@ impl TransferOp {
         self.in_kernel = false;
     }
 
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        self.waker = Some(waker.clone());
+    /// The driver goes: the request under way is the last.
+    pub(crate) fn give_up(&mut self) {
+        self.held = false;
+    }
+
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
     }
 
     /// The next range in memory, its slot with `ring`, and where it goes in the file.
@@ -282,17 +288,19 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
 fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.transfer(key);
+    let mut waker = None;
     if op.result.is_some() {
         inner.news.set(true);
-        if let Some(waker) = op.waker.take() {
-            waker.wake();
-        }
+        waker = op.waker.take();
     }
     let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
     if over.is_some() {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver.
+    // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }

@@ -21,7 +21,6 @@ use super::order;
 use super::sending::{self, SendOp};
 use crate::driver::Inner;
 use crate::endpoint::with_target;
-use crate::engine::Engine;
 use crate::inflight::{Key, STAGE_HEADER, Token};
 use crate::ring::Ring;
 
@@ -207,10 +206,10 @@ pub(crate) fn completed(
     // A datagram that is settled stands in nobody's way.
     let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
     drop(inflight);
-    if let Some(socket) = socket {
-        order::progressed(inner, &socket, key);
+    match socket {
+        Some(socket) => order::progressed(inner, &socket, key),
+        None => sending::advance(inner, key),
     }
-    sending::advance(inner, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
@@ -220,13 +219,7 @@ fn failed(op: &mut SendOp, errno: i32) {
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
         libc::EAGAIN | libc::EINTR => {}
-        _ if op.may_copy_instead(errno) => {
-            if errno != libc::EMSGSIZE {
-                let reason = format!("zero-copy send failed: {}", op.error(errno));
-                op.socket.chooser.borrow_mut().failed(reason);
-            }
-            op.engine = Engine::Copy;
-        }
+        _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => {
             let error = op.error(errno);
             op.settle(Err(error));

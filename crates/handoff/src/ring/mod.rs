@@ -10,10 +10,12 @@ pub(crate) mod teardown;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use handoff_sys::ring_fd::RingFd;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, squeue};
 
@@ -25,11 +27,17 @@ pub(crate) const BATCH: usize = 64;
 /// A batch of completions, outside of the ring so that handling them may use it.
 pub(crate) type Batch = [MaybeUninit<cqueue::Entry>; BATCH];
 
+/// After so many requests submitted with [`Until::Soon`], deferred work is run all the same. Running
+/// it costs a tenth of a single zero-copy send.
+const DEFERRED_MOST: u32 = 32;
+
 /// What one call to the kernel is to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// Nothing: submit, and take what is there.
     Now,
+    /// Nothing: submit, and leave the kernel's deferred work to one of the next calls.
+    Soon,
     /// At least one completion.
     One,
     /// At least one completion, or this much time.
@@ -37,6 +45,8 @@ pub(crate) enum Until {
 }
 
 pub(crate) struct Ring {
+    /// Before the ring itself, which stays open as long as this.
+    ring_fd: Option<RingFd>,
     pub(crate) io: IoUring,
     /// Distinguishes rings where buffers are registered; from 1.
     pub(crate) id: u32,
@@ -46,6 +56,8 @@ pub(crate) struct Ring {
     pub(crate) vectored_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
+    /// Requests submitted since deferred work was run.
+    since_work: u32,
 }
 
 impl Ring {
@@ -64,18 +76,24 @@ impl Ring {
         }
         io.submitter().register_buffers_sparse(buffers)?;
         io.submitter().register_files_sparse(files)?;
+        // SAFETY: the descriptor is the ring's, which is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(io.as_raw_fd()) };
         // Saves the lookup of the ring's descriptor at each call (Linux 5.18).
-        if let Err(error) = io.submitter().register_ring_fd() {
-            tracing::debug!(%error, "the ring's own descriptor is not registered");
-        }
+        let ring_fd = RingFd::register(fd)
+            .inspect_err(|error| {
+                tracing::debug!(%error, "the ring's own descriptor is not registered");
+            })
+            .ok();
         let features = crate::engine::uring_zc::Features::try_out(&mut io)?;
         Ok(Self {
+            ring_fd,
             io,
             id: RINGS.fetch_add(1, Relaxed),
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
             buffers: Slots::new(buffers),
             files: Slots::new(files),
+            since_work: 0,
         })
     }
 
@@ -123,25 +141,33 @@ impl Ring {
     /// Submits what is queued, runs the kernel's deferred work, and waits as told.
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let submit = self.unsubmitted() as u32;
-        if submit == 0 && until == Until::Now && !self.has_work() {
+        let waits = !matches!(until, Until::Now | Until::Soon);
+        if submit == 0 && !waits && !self.has_work() {
             return Ok(());
         }
-        let want = u32::from(until != Until::Now);
-        let submitter = self.io.submitter();
+        self.since_work += submit;
         // Deferred work runs only with GETEVENTS, which also brings completions over that did not
         // fit into the queue.
-        let flags = EnterFlags::GETEVENTS;
+        let leave_work = until == Until::Soon
+            && submit > 0
+            && self.since_work < DEFERRED_MOST
+            && !self.overflown();
+        let flags = if leave_work {
+            EnterFlags::empty()
+        } else {
+            self.since_work = 0;
+            EnterFlags::GETEVENTS
+        };
+        let want = u32::from(waits);
         let result = match until {
             Until::OneOr(time) => {
                 let time = Timespec::from(time);
                 let args = SubmitArgs::new().timespec(&time);
                 // SAFETY: the argument has the layout that EXT_ARG names and outlives the call.
-                unsafe {
-                    submitter.enter(submit, want, (flags | EnterFlags::EXT_ARG).bits(), Some(&args))
-                }
+                unsafe { self.call(submit, want, flags | EnterFlags::EXT_ARG, Some(&args)) }
             }
             // SAFETY: there is no argument.
-            _ => unsafe { submitter.enter::<libc::sigset_t>(submit, want, flags.bits(), None) },
+            _ => unsafe { self.call::<libc::sigset_t>(submit, want, flags, None) },
         };
         match result {
             Ok(_) => Ok(()),
@@ -157,6 +183,29 @@ impl Ring {
                 Ok(())
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `argument` is what `flags` say.
+    unsafe fn call<T>(
+        &self,
+        submit: u32,
+        want: u32,
+        flags: EnterFlags,
+        argument: Option<&T>,
+    ) -> io::Result<usize> {
+        // SAFETY: what is queued may be submitted, by the contract of `push`; the argument is as
+        // the caller says.
+        unsafe {
+            match &self.ring_fd {
+                Some(ring_fd) => {
+                    let argument = argument.map_or(ptr::null(), |it| ptr::from_ref(it).cast());
+                    ring_fd.enter(submit, want, flags.bits(), argument, size_of::<T>())
+                }
+                None => self.io.submitter().enter(submit, want, flags.bits(), argument),
+            }
         }
     }
 

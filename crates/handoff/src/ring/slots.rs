@@ -23,6 +23,10 @@ impl Slots {
         Self { taken: vec![false; len as usize], hint: 0 }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.taken.len()
+    }
+
     pub(crate) fn take(&mut self, run: usize) -> Option<usize> {
         let start = (self.hint..self.taken.len().checked_sub(run)? + 1)
             .find(|start| !self.taken[*start..start + run].contains(&true))?;

@@ -22,4 +22,13 @@ impl Ring {
         let time = Some(Timespec::from(PATIENCE));
         let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());
     }
+
+    /// Takes all descriptors out of the table. The kernel keeps the ring for as long as a notification
+    /// is out, and with it whatever is in the table: peers would not see their connections end.
+    pub(crate) fn uninstall_all(&mut self) {
+        let none = vec![-1; self.files.len()];
+        if let Err(error) = self.io.submitter().register_files_update(0, &none) {
+            tracing::warn!(%error, "clearing the table of files failed");
+        }
+    }
 }

@@ -52,9 +52,15 @@ impl Groups {
         self.get(key).out += 1;
     }
 
-    /// A buffer of a group is back. Gives it on when nobody wants it.
+    /// A buffer of a group is back. Gives it on when nobody wants it, and the waker of who waits for
+    /// the group when it was the last.
     #[must_use]
-    pub(crate) fn give(&mut self, key: GroupKey, loan: Loan, receipt: Receipt) -> Option<Loan> {
+    pub(crate) fn give(
+        &mut self,
+        key: GroupKey,
+        loan: Loan,
+        receipt: Receipt,
+    ) -> (Option<Loan>, Option<Waker>) {
         let record = self.get(key);
         record.out -= 1;
         record.receipt.join(receipt, record.receipt == Receipt::default());
@@ -64,36 +70,34 @@ impl Groups {
             record.loans.push(loan);
             None
         };
-        if record.out == 0 {
-            if let Some(waker) = record.waker.take() {
-                waker.wake();
-            }
-            if record.abandoned {
-                self.close(key);
-            }
+        if record.out > 0 {
+            return (unwanted, None);
         }
-        unwanted
+        let waker = record.waker.take();
+        if record.abandoned {
+            self.close(key);
+        }
+        (unwanted, waker)
     }
 
     fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
         record.receipt = Receipt::default();
-        record.waker = None;
         record.abandoned = false;
         self.free.push(key.0);
     }
 
-    /// The holder goes. Gives the buffers that are back already.
+    /// The holder goes. Gives the buffers that are back already, and its waker.
     #[must_use]
-    fn abandon(&mut self, key: GroupKey) -> Vec<Loan> {
+    fn abandon(&mut self, key: GroupKey) -> (Vec<Loan>, Option<Waker>) {
         let record = self.get(key);
-        let loans = std::mem::take(&mut record.loans);
+        let left = (std::mem::take(&mut record.loans), record.waker.take());
         if record.out == 0 {
             self.close(key);
         } else {
             record.abandoned = true;
         }
-        loans
+        left
     }
 }
 
@@ -178,7 +182,9 @@ impl<B: Lend> Future for GroupOnLoan<B> {
             return Poll::Ready(Returned { buffer, receipt });
         }
         let key = this.handle.key.expect("a group is not polled after it was returned");
-        this.handle.driver.groups.borrow_mut().get(key).waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.handle.driver.groups.borrow_mut().get(key).waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }
@@ -188,8 +194,8 @@ impl<B: Lend> Unpin for GroupOnLoan<B> {}
 impl<B> Drop for Handle<B> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let loans = self.driver.groups.borrow_mut().abandon(key);
-            drop(loans);
+            let left = self.driver.groups.borrow_mut().abandon(key);
+            drop(left);
         }
     }
 }

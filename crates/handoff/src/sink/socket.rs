@@ -265,7 +265,9 @@ impl Future for Sent {
             return Poll::Ready(result);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).sent_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).sent_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }
@@ -319,7 +321,9 @@ impl<B: Lend> Future for OnLoan<B> {
             return Poll::Ready(returned);
         }
         let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.inflight.borrow_mut().send(key).loan_waker = Some(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = this.driver.inflight.borrow_mut().send(key).loan_waker.replace(waker);
+        drop(before);
         Poll::Pending
     }
 }

@@ -16,18 +16,21 @@ pub struct Ticket(#[allow(dead_code, reason = "held for its drop")] Rc<Held>);
 
 struct Held {
     pool: Rc<PoolShared>,
-    chunk: u16,
+    /// `None` for an empty datagram, for which the kernel takes no chunk.
+    chunk: Option<u16>,
 }
 
 impl Ticket {
-    pub(crate) fn new(pool: Rc<PoolShared>, chunk: u16) -> Self {
+    pub(crate) fn new(pool: Rc<PoolShared>, chunk: Option<u16>) -> Self {
         Self(Rc::new(Held { pool, chunk }))
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        PoolShared::give_back(&self.pool, self.chunk);
+        if let Some(chunk) = self.chunk {
+            PoolShared::give_back(&self.pool, chunk);
+        }
     }
 }
 

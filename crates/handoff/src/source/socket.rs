@@ -88,7 +88,8 @@ impl Future for NextSpan<'_> {
             return Poll::Ready(span);
         }
         let Receiver { driver, key } = &*self.receiver;
-        driver.inflight.borrow_mut().receive(*key).wait(context.waker());
+        let before = driver.inflight.borrow_mut().receive(*key).wait(context.waker().clone());
+        drop(before);
         Poll::Pending
     }
 }

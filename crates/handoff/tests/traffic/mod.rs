@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, RingUse};
+use socket2::SockRef;
 
 /// Bytes that tell where they belong.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -47,6 +48,15 @@ pub(crate) fn tcp(address: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
+/// As [`tcp`], with so little room on the way that 2 MiB block until the peer reads.
+pub(crate) fn narrow_tcp() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    SockRef::from(&near).set_send_buffer_size(64 << 10).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
 pub(crate) fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
     let mut buffer = region.take(len).unwrap();
     buffer.copy_from_slice(&pattern(seed, len));
@@ -73,4 +83,38 @@ pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
 /// A test that can't run here says so, and why.
 pub(crate) fn skip(test: &str, reason: &str) {
     println!("HANDOFF-SKIP {test}: {reason}");
+}
+
+/// Runs the test named `test` alone in a process of its own; says whether this is it.
+pub(crate) fn alone(test: &str) -> bool {
+    const ALONE: &str = "HANDOFF_TEST_ALONE";
+    if std::env::var(ALONE).is_ok_and(|name| name == test) {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(program)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ALONE, test)
+        .output()
+        .unwrap();
+    print!("{}", String::from_utf8_lossy(&run.stdout));
+    assert!(
+        run.status.success(),
+        "{test}, in a process of its own: {}\n{}",
+        run.status,
+        String::from_utf8_lossy(&run.stderr)
+    );
+    false
+}
+
+/// Lets the other futures of an executor have their turn.
+pub(crate) fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
 }

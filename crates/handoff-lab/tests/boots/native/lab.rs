@@ -14,6 +14,25 @@ use handoff_lab::{
     Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, module,
 };
 
+/// Skips the test where the lab cannot be: without root there is no image, without QEMU no guest.
+macro_rules! need_the_lab {
+    () => {
+        if !rustix::process::geteuid().is_root() {
+            handoff_lab::skip!("only root builds the lab's image");
+        }
+        if let Some(program) = missing() {
+            handoff_lab::skip!("{program} is not installed");
+        }
+    };
+}
+
+fn missing() -> Option<&'static str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there =
+        |program: &&str| !std::env::split_paths(&path).any(|place| place.join(program).is_file());
+    ["qemu-system-x86_64", "mmdebstrap", "depmod"].into_iter().find(there)
+}
+
 fn boot(machine: &Machine) -> Guest {
     Guest::boot(machine, &StopFlag::default()).expect("boots")
 }
@@ -22,12 +41,17 @@ fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec
     guest.run_captured(&Job::new(["sh", "-c", script])).expect("runs")
 }
 
-/// `fixture::boots` as a process of its own, started by `wrapper`.
+/// `guest::fixture::boots` as a process of its own, started by `wrapper`.
 fn fixture(wrapper: &[&str], command: &str) -> Command {
     let mut words: Vec<std::ffi::OsString> = wrapper.iter().map(Into::into).collect();
     words.push(std::env::current_exe().expect("our path").into());
     let mut fixture = Command::new(&words[0]);
-    fixture.args(&words[1..]).args(["--exact", "--ignored", "--nocapture", "fixture::boots"]);
+    fixture.args(&words[1..]).args([
+        "--exact",
+        "--ignored",
+        "--nocapture",
+        "guest::fixture::boots",
+    ]);
     fixture.env("FIXTURE_COMMAND", command).stdin(Stdio::null());
     fixture
 }
@@ -38,8 +62,8 @@ fn printed(fixture: &mut Command) -> String {
 }
 
 #[test]
-#[ignore = "boots guests"]
 fn each_ending_is_reported_rightly() {
+    need_the_lab!();
     let stop = StopFlag::default();
     let warn = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/cases/warn");
     let cache = Cache::open().expect("a cache");
@@ -55,11 +79,12 @@ fn each_ending_is_reported_rightly() {
             directory: "/".into(),
         }],
         companions: Vec::new(),
-        // Those with a letter in front; the others are run by other tests.
-        stages: vec!["7.2:fixture:_".parse().expect("a stage")],
-        may_skip: MaySkip::parse("7.2 boots::fixture::c_skips_as_declared on purpose")
-            .expect("a rule"),
-        timeout: Duration::from_secs(20),
+        stages: vec!["7.2:guest,fixture:endings".parse().expect("a stage")],
+        may_skip: MaySkip::parse(
+            "7.2 boots::guest::fixture::endings::c_skips_as_declared on purpose",
+        )
+        .expect("a rule"),
+        timeout: Duration::from_secs(12),
         machine: Machine { memory: 1024, puts: puts.collect(), ..Machine::default() },
     };
     let report = testing::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
@@ -77,7 +102,7 @@ fn each_ending_is_reported_rightly() {
         ("b_fails", "the words of a failure"),
         ("d_skips_undeclared", "no excuse"),
         ("e_fills_its_disk", "No space left on device"),
-        ("h_hangs", "ended after 20 s"),
+        ("h_hangs", "ended after 12 s"),
         ("i_warns", "handoff_warn: as asked for"),
         ("i_warns", "the kernel reported: WARNING: "),
         ("j_hangs_a_task", "blocked for more than"),
@@ -95,8 +120,8 @@ fn each_ending_is_reported_rightly() {
 }
 
 #[test]
-#[ignore = "boots a guest"]
 fn output_files_and_exit_codes_are_carried_untouched() {
+    need_the_lab!();
     let place = tempfile::tempdir().expect("a directory");
     let bytes: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
     fs::write(place.path().join("sent"), &bytes).expect("writes");
@@ -128,8 +153,8 @@ fn output_files_and_exit_codes_are_carried_untouched() {
 }
 
 #[test]
-#[ignore = "boots two guests"]
 fn two_guests_run_at_once() {
+    need_the_lab!();
     std::thread::scope(|scope| {
         for number in 0..2 {
             scope.spawn(move || {
@@ -144,8 +169,8 @@ fn two_guests_run_at_once() {
 }
 
 #[test]
-#[ignore = "boots a guest"]
 fn debian_12s_own_kernel_boots() {
+    need_the_lab!();
     let machine = Machine { kernel: KernelChoice::Bookworm, ..Machine::default() };
     let (outcome, output, _) = shell(&mut boot(&machine), "uname -r");
     assert!(outcome.success(), "{outcome:?}");
@@ -153,16 +178,17 @@ fn debian_12s_own_kernel_boots() {
 }
 
 #[test]
-#[ignore = "boots guests"]
 fn counted_instructions_repeat() {
+    need_the_lab!();
     let count = || {
         let program = std::env::current_exe().expect("our path");
         let mut guest = boot(&Machine {
             acceleration: Acceleration::InstructionCounting,
-            puts: vec![Put { source: program, target: "/opt/boots".into() }],
+            puts: vec![Put { source: program, target: "/opt/program".into() }],
             ..Machine::default()
         });
-        let words = ["/opt/boots", "--exact", "--ignored", "--nocapture", "fixture::counts"];
+        let words =
+            ["/opt/program", "--exact", "--ignored", "--nocapture", "guest::fixture::counts"];
         let (outcome, output, _) = guest.run_captured(&Job::new(words)).expect("runs");
         let output = String::from_utf8_lossy(&output).into_owned();
         assert!(outcome.success(), "{outcome:?} {output}");
@@ -181,16 +207,16 @@ fn counted_instructions_repeat() {
 }
 
 #[test]
-#[ignore = "boots a guest"]
 fn a_built_image_needs_no_network() {
-    drop(boot(&Machine::default()));
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
     let printed = printed(&mut fixture(&["unshare", "--net"], "true"));
     assert!(printed.contains("booted ") && printed.contains("ended"), "{printed}");
 }
 
 #[test]
-#[ignore = "needs root"]
 fn too_little_disk_is_told_before_anything_is_built() {
+    need_the_lab!();
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().display();
     let script =
@@ -200,9 +226,9 @@ fn too_little_disk_is_told_before_anything_is_built() {
 }
 
 #[test]
-#[ignore = "needs the image"]
 fn a_missing_emulator_is_told_with_its_package() {
-    drop(boot(&Machine::default()));
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
     let printed = printed(fixture(&[], "true").env("PATH", "/nowhere"));
     assert!(printed.contains("code 3: qemu-system-x86_64 is not installed"), "{printed}");
     assert!(printed.contains("apt-get install qemu-system-x86"), "{printed}");
@@ -223,9 +249,9 @@ fn emulator_of(fixture: &mut Child) -> u32 {
 }
 
 #[test]
-#[ignore = "boots a guest"]
 fn nothing_outlives_a_killed_lab() {
-    drop(boot(&Machine::default()));
+    need_the_lab!();
+    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
     let mut child = fixture(&[], "sleep 1000").stdout(Stdio::piped()).spawn().expect("starts");
     let emulator = emulator_of(&mut child);
     let command = fs::read_to_string(format!("/proc/{emulator}/comm")).expect("it runs");
@@ -245,8 +271,8 @@ fn nothing_outlives_a_killed_lab() {
 }
 
 #[test]
-#[ignore = "boots a guest"]
 fn the_stop_flag_ends_a_command() {
+    need_the_lab!();
     let stop = StopFlag::default();
     let mut guest = Guest::boot(&Machine::default(), &stop).expect("boots");
     let setter = Arc::clone(&stop);

@@ -1,0 +1,377 @@
+//! Connections: finding the peer, waiting for it, and the first words.
+//!
+//! Contracts:
+//! - every wait ends with the time-out or with the stop, whichever is first;
+//! - all addresses of a name are tried, in the order that the system gives, and the error names each;
+//! - a listener takes exactly the connections of one transfer, then listens no more; what connects
+//!   and does not speak the protocol is turned away and does not end the wait.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+
+use super::address::Endpoint;
+use super::patience::Patience;
+use super::wire::{HELLO_LEN, Hello};
+use crate::{Failure, Stop};
+
+/// How long a connection that was accepted may take for its first words.
+const FIRST_WORDS: Duration = Duration::from_secs(5);
+
+/// A host that is gone is noticed after this long without a sign of life, and then five probes.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Which addresses may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    Any,
+    V4,
+    V6,
+}
+
+impl Family {
+    fn allows(self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}
+
+/// Finds the addresses of a name.
+///
+/// # Errors
+///
+/// An unknown name, one without an address of the family, the time-out, the stop.
+fn resolve(
+    endpoint: &Endpoint,
+    family: Family,
+    patience: Patience<'_>,
+) -> Result<Vec<SocketAddr>, Failure> {
+    let literal = endpoint.host.parse::<IpAddr>().ok();
+    if let Some(address) = literal.filter(|address| !family.allows(*address)) {
+        return Err(Failure::usage(format!(
+            "{address} is no {} address, and only those are allowed (-4, -6)",
+            family.name()
+        )));
+    }
+    let asked = (endpoint.host.clone(), endpoint.port);
+    let asking = move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let Some(answer) = patience.detached(asking)? else {
+        return Err(Failure::failed(format!(
+            "finding the address of \"{}\" took too long (--connect-timeout)",
+            endpoint.host
+        )));
+    };
+    let mut all = answer.map_err(|error| {
+        Failure::failed(format!("unknown host \"{}\": {}", endpoint.host, resolver_words(&error)))
+    })?;
+    all.retain(|address| family.allows(address.ip()));
+    if all.is_empty() {
+        return Err(Failure::failed(format!(
+            "\"{}\" has no {} address",
+            endpoint.host,
+            family.name()
+        )));
+    }
+    Ok(all)
+}
+
+/// The resolver's message without the name of its call.
+fn resolver_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_owned()
+}
+
+/// Connects to the peer, `streams` times to the address that answered first.
+///
+/// # Errors
+///
+/// When no address answers in time.
+pub(super) fn connect(
+    endpoint: &Endpoint,
+    family: Family,
+    streams: u16,
+    patience: Patience<'_>,
+) -> Result<Vec<TcpStream>, Failure> {
+    let addresses = resolve(endpoint, family, patience)?;
+    let mut errors = Vec::new();
+    for address in addresses {
+        match connect_to(address, patience)? {
+            Ok(first) => {
+                let mut all = vec![first];
+                for _ in 1..streams {
+                    let next = connect_to(address, patience)?.map_err(|error| {
+                        Failure::failed(format!("connecting once more to {address}: {error}"))
+                    })?;
+                    all.push(next);
+                }
+                return Ok(all);
+            }
+            Err(error) => errors.push(format!("{address}: {error}")),
+        }
+    }
+    Err(Failure::failed(format!("can't connect to tcp://{endpoint}: {}", errors.join("; "))))
+}
+
+fn connect_to(
+    address: SocketAddr,
+    patience: Patience<'_>,
+) -> Result<io::Result<TcpStream>, Failure> {
+    let begun = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+        .and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            match socket.connect(&address.into()) {
+                Ok(()) => Ok(socket),
+                Err(error)
+                    if error.raw_os_error()
+                        == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+                {
+                    Ok(socket)
+                }
+                Err(error) => Err(error),
+            }
+        });
+    let socket = match begun {
+        Ok(socket) => socket,
+        Err(error) => return Ok(Err(error)),
+    };
+    if !patience.wait(&socket, PollFlags::OUT)? {
+        let error =
+            io::Error::new(io::ErrorKind::TimedOut, "no answer in time (--connect-timeout)");
+        return Ok(Err(error));
+    }
+    Ok(match socket.take_error() {
+        Ok(None) => prepare(&socket).map(|()| socket.into()),
+        Ok(Some(error)) | Err(error) => Err(error),
+    })
+}
+
+/// Settings of every connection.
+fn prepare(socket: &Socket) -> io::Result<()> {
+    // Headers go out with the payload that follows; what is left to wait for is nothing.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 5).with_retries(5),
+    )
+}
+
+/// A socket that waits for the peer.
+pub(super) struct Listener {
+    socket: Socket,
+}
+
+impl Listener {
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// An address that is not this machine's, a port in use, a name that is unknown.
+    pub(super) fn bind(
+        endpoint: &Endpoint,
+        family: Family,
+        patience: Patience<'_>,
+    ) -> Result<Self, Failure> {
+        let addresses = if endpoint.host.is_empty() {
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port));
+            let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
+            match family {
+                // One socket serves both, where the machine has IPv6.
+                Family::Any => vec![v6, v4],
+                Family::V4 => vec![v4],
+                Family::V6 => vec![v6],
+            }
+        } else {
+            resolve(endpoint, family, patience)?
+        };
+        let mut errors = Vec::new();
+        for address in addresses {
+            match Self::listen(address, family) {
+                Ok(socket) => return Ok(Self { socket }),
+                Err(error) => errors.push(format!("{address}: {error}")),
+            }
+        }
+        Err(Failure::failed(format!(
+            "can't listen on tcp-listen://{endpoint}: {}",
+            errors.join("; ")
+        )))
+    }
+
+    fn listen(address: SocketAddr, family: Family) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(family == Family::V6 || !address.ip().is_unspecified())?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(128)?;
+        Ok(socket)
+    }
+
+    /// The address, with the port that a listener on port 0 was given.
+    ///
+    /// # Errors
+    ///
+    /// None that a bound socket gives.
+    pub(super) fn address(&self) -> Result<SocketAddr, Failure> {
+        self.socket
+            .local_addr()
+            .map(|address| address.as_socket())
+            .and_then(|address| address.ok_or_else(|| io::ErrorKind::Unsupported.into()))
+            .map_err(|error| Failure::failed(format!("finding the address listened on: {error}")))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// The time-out, the stop.
+    pub(super) fn accept(
+        &self,
+        patience: Patience<'_>,
+    ) -> Result<(TcpStream, SocketAddr), Failure> {
+        loop {
+            if !patience.wait(&self.socket, PollFlags::IN)? {
+                return Err(Failure::failed("not all streams of the transfer connected in time"));
+            }
+            match self.socket.accept() {
+                Ok((socket, peer)) => {
+                    let peer =
+                        peer.as_socket().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
+                    match socket.set_nonblocking(true).and_then(|()| prepare(&socket)) {
+                        Ok(()) => return Ok((socket.into(), peer)),
+                        Err(error) => tracing::info!(%peer, %error, "a connection ended at once"),
+                    }
+                }
+                // The peer gave up between the two calls, or another process was quicker.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    return Err(Failure::failed(format!("accepting a connection: {error}")));
+                }
+            }
+        }
+    }
+
+    /// Takes all connections of one transfer, in the order of their streams; the peer's hello.
+    ///
+    /// # Errors
+    ///
+    /// A peer that can't be served, the time-out from the first connection on, the stop.
+    pub(super) fn gather(
+        &self,
+        answer: impl Fn(&Hello) -> Hello,
+        time: Duration,
+        stop: &Stop,
+    ) -> Result<(Vec<TcpStream>, Hello), Failure> {
+        let mut first: Option<Hello> = None;
+        let mut patience = Patience::new(stop, None);
+        let mut streams: Vec<Option<TcpStream>> = Vec::new();
+        while first.is_none() || streams.iter().any(Option::is_none) {
+            let (mut stream, peer) = self.accept(patience)?;
+            let words = Patience::new(stop, Some(FIRST_WORDS));
+            let heard = listen_to(&mut stream, words)
+                .and_then(|hello| speak(&mut stream, &answer(&hello), words).map(|()| hello));
+            let hello = match heard {
+                Ok(hello) => hello,
+                Err(stopped @ Failure::Stopped(_)) => return Err(stopped),
+                Err(failure) => {
+                    let why = failure.line().unwrap_or_default();
+                    eprintln!("handoff: turned a connection from {peer} away: {why}");
+                    continue;
+                }
+            };
+            let known = *first.get_or_insert(hello);
+            if streams.is_empty() {
+                patience = Patience::new(stop, Some(time));
+                streams.resize_with(usize::from(hello.streams), || None);
+            }
+            if known != (Hello { stream: known.stream, ..hello }) {
+                eprintln!(
+                    "handoff: turned a connection from {peer} away: it belongs to another transfer"
+                );
+                continue;
+            }
+            streams[usize::from(hello.stream)] = Some(stream);
+        }
+        let hello = first.unwrap_or_else(|| unreachable!("the loop ends after a first hello"));
+        Ok((streams.into_iter().flatten().collect(), hello))
+    }
+}
+
+/// Says hello on a connection.
+///
+/// # Errors
+///
+/// A peer that is gone, the time-out, the stop.
+pub(super) fn speak(
+    stream: &mut TcpStream,
+    hello: &Hello,
+    patience: Patience<'_>,
+) -> Result<(), Failure> {
+    let bytes = hello.encode();
+    let mut left = &bytes[..];
+    while !left.is_empty() {
+        match stream.write(left) {
+            Ok(taken) => left = &left[taken..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !patience.wait(&*stream, PollFlags::OUT)? {
+                    return Err(Failure::failed("the peer took too long to listen"));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::failed(format!("greeting the peer: {error}"))),
+        }
+    }
+    Ok(())
+}
+
+/// Hears the peer's hello.
+///
+/// # Errors
+///
+/// A peer that is gone or says something else, the time-out, the stop.
+pub(super) fn listen_to(stream: &mut TcpStream, patience: Patience<'_>) -> Result<Hello, Failure> {
+    let mut bytes = [0; HELLO_LEN];
+    let mut heard = 0;
+    while heard < HELLO_LEN {
+        match stream.read(&mut bytes[heard..]) {
+            Ok(0) => {
+                return Err(Failure::failed(
+                    "the peer ended the connection before its first words: it has another transfer under way, or \
+                     is no `handoff cp` (with nc, socat and the like use --raw)",
+                ));
+            }
+            Ok(more) => heard += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !patience.wait(&*stream, PollFlags::IN)? {
+                    return Err(Failure::failed(
+                        "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)",
+                    ));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::failed(format!("hearing the peer: {error}"))),
+        }
+    }
+    Hello::decode(&bytes).map_err(Failure::failed)
+}
+
+/// Gives connections to a driver, which wants descriptors.
+pub(super) fn into_fds(streams: Vec<TcpStream>) -> Vec<OwnedFd> {
+    streams.into_iter().map(OwnedFd::from).collect()
+}

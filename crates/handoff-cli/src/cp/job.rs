@@ -1,0 +1,324 @@
+//! What all parts of one copy use: arguments, driver, memory, notes, stop.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use handoff::{Buffer, Driver, Error, Pages, Region, Socket, Wait};
+use indicatif::ProgressBar;
+
+use super::Args;
+use super::address::Address;
+use crate::{Context, Failure, Stop, progress};
+
+/// The most memory for pieces, in bytes: as much as a receive pool can have.
+const MOST_MEMORY: usize = 2 << 30;
+
+/// One copy.
+pub(super) struct Job<'a> {
+    pub(super) args: &'a Args,
+    pub(super) stop: &'a Stop,
+    pub(super) source: Address,
+    pub(super) destination: Address,
+    pub(super) driver: Driver,
+    pub(super) progress: ProgressBar,
+    notes: RefCell<Vec<String>>,
+}
+
+/// Memory to carry pieces in.
+pub(super) struct Memory {
+    pub(super) buffers: Vec<Buffer>,
+    /// Registered with the ring.
+    pub(super) registered: bool,
+}
+
+/// Turns an error into the failure of a copy.
+pub(super) trait Failed<T> {
+    /// With what was being done before it.
+    fn failed(self, action: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Cause>> Failed<T> for Result<T, E> {
+    fn failed(self, action: &str) -> Result<T, Failure> {
+        self.map_err(|error| match error.into() {
+            Cause::NotPossible(text) => Failure::not_possible(text),
+            Cause::Failed(text) => Failure::failed(format!("{action}: {text}")),
+        })
+    }
+}
+
+/// An error in words, and of which kind it is.
+pub(super) enum Cause {
+    Failed(String),
+    NotPossible(String),
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::EngineUnavailable { .. } | Error::NoRing { .. } | Error::Memlock { .. } => {
+                Self::NotPossible(error.to_string())
+            }
+            // What was being done is said already.
+            Error::Io { source, .. } => source.into(),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl<B> From<handoff::Refused<B>> for Cause {
+    fn from(refused: handoff::Refused<B>) -> Self {
+        refused.error.into()
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Cause {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// The outcome of a write to a stream, whose reader may leave at any time.
+///
+/// # Errors
+///
+/// [`Failure::ReaderGone`] then, and what else the write failed with.
+pub(super) fn streamed<B>(over: handoff::Transferred<B>, name: &str) -> Result<B, Failure> {
+    match over.result {
+        Ok(_) => Ok(over.buffer),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
+            Err(Failure::ReaderGone)
+        }
+        Err(error) => Err(error).failed(&format!("writing {name}")),
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(
+        args: &'a Args,
+        context: &'a Context,
+        source: Address,
+        destination: Address,
+    ) -> Result<Self, Failure> {
+        let driver = Driver::new().failed("setting up")?;
+        let job = Self {
+            args,
+            stop: &context.stop,
+            source,
+            destination,
+            progress: progress::bytes(None, context.json),
+            notes: RefCell::default(),
+            driver,
+        };
+        if let Some(reason) = job.driver.ring_unavailable() {
+            job.note(format!("plain system calls instead of io_uring: {reason}"));
+        }
+        Ok(job)
+    }
+
+    /// Says what goes otherwise than asked, now and in the report.
+    pub(super) fn note(&self, note: String) {
+        if !self.notes.borrow().contains(&note) {
+            self.progress.suspend(|| eprintln!("handoff: note: {note}"));
+            self.notes.borrow_mut().push(note);
+        }
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
+    /// The length is known now, or known not to be.
+    pub(super) fn set_length(&self, length: Option<u64>) {
+        if let Some(length) = length {
+            progress::set_total(&self.progress, length);
+        }
+    }
+
+    /// Has a socket send by the engine that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NotPossible`] where it can't.
+    pub(super) fn set_engine(&self, socket: &Socket) -> Result<(), Failure> {
+        socket.set_engine(self.args.engine.into()).failed("choosing the engine")
+    }
+
+    /// A file opened past the page cache, or a note why not.
+    pub(super) fn direct(&self, opened: io::Result<std::fs::File>) -> Option<std::fs::File> {
+        opened
+            .map_err(|error| {
+                self.note(format!("through the page cache in spite of --direct: {error}"))
+            })
+            .ok()
+    }
+
+    /// Pieces under way at once.
+    pub(super) fn depth(&self, streams: usize) -> usize {
+        usize::from(self.args.depth).max(streams)
+    }
+
+    /// Maps memory, of huge pages if those are wanted.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub(super) fn region(&self, len: usize) -> Result<Region, Failure> {
+        let region = if self.args.huge { Region::huge(len) } else { Region::anonymous(len) };
+        let region = region.failed("setting memory aside")?;
+        if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
+            self.note(format!("base pages instead of huge ones: {reason}"));
+        }
+        Ok(region)
+    }
+
+    /// Registers memory with the ring; whether it is, with a note where that was refused.
+    pub(super) fn register(&self, region: &Region) -> bool {
+        match self.driver.register(region) {
+            Ok(()) => true,
+            // The reason for having no ring is told already.
+            Err(Error::NoRing { .. }) => false,
+            Err(error) => {
+                self.note(format!("memory is used unregistered: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Bytes that all pieces under way take, each in whole pages, so that direct reads and writes
+    /// fit.
+    ///
+    /// # Errors
+    ///
+    /// When that is more than [`MOST_MEMORY`].
+    pub(super) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
+        let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
+        let bytes = piece * self.depth(streams);
+        if bytes > MOST_MEMORY {
+            return Err(Failure::usage(format!(
+                "{bytes} bytes of memory are asked for, and the most is {MOST_MEMORY}: choose a smaller \
+                 --buffer, --depth or number of --streams"
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// Buffers to carry pieces in.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory.
+    pub(super) fn memory(&self, streams: usize) -> Result<Memory, Failure> {
+        let depth = self.depth(streams);
+        let bytes = self.memory_for(streams)?;
+        let mut region = self.region(bytes)?;
+        let piece = bytes / depth;
+        let registered = self.register(&region);
+        let mut buffers = region.chunks(piece);
+        buffers.truncate(depth);
+        Ok(Memory { buffers, registered })
+    }
+
+    /// The name of the engine that reads or writes files.
+    pub(super) fn file_engine(&self, verb: &str, registered: bool) -> String {
+        match (self.driver.ring_unavailable(), registered) {
+            (None, true) => format!("uring-{verb}-fixed"),
+            (None, false) => format!("uring-{verb}"),
+            (Some(_), _) => verb.to_owned(),
+        }
+    }
+
+    pub(super) fn source_kind(&self) -> &'static str {
+        kind(&self.source)
+    }
+
+    pub(super) fn destination_kind(&self) -> &'static str {
+        kind(&self.destination)
+    }
+
+    /// Runs a future to its end, or to the stop.
+    ///
+    /// # Errors
+    ///
+    /// Its own, or [`Failure::Stopped`].
+    pub(super) fn until_stopped<T>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let ended = self.driver.block_on(async {
+            match select(pin!(future), pin!(self.stopped())).await {
+                Either::Left((ended, _)) => ended,
+                Either::Right((failure, _)) => Err(failure),
+            }
+        });
+        ended.failed("waiting in the kernel")?
+    }
+
+    /// The failure that a signal brings, once one has come to any thread.
+    async fn stopped(&self) -> Failure {
+        let wait = async {
+            let signal = self.stop.fd().try_clone_to_owned().failed("watching for signals")?;
+            let signal = self.driver.file(signal).failed("watching for signals")?;
+            loop {
+                self.stop.check()?;
+                signal
+                    .readable()
+                    .failed("watching for signals")?
+                    .await
+                    .failed("watching for signals")?;
+            }
+        };
+        let ended: Result<std::convert::Infallible, Failure> = wait.await;
+        match ended {
+            Err(failure) => failure,
+            Ok(never) => match never {},
+        }
+    }
+
+    /// Runs a future for at most `time`.
+    pub(super) fn for_at_most<T>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut future = pin!(future);
+        let mut context = TaskContext::from_waker(Waker::noop());
+        let until = Instant::now() + time;
+        loop {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                return Some(value);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.driver.in_flight() == 0 {
+                return None;
+            }
+            self.driver.turn(Wait::AtMost(left)).ok()?;
+        }
+    }
+}
+
+/// What a side is called in messages.
+pub(super) fn name(address: &Address) -> String {
+    match address {
+        Address::Pipe => "the pipe".to_owned(),
+        address => address.to_string(),
+    }
+}
+
+fn kind(address: &Address) -> &'static str {
+    match address {
+        Address::File(_) => "file",
+        Address::Pipe => "pipe",
+        Address::Connect(_) | Address::Listen(_) => "socket",
+    }
+}

@@ -1,0 +1,100 @@
+//! Copies that do not leave the machine: files and pipes to files and pipes.
+
+use super::carry::{Carriage, Inlet, Outlet};
+use super::coverage::PieceSum;
+use super::destination::Destination;
+use super::ranged::Ranged;
+use super::report::{Clock, Hop, Report, hexadecimal};
+use super::{Failed, Job};
+use crate::Failure;
+
+/// Copies all of `inlet`; a `destination` is verified, if that is wanted, and named.
+///
+/// # Errors
+///
+/// What reading or writing fails with, and a destination that reads back differently.
+pub(super) fn copy(
+    job: &Job<'_>,
+    inlet: Inlet,
+    outlet: Outlet,
+    destination: Option<Destination>,
+) -> Result<Report, Failure> {
+    let clock = Clock::start();
+    if let (Some(destination), Inlet::File { len, .. }) = (&destination, &inlet) {
+        destination.reserve(*len)?;
+    }
+    let memory = job.memory(1)?;
+    let verify = job.args.verify;
+    let carriage = Carriage::new(inlet, outlet, job.args.buffer, verify, &job.progress);
+    let (bytes, checksum) = job.until_stopped(carriage.run(memory.buffers))?;
+    let verified = match (&destination, checksum) {
+        (_, None) => None,
+        (None, Some(_)) => Some("compare it yourself: what was written can't be read back"),
+        (Some(destination), Some(ours)) => {
+            let theirs = job.until_stopped(read_back(job, destination, bytes))?;
+            if theirs != ours {
+                return Err(Failure::failed(format!(
+                    "the checksums differ: {} was read and {} was written; nothing of it is kept",
+                    hexadecimal(ours),
+                    hexadecimal(theirs)
+                )));
+            }
+            Some(
+                "the same of what was read and of the destination, read back through the page cache",
+            )
+        }
+    };
+    if let Some(destination) = destination {
+        destination.commit(job.args.sync)?;
+    }
+    let (seconds, cpu_seconds) = clock.read();
+    let (tally_in, reason_in) = carriage.tally_in();
+    let (tally_out, reason_out) = carriage.tally_out();
+    Ok(Report {
+        source: job.source.to_string(),
+        destination: job.destination.to_string(),
+        bytes,
+        seconds,
+        bytes_per_s: bytes as f64 / seconds,
+        cpu_seconds,
+        streams: 0,
+        checksum: checksum.map(hexadecimal),
+        verified,
+        hops: vec![
+            Hop {
+                from: job.source_kind(),
+                to: "memory",
+                engine: job.file_engine("read", memory.registered),
+                reason: reason_in,
+                tally: tally_in,
+            },
+            Hop {
+                from: "memory",
+                to: job.destination_kind(),
+                engine: job.file_engine("write", memory.registered),
+                reason: reason_out,
+                tally: tally_out,
+            },
+        ],
+        notes: job.notes(),
+    })
+}
+
+/// The checksum of what the destination holds.
+async fn read_back(job: &Job<'_>, destination: &Destination, bytes: u64) -> Result<u64, Failure> {
+    let name = destination.path().display().to_string();
+    let same = destination.file().try_clone().failed("reading the destination back")?;
+    let file = Ranged::new(&job.driver, same, None, name)?;
+    let mut memory = job.memory(1)?;
+    let Some(mut buffer) = memory.buffers.pop() else { return Ok(0) };
+    let mut sum = PieceSum::new(true);
+    let mut offset = 0;
+    while offset < bytes {
+        let len = file.piece(job.args.buffer, bytes - offset);
+        buffer.set_len(len);
+        buffer = file.read(buffer, len, offset).await?;
+        sum.update(&buffer);
+        offset += len as u64;
+    }
+    Ok(sum.finish())
+}

@@ -1,0 +1,390 @@
+//! `handoff cp`: copies a file or pipe to another, here or on another machine.
+//!
+//! Contracts:
+//! - a destination file appears whole or not at all, whatever ends the copy;
+//! - a sender succeeds only after the receiver has everything in place;
+//! - what the CPU copied is told for each hop, and every fallback with its reason.
+//!
+//! The way: [`address`] (what the two sides are) -> [`origin`] and [`destination`] (opened before
+//! anything else) -> [`connect`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`]
+//! or [`local`] (the bytes, by [`carry`]) -> [`report`].
+
+pub mod address;
+mod carry;
+mod connect;
+pub mod coverage;
+mod destination;
+mod job;
+mod local;
+mod origin;
+mod patience;
+mod ranged;
+mod receive;
+mod report;
+mod send;
+mod staging;
+mod turn;
+pub mod wire;
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::{Context, Failure, output};
+use address::{Address, Endpoint};
+use carry::{Inlet, Outlet};
+use connect::{Family, Listener};
+use destination::Target;
+use job::{Failed, Job};
+use origin::Origin;
+use patience::Patience;
+use ranged::Ranged;
+use wire::Hello;
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff cp tcp-listen://:9000 copy.img         wait for a file
+  handoff cp disk.img tcp://host:9000            and send it from elsewhere
+  handoff cp --verify --streams 4 disk.img tcp://host:9000
+  tar c dir | handoff cp - tcp://host:9000       what a command writes
+  handoff cp tcp-listen://:9000 - | tar x        to what a command reads
+  handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
+  handoff cp --raw file tcp://host:9000          to a peer that is no handoff (nc, socat)
+
+SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for the
+peer; port 0 takes a free one and says which), or - for standard input or output; one of the two is
+not a connection. Either side may connect or listen. The connecting side says how many streams.
+
+Between two of `handoff cp` the receiver confirms: the sender succeeds only when the file is there
+under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
+
+With DST - the report goes to standard error, else to standard output.";
+
+/// Arguments of `handoff cp`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Where the bytes come from: a path, tcp://host:port, tcp-listen://[addr]:port, or -
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+
+    /// Where they go
+    #[arg(value_name = "DST")]
+    pub destination: OsString,
+
+    /// Connections to use at once; the connecting side decides
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
+    pub streams: u16,
+
+    /// Compare a checksum (CRC-64/NVME) of all bytes on both sides; one side that asks is enough
+    #[arg(long)]
+    pub verify: bool,
+
+    /// How to send
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    pub engine: EngineName,
+
+    /// Send or receive bare bytes on one connection, for peers that are not handoff
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Replace a destination that exists, in one step
+    #[arg(long, short)]
+    pub force: bool,
+
+    /// Go past the page cache where the file system can (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+
+    /// Have the file on the disk before it gets its name (fsync)
+    #[arg(long)]
+    pub sync: bool,
+
+    /// Bytes of a piece, with k, m for KiB, MiB
+    #[arg(long, value_name = "SIZE", default_value = "512k", value_parser = size)]
+    pub buffer: usize,
+
+    /// Pieces under way at once, at least one for each stream; memory is about this times --buffer,
+    /// and so is, without copying, what can be sent and not acknowledged
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+
+    /// Take the memory from reserved huge pages
+    #[arg(long)]
+    pub huge: bool,
+
+    /// Seconds for finding and reaching the peer, and for all streams to be there
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub connect_timeout: Duration,
+
+    /// IPv4 only
+    #[arg(short = '4', conflicts_with = "v6")]
+    pub v4: bool,
+
+    /// IPv6 only
+    #[arg(short = '6')]
+    pub v6: bool,
+}
+
+/// Engines, as they are called on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineName {
+    /// Chosen by what the connection shows
+    Auto,
+    /// io_uring zero-copy send
+    UringZc,
+    /// MSG_ZEROCOPY
+    MsgZerocopy,
+    /// Plain sendmsg
+    Copy,
+}
+
+impl From<EngineName> for handoff::Engine {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Auto => Self::Auto,
+            EngineName::UringZc => Self::UringZc,
+            EngineName::MsgZerocopy => Self::MsgZerocopy,
+            EngineName::Copy => Self::Copy,
+        }
+    }
+}
+
+/// Bytes of a piece.
+fn size(text: &str) -> Result<usize, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, unit) = match lower.strip_suffix('k') {
+        Some(digits) => (digits, 1 << 10),
+        None => match lower.strip_suffix('m') {
+            Some(digits) => (digits, 1 << 20),
+            None => (lower.as_str(), 1),
+        },
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| (4096..=64 << 20).contains(bytes))
+        .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "a time-out is a number of seconds above 0".to_owned())
+}
+
+/// Random bits, for names that must not meet.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // Before the kernel's generator is seeded there is no one to meet.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    u128::from_ne_bytes(bytes)
+}
+
+/// Copies, and tells what it came to.
+///
+/// # Errors
+///
+/// See [`Failure`]: addresses that make no sense are usage, an engine that is asked for and missing
+/// is not possible, all else is a failed copy, of which nothing is left under the destination's name.
+pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let address = |text| Address::parse(text).map_err(Failure::usage);
+    let source = address(&args.source)?;
+    let destination = address(&args.destination)?;
+    let is_peer = |address: &Address| matches!(address, Address::Connect(_) | Address::Listen(_));
+    if is_peer(&source) && is_peer(&destination) {
+        return Err(Failure::usage(
+            "one of SRC and DST is a file or -, the other may be a connection",
+        ));
+    }
+    if args.raw && !is_peer(&source) && !is_peer(&destination) {
+        return Err(Failure::usage("--raw is about a connection, and there is none"));
+    }
+    if args.raw && args.streams > 1 {
+        return Err(Failure::usage("--raw has no way to put several --streams in order again"));
+    }
+    let job = Job::new(args, context, source, destination)?;
+    let report = if is_peer(&job.source) { receive(&job) } else { send_or_copy(&job) };
+    job.progress.finish_and_clear();
+    let report = report?;
+    match (&job.destination, context.json) {
+        (Address::Pipe, true) => {
+            let text =
+                serde_json::to_string_pretty(&report).failed("the result has no JSON form")?;
+            eprintln!("{text}");
+            Ok(())
+        }
+        (Address::Pipe, false) => {
+            eprint!("{}", report.text());
+            Ok(())
+        }
+        (_, true) => output::json(&report),
+        (_, false) => output::text(&report.text()),
+    }
+}
+
+/// Opens the source, then whatever it goes to.
+fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
+    let origin = match &job.source {
+        Address::File(path) => Origin::open(job.stop, path)?,
+        _ => Origin::stdin()?,
+    };
+    let (length, mode) = (origin.len(), origin.mode());
+    job.set_length(length);
+    match &job.destination {
+        Address::Connect(endpoint) | Address::Listen(endpoint) => {
+            let listens = matches!(job.destination, Address::Listen(_));
+            let (connections, peer) = reach(job, endpoint, listens, true, length)?;
+            let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
+            send::send(job, inlet(job, origin)?, send::Sending { connections, verify })
+        }
+        Address::File(path) => match destination::open(path, job.args.force)? {
+            Target::File(destination) => {
+                if let Some(mode) = mode {
+                    destination.set_mode(mode)?;
+                }
+                let outlet = Outlet::File(ranged(job, &destination)?);
+                local::copy(job, inlet(job, origin)?, outlet, Some(destination))
+            }
+            Target::Stream(path) => {
+                let outlet = stream(job, open_stream(job, &path)?)?;
+                local::copy(job, inlet(job, origin)?, outlet, None)
+            }
+        },
+        Address::Pipe => {
+            let outlet = stream(job, stdout()?)?;
+            local::copy(job, inlet(job, origin)?, outlet, None)
+        }
+    }
+}
+
+/// Opens the destination, then waits for the bytes.
+fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
+    let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
+        return Err(Failure::usage("the source is no connection"));
+    };
+    let target = match &job.destination {
+        Address::File(path) => Some(destination::open(path, job.args.force)?),
+        _ => None,
+    };
+    let listens = matches!(job.source, Address::Listen(_));
+    let (connections, peer) = reach(job, endpoint, listens, false, None)?;
+    let length = peer.and_then(|peer| peer.length);
+    job.set_length(length);
+    let outlet = match target {
+        Some(Target::File(destination)) => {
+            receive::Outlet::File { file: ranged(job, &destination)?, destination }
+        }
+        target => {
+            let fd = match target {
+                Some(Target::Stream(path)) => open_stream(job, &path)?.into(),
+                _ => stdout()?,
+            };
+            let file = job.driver.file(fd).failed("attaching a file")?;
+            receive::Outlet::Stream { file, name: job::name(&job.destination) }
+        }
+    };
+    let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
+    receive::receive(job, outlet, receive::Receiving { connections, verify, length })
+}
+
+fn stdout() -> Result<OwnedFd, Failure> {
+    std::io::stdout().as_fd().try_clone_to_owned().failed("standard output can't be used")
+}
+
+fn open_stream(job: &Job<'_>, path: &Path) -> Result<std::fs::File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    patience::open(job.stop, path, options)
+}
+
+fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
+    let file = job.driver.file(file).failed("attaching a file")?;
+    Ok(Outlet::Stream { file, name: job::name(&job.destination) })
+}
+
+fn inlet(job: &Job<'_>, origin: Origin) -> Result<Inlet, Failure> {
+    let name = job::name(&job.source);
+    match origin {
+        Origin::Stream { fd, .. } => {
+            let file = job.driver.file(fd).failed("attaching a file")?;
+            Ok(Inlet::Stream { file, ended: Cell::new(false), name })
+        }
+        Origin::File { file, len, .. } => {
+            let direct = match &job.source {
+                Address::File(path) if job.args.direct => job.direct(origin::open_direct(path)),
+                _ => None,
+            };
+            Ok(Inlet::File { file: Ranged::new(&job.driver, file, direct, name)?, len })
+        }
+    }
+}
+
+fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Ranged, Failure> {
+    let file = destination.file().try_clone().failed("attaching a file")?;
+    let direct = if job.args.direct { job.direct(destination.open_direct()) } else { None };
+    Ranged::new(&job.driver, file, direct, job.destination.to_string())
+}
+
+/// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`.
+fn reach(
+    job: &Job<'_>,
+    endpoint: &Endpoint,
+    listens: bool,
+    sends: bool,
+    length: Option<u64>,
+) -> Result<(Vec<OwnedFd>, Option<Hello>), Failure> {
+    let args = job.args;
+    let family = match (args.v4, args.v6) {
+        (true, _) => Family::V4,
+        (_, true) => Family::V6,
+        _ => Family::Any,
+    };
+    let own = |streams, stream, transfer| Hello {
+        sends,
+        verifies: args.verify,
+        streams,
+        stream,
+        transfer,
+        length: length.filter(|_| sends),
+    };
+    let patience = Patience::new(job.stop, Some(args.connect_timeout));
+    let (connections, peer) = if listens {
+        let listener = Listener::bind(endpoint, family, patience)?;
+        eprintln!("handoff: listening on tcp://{}", listener.address()?);
+        if args.raw {
+            let (stream, _) = listener.accept(Patience::new(job.stop, None))?;
+            (vec![stream], None)
+        } else {
+            let answer = |peer: &Hello| own(peer.streams, peer.stream, peer.transfer);
+            let (streams, peer) = listener.gather(answer, args.connect_timeout, job.stop)?;
+            (streams, Some(peer))
+        }
+    } else {
+        let mut streams = connect::connect(endpoint, family, args.streams, patience)?;
+        if args.raw {
+            (streams, None)
+        } else {
+            let transfer = random();
+            for (stream, number) in streams.iter_mut().zip(0..) {
+                connect::speak(stream, &own(args.streams, number, transfer), patience)?;
+            }
+            let mut peer = None;
+            for stream in &mut streams {
+                peer = Some(connect::listen_to(stream, patience)?);
+            }
+            (streams, peer)
+        }
+    };
+    if peer.is_some_and(|peer| peer.sends == sends) {
+        let both = if sends { "send" } else { "receive" };
+        return Err(Failure::usage(format!(
+            "both sides {both}: on one of them the connection is SRC, on the other DST"
+        )));
+    }
+    Ok((connect::into_fds(connections), peer))
+}

@@ -1,0 +1,144 @@
+//! A file that is read or written at offsets, past the page cache where it can be.
+//!
+//! Contracts:
+//! - a piece that begins and ends on [`ALIGNMENT`] goes past the page cache, when that is wanted and
+//!   the file system does it; any other goes through it;
+//! - no page is used in both ways, so that neither undoes what the other wrote;
+//! - bytes that go through the page cache count as copied, the others as not.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use handoff::{Driver, File, Lend, LendMut, Tally, Transfer};
+
+use super::Failed;
+use crate::Failure;
+
+/// A page: the largest alignment that direct I/O asks for on common devices.
+pub(super) const ALIGNMENT: u64 = 4096;
+
+/// The file.
+#[derive(Clone)]
+pub(super) struct Ranged {
+    buffered: File,
+    direct: Option<File>,
+    tally: Rc<Cell<Tally>>,
+    /// What it is called in messages.
+    name: Rc<str>,
+}
+
+fn is_aligned(offset: u64, len: usize) -> bool {
+    offset.is_multiple_of(ALIGNMENT) && (len as u64).is_multiple_of(ALIGNMENT)
+}
+
+impl Ranged {
+    /// `direct` is the same file, opened past the page cache.
+    pub(super) fn new(
+        driver: &Driver,
+        buffered: std::fs::File,
+        direct: Option<std::fs::File>,
+        name: String,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            buffered: driver.file(buffered).failed("attaching a file")?,
+            direct: direct.map(|file| driver.file(file)).transpose().failed("attaching a file")?,
+            tally: Rc::default(),
+            name: name.into(),
+        })
+    }
+
+    /// Whether any of it can go past the page cache.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// The length of the next piece, at most `most` bytes of the `left` ones: the end of a file that
+    /// is not aligned is a piece of its own.
+    pub(super) fn piece(&self, most: usize, left: u64) -> usize {
+        let len = left.min(most as u64);
+        let over = len % ALIGNMENT;
+        if self.direct.is_some() && over < len { (len - over) as usize } else { len as usize }
+    }
+
+    fn file_for(&self, offset: u64, len: usize) -> &File {
+        self.direct.as_ref().filter(|_| is_aligned(offset, len)).unwrap_or(&self.buffered)
+    }
+
+    fn count(&self, offset: u64, len: usize) {
+        let mut tally = self.tally.get();
+        if self.direct.is_some() && is_aligned(offset, len) {
+            tally.zero_copy += len as u64;
+        } else {
+            tally.copied += len as u64;
+        }
+        self.tally.set(tally);
+    }
+
+    /// Fills the buffer's length in use from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// What the file system tells, and a file that ends before.
+    pub(super) async fn read<B: LendMut>(
+        &self,
+        buffer: B,
+        len: usize,
+        offset: u64,
+    ) -> Result<B, Failure> {
+        let reading = self.file_for(offset, len).read_at(buffer, offset);
+        let read = reading.failed("reading")?.await;
+        let got = read.result.failed(&format!("reading {}", self.name))?;
+        if got < len {
+            return Err(Failure::failed(format!(
+                "{} was cut while it was read: it ends at {}",
+                self.name,
+                offset + got as u64
+            )));
+        }
+        self.count(offset, len);
+        Ok(read.buffer)
+    }
+
+    /// Begins to write a buffer of `len` bytes to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// When too much is under way; of the write itself its [`Transfer`] tells.
+    pub(super) fn write<B: Lend>(
+        &self,
+        buffer: B,
+        len: usize,
+        offset: u64,
+    ) -> Result<Transfer<B>, Failure> {
+        let writing = self.file_for(offset, len).write_at(buffer, offset);
+        let writing = writing.failed("writing")?;
+        self.count(offset, len);
+        Ok(writing)
+    }
+
+    /// The buffer of a finished write.
+    ///
+    /// # Errors
+    ///
+    /// What the file system tells.
+    pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<B, Failure> {
+        over.result.failed(&format!("writing {}", self.name))?;
+        Ok(over.buffer)
+    }
+
+    /// Bytes read or written, by whether the CPU copied them.
+    pub(super) fn tally(&self) -> Tally {
+        self.tally.get()
+    }
+
+    /// Why the tally is what it is.
+    pub(super) fn reason(&self) -> String {
+        match (self.direct.is_some(), self.tally.get()) {
+            (false, _) => "through the page cache; --direct goes past it".to_owned(),
+            (true, Tally { copied: 0, .. }) => "past the page cache".to_owned(),
+            (true, _) => format!(
+                "past the page cache, but for what does not fill a page of {ALIGNMENT} bytes"
+            ),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a copy came to: bytes, time, CPU, and for each hop how much was copied.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use handoff::Tally;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Serialize, Serializer};
+
+/// One way of the bytes from buffer to buffer.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Hop {
+    pub(super) from: &'static str,
+    pub(super) to: &'static str,
+    pub(super) engine: String,
+    pub(super) reason: String,
+    #[serde(flatten, serialize_with = "flat")]
+    pub(super) tally: Tally,
+}
+
+fn flat<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Flat {
+        zero_copy: u64,
+        copied: u64,
+        unknown: u64,
+    }
+    let Tally { zero_copy, copied, unknown } = *tally;
+    Flat { zero_copy, copied, unknown }.serialize(serializer)
+}
+
+/// The result of a copy; its fields are those of `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) source: String,
+    pub(super) destination: String,
+    /// Of the payload.
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) bytes_per_s: f64,
+    /// Of this process, in user and kernel mode, during the transfer.
+    pub(super) cpu_seconds: f64,
+    pub(super) streams: usize,
+    /// Sixteen hexadecimal digits; `null` without --verify.
+    pub(super) checksum: Option<String>,
+    /// What the checksum was compared with, in words; `null` where with nothing.
+    pub(super) verified: Option<&'static str>,
+    pub(super) hops: Vec<Hop>,
+    /// What went otherwise than asked, each in a line.
+    pub(super) notes: Vec<String>,
+}
+
+/// Time and CPU time since the start of a transfer.
+pub(super) struct Clock {
+    start: Instant,
+    cpu: Duration,
+}
+
+/// User and kernel time of all threads of the process, the kernel's own workers for it included.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { start: Instant::now(), cpu: cpu() }
+    }
+
+    /// Seconds, and seconds of CPU.
+    pub(super) fn read(&self) -> (f64, f64) {
+        (self.start.elapsed().as_secs_f64(), (cpu() - self.cpu).as_secs_f64())
+    }
+}
+
+/// The form in which checksums are shown.
+pub(super) fn hexadecimal(checksum: u64) -> String {
+    format!("{checksum:016x}")
+}
+
+impl Report {
+    /// For a person to read.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{} bytes in {:.3} s, {:.1} MB/s, {:.3} s of CPU\n",
+            self.bytes,
+            self.seconds,
+            self.bytes_per_s / 1e6,
+            self.cpu_seconds
+        );
+        for hop in &self.hops {
+            let amounts: Vec<String> = [
+                (hop.tally.zero_copy, "zero-copy"),
+                (hop.tally.copied, "copied"),
+                (hop.tally.unknown, "unknown"),
+            ]
+            .iter()
+            .filter(|(bytes, _)| *bytes > 0)
+            .map(|(bytes, what)| format!("{bytes} {what}"))
+            .collect();
+            let amounts = if amounts.is_empty() { "nothing".into() } else { amounts.join(", ") };
+            let way = format!("{} -> {}", hop.from, hop.to);
+            let _ = writeln!(text, "  {way:17} {:18} {amounts} ({})", hop.engine, hop.reason);
+        }
+        if let Some(checksum) = &self.checksum {
+            let verified = self.verified.unwrap_or("compared with nothing");
+            let _ = writeln!(text, "  {} {checksum}: {verified}", super::coverage::CHECKSUM);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_json_say_the_same() {
+        let hop = Hop {
+            from: "memory",
+            to: "socket",
+            engine: "copy".into(),
+            reason: "asked for".into(),
+            tally: Tally { zero_copy: 3, copied: 4, unknown: 0 },
+        };
+        let report = Report {
+            source: "a".into(),
+            destination: "tcp://b:1".into(),
+            bytes: 7,
+            seconds: 0.5,
+            bytes_per_s: 14.0,
+            cpu_seconds: 0.25,
+            streams: 1,
+            checksum: Some(hexadecimal(255)),
+            verified: Some("the same on both sides"),
+            hops: vec![hop],
+            notes: Vec::new(),
+        };
+        let text = report.text();
+        assert!(text.contains("3 zero-copy, 4 copied (asked for)"), "{text}");
+        assert!(text.contains("00000000000000ff: the same on both sides"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["hops"][0]["copied"], 4);
+        assert_eq!(json["checksum"], "00000000000000ff");
+    }
+}

@@ -1,0 +1,307 @@
+//! The sending side: pieces to one or many connections, and the receiver's word that all is in place.
+//!
+//! Contracts:
+//! - it succeeds only when the receiver says that everything is there under its name;
+//! - what the receiver says when it fails is told rather than what its leaving does to our sends;
+//! - when this side fails, the receiver is told why before the connection ends.
+
+use std::future::Future;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use handoff::{Buffer, Receiver, Region};
+use socket2::SockRef;
+
+use super::carry::{Carriage, Inlet, Outlet, Stream};
+use super::report::{Clock, Hop, Report, hexadecimal};
+use super::wire::{Decoder, Event, Frame};
+use super::{Failed, Job};
+use crate::Failure;
+
+/// How long to wait, once sending failed, for the receiver to say why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How often to ask the kernel whether the bytes of a bare stream have arrived.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Begins what is said when a send fails.
+pub(super) const SENDING: &str = "sending to the peer";
+
+/// Bytes of a piece of the receiver's answer.
+const ANSWER_CHUNK: usize = 4096;
+
+/// What to send on, and how.
+pub(super) struct Sending {
+    /// The connections, hellos said.
+    pub(super) connections: Vec<OwnedFd>,
+    /// One side wants the checksum.
+    pub(super) verify: bool,
+}
+
+/// Sends all of `inlet`.
+///
+/// # Errors
+///
+/// What fails here, or there.
+pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Report, Failure> {
+    let clock = Clock::start();
+    let raw = job.args.raw;
+    let answers = Region::anonymous(sending.connections.len() * ANSWER_CHUNK * 2)
+        .and_then(|region| job.driver.pool(region, ANSWER_CHUNK))
+        .failed("setting memory aside")?;
+    let mut streams = Vec::new();
+    let mut receivers = Vec::new();
+    for connection in sending.connections {
+        let socket = job.driver.socket(connection).failed("attaching a socket")?;
+        job.set_engine(&socket)?;
+        receivers.push(socket.receive(&answers).failed("receiving")?);
+        streams.push(Stream::new(socket));
+    }
+    let memory = job.memory(streams.len())?;
+    let outlet = Outlet::Sockets { streams, raw };
+    let carriage = Carriage::new(inlet, outlet, job.args.buffer, sending.verify, &job.progress);
+
+    let ended = job.until_stopped(async {
+        let answered = pin!(async {
+            match endings(&mut receivers, raw).next().await {
+                Some(ending) => ending.confirmed(),
+                None => Err(Failure::failed("no connection to hear the receiver on")),
+            }
+        });
+        let sent = pin!(async {
+            let (bytes, checksum) = carriage.run(memory.buffers).await?;
+            if !raw {
+                let end = Frame::End { bytes, checksum };
+                tell(carriage.streams(), &end).await?;
+            }
+            Ok::<_, Failure>((bytes, checksum))
+        });
+        match select(sent, answered).await {
+            Either::Left((Ok(sent), _)) if raw => Ok((sent, None)),
+            Either::Left((Ok(sent), answered)) => Ok((sent, Some(answered.await?))),
+            Either::Left((Err(failure), _)) | Either::Right((Err(failure), _)) => Err(failure),
+            // The receiver may have all before the last buffer is back.
+            Either::Right((Ok(answer), sent)) => Ok((sent.await?, Some(answer))),
+        }
+    });
+    let ((bytes, checksum), answer) = match ended {
+        Ok(ended) => ended,
+        Err(failure) => {
+            if raw {
+                return Err(failure);
+            }
+            let failure = last_words(job, &mut receivers, failure);
+            give_up(job, carriage.streams(), &failure);
+            return Err(failure);
+        }
+    };
+    if raw {
+        see_off(job, carriage.streams())?;
+    }
+    let verified = match answer {
+        None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
+        Some(answer) => check(bytes, checksum, answer)?.then_some("the same on both sides"),
+    };
+    let (seconds, cpu_seconds) = clock.read();
+    let (tally_in, reason_in) = carriage.tally_in();
+    let (tally_out, reason_out) = carriage.tally_out();
+    let socket = &carriage.streams()[0].socket;
+    Ok(Report {
+        source: job.source.to_string(),
+        destination: job.destination.to_string(),
+        bytes,
+        seconds,
+        bytes_per_s: bytes as f64 / seconds,
+        cpu_seconds,
+        streams: carriage.streams().len(),
+        checksum: checksum.map(hexadecimal),
+        verified,
+        hops: vec![
+            Hop {
+                from: job.source_kind(),
+                to: "memory",
+                engine: job.file_engine("read", memory.registered),
+                reason: reason_in,
+                tally: tally_in,
+            },
+            Hop {
+                from: "memory",
+                to: "socket",
+                engine: socket.choice(job.args.buffer).engine.name().to_owned(),
+                reason: reason_out,
+                tally: tally_out,
+            },
+        ],
+        notes: job.notes(),
+    })
+}
+
+/// How it ended for the receiver.
+enum Ending {
+    /// Everything is in place: bytes and checksum.
+    Confirmed(u64, Option<u64>),
+    /// It said why not.
+    Failed(String),
+    /// It left without a word; what was seen of that.
+    Gone(String),
+}
+
+impl Ending {
+    fn confirmed(self) -> Result<Answer, Failure> {
+        match self {
+            Self::Confirmed(bytes, checksum) => Ok((bytes, checksum)),
+            Self::Failed(reason) => Err(Failure::failed(format!("the receiver failed: {reason}"))),
+            Self::Gone(seen) => Err(Failure::failed(format!(
+                "the receiver left before it confirmed the transfer: {seen}"
+            ))),
+        }
+    }
+}
+
+/// What the receiver confirmed: bytes and checksum.
+type Answer = (u64, Option<u64>);
+
+/// Compares the receiver's answer with what was sent; whether checksums were compared.
+fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Failure> {
+    let (their_bytes, theirs) = answer;
+    if their_bytes != bytes {
+        return Err(Failure::failed(format!(
+            "the receiver confirmed {their_bytes} bytes of {bytes} that were sent"
+        )));
+    }
+    match (checksum, theirs) {
+        (Some(ours), Some(theirs)) if ours != theirs => Err(Failure::failed(format!(
+            "the checksums differ: {} was sent and {} arrived",
+            hexadecimal(ours),
+            hexadecimal(theirs)
+        ))),
+        (Some(_), None) => Err(Failure::failed("the receiver confirmed no checksum")),
+        (ours, _) => Ok(ours.is_some()),
+    }
+}
+
+/// Sends a small frame on every connection.
+async fn tell(streams: &[Stream], frame: &Frame) -> Result<(), Failure> {
+    let mut sendings = Vec::new();
+    for stream in streams {
+        let sending = stream.socket.send(Buffer::from(frame.encode()));
+        sendings.push(sending.failed(SENDING)?);
+    }
+    for sending in sendings {
+        sending.await.sent.failed(SENDING)?;
+    }
+    Ok(())
+}
+
+/// The ending on each connection, the first to come first.
+fn endings(
+    receivers: &mut [Receiver],
+    raw: bool,
+) -> FuturesUnordered<impl Future<Output = Ending>> {
+    receivers.iter_mut().map(|receiver| ending(receiver, raw)).collect()
+}
+
+async fn ending(receiver: &mut Receiver, raw: bool) -> Ending {
+    let mut decoder = Decoder::new();
+    loop {
+        match receiver.next_span().await {
+            Some(Ok(_)) if raw => {}
+            Some(Ok(span)) => {
+                if let Some(ending) = take_ending(&mut decoder, &span) {
+                    return ending;
+                }
+            }
+            Some(Err(error)) => return Ending::Gone(error.to_string()),
+            // What receives bare bytes may end its own direction at any time.
+            None if raw => std::future::pending().await,
+            None => return Ending::Gone("it ended the connection".to_owned()),
+        }
+    }
+}
+
+fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> {
+    let mut bytes = span;
+    while !bytes.is_empty() {
+        let (taken, event) = match decoder.next(bytes) {
+            Ok(next) => next,
+            Err(error) => return Some(Ending::Gone(error.to_string())),
+        };
+        bytes = &bytes[taken..];
+        match event {
+            None => {}
+            Some(Event::Frame(Frame::Answer { bytes, outcome: Ok(sum) })) => {
+                return Some(Ending::Confirmed(bytes, sum));
+            }
+            Some(Event::Frame(Frame::Answer { outcome: Err(reason), .. })) => {
+                return Some(Ending::Failed(reason));
+            }
+            Some(_) => return Some(Ending::Gone("it sends something itself".to_owned())),
+        }
+    }
+    None
+}
+
+/// The receiver's own reason where it still comes, else `failure`.
+fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Failure {
+    if !matches!(&failure, Failure::Failed(text) if text.starts_with(SENDING)) {
+        return failure;
+    }
+    let failed = job.for_at_most(LAST_WORDS, async {
+        let mut endings = endings(receivers, false);
+        while let Some(ending) = endings.next().await {
+            if let Ending::Failed(_) = ending {
+                return Some(ending);
+            }
+        }
+        None
+    });
+    failed.flatten().and_then(|ending| ending.confirmed().err()).unwrap_or(failure)
+}
+
+/// Tells the receiver why it gets no more.
+fn give_up(job: &Job<'_>, streams: &[Stream], failure: &Failure) {
+    let Some(reason) = failure.line() else { return };
+    // A receiver that does not hear it sees the connection end without an end of the transfer.
+    let _ = job.for_at_most(LAST_WORDS, tell(streams, &Frame::Abort { reason }));
+}
+
+/// Ends bare streams, and waits until their bytes are seen off.
+fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
+    for stream in streams {
+        SockRef::from(&stream.socket.as_fd())
+            .shutdown(Shutdown::Write)
+            .map_err(|error| Failure::failed(format!("ending the stream: {error}")))?;
+        // Closing with bytes unread resets the connection, which would take ours away on the other
+        // side: so the close comes when they have arrived.
+        loop {
+            let left = unacknowledged(stream.socket.as_fd())?;
+            if left == 0 {
+                break;
+            }
+            job.stop.check()?;
+            if SockRef::from(&stream.socket.as_fd()).peer_addr().is_err() {
+                return Err(Failure::failed(format!(
+                    "the receiver ended the connection before it took the last {left} bytes"
+                )));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that the peer's kernel has not taken.
+fn unacknowledged(socket: BorrowedFd<'_>) -> Result<i32, Failure> {
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int.
+    let bytes = unsafe {
+        rustix::ioctl::ioctl(
+            socket,
+            rustix::ioctl::Getter::<{ libc::TIOCOUTQ as rustix::ioctl::Opcode }, i32>::new(),
+        )
+    };
+    bytes.map_err(|error| Failure::failed(format!("looking at the stream: {error}")))
+}

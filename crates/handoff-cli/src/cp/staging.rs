@@ -1,0 +1,122 @@
+//! Received bytes on their way to a file past the page cache: gathered in aligned memory.
+//!
+//! Direct writes take whole pages of aligned memory, and what is received begins anywhere. One more
+//! copy by us replaces the one into the page cache; it is counted as a hop of its own.
+
+use std::collections::VecDeque;
+
+use handoff::{Buffer, Transfer};
+
+use super::Job;
+use super::ranged::{ALIGNMENT, Ranged};
+use crate::Failure;
+
+/// Buffers of one connection: one is filled while the others are written.
+const BUFFERS: usize = 3;
+
+/// Gathers the bytes of one connection.
+pub(super) struct Staging<'a> {
+    file: &'a Ranged,
+    capacity: usize,
+    free: Vec<Buffer>,
+    /// The buffer being filled, and where its first byte belongs.
+    filling: Option<(Buffer, u64)>,
+    filled: usize,
+    writes: VecDeque<Transfer<Buffer>>,
+    copied: u64,
+}
+
+impl<'a> Staging<'a> {
+    /// # Errors
+    ///
+    /// When there is no memory.
+    pub(super) fn new(job: &Job<'_>, file: &'a Ranged) -> Result<Self, Failure> {
+        let capacity = job.args.buffer.next_multiple_of(ALIGNMENT as usize);
+        let mut region = job.region(capacity * BUFFERS)?;
+        job.register(&region);
+        let mut free = region.chunks(capacity);
+        free.truncate(BUFFERS);
+        let writes = VecDeque::new();
+        Ok(Self { file, capacity, free, filling: None, filled: 0, writes, copied: 0 })
+    }
+
+    /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of earlier writes.
+    pub(super) async fn put(
+        &mut self,
+        bytes: &[u8],
+        offset: u64,
+        last: bool,
+    ) -> Result<(), Failure> {
+        let (mut bytes, mut offset) = (bytes, offset);
+        while !bytes.is_empty() {
+            let (mut buffer, start) = match self.filling.take() {
+                Some(filling) => filling,
+                None => (self.buffer().await?, offset),
+            };
+            // A buffer that begins within a page ends with it, so that the next is aligned.
+            let room = self.capacity - (start % ALIGNMENT) as usize;
+            let taken = bytes.len().min(room - self.filled);
+            buffer.set_len(self.capacity);
+            buffer[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+            self.copied += taken as u64;
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            offset += taken as u64;
+            self.filling = Some((buffer, start));
+            if self.filled == room {
+                self.flush().await?;
+            }
+        }
+        if last { self.flush().await } else { Ok(()) }
+    }
+
+    /// A buffer that is free, once there is one.
+    async fn buffer(&mut self) -> Result<Buffer, Failure> {
+        if let Some(buffer) = self.free.pop() {
+            return Ok(buffer);
+        }
+        match self.writes.pop_front() {
+            Some(write) => self.file.written(write.await),
+            None => Err(Failure::failed("no memory to gather bytes in")),
+        }
+    }
+
+    /// Writes what was gathered: whole pages past the page cache, the rest through it.
+    async fn flush(&mut self) -> Result<(), Failure> {
+        let Some((mut buffer, start)) = self.filling.take() else { return Ok(()) };
+        let filled = std::mem::take(&mut self.filled);
+        let whole =
+            if start.is_multiple_of(ALIGNMENT) { filled - filled % ALIGNMENT as usize } else { 0 };
+        if whole < filled && whole > 0 {
+            buffer.set_len(whole);
+            let write = self.file.write(buffer, whole, start)?;
+            buffer = self.file.written(write.await)?;
+            buffer.set_len(self.capacity);
+            buffer.copy_within(whole..filled, 0);
+            buffer.set_len(filled - whole);
+            let write = self.file.write(buffer, filled - whole, start + whole as u64)?;
+            self.writes.push_back(write);
+        } else {
+            buffer.set_len(filled);
+            self.writes.push_back(self.file.write(buffer, filled, start)?);
+        }
+        Ok(())
+    }
+
+    /// Waits for all writes; the bytes that were copied on the way.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writes.
+    pub(super) async fn finish(mut self) -> Result<u64, Failure> {
+        self.flush().await?;
+        for write in self.writes {
+            self.file.written(write.await)?;
+        }
+        Ok(self.copied)
+    }
+}

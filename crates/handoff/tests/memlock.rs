@@ -1,0 +1,149 @@
+//! Sending as a user whose limit on locked memory is 0 or small: errors name the limit and the need,
+//! and what needs no locked memory works. Root has no limit, so each case runs in a process that
+//! becomes somebody else first.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::future::IntoFuture;
+use std::io::Read;
+use std::thread;
+
+use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use traffic::{pattern, tcp};
+
+/// Gives up what root may, and limits locked memory; `false` where that is not possible.
+fn become_nobody(test: &str, limit: u64) -> bool {
+    if rustix::process::geteuid().is_root() {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        // All threads, since the kernel's workers belong to the process.
+        // SAFETY: plain system calls without memory.
+        let changed = unsafe { libc::setresuid(65534, 65534, 65534) };
+        assert_eq!(changed, 0, "root may become {nobody:?}");
+    }
+    let limit = Some(limit);
+    setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })
+        .expect("everybody may lower a limit");
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let capabilities = u64::from_str_radix(effective.trim(), 16).unwrap();
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    if capabilities & CAP_IPC_LOCK != 0 {
+        traffic::skip(test, "CAP_IPC_LOCK can't be given up");
+        return false;
+    }
+    true
+}
+
+/// Sends over a connection that is read from meanwhile.
+fn send(driver: &Driver, engine: Engine, buffers: Vec<Buffer>) -> (Vec<Finished<Buffer>>, Socket) {
+    let (near, mut far) = tcp("127.0.0.1");
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(engine).unwrap();
+    let mut expected: Vec<Vec<u8>> = buffers.iter().map(|buffer| buffer.to_vec()).collect();
+    let reader = thread::spawn(move || {
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).unwrap();
+        all
+    });
+    let sendings: Vec<_> = buffers.into_iter().map(|buffer| socket.send(buffer).unwrap()).collect();
+    let finished = driver
+        .block_on(async {
+            let mut finished = Vec::new();
+            for sending in sendings {
+                finished.push(sending.into_future().await);
+            }
+            finished
+        })
+        .unwrap();
+    for (finished, expected) in finished.iter().zip(&mut expected) {
+        assert!(finished.buffer[..] == expected[..]);
+        if finished.sent.is_err() {
+            expected.clear();
+        }
+    }
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
+    assert!(reader.join().unwrap() == expected.concat(), "{engine}");
+    (finished, socket)
+}
+
+fn refuses_to_pin(limit: u64) {
+    let len = (limit as usize + (1 << 20)).next_multiple_of(4096);
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        let driver = Driver::builder().ring(ring).build().unwrap();
+        let mut region = Region::anonymous(len).unwrap();
+        if driver.ring_unavailable().is_none() {
+            let error = driver.register(&region).unwrap_err();
+            let Error::Memlock { need, limit: told, .. } = error else { panic!("{error}") };
+            assert_eq!((need, told), (len as u64, limit));
+            for way_out in ["ulimit -l", "CAP_IPC_LOCK", "copy engine"] {
+                assert!(error.to_string().contains(way_out), "{error}");
+            }
+        }
+        let mut buffer = region.take(len).unwrap();
+        buffer.copy_from_slice(&pattern(1, len));
+        for engine in [Engine::Auto, Engine::Copy] {
+            let (mut finished, socket) = send(&driver, engine, vec![buffer]);
+            let finished = finished.remove(0);
+            assert_eq!(finished.sent.unwrap(), len, "{engine}");
+            buffer = finished.buffer;
+            if engine == Engine::Auto {
+                let choice = socket.choice(len);
+                assert_eq!(choice.engine, Engine::Copy, "{choice:?}");
+            }
+        }
+        let explicit = match ring {
+            RingUse::Avoid => vec![Engine::MsgZerocopy],
+            _ if driver.ring_unavailable().is_some() => vec![Engine::MsgZerocopy],
+            _ => vec![Engine::UringZc, Engine::MsgZerocopy],
+        };
+        for engine in explicit {
+            let (mut finished, _socket) = send(&driver, engine, vec![buffer]);
+            let finished = finished.remove(0);
+            let error = finished.sent.unwrap_err();
+            let Error::Memlock { limit: told, .. } = error else { panic!("{engine}: {error}") };
+            assert_eq!(told, limit, "{engine}");
+            buffer = finished.buffer;
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_zero_leaves_copying() {
+    const NAME: &str = "a_limit_of_zero_leaves_copying";
+    if traffic::alone(NAME) && become_nobody(NAME, 0) {
+        refuses_to_pin(0);
+    }
+}
+
+#[test]
+fn a_small_limit_is_named_and_small_sends_fit() {
+    const NAME: &str = "a_small_limit_is_named_and_small_sends_fit";
+    const LIMIT: u64 = 1 << 20;
+    if !traffic::alone(NAME) || !become_nobody(NAME, LIMIT) {
+        return;
+    }
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        let driver = Driver::builder().ring(ring).build().unwrap();
+        if driver.ring_unavailable().is_none() {
+            let region = Region::anonymous(256 << 10).unwrap();
+            driver.register(&region).unwrap();
+            driver.unregister(&region).unwrap();
+        }
+        for engine in traffic::engines(&driver) {
+            let (finished, _socket) =
+                send(&driver, engine, vec![Buffer::from(pattern(1, 100_000))]);
+            assert_eq!(*finished[0].sent.as_ref().unwrap(), 100_000, "{engine}");
+        }
+        // Together they would pass the limit; each alone does not.
+        for engine in [Engine::Auto, Engine::Copy] {
+            let buffers = (0..20).map(|seed| Buffer::from(pattern(seed, 200_000))).collect();
+            let (finished, _socket) = send(&driver, engine, buffers);
+            for finished in finished {
+                assert_eq!(finished.sent.unwrap(), 200_000, "{engine}");
+            }
+        }
+    }
+    refuses_to_pin(LIMIT);
+}

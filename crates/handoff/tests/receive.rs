@@ -1,0 +1,381 @@
+//! Receiving into pools, with a ring and without: order, waiting for chunks, ends, and what happens
+//! to spans and receivers that go.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::fs;
+use std::io::{Read, Seek, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Error, Pool, Received, Receiver, Region, Wait};
+use socket2::SockRef;
+use traffic::{drivers, pattern, tcp, within};
+
+const LONG: Duration = Duration::from_secs(8);
+
+fn pool(driver: &Driver, chunks: usize, chunk: usize) -> Pool {
+    // A region is whole pages; chunks beyond those asked for are left over on purpose.
+    assert_eq!(chunks * chunk % 4096, 0);
+    driver.pool(Region::anonymous(chunks * chunk).unwrap(), chunk).unwrap()
+}
+
+fn receiving(driver: &Driver, pool: &Pool) -> (Receiver, TcpStream) {
+    let (near, far) = tcp("127.0.0.1");
+    (driver.socket(near).unwrap().receive(pool).unwrap(), far)
+}
+
+async fn next(receiver: &mut Receiver) -> Received {
+    receiver.next_span().await.unwrap().unwrap()
+}
+
+#[test]
+fn spans_come_in_order_until_the_end() {
+    within(LONG, || {
+        for driver in drivers() {
+            for (chunks, chunk) in [(1, 4096), (3, 4096), (4096, 1), (64, 16384)] {
+                let pool = pool(&driver, chunks, chunk);
+                assert_eq!((pool.chunk(), pool.chunks()), (chunk, chunks));
+                let len = if chunk == 1 { 10_000 } else { 1_000_000 };
+                let (mut receiver, mut far) = receiving(&driver, &pool);
+                let writer = thread::spawn(move || far.write_all(&pattern(5, len)).unwrap());
+                let mut got = Vec::new();
+                driver
+                    .block_on(async {
+                        while let Some(span) = receiver.next_span().await {
+                            got.extend_from_slice(&span.unwrap());
+                        }
+                        assert!(receiver.next_span().await.is_none());
+                    })
+                    .unwrap();
+                assert!(got == pattern(5, len));
+                assert_eq!(receiver.tally().copied, len as u64);
+                assert_eq!(pool.held(), 0);
+                writer.join().unwrap();
+                drop(receiver);
+                assert_eq!(driver.in_flight(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_receiver_without_chunks_waits_for_one() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            far.write_all(&pattern(5, 10_000)).unwrap();
+            let mut held = Vec::new();
+            driver
+                .block_on(async {
+                    for _ in 0..4 {
+                        held.push(next(&mut receiver).await);
+                    }
+                })
+                .unwrap();
+            assert_eq!(pool.held(), 4);
+            for _ in 0..3 {
+                driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
+                assert!(receiver.try_next_span().is_none());
+            }
+            let mut got: Vec<u8> = held.iter().flat_map(|span| span.to_vec()).collect();
+            // Parts of a span hold its chunk together.
+            let mut rest = held.pop().unwrap();
+            let part = rest.split_to(10);
+            drop(rest);
+            driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
+            assert!(receiver.try_next_span().is_none());
+            drop(part);
+            driver
+                .block_on(async {
+                    while got.len() < 10_000 {
+                        got.extend_from_slice(&next(&mut receiver).await);
+                    }
+                })
+                .unwrap();
+            assert!(got == pattern(5, 10_000));
+            assert_eq!(pool.held(), 3);
+        }
+    });
+}
+
+#[test]
+fn a_receiver_that_goes_while_it_wants_chunks_is_forgotten() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            far.write_all(&pattern(5, 4096)).unwrap();
+            let mut held = Vec::new();
+            driver
+                .block_on(async {
+                    for _ in 0..4 {
+                        held.push(next(&mut receiver).await);
+                    }
+                })
+                .unwrap();
+            far.write_all(b"more").unwrap();
+            thread::sleep(Duration::from_millis(5));
+            drop(receiver);
+            driver.turn(Wait::No).unwrap();
+            // The same records serve others before the chunks come back.
+            let (mut other, mut far) = receiving(&driver, &pool);
+            let (near, _peer) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            let sending = socket.send(Buffer::from(vec![1; 10])).unwrap();
+            drop(held);
+            far.write_all(b"handoff").unwrap();
+            assert_eq!(&driver.block_on(next(&mut other)).unwrap()[..], b"handoff");
+            driver.block_on(async { sending.await.sent.unwrap() }).unwrap();
+        }
+    });
+}
+
+/// Completions that are in the queue when the receiver goes.
+#[test]
+fn a_receiver_goes_before_it_is_told_that_there_are_no_chunks() {
+    within(LONG, || {
+        let driver = Driver::builder().entries(2).build().unwrap();
+        let pool = pool(&driver, 4, 1024);
+        let (mut receiver, mut far) = receiving(&driver, &pool);
+        driver.turn(Wait::No).unwrap();
+        far.write_all(&pattern(5, 4096)).unwrap();
+        let mut held = Vec::new();
+        driver
+            .block_on(async {
+                for _ in 0..4 {
+                    held.push(next(&mut receiver).await);
+                }
+            })
+            .unwrap();
+        far.write_all(b"more").unwrap();
+        thread::sleep(Duration::from_millis(5));
+        // Fills the submission queue, which takes the kernel in without looking at completions.
+        let file = driver.file(fs::File::open("/dev/zero").unwrap()).unwrap();
+        let reads: Vec<_> = (0..8).map(|_| file.read(Buffer::from(vec![1; 10])).unwrap()).collect();
+        drop(receiver);
+        driver.turn(Wait::No).unwrap();
+        drop(held);
+        driver.turn(Wait::No).unwrap();
+        for read in reads {
+            assert_eq!(&driver.block_on(read).unwrap().buffer[..], [0; 10]);
+        }
+        assert_eq!((driver.in_flight(), pool.held()), (0, 0));
+    });
+}
+
+#[test]
+fn receivers_share_a_pool() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 8, 512);
+            let (mut receivers, fars): (Vec<_>, Vec<_>) =
+                (0..20).map(|_| receiving(&driver, &pool)).unzip();
+            let writers: Vec<_> = fars
+                .into_iter()
+                .enumerate()
+                .map(|(seed, mut far)| {
+                    thread::spawn(move || far.write_all(&pattern(seed, 20_000)).unwrap())
+                })
+                .collect();
+            let mut got = vec![Vec::new(); receivers.len()];
+            let mut open = receivers.len();
+            while open > 0 {
+                driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
+                for (receiver, got) in receivers.iter_mut().zip(&mut got) {
+                    while let Some(span) = receiver.try_next_span() {
+                        match span {
+                            Some(span) => got.extend_from_slice(&span.unwrap()),
+                            None if got.len() == 20_000 => {
+                                got.push(0);
+                                open -= 1;
+                                break;
+                            }
+                            None => break,
+                        }
+                    }
+                }
+            }
+            for (seed, got) in got.iter().enumerate() {
+                assert!(got[..20_000] == pattern(seed, 20_000), "{seed}");
+            }
+            for writer in writers {
+                writer.join().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn datagrams_come_one_by_one_also_empty_ones() {
+    within(LONG, || {
+        for driver in drivers() {
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            far.connect(near.local_addr().unwrap()).unwrap();
+            let pool = pool(&driver, 4, 1024);
+            let mut receiver = driver.socket(near).unwrap().receive(&pool).unwrap();
+            // More empty ones than there are chunks, which they do not keep.
+            let lens = [5, 0, 1024, 2000, 0, 0, 0, 0, 0, 0, 1];
+            for (seed, len) in lens.into_iter().enumerate() {
+                far.send(&pattern(seed, len)).unwrap();
+            }
+            for (seed, len) in lens.into_iter().enumerate() {
+                let span = driver.block_on(next(&mut receiver)).unwrap();
+                assert!(span[..] == pattern(seed, len)[..len.min(1024)], "{seed} {}", span.len());
+            }
+            assert_eq!(pool.held(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_reset_is_told_after_what_came_before() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            far.write_all(b"handoff").unwrap();
+            let span = driver.block_on(next(&mut receiver)).unwrap();
+            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(far);
+            let error = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+            assert!(driver.block_on(receiver.next_span()).unwrap().is_none());
+            assert_eq!(&span[..], b"handoff");
+        }
+    });
+}
+
+#[test]
+fn received_spans_are_lent_on() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 2, 2048);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            let (near, mut peer) = tcp("127.0.0.1");
+            let onward = driver.socket(near).unwrap();
+            let mut file = tempfile::tempfile().unwrap();
+            let sink = driver.file(file.try_clone().unwrap()).unwrap();
+            let writer = thread::spawn(move || far.write_all(&pattern(3, 50_000)).unwrap());
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                peer.read_to_end(&mut all).unwrap();
+                all
+            });
+            let mut offset = 0;
+            driver
+                .block_on(async {
+                    while let Some(span) = receiver.next_span().await {
+                        let mut span = span.unwrap();
+                        let len = span.len();
+                        let head = span.split_to(len / 2);
+                        let first = sink.write_at(head, offset).unwrap().await;
+                        assert_eq!(first.result.unwrap(), len / 2);
+                        let rest = sink.write_at(span, offset + len as u64 / 2).unwrap().await;
+                        rest.result.unwrap();
+                        onward.send(first.buffer).unwrap().await.sent.unwrap();
+                        onward.send(rest.buffer).unwrap().await.sent.unwrap();
+                        offset += len as u64;
+                    }
+                })
+                .unwrap();
+            assert_eq!(pool.held(), 0);
+            drop(onward);
+            let mut written = Vec::new();
+            file.rewind().unwrap();
+            file.read_to_end(&mut written).unwrap();
+            assert!(written == pattern(3, 50_000));
+            assert!(reader.join().unwrap() == written);
+            writer.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn receivers_dropped_and_forgotten_leave_their_chunks() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            for stage in 0..4 {
+                let (mut receiver, mut far) = receiving(&driver, &pool);
+                if stage > 0 {
+                    driver.turn(Wait::No).unwrap();
+                }
+                far.write_all(&pattern(1, 2000)).unwrap();
+                if stage > 1 {
+                    driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+                }
+                let span = (stage > 2).then(|| driver.block_on(next(&mut receiver)).unwrap());
+                drop(receiver);
+                while driver.in_flight() > 0 {
+                    driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+                }
+                assert_eq!(pool.held(), usize::from(span.is_some()), "{stage}");
+            }
+            assert_eq!(pool.held(), 0);
+            let (receiver, mut far) = receiving(&driver, &pool);
+            driver.turn(Wait::No).unwrap();
+            far.write_all(b"handoff").unwrap();
+            std::mem::forget(receiver);
+            driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+            assert_eq!(driver.in_flight(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_dropped_receiver_leaves_what_comes_later_to_the_next() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            let receiver = socket.receive(&pool).unwrap();
+            driver.turn(Wait::No).unwrap();
+            drop(receiver);
+            while driver.in_flight() > 0 {
+                driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+            }
+            far.write_all(b"handoff").unwrap();
+            let mut receiver = socket.receive(&pool).unwrap();
+            assert_eq!(&driver.block_on(next(&mut receiver)).unwrap()[..], b"handoff");
+        }
+    });
+}
+
+#[test]
+fn spans_and_pools_outlive_their_driver() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            far.write_all(b"handoff").unwrap();
+            let span = driver.block_on(next(&mut receiver)).unwrap();
+            drop((driver, receiver));
+            assert_eq!(&span[..], b"handoff");
+            assert_eq!(pool.held(), 1);
+            drop(span);
+            assert_eq!(pool.held(), 0);
+        }
+    });
+}
+
+#[test]
+fn pools_are_refused_with_the_reason() {
+    for driver in drivers() {
+        let mut cut = Region::anonymous(4096).unwrap();
+        let _buffer = cut.take(1).unwrap();
+        for (region, chunk) in [
+            (cut, 512),
+            (Region::anonymous(4096).unwrap(), 0),
+            (Region::anonymous(4096).unwrap(), 5000),
+        ] {
+            let error = driver.pool(region, chunk).unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{error}");
+        }
+    }
+}

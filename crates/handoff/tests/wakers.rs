@@ -1,0 +1,222 @@
+//! Wakers of any make, and from any thread: what is awaited goes on, and a waker may use the driver.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::cell::RefCell;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Executor, Region, Wait};
+use traffic::{drivers, engines_apart, tcp, within};
+
+const LONG: Duration = Duration::from_secs(5);
+
+thread_local! {
+    static DRIVER: RefCell<Option<Driver>> = const { RefCell::new(None) };
+}
+
+/// Uses the driver whenever it is woken or dropped.
+struct Meddler {
+    woken: AtomicUsize,
+}
+
+impl Meddler {
+    fn meddle() {
+        DRIVER.with_borrow(|driver| {
+            let Some(driver) = driver else { return };
+            driver.in_flight();
+            drop(driver.group::<Buffer>());
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let socket = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            let message = socket.message(Buffer::from(vec![1])).to(far.local_addr().unwrap());
+            drop(message.send().unwrap());
+        });
+    }
+}
+
+impl Wake for Meddler {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, SeqCst);
+        Self::meddle();
+    }
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        Self::meddle();
+    }
+}
+
+/// Polls once with a waker that goes away, and then with another until the end.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let meddler = || Arc::new(Meddler { woken: AtomicUsize::new(0) });
+    let first = Waker::from(meddler());
+    if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&first)) {
+        return value;
+    }
+    drop(first);
+    let meddler = meddler();
+    let waker = Waker::from(Arc::clone(&meddler));
+    loop {
+        let before = meddler.woken.load(SeqCst);
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        while meddler.woken.load(SeqCst) == before {
+            let driver = DRIVER.with_borrow(|driver| driver.clone().unwrap());
+            driver.turn(Wait::Event).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_driver() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            DRIVER.set(Some(driver.clone()));
+            let (near, far) = tcp("127.0.0.1");
+            let drain = thread::spawn(move || std::io::copy(&mut &far, &mut std::io::sink()));
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(32 << 20).unwrap();
+            let mut take = || region.take(8 << 20).unwrap();
+            run(socket.send(take()).unwrap().into_future()).sent.unwrap();
+            let mut group = driver.group();
+            drop(socket.message(take()).send_in(&mut group).unwrap());
+            assert_eq!(run(group.flush()).buffer.len(), 1);
+
+            let (near, mut far) = tcp("127.0.0.1");
+            let receiving = driver.socket(near).unwrap();
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let mut receiver = receiving.receive(&pool).unwrap();
+            driver.turn(Wait::No).unwrap();
+            let writer = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                far.write_all(b"handoff").unwrap();
+            });
+            assert_eq!(&run(receiver.next_span()).unwrap().unwrap()[..], b"handoff");
+            writer.join().unwrap();
+
+            if driver.ring_unavailable().is_none() {
+                let (read, write) = std::io::pipe().unwrap();
+                let file = driver.file(read).unwrap();
+                let read = file.read(Buffer::from(vec![0; 9])).unwrap();
+                driver.turn(Wait::No).unwrap();
+                let writer = thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(20));
+                    (&write).write_all(b"handoff").unwrap();
+                });
+                assert_eq!(run(read).result.unwrap(), 7);
+                writer.join().unwrap();
+            }
+            drop((socket, receiver, receiving));
+            drain.join().unwrap().unwrap();
+            DRIVER.set(None);
+        }
+    });
+}
+
+/// An event that another thread completes.
+#[derive(Default)]
+struct Event {
+    over: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Event {
+    fn complete(&self) {
+        self.over.store(true, SeqCst);
+        if let Some(waker) = self.waker.lock().unwrap().take() {
+            waker.wake();
+        }
+    }
+
+    fn wait(&self) -> impl Future<Output = ()> {
+        poll_fn(|context| {
+            *self.waker.lock().unwrap() = Some(context.waker().clone());
+            if self.over.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+}
+
+#[test]
+fn another_thread_wakes_block_on() {
+    within(LONG, || {
+        for driver in drivers() {
+            for round in 0..200 {
+                let event = Arc::new(Event::default());
+                let completer = thread::spawn({
+                    let event = Arc::clone(&event);
+                    move || {
+                        // At once, while it is about to wait, and while it waits.
+                        thread::sleep(Duration::from_micros(round % 4 * 50));
+                        event.complete();
+                    }
+                });
+                driver.block_on(event.wait()).unwrap();
+                completer.join().unwrap();
+            }
+            let events: Vec<_> = (0..50).map(|_| Arc::new(Event::default())).collect();
+            let completer = thread::spawn({
+                let events = events.clone();
+                move || {
+                    for event in events {
+                        event.complete();
+                        thread::yield_now();
+                    }
+                }
+            });
+            let executor = Executor::new(&driver);
+            let tasks: Vec<_> = events
+                .into_iter()
+                .map(|event| executor.spawn(async move { event.wait().await }))
+                .collect();
+            executor
+                .run(async {
+                    for task in tasks {
+                        task.await;
+                    }
+                })
+                .unwrap();
+            completer.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wake_up_that_comes_during_an_inner_block_on_is_not_lost() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (outer, inner) = (Arc::new(Event::default()), Arc::new(Event::default()));
+            let completer = thread::spawn({
+                let (outer, inner) = (Arc::clone(&outer), Arc::clone(&inner));
+                move || {
+                    thread::sleep(Duration::from_millis(10));
+                    outer.complete();
+                    thread::sleep(Duration::from_millis(10));
+                    inner.complete();
+                }
+            });
+            let mut first = true;
+            let mut waiting = pin!(outer.wait());
+            let both = poll_fn(|context| {
+                let over = waiting.as_mut().poll(context);
+                if std::mem::take(&mut first) {
+                    driver.block_on(inner.wait()).unwrap();
+                }
+                over
+            });
+            driver.block_on(both).unwrap();
+            completer.join().unwrap();
+        }
+    });
+}
