@@ -39,6 +39,8 @@ Exit codes:
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
   handoff doctor --json           the same for a program
+  handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
+  handoff cp tcp-listen://:9000 file
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff lab run -- uname -a     a command on a stock kernel in QEMU";
 
@@ -59,7 +61,9 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Log to stderr what is done; twice for every step
+    /// Log to stderr what is done; twice for every step, thrice for all
+    ///
+    /// The variable HANDOFF_LOG selects by module instead, such as handoff::probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 

@@ -25,8 +25,8 @@ use crate::Failure;
 pub(super) enum Target {
     /// A regular file to be made.
     File(Destination),
-    /// A pipe, terminal or character device, to be written in order.
-    Stream(File),
+    /// A pipe, terminal or character device, to be opened and written in order.
+    Stream(PathBuf),
 }
 
 /// A regular file before it has its name.
@@ -64,8 +64,7 @@ pub(super) fn open(path: &Path, force: bool) -> Result<Target, Failure> {
             )));
         }
         Ok(there) if there.file_type().is_fifo() || there.file_type().is_char_device() => {
-            let stream = OpenOptions::new().write(true).open(&path);
-            return stream.map(Target::Stream).map_err(|error| failed("opening", &path, error));
+            return Ok(Target::Stream(path));
         }
         Ok(there) if !there.is_file() => {
             return Err(Failure::usage(format!(
@@ -117,7 +116,7 @@ fn beside(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     // A name that is almost as long as may be stays so.
     let own = path.file_name().unwrap_or_default().to_string_lossy();
-    name.push(&own[..own.floor_char_boundary(200)]);
+    name.push(super::wire::cut(&own, 200));
     name.push(format!(".handoff-{:x}", super::random() as u64));
     path.with_file_name(name)
 }

@@ -179,7 +179,7 @@ impl Frame {
             }
             Self::Answer { bytes, outcome: Err(reason) } => (ANSWER, 2, *bytes, 0, reason.as_str()),
         };
-        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
+        let text = cut(text, MAX_TEXT);
         let mut all = header(kind, flags, text.len() as u32, a, b).to_vec();
         all.extend_from_slice(text.as_bytes());
         all
@@ -233,6 +233,12 @@ impl Frame {
             *reason = text;
         }
     }
+}
+
+/// The beginning of a text, of at most so many bytes.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn header(kind: u8, flags: u8, len: u32, a: u64, b: u64) -> [u8; FRAME_LEN] {
@@ -358,12 +364,11 @@ mod tests {
         ]
     }
 
-    /// Feeds `stream` in pieces that end at `cuts`; frames, payload with its offset, and whether it
-    /// ends between frames.
-    fn decode(
-        stream: &[u8],
-        cuts: &[usize],
-    ) -> Result<(Vec<Frame>, Vec<(u64, u8)>, bool), WireError> {
+    /// Frames, payload with its offsets, and whether the bytes end between frames.
+    type Decoded = (Vec<Frame>, Vec<(u64, u8)>, bool);
+
+    /// Feeds `stream` in pieces that end at `cuts`.
+    fn decode(stream: &[u8], cuts: &[usize]) -> Result<Decoded, WireError> {
         let mut decoder = Decoder::new();
         let (mut frames, mut payload) = (Vec::new(), Vec::new());
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();

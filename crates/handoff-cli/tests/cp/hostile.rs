@@ -1,0 +1,111 @@
+//! Peers that break the protocol: a clean error, and no file.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use handoff_cli::cp::coverage::PieceSum;
+use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
+
+use crate::session::{Running, cp, names, path, run};
+
+fn hello(streams: u16, stream: u16) -> Hello {
+    Hello { sends: true, verifies: true, streams, stream, transfer: 7, length: Some(1000) }
+}
+
+fn listening(directory: &Path) -> (Running, String) {
+    let copy = directory.join("copy");
+    let receiver = Running::start(&mut cp(&["tcp-listen://127.0.0.1:0", path(&copy)]));
+    let address = receiver.address().strip_prefix("tcp://").unwrap().to_owned();
+    (receiver, address)
+}
+
+fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Frame::data(offset, bytes.len() as u32).to_vec();
+    frame.extend_from_slice(bytes);
+    frame
+}
+
+/// Greets a receiver, sends `frames`, and ends its direction.
+fn send(directory: &Path, frames: &[Vec<u8>]) -> (Running, Vec<u8>) {
+    let (receiver, address) = listening(directory);
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.write_all(&hello(1, 0).encode()).unwrap();
+    peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+    // The receiver may have seen enough before all is sent.
+    let _ = peer.write_all(&frames.concat());
+    let _ = peer.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    peer.read_to_end(&mut answer).unwrap();
+    (receiver, answer)
+}
+
+#[test]
+fn senders_that_break_the_protocol() {
+    let bytes = vec![3; 1000];
+    let mut sum = PieceSum::new(true);
+    sum.update(&bytes);
+    let sum = Some(sum.finish());
+    let end = |bytes, checksum| Frame::End { bytes, checksum }.encode();
+    let directory = tempfile::tempdir().unwrap();
+    for (frames, words) in [
+        (vec![], "midway, after 0 of 1000 bytes"),
+        (vec![data(0, &bytes)], "midway, after 1000 of 1000"),
+        (vec![data(0, &bytes)[..500].to_vec()], "midway"),
+        (vec![data(0, &bytes), end(999, sum)], "speaks of 999 bytes, and 1000 came"),
+        (vec![data(0, &bytes[..500]), end(1000, sum)], "speaks of 1000 bytes, and 500 came"),
+        (vec![data(0, &bytes), end(1000, Some(5))], "the checksums differ"),
+        (vec![data(0, &bytes), end(1000, None)], "sent no checksum"),
+        (vec![data(0, &bytes), data(10, &bytes[..1])], "came twice"),
+        (vec![data(1, &bytes)], "past the end at 1000"),
+        (vec![vec![0xff; FRAME_LEN]], "unknown kind"),
+        (vec![Frame::Answer { bytes: 0, outcome: Ok(None) }.encode()], "it answers"),
+        (vec![Frame::Abort { reason: "no\nmore".into() }.encode()], "the sender gave up: no more"),
+    ] {
+        let (receiver, answer) = send(directory.path(), &frames);
+        receiver.end().says(1, words);
+        assert!(answer.starts_with(&[4, 2]), "the sender is told: {answer:?}");
+        assert!(names(directory.path()).is_empty(), "{words}");
+    }
+    let (receiver, answer) = send(directory.path(), &[data(0, &bytes), end(1000, sum)]);
+    assert_eq!(receiver.end().code, Some(0));
+    assert!(answer.starts_with(&[4, 1]));
+    assert_eq!(names(directory.path()), ["copy"]);
+}
+
+#[test]
+fn strangers_are_turned_away_and_the_transfer_comes_after() {
+    let directory = tempfile::tempdir().unwrap();
+    let (receiver, address) = listening(directory.path());
+    let mut stranger = TcpStream::connect(&address).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: nobody\r\nAccept: */*\r\n\r\n").unwrap();
+    drop(TcpStream::connect(&address).unwrap());
+    let sender = run(&["/proc/version", &format!("tcp://{address}")]);
+    assert_eq!(sender.code, Some(0), "{sender:?}");
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("turned a connection from 127.0.0.1:"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--raw"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_stranger_does_not_join_a_transfer() {
+    let directory = tempfile::tempdir().unwrap();
+    let (receiver, address) = listening(directory.path());
+    let mut greeted = Vec::new();
+    for (transfer, stream) in [(7, 0), (8, 1), (7, 1)] {
+        let mut peer = TcpStream::connect(&address).unwrap();
+        peer.write_all(&Hello { transfer, ..hello(2, stream) }.encode()).unwrap();
+        greeted.push(peer);
+    }
+    let bytes = [9; 1000];
+    let mut sum = PieceSum::new(true);
+    sum.update(&bytes);
+    let end = Frame::End { bytes: 1000, checksum: Some(sum.finish()) }.encode();
+    greeted[0].write_all(&[data(500, &bytes[500..]), end.clone()].concat()).unwrap();
+    greeted[2].write_all(&[data(0, &bytes[..500]), end].concat()).unwrap();
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("another transfer"), "{}", ended.stderr);
+    assert_eq!(std::fs::read(directory.path().join("copy")).unwrap(), bytes);
+}

@@ -1,0 +1,129 @@
+//! Copies on one machine: files, pipes and devices.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use crate::session::{Running, cp, names, path, pattern, run};
+
+#[test]
+fn file_to_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("source"), directory.path().join("copy"));
+    for len in [0, 1, 4096, 10_000_001] {
+        for more in [&[][..], &["--verify", "--sync"], &["--direct", "--verify", "--huge"]] {
+            fs::write(&source, pattern(len)).unwrap();
+            fs::set_permissions(&source, Permissions::from_mode(0o751)).unwrap();
+            let mut args = vec!["--json", "--force", path(&source), path(&destination)];
+            args.extend(more);
+            let report = run(&args).report();
+            assert!(fs::read(&destination).unwrap() == pattern(len), "{len} {more:?}");
+            assert_eq!(fs::metadata(&destination).unwrap().permissions().mode() & 0o777, 0o751);
+            assert_eq!(report["bytes"], len);
+            assert_eq!(report["checksum"].is_string(), more.contains(&"--verify"));
+            let through_cache = if more.contains(&"--direct") && len > 0 {
+                let notes = report["notes"].as_array().unwrap();
+                let refused = notes.iter().any(|note| note.as_str().unwrap().contains("in spite"));
+                if refused { len } else { len % 4096 }
+            } else {
+                len
+            };
+            for hop in report["hops"].as_array().unwrap() {
+                assert_eq!(hop["copied"], through_cache, "{hop}");
+                assert_eq!(hop["zero_copy"], len - through_cache, "{hop}");
+            }
+        }
+    }
+    assert_eq!(names(directory.path()), ["copy", "source"]);
+}
+
+#[test]
+fn a_destination_that_exists_stays_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("source"), directory.path().join("copy"));
+    fs::write(&source, "new").unwrap();
+    fs::write(&destination, "old").unwrap();
+    let args = [path(&source), path(&destination)];
+    run(&args).says(1, "exists: --force replaces it");
+    run(&["tcp-listen://127.0.0.1:0", path(&destination)]).says(1, "exists");
+    assert_eq!(fs::read(&destination).unwrap(), b"old");
+    assert_eq!(run(&["-f", args[0], args[1]]).code, Some(0));
+    assert_eq!(fs::read(&destination).unwrap(), b"new");
+    // Even onto itself.
+    assert_eq!(run(&["-f", args[1], args[1]]).code, Some(0));
+    assert_eq!(fs::read(&destination).unwrap(), b"new");
+    assert_eq!(names(directory.path()), ["copy", "source"]);
+}
+
+#[test]
+fn pipe_to_pipe() {
+    let mut running = Running::start(cp(&["-", "-", "--json"]).stdin(Stdio::piped()));
+    let mut input = running.child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(&pattern(3_000_000)).unwrap());
+    let ended = running.end();
+    writer.join().unwrap();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout == pattern(3_000_000));
+    let report: serde_json::Value = serde_json::from_str(&ended.stderr).unwrap();
+    assert_eq!((&report["bytes"], &report["destination"]), (&3_000_000.into(), &"-".into()));
+}
+
+#[test]
+fn streams_that_are_no_pipes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("source"), directory.path().join("copy"));
+    fs::write(&source, pattern(1_000_000)).unwrap();
+    // A file as standard input, an empty-looking file of /proc, a device as destination.
+    let mut copy = cp(&["-", path(&destination)]);
+    copy.stdin(fs::File::open(&source).unwrap());
+    assert_eq!(Running::start(&mut copy).end().code, Some(0));
+    assert!(fs::read(&destination).unwrap() == pattern(1_000_000));
+    assert_eq!(run(&["-f", "/proc/version", path(&destination)]).code, Some(0));
+    assert_eq!(fs::read(&destination).unwrap(), fs::read("/proc/version").unwrap());
+    assert_eq!(run(&["-f", path(&source), "/dev/null"]).code, Some(0));
+    run(&[path(&source), "/dev/full"]).says(1, "No space left on device");
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
+fn a_source_that_is_cut_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("source"), directory.path().join("copy"));
+    let file = fs::File::create(&source).unwrap();
+    // A source that takes long to read, so that it can be cut meanwhile: the copy waits for room in
+    // a pipe that nobody reads yet.
+    file.set_len(8 << 20).unwrap();
+    let child = cp(&[path(&source), "-"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    file.set_len(1 << 20).unwrap();
+    let output = {
+        let mut all = Vec::new();
+        std::io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut all).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("was cut while it was read"), "{said}");
+    assert!(!destination.exists());
+}
+
+#[test]
+fn named_pipes_are_waited_for_until_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    for args in [[path(&fifo), "-"], ["/proc/version", path(&fifo)]] {
+        let waiting = Running::start(&mut cp(&args));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        waiting.signal(rustix::process::Signal::INT);
+        waiting.end().says(130, "stopped by SIGINT");
+    }
+    let reader = Running::start(&mut cp(&[path(&fifo), "-"]));
+    let writer = run(&["/proc/version", path(&fifo)]);
+    let read = reader.end();
+    assert_eq!((writer.code, read.code), (Some(0), Some(0)), "{writer:?} {read:?}");
+    assert_eq!(read.stdout, fs::read("/proc/version").unwrap());
+}

@@ -1,0 +1,8 @@
+//! `handoff cp` as a user meets it: the built command, real files, sockets, pipes and signals.
+
+mod broken;
+mod hostile;
+mod local;
+mod peers;
+mod refused;
+mod session;
