@@ -23,9 +23,11 @@ use regex::Regex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
+    io::Errno,
     process::{
         Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
     },
+    thread::{CpuSet, sched_setaffinity},
 };
 
 use crate::{
@@ -40,6 +42,9 @@ const DEFAULT_PATTERN: &str =
 
 /// How often a running peer is looked at: it shares its processor with us.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// How long a receiver takes to begin to listen.
+const START_UP: Duration = Duration::from_millis(300);
 
 /// How to read a peer's figure.
 #[derive(Debug, Clone)]
@@ -137,9 +142,44 @@ pub struct Peer {
     pub placeholders: Placeholders,
     /// Where it runs.
     pub namespace: Namespace,
+    /// The program that receives, where the bench's own receiver will not do.
+    pub receiver: Option<Receiver>,
+}
+
+/// A program at the far end, for as long as this lives. It may use all processors.
+#[derive(Debug)]
+pub struct Receiver {
+    _running: Running,
+}
+
+impl Receiver {
+    /// Starts it through the shell, and gives it a moment to begin to listen.
+    ///
+    /// # Errors
+    ///
+    /// A line that says why it did not start.
+    pub fn start(command: &str, namespace: &Namespace) -> Result<Self, String> {
+        let mut running = Running::start(command, namespace, Stdio::null, Affinity::All)?;
+        std::thread::sleep(START_UP);
+        match running.child.try_wait() {
+            Ok(None) => Ok(Self { _running: running }),
+            Ok(Some(status)) => Err(format!("the receiver '{command}' ended: {status}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Which processors a program may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Affinity {
+    /// That of the bench.
+    Inherited,
+    /// All.
+    All,
 }
 
 /// A process group that ends with its owner.
+#[derive(Debug)]
 struct Running {
     child: Child,
 }
@@ -155,6 +195,34 @@ impl Drop for Running {
 }
 
 impl Running {
+    fn start(
+        command: &str,
+        namespace: &Namespace,
+        output: impl Fn() -> Stdio,
+        affinity: Affinity,
+    ) -> Result<Self, String> {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).process_group(0);
+        shell.stdin(Stdio::null()).stdout(output()).stderr(output());
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+        // SAFETY: between fork and exec only prctl and sched_setaffinity are called, bare system
+        // calls.
+        unsafe {
+            shell.pre_exec(move || {
+                if affinity == Affinity::All {
+                    sched_setaffinity(None, &all)?;
+                }
+                Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+            });
+        }
+        namespace
+            .attach(&mut shell)
+            .spawn()
+            .map(|child| Self { child })
+            .map_err(|error| format!("cannot start the shell: {error}"))
+    }
+
     /// Waits for the end. None if the user ended the bench meanwhile.
     fn wait(
         &mut self,
@@ -171,7 +239,11 @@ impl Running {
             let kept_waiting = kept_waiting_of_process(self.child.id());
             time.kept_waiting = time.kept_waiting.max(kept_waiting);
             let mut ended = [PollFd::new(&handle, PollFlags::IN)];
-            poll(&mut ended, Some(&BETWEEN_LOOKS)).map_err(|errno| line(errno.into()))?;
+            match poll(&mut ended, Some(&BETWEEN_LOOKS)) {
+                // A signal; whether it ends the bench is looked at below.
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(line(errno.into())),
+            }
             time.elapsed = begin.elapsed();
             if let Some(status) = self.child.try_wait().map_err(line)? {
                 return Ok(Some((status, time)));
@@ -193,21 +265,12 @@ impl Engine for Peer {
         let mut output: File = memfd_create("peer", MemfdFlags::CLOEXEC)
             .map_err(|errno| format!("no memory for its output: {errno}"))?
             .into();
-        let sink = || output.try_clone().map(Stdio::from).map_err(|error| error.to_string());
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(self.placeholders.fill(&self.command, seconds));
-        command.stdin(Stdio::null()).stdout(sink()?).stderr(sink()?).process_group(0);
-        // SAFETY: between fork and exec only prctl is called, a bare system call.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
-        let child = self
-            .namespace
-            .attach(&mut command)
-            .spawn()
-            .map_err(|error| format!("cannot start the shell: {error}"))?;
+        let sink = output.try_clone().map_err(|error| error.to_string())?;
+        let sink = || sink.try_clone().map_or_else(|_| Stdio::null(), Stdio::from);
+        let command = self.placeholders.fill(&self.command, seconds);
+        let mut running = Running::start(&command, &self.namespace, sink, Affinity::Inherited)?;
         let limit = Duration::from_secs(seconds * 3 + 10);
-        let Some((status, time)) = (Running { child }).wait(slot, limit)? else {
+        let Some((status, time)) = running.wait(slot, limit)? else {
             return Ok(Tally::default());
         };
 
@@ -301,6 +364,7 @@ mod tests {
             figure: Figure::new(None, None).unwrap(),
             placeholders: Placeholders { addr: "10.0.0.1".into(), port: 9, bytes: 77, cpu: 0 },
             namespace,
+            receiver: None,
         }
     }
 
@@ -316,6 +380,18 @@ mod tests {
 
         let error = peer(namespace, "echo first; echo broken; exit 3").run(&slot).unwrap_err();
         assert!(error.contains('3') && error.ends_with("broken"), "{error}");
+    }
+
+    #[test]
+    fn needs_root_a_receiver_lives_as_long_as_its_owner() {
+        let namespace = topology_or_skip!(Namespace::new());
+        let receiver = Receiver::start("exec sleep 3600", &namespace).unwrap();
+        let process = receiver._running.child.id();
+        let exists = || std::path::Path::new(&format!("/proc/{process}")).exists();
+        assert!(exists());
+        drop(receiver);
+        assert!(!exists());
+        assert!(Receiver::start("exit 3", &namespace).unwrap_err().contains('3'));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The table that people read.
 
+use std::collections::BTreeSet;
+
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
@@ -11,8 +13,7 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
-    let mut sizes: Vec<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    sizes.dedup();
+    let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
     let with_sizes = sizes.len() > 1;
 
     let mut table = Table::new();

@@ -30,6 +30,7 @@ pub(super) struct Bed {
     target: SocketAddr,
     device: String,
     namespace: Namespace,
+    far: Option<Namespace>,
     drains: Arc<Mutex<Vec<Drain>>>,
     _inside: NamespaceGuard,
 }
@@ -47,11 +48,11 @@ impl Bed {
     /// As [`Discard::new`] and [`Pair::new`].
     pub(super) fn new(protocol: Protocol) -> Result<Self, TopologyError> {
         let drains = Arc::new(Mutex::new(Vec::new()));
-        let (target, device, namespace) = match protocol {
+        let (target, device, namespace, far) = match protocol {
             Protocol::Udp => {
                 let sink = Discard::new()?;
                 let target = SocketAddr::from((sink.v4(), DISCARD_PORT));
-                (target, sink.kind().to_string(), sink.namespace().clone())
+                (target, sink.kind().to_string(), sink.namespace().clone(), None)
             }
             Protocol::Tcp => {
                 let pair = Pair::new(MTU)?;
@@ -65,11 +66,12 @@ impl Bed {
                 pair.right
                     .namespace()
                     .spawn("bench-accept", move || accept(&listener, &accepted))?;
-                (target, "veth".to_owned(), pair.left.namespace().clone())
+                let far = pair.right.namespace().clone();
+                (target, "veth".to_owned(), pair.left.namespace().clone(), Some(far))
             }
         };
         let _inside = namespace.enter_thread()?;
-        Ok(Self { protocol, target, device, namespace, drains, _inside })
+        Ok(Self { protocol, target, device, namespace, far, drains, _inside })
     }
 
     /// The transport protocol.
@@ -100,6 +102,11 @@ impl Bed {
     /// Where peers run.
     pub(super) fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// The receiver's namespace, if somebody receives.
+    pub(super) fn far(&self) -> Option<&Namespace> {
+        self.far.as_ref()
     }
 
     /// Opens a blocking socket, connected to the target.

@@ -110,7 +110,7 @@ impl UringZc {
         })
     }
 
-    /// The requests of one system call, and whatever has come back by then.
+    /// The requests of one system call.
     fn send_batch(&mut self) -> Result<(), String> {
         for _ in 0..self.way.batch {
             let buffer = self.next_buffer()?;
@@ -131,11 +131,15 @@ impl UringZc {
         self.turn(Wait::No)
     }
 
+    /// Returns are claimed when their buffers are needed.
     fn next_buffer(&mut self) -> Result<Buffer, String> {
         loop {
-            match self.free.pop() {
-                Some(buffer) => return Ok(buffer),
-                None => self.turn(Wait::Event)?,
+            if let Some(buffer) = self.free.pop() {
+                return Ok(buffer);
+            }
+            self.claim();
+            if self.free.is_empty() {
+                self.turn(Wait::Event)?;
             }
         }
     }
@@ -146,7 +150,10 @@ impl UringZc {
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), String> {
-        self.driver.turn(wait).map_err(|error| error.to_string())?;
+        self.driver.turn(wait).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn claim(&mut self) {
         while let Some(on_loan) = self.on_loan.pop_front() {
             match on_loan.try_take() {
                 Ok(back) => {
@@ -168,19 +175,21 @@ impl UringZc {
                 }
             }
         }
-        Ok(())
     }
 
     fn await_returns(&mut self) -> Result<(), String> {
         self.flush();
         let begin = Instant::now();
-        while !(self.on_loan.is_empty() && self.groups.is_empty()) {
+        loop {
+            self.claim();
+            if self.on_loan.is_empty() && self.groups.is_empty() {
+                return Ok(());
+            }
             self.turn(Wait::AtMost(PATIENCE))?;
             if begin.elapsed() > PATIENCE {
                 return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
             }
         }
-        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ mod payload;
 mod rows;
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs,
     path::PathBuf,
@@ -318,8 +319,7 @@ fn conditions(args: &SendArgs, bed: &Bed, plan: Plan, cpu: usize, report: &Repor
 /// The best of our rows against both kinds of MSG_ZEROCOPY.
 fn best(report: &Report) -> String {
     let mut text = String::new();
-    let mut sizes: Vec<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    sizes.dedup();
+    let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
     for bytes in sizes {
         let rows = || report.rows.iter().filter(|row| row.config.bytes == bytes);
         let ours = rows().filter(|row| row.engine.starts_with("uring-"));

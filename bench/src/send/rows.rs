@@ -15,12 +15,17 @@ use super::{
     payload::{Pages, Payload},
 };
 use crate::{
-    measure::{Engine, Subject},
-    peer::{Figure, Peer, Placeholders},
+    measure::{Engine, MakeEngine, Subject},
+    peer::{Figure, Peer, Placeholders, Receiver},
     report::Config,
 };
 
-pub(super) const SEED: &str = "msg-zerocopy-seed";
+const SEED: &str = "msg-zerocopy-seed";
+
+const IPERF3: &str = "iperf3 -Z";
+const IPERF3_PORT: u16 = 5201;
+const IPERF3_SERVER: &str = "exec iperf3 -s -p 5201";
+const IPERF3_CLIENT: &str = "exec iperf3 -Z -c {addr} -p {port} -l {bytes} -t {seconds} -f m";
 
 /// The baselines' memory, shared by those that are alive at a time.
 pub(super) struct Stock {
@@ -131,34 +136,54 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     }
 }
 
-/// The peers of all sizes. `figures` belongs to `args.peer`.
+/// The peers of all sizes: those of the command line (`figures` belongs to `args.peer`), and
+/// `iperf3 -Z`, which sends by sendfile(2), where somebody receives.
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
     bed: &'a Bed,
     figures: &'a [Figure],
     cpu: usize,
 ) -> Vec<Subject<'a>> {
-    let of_size = |&bytes: &u64| {
-        args.peer.iter().zip(figures).map(move |((name, command), figure)| Subject {
-            name: name.clone(),
-            engine: name.clone(),
-            config: config(bed, bytes),
-            baseline: false,
-            peer: true,
-            make: Box::new(move || {
-                Ok(Box::new(Peer {
+    let placeholders =
+        move |bytes, port| Placeholders { addr: bed.address().to_string(), port, bytes, cpu };
+    let subject = |bytes, name: &str, engine: &str, make| Subject {
+        name: name.to_owned(),
+        engine: engine.to_owned(),
+        config: config(bed, bytes),
+        baseline: false,
+        peer: true,
+        make,
+    };
+    let given = |bytes: u64| {
+        args.peer.iter().zip(figures).map(move |((name, command), figure)| {
+            let make = move || {
+                let peer = Peer {
                     command: command.clone(),
                     figure: figure.clone(),
-                    placeholders: Placeholders {
-                        addr: bed.address().to_string(),
-                        port: bed.target().port(),
-                        bytes,
-                        cpu,
-                    },
+                    placeholders: placeholders(bytes, bed.target().port()),
                     namespace: bed.namespace().clone(),
-                }))
-            }),
+                    receiver: None,
+                };
+                Ok(Box::new(peer) as Box<dyn Engine>)
+            };
+            subject(bytes, name, name, Box::new(make) as MakeEngine<'a>)
         })
     };
-    args.sizes.iter().flat_map(of_size).collect()
+    let iperf3 = |bytes: u64| {
+        let wanted = args.only.as_ref().is_none_or(|only| only.is_match(IPERF3));
+        bed.far().filter(|_| wanted).map(move |far| {
+            let make = move || {
+                let peer = Peer {
+                    command: IPERF3_CLIENT.into(),
+                    figure: Figure::new(None, None)?,
+                    placeholders: placeholders(bytes, IPERF3_PORT),
+                    namespace: bed.namespace().clone(),
+                    receiver: Some(Receiver::start(IPERF3_SERVER, far)?),
+                };
+                Ok(Box::new(peer) as Box<dyn Engine>)
+            };
+            subject(bytes, IPERF3, "sendfile", Box::new(make) as MakeEngine<'a>)
+        })
+    };
+    args.sizes.iter().flat_map(|&bytes| given(bytes).chain(iperf3(bytes))).collect()
 }

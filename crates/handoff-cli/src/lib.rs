@@ -61,7 +61,9 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Log to stderr what is done; twice for every step
+    /// Log to stderr what is done; twice for every step, thrice for all
+    ///
+    /// The variable HANDOFF_LOG selects by module instead, such as handoff::probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 

@@ -7,10 +7,14 @@ use clap::Subcommand;
 
 use crate::cache::Cache;
 use crate::error::Result;
+use crate::machine::Machine;
+use crate::strip::Stripped;
 use crate::tool::StopFlag;
 
+mod demo;
 mod guest_options;
 mod image;
+mod kernel;
 mod run;
 mod test;
 
@@ -42,6 +46,8 @@ pub enum Command {
     Run(run::RunArgs),
     /// Open a shell in a guest
     Shell(run::ShellArgs),
+    /// Show what a guest has that this machine may lack
+    Demo(demo::DemoArgs),
     /// Run test programs on this machine and in guests, and count the results
     Test(test::TestArgs),
     /// Run one test program in a guest: a target runner for Cargo
@@ -50,6 +56,8 @@ pub enum Command {
     Runner(test::RunnerArgs),
     /// Build what a guest needs, so that later starts are quick and work offline
     Image(image::ImageArgs),
+    /// Build a kernel that Debian does not have, for finding bugs
+    Kernel(kernel::KernelArgs),
     /// Remove everything that the lab has built
     Clean,
 }
@@ -65,13 +73,36 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     match &args.command {
         Command::Run(args) => run::run(args, stop),
         Command::Shell(args) => run::shell(args, stop),
+        Command::Demo(args) => demo::run(args, stop),
         Command::Test(args) => test::test(args, stop),
         Command::Runner(args) => test::runner(args, stop),
         Command::Image(args) => image::run(args, stop),
+        Command::Kernel(args) => kernel::run(args, stop),
         Command::Clean => {
             let bytes = Cache::clear()?;
             println!("{} MiB freed", bytes >> 20);
             Ok(0)
         }
     }
+}
+
+/// Runs this very program in a guest, with other arguments, and returns its exit code.
+///
+/// It finds `HANDOFF_GUEST=1` in its environment, and how it is executed in `HANDOFF_EMULATED`
+/// (see [`crate::Acceleration::emulated`]). Standard input, output and error are ours.
+///
+/// # Errors
+///
+/// As [`run`]; a report of the kernel about itself is shown and is exit code 125.
+pub fn run_ourselves<T: AsRef<[u8]>>(
+    machine: &Machine,
+    arguments: impl IntoIterator<Item = T>,
+    stop: &StopFlag,
+) -> Result<u8> {
+    let stripped = Stripped::new()?;
+    let mut machine = machine.clone();
+    machine.puts.push(stripped.ourselves());
+    let mut words = vec![b"handoff".to_vec()];
+    words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));
+    run::run_once(&machine, words, stop)
 }

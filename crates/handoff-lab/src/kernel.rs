@@ -15,6 +15,7 @@ use crate::archive::{Archive, Lists};
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
 use crate::progress::Progress;
+use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
@@ -22,6 +23,10 @@ const BOOT_MODULES: &str = include_str!("../../../lab/image/modules.boot");
 /// Changed when the way of building changes, which the other inputs do not show.
 const REVISION: &str = "1";
 const FLAVOUR: &str = "cloud-amd64";
+/// Where the newer kernels for the guest's release are.
+pub(crate) const BACKPORTS: &str = "trixie-backports";
+/// What the project is made for.
+const DEFAULT_SERIES: &str = "7.2";
 
 /// Which kernel a guest runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +35,13 @@ pub enum KernelChoice {
     Series(String),
     /// Debian 12's own kernel, 6.1.
     Bookworm,
+    /// The stock kernel's source with sanitizers, built here.
+    Kasan,
 }
 
 impl Default for KernelChoice {
     fn default() -> Self {
-        Self::Series("7.2".to_owned())
+        Self::Series(DEFAULT_SERIES.to_owned())
     }
 }
 
@@ -46,10 +53,11 @@ impl FromStr for KernelChoice {
             |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         match text.split_once('.') {
             _ if text == "bookworm" => Ok(Self::Bookworm),
+            _ if text == "kasan" => Ok(Self::Kasan),
             Some((major, minor)) if numeric(major) && numeric(minor) => {
                 Ok(Self::Series(text.to_owned()))
             }
-            _ => Err("expected a series such as 7.2 or 7.3, or bookworm".to_owned()),
+            _ => Err("expected a series such as 7.2 or 7.3, bookworm or kasan".to_owned()),
         }
     }
 }
@@ -59,6 +67,7 @@ impl fmt::Display for KernelChoice {
         match self {
             Self::Series(series) => formatter.write_str(series),
             Self::Bookworm => formatter.write_str("bookworm"),
+            Self::Kasan => formatter.write_str("kasan"),
         }
     }
 }
@@ -78,6 +87,11 @@ impl Kernel {
     ///
     /// When the archive has none of the series, or cannot be reached.
     pub fn of(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Self> {
+        let (suite, series) = match choice {
+            KernelChoice::Series(series) => (BACKPORTS, series.as_str()),
+            KernelChoice::Bookworm => ("bookworm", "6.1"),
+            KernelChoice::Kasan => return sanitizer::kernel(cache, stop),
+        };
         let name = choice.to_string();
         let layer = Layer {
             label: &format!("kernel-{name}"),
@@ -85,8 +99,8 @@ impl Kernel {
             space: 700 << 20,
             title: &format!("fetching kernel {name}"),
         };
-        let directory =
-            cache.layer(&layer, stop, |work, progress| fetch(choice, work, stop, progress))?;
+        let directory = cache
+            .layer(&layer, stop, |work, progress| fetch(suite, series, work, stop, progress))?;
         Self::in_directory(directory)
     }
 
@@ -94,6 +108,10 @@ impl Kernel {
         let release = directory.join("release");
         let release = fs::read_to_string(&release).trying(release.display())?;
         Ok(Self { release, directory })
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The kernel image that QEMU boots.
@@ -123,15 +141,17 @@ impl Kernel {
     }
 }
 
-fn fetch(choice: &KernelChoice, work: &Path, stop: &StopFlag, progress: &Progress) -> Result<()> {
+fn fetch(
+    suite: &str,
+    series: &str,
+    work: &Path,
+    stop: &StopFlag,
+    progress: &Progress,
+) -> Result<()> {
     progress.step("reading the package lists");
     let archive = Archive::of_this_machine(stop)?;
-    let (suite, series) = match choice {
-        KernelChoice::Series(series) => ("trixie-backports", series.as_str()),
-        KernelChoice::Bookworm => ("bookworm", "6.1"),
-    };
     let lists = archive.lists(suite, &work.join("apt"), stop)?;
-    let (release, packages) = packages(&lists, choice, series, stop)?;
+    let (release, packages) = packages(&lists, series, stop)?;
     progress.step(&format!("downloading {release}"));
     let tree = work.join("tree");
     lists.extract(&packages, &tree, stop, |line| progress.step(line))?;
@@ -158,12 +178,7 @@ fn fetch(choice: &KernelChoice, work: &Path, stop: &StopFlag, progress: &Progres
 }
 
 /// The newest release of the series and the packages that it consists of.
-fn packages(
-    lists: &Lists,
-    choice: &KernelChoice,
-    series: &str,
-    stop: &StopFlag,
-) -> Result<(String, Vec<String>)> {
+fn packages(lists: &Lists, series: &str, stop: &StopFlag) -> Result<(String, Vec<String>)> {
     let pattern = |head: &str, series: &str| {
         format!("^linux-{head}-{}[.+~a-z0-9-]*-{FLAVOUR}$", series.replace('.', "\\."))
     };
@@ -176,7 +191,7 @@ fn packages(
     };
     let series_dot = format!("{series}.");
     let mut release = newest_of("image", &series_dot)?;
-    if release.is_none() && *choice == KernelChoice::default() {
+    if release.is_none() && series == DEFAULT_SERIES {
         // The series has left the archive: any newer one is better than no lab.
         release = newest_of("image", "")?;
         tracing::warn!("the archive has no kernel {series} any more; taking {release:?}");
@@ -301,7 +316,7 @@ mod tests {
 
     #[test]
     fn choices_are_read_as_they_are_written() {
-        for text in ["7.2", "7.3", "bookworm"] {
+        for text in ["7.2", "7.3", "bookworm", "kasan"] {
             assert_eq!(text.parse::<KernelChoice>().expect("parses").to_string(), text);
         }
         for text in ["", "7", "7.", ".2", "7.2.1", "newest", "7.x"] {

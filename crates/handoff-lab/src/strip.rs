@@ -1,10 +1,12 @@
 //! Programs without their debug information, which is most of their size and of no use in a guest.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Result, Trying};
+use crate::machine::Put;
 use crate::tool;
 
 /// A directory of stripped copies, removed when dropped.
@@ -32,5 +34,18 @@ impl Stripped {
             Ok(status) if status.success() => copy,
             _ => program.to_owned(),
         }
+    }
+
+    /// A program under `name` on the guest's path.
+    pub(crate) fn on_path(&self, program: &Path, name: &OsStr) -> Put {
+        Put { source: self.of(program), target: Path::new("/opt/handoff/bin").join(name) }
+    }
+
+    /// This program as `handoff` on the guest's path.
+    pub(crate) fn ourselves(&self) -> Put {
+        // Under our own number: "self" would be whichever program opens it. This path also leads
+        // to a program that was rebuilt, and so deleted, since it started.
+        let path = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+        self.on_path(&path, OsStr::new("handoff"))
     }
 }

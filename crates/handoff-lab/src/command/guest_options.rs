@@ -1,6 +1,5 @@
 //! The options that describe a guest, shared by the subcommands that boot one.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
@@ -14,7 +13,8 @@ use crate::tool::StopFlag;
 /// Options that describe a guest.
 #[derive(Debug, clap::Args)]
 pub struct GuestOptions {
-    /// Kernel: a series in trixie-backports (7.2, 7.3), or bookworm for Debian 12's own 6.1
+    /// Kernel: a series in trixie-backports (7.2, 7.3), bookworm for Debian 12's own 6.1,
+    /// kasan for the one with sanitizers
     #[arg(long, default_value_t, value_name = "NAME")]
     pub kernel: KernelChoice,
     /// Virtual processors
@@ -59,17 +59,12 @@ impl GuestOptions {
     pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.put.clone();
-        let mut program = |path: &Path, name: &OsStr| {
-            let target = Path::new("/opt/handoff/bin").join(name);
-            puts.push(Put { source: stripped.of(path), target });
-        };
-        // Under our own number: "self" would be whichever program opens it. This path also leads
-        // to a program that was rebuilt, and so deleted, since it started.
-        let ourselves = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        program(&ourselves, OsStr::new("handoff"));
-        for path in &self.program {
-            program(path, path.file_name().unwrap_or_default());
-        }
+        puts.push(stripped.ourselves());
+        puts.extend(
+            self.program
+                .iter()
+                .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
+        );
         for directory in &self.module {
             for path in module::build(&self.kernel, directory, &Cache::open()?, stop)? {
                 let name = path.file_name().unwrap_or_default();

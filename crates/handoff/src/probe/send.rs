@@ -37,7 +37,13 @@ pub(super) fn usage_report() -> Finding {
     ring::knows(&ring, opcode::SendZc::CODE, "SEND_ZC")?;
     let (page, pair) = (Scratch::page()?, UdpPair::new()?);
     let entry = pair.send_zc(&page).zc_flags(sqe::SEND_ZC_REPORT_USAGE).build();
-    lend(&mut ring, &entry, &page).map(|_| Answer::yes())
+    let notification = lend(&mut ring, &entry, &page)?;
+    // Loopback copies what it delivers, so a kernel that reports at all reports this.
+    if notification.result() as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0 {
+        Ok(Answer::yes())
+    } else {
+        Err(Answer::unknown("the kernel takes the flag, but does not report loopback's copy"))
+    }
 }
 
 pub(super) fn sendmsg_zc() -> Finding {

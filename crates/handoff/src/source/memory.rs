@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
@@ -47,6 +48,9 @@ pub enum Pages {
     Base,
     /// Huge pages of 2 MiB from the reserved pool (`vm.nr_hugepages`).
     Huge,
+    /// Huge pages of 2 MiB that the kernel put together since the pool had none (Linux 6.1). It may
+    /// take them apart again when it is short of memory, unless they are registered or on loan.
+    Transparent,
     /// Huge pages were asked for; why there are none.
     BaseInsteadOfHuge(String),
 }
@@ -78,17 +82,50 @@ pub(crate) fn map(
             None => mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags),
         }
     }?;
-    let start = NonNull::new(start.cast::<u8>())
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    if fd.is_none() {
+    Ok(own(NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len, fd.is_none()))
+}
+
+/// Maps `len` bytes, a multiple of [`HUGE_PAGE`], of transparent huge pages.
+fn map_transparent(len: usize) -> io::Result<Arc<Backing>> {
+    let longer = len.checked_add(HUGE_PAGE).ok_or(Errno::NOMEM)?;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel chooses an address that is free.
+    let mapped =
+        unsafe { mm::mmap_anonymous(std::ptr::null_mut(), longer, prot, MapFlags::PRIVATE) }?;
+    let before = mapped.cast::<u8>().align_offset(HUGE_PAGE);
+    // SAFETY: the range lies in the new mapping, and nothing uses what is left over at its ends.
+    let start = unsafe {
+        let start = mapped.cast::<u8>().add(before);
+        if before > 0 {
+            mm::munmap(mapped, before)?;
+        }
+        mm::munmap(start.add(len).cast(), HUGE_PAGE - before)?;
+        start
+    };
+    let backing = own(NonNull::new(start).ok_or(Errno::NOMEM)?, len, true);
+    // SAFETY: advice on the new mapping, of which nothing is in use; all of it leaves the bytes
+    // zero. Collapsing fails unless huge pages are what there is afterwards.
+    unsafe {
+        // Spares the kernel the making of base pages first, where the system lets it.
+        let _ = mm::madvise(start.cast(), len, mm::Advice::LinuxHugepage);
+        mm::madvise(start.cast(), len, mm::Advice::LinuxPopulateWrite)?;
+        if libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(backing)
+}
+
+/// Makes a readable, writable and zeroed mapping, whose address nobody else knows, a backing.
+fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
+    if private {
         // A fork would copy every page that a ring or a send has pinned, and fail where the huge
         // page pool has no second set. Children that exec anyway do not miss it.
         // SAFETY: the range was just mapped. Without the advice forks are slower, no more.
         let _ = unsafe { mm::madvise(start.as_ptr().cast(), len, mm::Advice::LinuxDontFork) };
     }
-    // SAFETY: the mapping is readable, writable, zeroed, and goes away only with its owner; nobody
-    // else knows its address.
-    Ok(unsafe { Backing::new(start, len, true, Box::new(Mapping { start, len })) })
+    // SAFETY: the mapping is as described and goes away only with its owner.
+    unsafe { Backing::new(start, len, true, Box::new(Mapping { start, len })) }
 }
 
 /// The next free range of a backing; ranges are handed out once.
@@ -136,19 +173,28 @@ impl Region {
         Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 
-    /// Maps at least `len` bytes of 2 MiB pages from the reserved pool, or of base pages when there
-    /// are not enough; [`pages`](Self::pages) says which and why.
+    /// Maps at least `len` bytes of 2 MiB pages: from the reserved pool, else transparent ones, else
+    /// base pages; [`pages`](Self::pages) says which and why.
     ///
     /// # Errors
     ///
     /// As [`anonymous`](Self::anonymous).
     pub fn huge(len: usize) -> Result<Self> {
         let rounded = round_up(len, HUGE_PAGE)?;
-        match map(rounded, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB, None) {
-            Ok(backing) => Ok(Self { cutter: Cutter::new(backing), pages: Pages::Huge }),
+        let pool = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        let from_pool = match map(rounded, pool, None) {
+            Ok(backing) => return Ok(Self { cutter: Cutter::new(backing), pages: Pages::Huge }),
+            Err(error) => error,
+        };
+        match map_transparent(rounded) {
+            Ok(backing) => {
+                tracing::info!(%from_pool, "transparent huge pages instead of reserved ones");
+                Ok(Self { cutter: Cutter::new(backing), pages: Pages::Transparent })
+            }
             Err(error) => {
                 let reason = format!(
-                    "{} free huge pages of 2 MiB are needed ({error}): reserve them with sysctl vm.nr_hugepages",
+                    "{} free huge pages of 2 MiB are needed ({from_pool}; transparent ones: {error}): \
+                     reserve them with sysctl vm.nr_hugepages",
                     rounded / HUGE_PAGE
                 );
                 tracing::info!(%reason, "base pages instead of huge pages");
@@ -316,7 +362,10 @@ mod tests {
     fn huge_pages_or_the_reason() {
         let region = Region::huge(1).unwrap();
         match region.pages() {
-            Pages::Huge => assert_eq!(region.len(), HUGE_PAGE),
+            Pages::Huge | Pages::Transparent => {
+                assert_eq!(region.len(), HUGE_PAGE);
+                assert_eq!(region.backing().start().as_ptr().addr() % HUGE_PAGE, 0);
+            }
             Pages::BaseInsteadOfHuge(reason) => {
                 assert!(reason.contains("nr_hugepages"), "{reason}")
             }

@@ -1,0 +1,22 @@
+//! `handoff lab demo`: what a guest has that this machine may lack.
+
+use super::guest_options::GuestOptions;
+use super::run::run_once;
+use crate::error::Result;
+use crate::tool::StopFlag;
+
+const SCRIPT: &str = include_str!("../../../../lab/demo.sh");
+
+/// What `handoff lab demo` is given.
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+}
+
+pub(super) fn run(args: &DemoArgs, stop: &StopFlag) -> Result<u8> {
+    let prepared = args.guest.prepare(stop)?;
+    let words = ["sh", "-c", SCRIPT, "demo.sh"].map(|word| word.as_bytes().to_vec());
+    run_once(&prepared.machine, words.to_vec(), stop)
+}
