@@ -39,7 +39,7 @@ fn report_or_skip(line: &'static str) -> Result<Report, String> {
 
 #[test]
 fn needs_root_udp_baselines_are_measured() {
-    let line = "--time 0.05 --rounds 3 --sizes 4k,65435 --only copy|msg";
+    let line = "--time 0.05 --rounds 3 --sizes 4k,64k --only copy|msg";
     let report = match report_or_skip(line) {
         Ok(report) => report,
         Err(reason) => skip!("{reason}"),

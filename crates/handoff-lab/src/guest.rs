@@ -148,7 +148,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots `machine`, building first whatever of it is not in the cache.
+    /// Boots `machine`, building first whatever of it is not in the cache. The guest ends, at the
+    /// latest, with the thread that booted it: the kernel ties the two together.
     ///
     /// # Errors
     ///

@@ -284,8 +284,14 @@ impl Listener {
         while first.is_none() || streams.iter().any(Option::is_none) {
             let (mut stream, peer) = self.accept(patience)?;
             let words = Patience::new(stop, Some(FIRST_WORDS));
-            let heard = listen_to(&mut stream, words)
-                .and_then(|hello| speak(&mut stream, &answer(&hello), words).map(|()| hello));
+            let heard = listen_to(&mut stream, words).and_then(|hello| {
+                let belongs = |first: Hello| first == Hello { stream: first.stream, ..hello };
+                if !first.is_none_or(belongs) {
+                    return Err(Failure::failed("it belongs to another transfer"));
+                }
+                speak(&mut stream, &answer(&hello), words)?;
+                Ok(hello)
+            });
             let hello = match heard {
                 Ok(hello) => hello,
                 Err(stopped @ Failure::Stopped(_)) => return Err(stopped),
@@ -295,16 +301,10 @@ impl Listener {
                     continue;
                 }
             };
-            let known = *first.get_or_insert(hello);
-            if streams.is_empty() {
+            if first.is_none() {
+                first = Some(hello);
                 patience = Patience::new(stop, Some(time));
                 streams.resize_with(usize::from(hello.streams), || None);
-            }
-            if known != (Hello { stream: known.stream, ..hello }) {
-                eprintln!(
-                    "handoff: turned a connection from {peer} away: it belongs to another transfer"
-                );
-                continue;
             }
             streams[usize::from(hello.stream)] = Some(stream);
         }

@@ -11,6 +11,7 @@
 
 pub mod address;
 mod carry;
+pub mod checksum;
 mod connect;
 pub mod coverage;
 mod destination;
@@ -244,10 +245,11 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
         }
         Address::File(path) => match destination::open(path, job.args.force)? {
             Target::File(destination) => {
+                let outlet = Outlet::File(ranged(job, &destination)?);
+                // Once it is open: the bits of the source may forbid to write.
                 if let Some(mode) = mode {
                     destination.set_mode(mode)?;
                 }
-                let outlet = Outlet::File(ranged(job, &destination)?);
                 local::copy(job, inlet(job, origin)?, outlet, Some(destination))
             }
             Target::Stream(path) => {

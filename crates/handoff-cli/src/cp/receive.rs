@@ -19,7 +19,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Pool, Received, Receiver, Socket, Tally, Transfer};
 use socket2::SockRef;
 
-use super::coverage::{Coverage, PieceSum};
+use super::checksum::PieceSum;
+use super::coverage::Coverage;
 use super::destination::Destination;
 use super::job::streamed;
 use super::ranged::Ranged;
