@@ -38,7 +38,7 @@ const ESSENTIAL: [&[&str]; 3] = [
     &["copy_folio_from_iter_atomic", "copy_page_from_iter_atomic"],
 ];
 
-/// As `bpf/meter.bpf.c` defines them: the size of a name in `place_names`, `enum membership`, and
+/// As `bpf/meter.h` defines them: the size of a name in `place_names`, `enum membership`, and
 /// the depth of a stack.
 const NAME_SIZE: usize = 32;
 const MEMBER: u32 = 1;
@@ -214,13 +214,7 @@ impl Meter {
     ///
     /// [`ReadError`] where the kernel refuses to show the map.
     pub fn totals(&self) -> Result<Totals, ReadError> {
-        let mut copied_bytes = 0;
-        for place in 0..self.functions.len() {
-            copied_bytes += self.total(place)?.bytes;
-        }
-        let moved_bytes = self.total(self.functions.len())?.bytes;
-        let unattributed_bytes = self.total(self.functions.len() + 1)?.bytes;
-        Ok(Totals { copied_bytes, moved_bytes, unattributed_bytes })
+        Ok(self.totals_of(&self.sums()?))
     }
 
     /// Everything that was counted so far.
@@ -231,34 +225,42 @@ impl Meter {
     pub fn read(&self) -> Result<Report, ReadError> {
         // Paths first: a sum that is read later is never below what its paths add up to.
         let by_path = self.by_path()?;
-        let totals = self.totals()?;
-        let mut sums = BTreeMap::new();
-        for (place, function) in self.functions.iter().enumerate() {
-            sums.insert(function.clone(), self.total(place)?);
-        }
+        let sums = self.sums()?;
+        let totals = self.totals_of(&sums);
+        let by_function = self.functions.iter().cloned().zip(sums).collect();
         Ok(Report {
             totals,
             share: totals.share(),
-            places: report::places(&sums, by_path),
+            places: report::places(&by_function, by_path),
             missing: self.missing.clone(),
         })
     }
 
-    /// The sum at an index of the map `totals`.
-    fn total(&self, index: usize) -> Result<Counter, ReadError> {
-        let key = u32::try_from(index).expect("few places").to_ne_bytes();
-        let of_cpus = self.map("totals").lookup_percpu(&key, MapFlags::ANY);
-        Ok(sum(&of_cpus.map_err(reading("totals"))?.unwrap_or_default()))
+    /// The map `totals`: one sum for each function, then what was moved, then what nobody is
+    /// charged with (`enum place`).
+    fn sums(&self) -> Result<Vec<Counter>, ReadError> {
+        let totals = self.map("totals");
+        let sum_at = |index: usize| {
+            let key = u32::try_from(index).expect("few places").to_ne_bytes();
+            let of_cpus = totals.lookup_percpu(&key, MapFlags::ANY).map_err(reading("totals"))?;
+            Ok(sum(&of_cpus.unwrap_or_default()))
+        };
+        (0..self.functions.len() + 2).map(sum_at).collect()
+    }
+
+    fn totals_of(&self, sums: &[Counter]) -> Totals {
+        let (copies, others) = sums.split_at(self.functions.len());
+        Totals {
+            copied_bytes: copies.iter().map(|sum| sum.bytes).sum(),
+            moved_bytes: others[0].bytes,
+            unattributed_bytes: others[1].bytes,
+        }
     }
 
     fn by_path(&self) -> Result<Vec<(String, Vec<String>, Counter)>, ReadError> {
         let paths = self.map("paths");
-        let keys: Vec<Vec<u8>> = paths.keys().collect();
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
         let mut found = Vec::new();
-        for key in keys {
+        for key in paths.keys() {
             let Some(of_cpus) =
                 paths.lookup_percpu(&key, MapFlags::ANY).map_err(reading("paths"))?
             else {
@@ -325,8 +327,10 @@ fn configure(open: &mut OpenObject, options: Options) -> Vec<String> {
 /// breakpoint, its own name without `at_`.
 fn target(section: &OsStr, name: &OsStr) -> String {
     let (section, name) = (section.to_string_lossy(), name.to_string_lossy());
-    let target = section.split_once('/').map_or(name.trim_start_matches("at_"), |(_, name)| name);
-    target.to_owned()
+    match section.split_once('/') {
+        Some((_, target)) => target.to_owned(),
+        None => name.strip_prefix("at_").unwrap_or(&name).to_owned(),
+    }
 }
 
 /// The target of a program, if the kernel's type information shows that it cannot be attached;
