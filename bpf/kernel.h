@@ -4,8 +4,7 @@
  *
  * Every structure is a fragment: its members are found in the running kernel's type information
  * (BTF) when the object is loaded, so neither order nor offsets matter here, and no vmlinux.h of
- * one kernel is needed to build for all of them. Where no kernel below 64 bits is meant, unsigned
- * long is 64 bits wide.
+ * one kernel is needed to build for all of them. The registers are those of x86-64.
  */
 #ifndef HANDOFF_BPF_KERNEL_H
 #define HANDOFF_BPF_KERNEL_H
