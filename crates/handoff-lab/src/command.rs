@@ -14,6 +14,7 @@ use crate::tool::StopFlag;
 mod demo;
 mod guest_options;
 mod image;
+mod kernel;
 mod run;
 mod test;
 
@@ -55,6 +56,8 @@ pub enum Command {
     Runner(test::RunnerArgs),
     /// Build what a guest needs, so that later starts are quick and work offline
     Image(image::ImageArgs),
+    /// Build a kernel that Debian does not have, for finding bugs
+    Kernel(kernel::KernelArgs),
     /// Remove everything that the lab has built
     Clean,
 }
@@ -74,6 +77,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
         Command::Test(args) => test::test(args, stop),
         Command::Runner(args) => test::runner(args, stop),
         Command::Image(args) => image::run(args, stop),
+        Command::Kernel(args) => kernel::run(args, stop),
         Command::Clean => {
             let bytes = Cache::clear()?;
             println!("{} MiB freed", bytes >> 20);

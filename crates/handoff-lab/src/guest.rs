@@ -41,8 +41,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the console may lag behind the control channel.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long switching off may take.
-const OFF_PATIENCE: Duration = Duration::from_secs(20);
+/// How long switching off may take; a sanitizer kernel looks for leaks first.
+const OFF_PATIENCE: Duration = Duration::from_secs(90);
+/// How many times longer a sanitizer kernel takes to boot.
+const SANITIZER_SLOWDOWN: u32 = 5;
 /// Where the guest finds programs: first what the host put there.
 const GUEST_PATH: &str =
     "/opt/handoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -146,7 +148,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots `machine`, building first whatever of it is not in the cache.
+    /// Boots `machine`, building first whatever of it is not in the cache. The guest ends, at the
+    /// latest, with the thread that booted it: the kernel ties the two together.
     ///
     /// # Errors
     ///
@@ -203,7 +206,8 @@ impl Guest {
             stop: Arc::clone(stop),
             _cache: cache,
         };
-        guest.wait_until_ready(machine.boot_timeout)?;
+        let slowdown = if machine.kernel == KernelChoice::Kasan { SANITIZER_SLOWDOWN } else { 1 };
+        guest.wait_until_ready(machine.boot_timeout * slowdown)?;
         Ok(guest)
     }
 

@@ -15,6 +15,7 @@ use crate::archive::{Archive, Lists};
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
 use crate::progress::Progress;
+use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
@@ -22,6 +23,12 @@ const BOOT_MODULES: &str = include_str!("../../../lab/image/modules.boot");
 /// Changed when the way of building changes, which the other inputs do not show.
 const REVISION: &str = "1";
 const FLAVOUR: &str = "cloud-amd64";
+/// The packages that have the kernel itself, as a part of a regular expression.
+const KERNEL_PACKAGE: &str = "(image|binary|binary-unsigned)";
+/// Where the newer kernels for the guest's release are.
+pub(crate) const BACKPORTS: &str = "trixie-backports";
+/// What the project is made for.
+const DEFAULT_SERIES: &str = "7.2";
 
 /// Which kernel a guest runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +37,13 @@ pub enum KernelChoice {
     Series(String),
     /// Debian 12's own kernel, 6.1.
     Bookworm,
+    /// The stock kernel's source with sanitizers, built here.
+    Kasan,
 }
 
 impl Default for KernelChoice {
     fn default() -> Self {
-        Self::Series("7.2".to_owned())
+        Self::Series(DEFAULT_SERIES.to_owned())
     }
 }
 
@@ -46,10 +55,11 @@ impl FromStr for KernelChoice {
             |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         match text.split_once('.') {
             _ if text == "bookworm" => Ok(Self::Bookworm),
+            _ if text == "kasan" => Ok(Self::Kasan),
             Some((major, minor)) if numeric(major) && numeric(minor) => {
                 Ok(Self::Series(text.to_owned()))
             }
-            _ => Err("expected a series such as 7.2 or 7.3, or bookworm".to_owned()),
+            _ => Err("expected a series such as 7.2 or 7.3, bookworm or kasan".to_owned()),
         }
     }
 }
@@ -59,6 +69,7 @@ impl fmt::Display for KernelChoice {
         match self {
             Self::Series(series) => formatter.write_str(series),
             Self::Bookworm => formatter.write_str("bookworm"),
+            Self::Kasan => formatter.write_str("kasan"),
         }
     }
 }
@@ -78,6 +89,11 @@ impl Kernel {
     ///
     /// When the archive has none of the series, or cannot be reached.
     pub fn of(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Self> {
+        let (suite, series) = match choice {
+            KernelChoice::Series(series) => (BACKPORTS, series.as_str()),
+            KernelChoice::Bookworm => ("bookworm", "6.1"),
+            KernelChoice::Kasan => return sanitizer::kernel(cache, stop),
+        };
         let name = choice.to_string();
         let layer = Layer {
             label: &format!("kernel-{name}"),
@@ -85,8 +101,8 @@ impl Kernel {
             space: 700 << 20,
             title: &format!("fetching kernel {name}"),
         };
-        let directory =
-            cache.layer(&layer, stop, |work, progress| fetch(choice, work, stop, progress))?;
+        let directory = cache
+            .layer(&layer, stop, |work, progress| fetch(suite, series, work, stop, progress))?;
         Self::in_directory(directory)
     }
 
@@ -94,6 +110,10 @@ impl Kernel {
         let release = directory.join("release");
         let release = fs::read_to_string(&release).trying(release.display())?;
         Ok(Self { release, directory })
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The kernel image that QEMU boots.
@@ -123,15 +143,17 @@ impl Kernel {
     }
 }
 
-fn fetch(choice: &KernelChoice, work: &Path, stop: &StopFlag, progress: &Progress) -> Result<()> {
+fn fetch(
+    suite: &str,
+    series: &str,
+    work: &Path,
+    stop: &StopFlag,
+    progress: &Progress,
+) -> Result<()> {
     progress.step("reading the package lists");
     let archive = Archive::of_this_machine(stop)?;
-    let (suite, series) = match choice {
-        KernelChoice::Series(series) => ("trixie-backports", series.as_str()),
-        KernelChoice::Bookworm => ("bookworm", "6.1"),
-    };
     let lists = archive.lists(suite, &work.join("apt"), stop)?;
-    let (release, packages) = packages(&lists, choice, series, stop)?;
+    let (release, packages) = packages(&lists, series, stop)?;
     progress.step(&format!("downloading {release}"));
     let tree = work.join("tree");
     lists.extract(&packages, &tree, stop, |line| progress.step(line))?;
@@ -141,9 +163,12 @@ fn fetch(choice: &KernelChoice, work: &Path, stop: &StopFlag, progress: &Progres
         .into_iter()
         .find(|path| path.join(&release).is_dir())
         .ok_or_else(|| Error::Failed(format!("{release}: the packages have no modules")))?;
-    for (name, boot) in [("vmlinuz", "vmlinuz"), ("config", "config")] {
-        let places =
-            [modules.join(&release).join(name), tree.join(format!("boot/{boot}-{release}"))];
+    for name in ["vmlinuz", "config"] {
+        let places = [
+            modules.join(&release).join(name),
+            modules.join(&release).join(format!("{name}.unsigned")),
+            tree.join(format!("boot/{name}-{release}")),
+        ];
         let from = places
             .iter()
             .find(|path| path.is_file())
@@ -158,39 +183,57 @@ fn fetch(choice: &KernelChoice, work: &Path, stop: &StopFlag, progress: &Progres
 }
 
 /// The newest release of the series and the packages that it consists of.
-fn packages(
-    lists: &Lists,
-    choice: &KernelChoice,
-    series: &str,
-    stop: &StopFlag,
-) -> Result<(String, Vec<String>)> {
-    let pattern = |head: &str, series: &str| {
-        format!("^linux-{head}-{}[.+~a-z0-9-]*-{FLAVOUR}$", series.replace('.', "\\."))
+fn packages(lists: &Lists, series: &str, stop: &StopFlag) -> Result<(String, Vec<String>)> {
+    let newest_of = |series: &str| -> Result<Option<String>> {
+        let series = series.replace('.', "\\.");
+        let pattern = format!("^linux-{KERNEL_PACKAGE}-{series}[.+~a-z0-9-]*-{FLAVOUR}$");
+        Ok(newest_release(&lists.names(&pattern, stop)?))
     };
-    let newest_of = |head: &str, series: &str| -> Result<Option<String>> {
-        let names = lists.names(&pattern(head, series), stop)?;
-        let prefix = format!("linux-{head}-");
-        let releases = names.iter().filter_map(|name| name.strip_prefix(&prefix));
-        let releases = releases.filter(|release| release.starts_with(|c: char| c.is_ascii_digit()));
-        Ok(releases.max_by_key(|release| version_key(release)).map(str::to_owned))
-    };
-    let series_dot = format!("{series}.");
-    let mut release = newest_of("image", &series_dot)?;
-    if release.is_none() && *choice == KernelChoice::default() {
+    let mut release = newest_of(&format!("{series}."))?;
+    if release.is_none() && series == DEFAULT_SERIES {
         // The series has left the archive: any newer one is better than no lab.
-        release = newest_of("image", "")?;
+        release = newest_of("")?;
         tracing::warn!("the archive has no kernel {series} any more; taking {release:?}");
     }
     let release = release.ok_or_else(|| {
         Error::NotPossible(format!("the archive has no kernel of the series {series}"))
     })?;
-    // From 7.2 on the image package is empty and stands for three others.
-    let parts = lists.names(
-        &format!("^linux-(binary|modules|base)-{}$", release.replace(['.', '+'], ".")),
-        stop,
-    )?;
-    let packages = if parts.is_empty() { vec![format!("linux-image-{release}")] } else { parts };
-    Ok((release, packages))
+    let exactly = release.replace(['.', '+'], ".");
+    let parts = format!("^linux-(binary|binary-unsigned|image|modules|base)-{exactly}$");
+    Ok((release, parts_of_kernel(lists.names(&parts, stop)?)))
+}
+
+/// The newest release among names of kernel packages.
+fn newest_release(packages: &[String]) -> Option<String> {
+    packages
+        .iter()
+        .filter_map(|name| {
+            let rest = ["linux-image-", "linux-binary-unsigned-", "linux-binary-"]
+                .iter()
+                .find_map(|part| name.strip_prefix(part))?;
+            rest.starts_with(|c: char| c.is_ascii_digit()).then_some(rest)
+        })
+        .max_by_key(|release| version_key(release))
+        .map(str::to_owned)
+}
+
+/// The packages of one release that are needed. From 7.2 on the image package is empty and stands
+/// for three others, and a kernel that is too new to be signed has an unsigned one only.
+fn parts_of_kernel(mut packages: Vec<String>) -> Vec<String> {
+    let has = |part: &str| packages.iter().any(|name| name.starts_with(part));
+    let split = has("linux-modules-");
+    let signed = packages.iter().any(|name| {
+        name.strip_prefix("linux-binary-")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    packages.retain(|name| {
+        if name.starts_with("linux-image-") {
+            !split
+        } else {
+            !(signed && name.starts_with("linux-binary-unsigned-"))
+        }
+    });
+    packages
 }
 
 /// The numbers in a release, for comparing: `7.2.12+deb13-cloud-amd64` is [7, 2, 12, 13, 64].
@@ -301,7 +344,7 @@ mod tests {
 
     #[test]
     fn choices_are_read_as_they_are_written() {
-        for text in ["7.2", "7.3", "bookworm"] {
+        for text in ["7.2", "7.3", "bookworm", "kasan"] {
             assert_eq!(text.parse::<KernelChoice>().expect("parses").to_string(), text);
         }
         for text in ["", "7", "7.", ".2", "7.2.1", "newest", "7.x"] {
@@ -309,12 +352,37 @@ mod tests {
         }
     }
 
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn the_newest_is_the_largest_number() {
-        let releases =
-            ["7.2.9+deb13-cloud-amd64", "7.2.12+deb13-cloud-amd64", "7.2.6+deb13-cloud-amd64"];
-        let newest = releases.iter().max_by_key(|release| version_key(release));
-        assert_eq!(newest, Some(&"7.2.12+deb13-cloud-amd64"));
+        let packages = names(&[
+            "linux-image-7.2.9+deb13-cloud-amd64",
+            "linux-binary-unsigned-7.2.12+deb13-cloud-amd64",
+            "linux-image-cloud-amd64",
+            "linux-image-7.2.6+deb13-cloud-amd64",
+        ]);
+        assert_eq!(newest_release(&packages).as_deref(), Some("7.2.12+deb13-cloud-amd64"));
+        assert_eq!(newest_release(&[]), None);
+    }
+
+    #[test]
+    fn a_kernel_is_one_package_or_its_parts() {
+        let whole = names(&["linux-image-6.1.0-56-cloud-amd64"]);
+        assert_eq!(parts_of_kernel(whole.clone()), whole);
+        let split = [
+            "linux-base-7.2.12-x",
+            "linux-binary-7.2.12-x",
+            "linux-binary-unsigned-7.2.12-x",
+            "linux-image-7.2.12-x",
+            "linux-modules-7.2.12-x",
+        ];
+        assert_eq!(parts_of_kernel(names(&split)), names(&[split[0], split[1], split[4]]));
+        let unsigned =
+            ["linux-base-7.3.4-x", "linux-binary-unsigned-7.3.4-x", "linux-modules-7.3.4-x"];
+        assert_eq!(parts_of_kernel(names(&unsigned)), names(&unsigned));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod initramfs;
 mod kernel;
 mod machine;
 mod progress;
+mod sanitizer;
 mod strip;
 mod terminal;
 mod tool;

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use crate::archive::Archive;
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
-use crate::kernel::{Kernel, KernelChoice};
+use crate::kernel::{BACKPORTS, Kernel, KernelChoice};
+use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 use crate::userland::SUITE;
 
@@ -64,7 +65,8 @@ fn headers(
     stop: &StopFlag,
 ) -> Result<PathBuf> {
     let (release_suite, kernel_suite) = match choice {
-        KernelChoice::Series(_) => (SUITE, "trixie-backports"),
+        KernelChoice::Series(_) => (SUITE, BACKPORTS),
+        KernelChoice::Kasan => return Ok(sanitizer::headers(kernel)),
         KernelChoice::Bookworm => {
             return Err(Error::NotPossible(
                 "modules are built for the kernels of trixie-backports only".to_owned(),

@@ -88,7 +88,9 @@ pub(crate) fn run(mut command: Command, stop: &StopFlag, line: impl Fn(&str)) ->
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's Ctrl-C must reach it through us, so that it is asked once.
     command.process_group(0);
-    die_with_us(&mut command, Signal::TERM);
+    // Asked to end, most programs clean up; unshare(1) ignores that, but hands on its death.
+    let last_word = if program == "unshare" { Signal::KILL } else { Signal::TERM };
+    die_with_us(&mut command, last_word);
     let mut child = command.spawn().map_err(|error| not_started(&program, &error))?;
 
     let (sender, lines) = mpsc::channel();
@@ -118,7 +120,7 @@ pub(crate) fn run(mut command: Command, stop: &StopFlag, line: impl Fn(&str)) ->
         }
         if stop.load(Ordering::Acquire) {
             let signal = match asked {
-                None => Signal::TERM,
+                None => last_word,
                 Some(when) if when.elapsed() > GRACE => Signal::KILL,
                 Some(_) => continue,
             };

@@ -110,14 +110,15 @@ impl DriverBuilder {
         self
     }
 
-    /// Slots for registered buffers, one for each GiB of a region begun. Default 64, at most 16384.
+    /// Slots for registered buffers, one for each GiB of a region begun. Default 64; no more than
+    /// 16384 are made.
     pub fn registered_buffers(mut self, slots: u32) -> Self {
         self.registered_buffers = slots;
         self
     }
 
-    /// Slots for files and sockets; what finds none is used by its descriptor. Default 512, at most
-    /// the limit on open files.
+    /// Slots for files and sockets; what finds none is used by its descriptor. Default 512; no more
+    /// than the limit on open files are made.
     pub fn registered_files(mut self, slots: u32) -> Self {
         self.registered_files = slots;
         self
@@ -436,6 +437,7 @@ impl Inner {
         }
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn set_attention(&self, waker: &Waker) {
         let before = self.attention.borrow_mut().replace(waker.clone());
         drop(before);

@@ -64,7 +64,14 @@ impl File {
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Transfer<B>, Refused<B>> {
-        if let Err(error) = self.driver.inflight.borrow().check_room() {
+        let room = self.driver.inflight.borrow().check_room();
+        let checked = match offset {
+            Some(offset) if i64::try_from(offset).is_err() => {
+                Err(Error::Invalid("an offset in a file is below 2^63"))
+            }
+            _ => room,
+        };
+        if let Err(error) = checked {
             return Err(Refused { buffer, error });
         }
         let pollable = self.pollable && offset.is_none();

@@ -196,21 +196,25 @@ impl Inflight {
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
-    /// keys of the sends.
+    /// keys of the sends, and of the transfers.
     pub(crate) fn give_up(&mut self) -> Vec<Key> {
-        let mut sends = Vec::new();
+        let mut keys = Vec::new();
         for (index, record) in self.records.iter_mut().enumerate() {
+            let key = Key { index: index as u32, generation: record.uses };
             match &mut record.op {
                 Op::Send(op) => {
                     op.cancelled = true;
-                    sends.push(Key { index: index as u32, generation: record.uses });
+                    keys.push(key);
                 }
-                Op::Transfer(op) => op.give_up(),
+                Op::Transfer(op) => {
+                    op.give_up();
+                    keys.push(key);
+                }
                 Op::Receive(op) => op.give_up(),
                 Op::Vacant => {}
             }
         }
-        sends
+        keys
     }
 
     /// Waits of a driver without a ring end with it; the kernel held nothing for them.

@@ -43,6 +43,8 @@ pub(crate) struct SocketShared {
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
     pub(crate) outstanding: RefCell<Outstanding>,
+    /// Notifications of the ring that are to come.
+    pub(crate) lent_by_ring: Cell<u32>,
     pub(crate) chooser: RefCell<Chooser>,
     pub(crate) stats: Cell<SendStats>,
     /// Whether the last send had to wait for room, so that the next does well to wait first.
@@ -64,6 +66,7 @@ impl Socket {
             ipv6,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
+            lent_by_ring: Cell::new(0),
             chooser: RefCell::new(chooser),
             stats: Cell::default(),
             crowded: Cell::new(false),

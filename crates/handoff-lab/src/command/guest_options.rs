@@ -13,7 +13,8 @@ use crate::tool::StopFlag;
 /// Options that describe a guest.
 #[derive(Debug, clap::Args)]
 pub struct GuestOptions {
-    /// Kernel: a series in trixie-backports (7.2, 7.3), or bookworm for Debian 12's own 6.1
+    /// Kernel: a series in trixie-backports (7.2, 7.3), bookworm for Debian 12's own 6.1,
+    /// kasan for the one with sanitizers
     #[arg(long, default_value_t, value_name = "NAME")]
     pub kernel: KernelChoice,
     /// Virtual processors

@@ -18,6 +18,7 @@ use super::copy;
 use super::order::{self, Attempt};
 use super::sending;
 use crate::driver::Inner;
+use crate::engine::Engine;
 use crate::inflight::{Key, STAGE_RETURN, Token};
 use crate::socket::SocketShared;
 
@@ -107,6 +108,12 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             Err(libc::EINTR) => {}
             Err(errno) if op.may_copy_instead(errno) => {
                 op.copy_instead(errno);
+                drop((outstanding, inflight));
+                return copy::attempt(inner, key);
+            }
+            // The kernel does not put such a send behind one of the ring in the same segment.
+            Err(libc::ENOBUFS) if socket.lent_by_ring.get() > 0 => {
+                op.engine = Engine::Copy;
                 drop((outstanding, inflight));
                 return copy::attempt(inner, key);
             }

@@ -159,7 +159,9 @@ impl SendOp {
     /// `None`. It has its stage to itself either way: a signal may come that was not announced.
     pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
         self.attempts.push(bytes.map(|bytes| bytes as u32));
-        self.awaiting += u32::from(bytes.is_some());
+        let lent = u32::from(bytes.is_some());
+        self.awaiting += lent;
+        self.socket.lent_by_ring.update(|count| count + lent);
     }
 
     /// Bytes are back, or were never lent: takes down what became of them.
@@ -171,6 +173,7 @@ impl SendOp {
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
         if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
+            self.socket.lent_by_ring.update(|count| count - 1);
             self.bytes_returned(u64::from(bytes), copied);
         }
     }

@@ -24,6 +24,9 @@ use slots::Slots;
 /// Completions taken over at a time.
 pub(crate) const BATCH: usize = 64;
 
+/// The most registered buffers (`IORING_MAX_REG_BUFFERS`).
+const MAX_BUFFERS: u32 = 1 << 14;
+
 /// A batch of completions, outside of the ring so that handling them may use it.
 pub(crate) type Batch = [MaybeUninit<cqueue::Entry>; BATCH];
 
@@ -74,8 +77,16 @@ impl Ring {
         if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
-        io.submitter().register_buffers_sparse(buffers)?;
-        io.submitter().register_files_sparse(files)?;
+        // The kernel refuses larger tables, and empty ones.
+        let buffers = buffers.min(MAX_BUFFERS);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let files = limit.map_or(files, |limit| files.min(limit.try_into().unwrap_or(u32::MAX)));
+        if buffers > 0 {
+            io.submitter().register_buffers_sparse(buffers)?;
+        }
+        if files > 0 {
+            io.submitter().register_files_sparse(files)?;
+        }
         // SAFETY: the descriptor is the ring's, which is open.
         let fd = unsafe { BorrowedFd::borrow_raw(io.as_raw_fd()) };
         // Saves the lookup of the ring's descriptor at each call (Linux 5.18).

@@ -27,6 +27,9 @@ impl Ring {
     /// is out, and with it whatever is in the table: peers would not see their connections end.
     pub(crate) fn uninstall_all(&mut self) {
         let none = vec![-1; self.files.len()];
+        if none.is_empty() {
+            return;
+        }
         if let Err(error) = self.io.submitter().register_files_update(0, &none) {
             tracing::warn!(%error, "clearing the table of files failed");
         }

@@ -13,7 +13,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Gives the buffer back when too many operations are under way.
+    /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
     pub fn write_at<B: Lend>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Write, Some(offset), buffer)
     }

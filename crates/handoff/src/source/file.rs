@@ -13,7 +13,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Gives the buffer back when too many operations are under way.
+    /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
     pub fn read_at<B: LendMut>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Read, Some(offset), buffer)
     }

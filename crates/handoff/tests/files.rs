@@ -1,0 +1,259 @@
+//! Reads and writes of files and pipes, with a ring and without.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{Buffer, Driver, Error, Region, Transferred, Wait};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use traffic::{drivers, filled, pattern, within};
+
+const LONG: Duration = Duration::from_secs(8);
+
+fn file_of(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+fn read_at(driver: &Driver, file: &handoff::File, len: usize, offset: u64) -> Transferred<Buffer> {
+    let read = file.read_at(Buffer::from(vec![0xee; len]), offset).unwrap();
+    driver.block_on(read).unwrap()
+}
+
+#[test]
+fn reads_fill_the_buffer_or_reach_the_end() {
+    for driver in drivers() {
+        let file = driver.file(file_of(&pattern(1, 100_000))).unwrap();
+        for (len, offset, expected) in [
+            (100_000, 0, 100_000),
+            (1000, 99_500, 500),
+            (200_000, 0, 100_000),
+            (10, 100_000, 0),
+            (10, 1 << 40, 0),
+            (0, 5, 0),
+        ] {
+            let over = read_at(&driver, &file, len, offset);
+            assert_eq!(over.result.unwrap(), expected, "{len} {offset}");
+            assert_eq!(over.buffer.len(), len);
+            let offset = offset.min(100_000) as usize;
+            assert!(over.buffer[..expected] == pattern(1, 100_000)[offset..offset + expected]);
+            assert!(over.buffer[expected..].iter().all(|byte| *byte == 0xee));
+        }
+        assert_eq!(driver.in_flight(), 0);
+    }
+}
+
+#[test]
+fn writes_land_where_they_are_told() {
+    for driver in drivers() {
+        let std_file = tempfile::tempfile().unwrap();
+        let file = driver.file(std_file.try_clone().unwrap()).unwrap();
+        assert!(!file.is_direct());
+        let mut region = Region::anonymous(1 << 20).unwrap();
+        if driver.ring_unavailable().is_none() {
+            driver.register(&region).unwrap();
+        }
+        let lens = [1000, 0, 70_000, 1, 0];
+        let pieces: Vec<_> =
+            lens.iter().enumerate().map(|(seed, len)| filled(&mut region, seed, *len)).collect();
+        let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        let whole = file.write_at(pieces, 10).unwrap();
+        let far = file.write_at(filled(&mut region, 9, 100), 1 << 20).unwrap();
+        let over = driver.block_on(whole).unwrap();
+        assert_eq!(over.result.unwrap(), expected.len());
+        assert_eq!(over.buffer.iter().map(|piece| piece.len()).collect::<Vec<_>>(), lens);
+        assert_eq!(driver.block_on(far).unwrap().result.unwrap(), 100);
+        let mut got = vec![1; expected.len() + 10];
+        std_file.read_exact_at(&mut got, 0).unwrap();
+        assert!(got[..10] == [0; 10] && got[10..] == expected);
+        let mut got = vec![0; 100];
+        std_file.read_exact_at(&mut got, 1 << 20).unwrap();
+        assert!(got == pattern(9, 100));
+    }
+}
+
+#[test]
+fn failures_are_told_with_the_buffer() {
+    for driver in drivers() {
+        let read_only = driver.file(File::open("/dev/zero").unwrap()).unwrap();
+        let write = read_only.write_at(Buffer::from(vec![7; 9]), 0).unwrap();
+        let over = driver.block_on(write).unwrap();
+        assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(&over.buffer[..], [7; 9]);
+        let full = driver.file(OpenOptions::new().write(true).open("/dev/full").unwrap()).unwrap();
+        let over = driver.block_on(full.write(Buffer::from(vec![7; 9])).unwrap()).unwrap();
+        assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        // Beyond what a file can have: -1 would mean the file's own position.
+        for offset in [u64::MAX, 1 << 63] {
+            let refused = read_only.read_at(Buffer::from(vec![7; 9]), offset).unwrap_err();
+            assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+            assert_eq!(&refused.buffer[..], [7; 9]);
+        }
+    }
+}
+
+#[test]
+fn direct_files_are_read_to_their_unaligned_end() {
+    const NAME: &str = "direct_files_are_read_to_their_unaligned_end";
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("direct");
+    std::fs::write(&path, pattern(3, 10_000)).unwrap();
+    let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
+    let direct = match direct {
+        Ok(direct) => direct,
+        Err(error) => return traffic::skip(NAME, &format!("no O_DIRECT here: {error}")),
+    };
+    for driver in drivers() {
+        let file = driver.file(direct.try_clone().unwrap()).unwrap();
+        assert!(file.is_direct());
+        let mut region = Region::anonymous(64 << 10).unwrap();
+        if driver.ring_unavailable().is_none() {
+            driver.register(&region).unwrap();
+        }
+        let buffer = region.take(16 << 10).unwrap();
+        let over = driver.block_on(file.read_at(buffer, 0).unwrap()).unwrap();
+        assert_eq!(over.result.unwrap(), 10_000);
+        assert!(over.buffer[..10_000] == pattern(3, 10_000));
+        let block = filled(&mut region, 4, 4096);
+        let over = driver.block_on(file.write_at(block, 4096).unwrap()).unwrap();
+        assert_eq!(over.result.unwrap(), 4096);
+        let mut got = vec![0; 4096];
+        File::open(&path).unwrap().read_exact_at(&mut got, 4096).unwrap();
+        assert!(got == pattern(4, 4096));
+        std::fs::write(&path, pattern(3, 10_000)).unwrap();
+    }
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let (read, write) = std::io::pipe().unwrap();
+    (read.into(), write.into())
+}
+
+fn make_nonblocking(end: &OwnedFd) {
+    fcntl_setfl(end, fcntl_getfl(end).unwrap() | OFlags::NONBLOCK).unwrap();
+}
+
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn pipes_give_what_there_is_and_take_all() {
+    within(LONG, || {
+        for nonblocking in [false, true] {
+            for driver in drivers() {
+                let (read, write) = pipe();
+                let mut far = File::from(write);
+                far.write_all(b"handoff").unwrap();
+                if nonblocking {
+                    make_nonblocking(&read);
+                }
+                let file = driver.file(read).unwrap();
+                let buffer = Buffer::from(vec![0; 100]);
+                let over = driver.block_on(file.read(buffer).unwrap()).unwrap();
+                assert_eq!(over.result.unwrap(), 7);
+                assert_eq!(&over.buffer[..7], b"handoff");
+                drop(far);
+                let over = driver.block_on(file.read(over.buffer).unwrap()).unwrap();
+                assert_eq!(over.result.unwrap(), 0);
+
+                let (read, write) = pipe();
+                if nonblocking {
+                    make_nonblocking(&write);
+                }
+                let file = driver.file(write).unwrap();
+                let reader = thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(30));
+                    let mut all = Vec::new();
+                    File::from(read).read_to_end(&mut all).unwrap();
+                    all
+                });
+                let start = cpu();
+                let write = file.write(Buffer::from(pattern(1, 300_000))).unwrap();
+                let over = driver.block_on(write).unwrap();
+                assert_eq!(over.result.unwrap(), 300_000);
+                // Waiting for the reader is no work.
+                assert!(cpu() - start < Duration::from_millis(25), "{:?}", cpu() - start);
+                drop(file);
+                assert!(reader.join().unwrap() == pattern(1, 300_000));
+                assert_eq!(driver.in_flight(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
+    within(LONG, || {
+        for nonblocking in [false, true] {
+            for driver in drivers() {
+                let (read, write) = pipe();
+                if nonblocking {
+                    make_nonblocking(&read);
+                }
+                let file = driver.file(read).unwrap();
+                let start = Instant::now();
+                let read = file.read(Buffer::from(vec![0; 100])).unwrap();
+                assert!(start.elapsed() < Duration::from_millis(500), "the call waited");
+                let writer = thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(50));
+                    File::from(write).write_all(b"handoff").unwrap();
+                });
+                let start = cpu();
+                let over = driver.block_on(read).unwrap();
+                assert!(cpu() - start < Duration::from_millis(25), "{:?}", cpu() - start);
+                assert_eq!(over.result.unwrap(), 7);
+                writer.join().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
+    within(LONG, || {
+        for nonblocking in [false, true] {
+            for with_driver in [false, true] {
+                for forget in [false, true] {
+                    for driver in drivers() {
+                        let (read, write) = pipe();
+                        if nonblocking {
+                            make_nonblocking(&read);
+                        }
+                        let file = driver.file(read.try_clone().unwrap()).unwrap();
+                        let reading = file.read(Buffer::from(vec![0; 100])).unwrap();
+                        driver.turn(Wait::No).unwrap();
+                        let start = Instant::now();
+                        if forget {
+                            std::mem::forget(reading);
+                        } else {
+                            drop(reading);
+                            if !with_driver {
+                                while driver.in_flight() > 0 {
+                                    driver.turn(Wait::Event).unwrap();
+                                }
+                            }
+                        }
+                        drop((file, driver));
+                        assert!(start.elapsed() < Duration::from_secs(1));
+                        if !forget {
+                            // Nobody takes what comes now from the others that read.
+                            File::from(write).write_all(b"handoff").unwrap();
+                            let mut got = String::new();
+                            File::from(read).read_to_string(&mut got).unwrap();
+                            assert_eq!(got, "handoff");
+                        }
+                    }
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,209 @@
+//! Whatever is mixed on a stream: what arrives is what the accepted sends say they sent, in order.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Engine, Error, Region, RingUse, Sent, Socket, Wait};
+use proptest::prelude::*;
+use socket2::SockRef;
+use traffic::pattern;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        len: usize,
+        header: usize,
+        pieces: usize,
+        heap: bool,
+    },
+    Engine(usize),
+    /// Cancels one of the sends that are not over.
+    Cancel(prop::sample::Index),
+    Turn(u64),
+    /// Awaits the oldest send.
+    Await,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = prop_oneof![Just(0usize), 1usize..200, 1000usize..20_000, 50_000usize..200_000];
+    let send = (len, 0usize..=64, 0usize..5, any::<bool>())
+        .prop_map(|(len, header, pieces, heap)| Step::Send { len, header, pieces, heap });
+    prop_oneof![
+        12 => send,
+        3 => (0usize..4).prop_map(Step::Engine),
+        1 => any::<prop::sample::Index>().prop_map(Step::Cancel),
+        3 => (0u64..3).prop_map(Step::Turn),
+        2 => Just(Step::Await),
+    ]
+}
+
+/// A connection with little room, and what arrives at its slow end.
+fn slow(delay: u64) -> (TcpStream, thread::JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    SockRef::from(&near).set_send_buffer_size(32 << 10).unwrap();
+    let mut far = listener.accept().unwrap().0;
+    let reader = thread::spawn(move || {
+        let mut all = Vec::new();
+        let mut space = vec![0; 64 << 10];
+        loop {
+            thread::sleep(Duration::from_micros(delay));
+            match far.read(&mut space).unwrap() {
+                0 => return all,
+                got => all.extend_from_slice(&space[..got]),
+            }
+        }
+    });
+    (near, reader)
+}
+
+/// A send under way, or what it came to.
+type Accepted = Result<Sent, Result<usize, Error>>;
+
+struct Stream {
+    driver: Driver,
+    socket: Socket,
+    region: Region,
+    /// What each send carries, and its handle until its result is known.
+    sends: Vec<(Vec<u8>, Accepted)>,
+    seed: usize,
+}
+
+impl Stream {
+    fn send(&mut self, len: usize, header: usize, pieces: usize, heap: bool) {
+        self.seed += 1;
+        let bytes = pattern(self.seed, len);
+        let mut piece = |bytes: &[u8]| match self.region.take(bytes.len()).filter(|_| !heap) {
+            Some(mut buffer) => {
+                buffer.copy_from_slice(bytes);
+                buffer
+            }
+            None => Buffer::from(bytes.to_vec()),
+        };
+        let header = pattern(self.seed + 7, header);
+        let sending = if pieces == 0 {
+            let message = self.socket.message(piece(&bytes)).header(&header);
+            message.send().map(drop_loan).map_err(|refused| refused.error)
+        } else {
+            let cuts: Vec<_> = (0..=pieces).map(|cut| len * cut / pieces).collect();
+            let buffers: Vec<_> =
+                cuts.windows(2).map(|cut| piece(&bytes[cut[0]..cut[1]])).collect();
+            let message = self.socket.message(buffers).header(&header);
+            message.send().map(drop_loan).map_err(|refused| refused.error)
+        };
+        match sending {
+            Ok(sent) => self.sends.push(([header, bytes].concat(), Ok(sent))),
+            Err(error) => assert!(matches!(error, Error::StreamBroken { .. }), "{error}"),
+        }
+    }
+
+    fn finish(&mut self, place: usize) {
+        let result = &mut self.sends[place].1;
+        if result.is_ok() {
+            let sent = std::mem::replace(result, Err(Ok(0))).unwrap();
+            *result = Err(self.driver.block_on(sent).unwrap());
+        }
+    }
+
+    fn act(&mut self, step: Step, engines: &[Engine]) {
+        match step {
+            Step::Send { len, header, pieces, heap } => self.send(len, header, pieces, heap),
+            Step::Engine(place) => {
+                self.socket.set_engine(engines[place % engines.len()]).unwrap();
+            }
+            Step::Cancel(index) => {
+                let open: Vec<_> =
+                    self.sends.iter().filter_map(|(_, sent)| sent.as_ref().ok()).collect();
+                if !open.is_empty() {
+                    index.get(&open).cancel();
+                }
+            }
+            Step::Turn(time) => {
+                self.driver.turn(Wait::AtMost(Duration::from_millis(time))).unwrap();
+            }
+            Step::Await => {
+                if let Some(place) = self.sends.iter().position(|(_, sent)| sent.is_ok()) {
+                    self.finish(place);
+                }
+            }
+        }
+    }
+
+    /// Waits for all, and gives what the peer should get.
+    fn finish_all(&mut self) -> Vec<u8> {
+        let mut expected = Vec::new();
+        let mut broken = false;
+        for place in 0..self.sends.len() {
+            self.finish(place);
+            let (bytes, result) = &self.sends[place];
+            let taken = match result.as_ref().unwrap_err() {
+                Ok(taken) => {
+                    assert_eq!(*taken, bytes.len());
+                    *taken
+                }
+                Err(Error::Canceled { done }) => *done,
+                Err(Error::StreamBroken { .. }) if broken => 0,
+                Err(error) => panic!("{error}"),
+            };
+            assert!(!broken || taken == 0, "bytes after a send that stopped midway");
+            broken |= taken > 0 && taken < bytes.len();
+            expected.extend_from_slice(&bytes[..taken]);
+        }
+        expected
+    }
+}
+
+fn drop_loan<B: handoff::Lend>(sending: handoff::Sending<B>) -> Sent {
+    sending.split().0
+}
+
+fn check(ring: RingUse, entries: u32, registered: bool, delay: u64, steps: Vec<Step>) {
+    let driver = Driver::builder().ring(ring).entries(entries).build().unwrap();
+    let (near, reader) = slow(delay);
+    let region = Region::anonymous(4 << 20).unwrap();
+    if registered && driver.ring_unavailable().is_none() {
+        driver.register(&region).unwrap();
+    }
+    let socket = driver.socket(near).unwrap();
+    let engines = traffic::engines(&driver);
+    let mut stream = Stream { driver, socket, region, sends: Vec::new(), seed: 0 };
+    for step in steps {
+        stream.act(step, &engines);
+    }
+    let expected = stream.finish_all();
+    let driver = stream.driver.clone();
+    drop(stream);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
+    }
+    let got = reader.join().unwrap();
+    let place = got.iter().zip(&expected).position(|(got, expected)| got != expected);
+    assert!(
+        got == expected,
+        "{} bytes instead of {}, different from {place:?}",
+        got.len(),
+        expected.len()
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 100, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stream_is_the_concatenation_of_its_sends(
+        ring in any::<bool>(),
+        entries in prop_oneof![Just(2u32), Just(8), Just(256)],
+        registered in any::<bool>(),
+        delay in 0u64..200,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let ring = if ring { RingUse::Prefer } else { RingUse::Avoid };
+        check(ring, entries, registered, delay, steps);
+    }
+}

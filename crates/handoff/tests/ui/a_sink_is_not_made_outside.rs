@@ -1,0 +1,4 @@
+struct Mine;
+impl handoff::Lend for Mine {}
+
+fn main() {}

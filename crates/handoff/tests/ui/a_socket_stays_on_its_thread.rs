@@ -1,0 +1,5 @@
+fn travel(socket: handoff::Socket) {
+    std::thread::spawn(move || drop(socket));
+}
+
+fn main() {}

@@ -1,0 +1,5 @@
+fn view(buffer: handoff::SharedBuffer) -> handoff::View<'static> {
+    buffer.view()
+}
+
+fn main() {}

@@ -1,0 +1,5 @@
+fn slice(buffer: &handoff::SharedBuffer) -> &[u8] {
+    &buffer[..]
+}
+
+fn main() {}
