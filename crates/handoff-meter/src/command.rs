@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::meter::{Meter, Options, ReadError, Unavailable};
 use crate::report::Report;
-use crate::scope::Scope;
+use crate::scope::{self, Scope};
 
 /// How often what we wait for is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -50,7 +49,7 @@ pub struct MeterArgs {
     /// Fail if more than this share of the moved bytes was copied, such as 0.01
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub fail_above: Option<f64>,
-    /// Do not tell call paths apart; counting then costs half
+    /// Do not tell call paths apart; counting is several times cheaper then
     #[arg(long)]
     pub no_paths: bool,
     /// The command to run and count for; with --json its standard output goes to ours for errors
@@ -115,12 +114,11 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
             (meter.read()?, None)
         }
         (Some(pid), _) => {
-            let alive = || Path::new("/proc").join(pid.to_string()).exists();
-            if !alive() {
+            if !scope::is_alive(pid) {
                 return Err(MeterError::Usage(format!("there is no process {pid}")));
             }
             let meter = attach(Scope::Tree(pid))?;
-            while alive() && !over() {
+            while scope::is_alive(pid) && !over() {
                 thread::sleep(PAUSE);
             }
             (meter.read()?, None)

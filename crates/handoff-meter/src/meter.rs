@@ -52,7 +52,7 @@ const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3
 pub struct Options {
     /// Whose copies.
     pub scope: Scope,
-    /// Whether call paths are told apart, which about doubles the cost of each counted call.
+    /// Whether call paths are told apart, which makes a counted call several times as costly.
     /// Without, [`Report::places`] has one place for each function.
     pub paths: bool,
 }
@@ -180,7 +180,12 @@ impl Meter {
         let address = self.symbols.address(function).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, format!("no {function} in /proc/kallsyms"))
         })?;
-        let events = breakpoint::open(address)?;
+        let events = breakpoint::open(address).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC) => io::Error::other(
+                "all breakpoints of the processor are taken, by another meter or a debugger",
+            ),
+            _ => error,
+        })?;
         let attach = |event: OwnedFd| {
             let link = program.attach_perf_event(event.as_raw_fd())?;
             // The link closes it.
@@ -203,7 +208,7 @@ impl Meter {
         Ok(())
     }
 
-    /// The sums so far. Costs some 30 system calls.
+    /// The sums so far. Costs one system call for each function that is counted, some 25.
     ///
     /// # Errors
     ///
@@ -414,6 +419,8 @@ fn log(level: PrintLevel, text: String) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
     use super::*;
 
     fn open() -> OpenObject {
@@ -474,6 +481,24 @@ mod tests {
     fn processors_are_added_up() {
         let value = |bytes: u64, calls: u64| [bytes.to_ne_bytes(), calls.to_ne_bytes()].concat();
         assert_eq!(sum(&[value(5, 1), value(7, 2)]), Counter { bytes: 12, calls: 3 });
+    }
+
+    #[test]
+    fn without_capabilities_it_is_unavailable_and_says_why() {
+        // Capabilities are a thread's own, so no other test loses any.
+        let refused = std::thread::spawn(|| {
+            let none = CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            };
+            set_capabilities(None, none).expect("giving up is always allowed");
+            Meter::attach(Scope::Tree(std::process::id())).map(drop)
+        });
+        let refused = refused.join().expect("no panic").expect_err("tracing needs capabilities");
+        let line = refused.to_string();
+        assert!(line.starts_with("the copy meter is unavailable ("), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
     }
 
     #[test]

@@ -18,6 +18,12 @@ pub enum Scope {
     ChildrenOf(u32),
 }
 
+/// Whether the process is there and has not ended.
+pub(crate) fn is_alive(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| state_in(&stat).is_some_and(|state| !matches!(state, "Z" | "X")))
+}
+
 /// The process and its present descendants.
 pub(crate) fn descendants(root: u32) -> BTreeSet<u32> {
     let mut members = BTreeSet::from([root]);
@@ -39,7 +45,12 @@ fn parents() -> BTreeMap<u32, u32> {
         .collect()
 }
 
-/// The fourth field; the second is the command in parentheses, which may contain anything.
+/// The third field; the second is the command in parentheses, which may contain anything.
+fn state_in(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_whitespace().next()
+}
+
+/// The fourth field.
 fn parent_in(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
@@ -65,6 +76,7 @@ mod tests {
     #[test]
     fn a_command_with_parentheses_hides_no_parent() {
         assert_eq!(parent_in("7 (a b) c)) S 42 7 7 0 -1"), Some(42));
+        assert_eq!(state_in("7 (a b) c)) S 42 7 7 0 -1"), Some("S"));
         assert_eq!(parent_in("garbage"), None);
     }
 
@@ -80,8 +92,10 @@ mod tests {
     fn this_process_is_its_own_descendant_and_a_child_is_one() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let found = descendants(std::process::id());
+        assert!(is_alive(child.id()));
         child.kill().expect("ours");
         child.wait().expect("ours");
+        assert!(!is_alive(child.id()));
         assert!(found.contains(&std::process::id()));
         assert!(found.contains(&child.id()));
         assert!(!found.contains(&1));

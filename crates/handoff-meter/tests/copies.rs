@@ -347,6 +347,13 @@ mod guest {
         assert_eq!(counted.unattributed_bytes, 0);
     }
 
+    #[test]
+    fn a_second_meter_is_told_why_it_cannot_count() {
+        let _counting = counting!(Scope::Machine);
+        let second = Meter::attach(Scope::Machine).expect_err("four breakpoints");
+        assert!(second.to_string().contains("another meter"), "{second}");
+    }
+
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
