@@ -137,7 +137,7 @@ impl Meter {
     }
 
     fn attach_programs(&mut self) -> Result<(), Unavailable> {
-        let mut last_error = None;
+        let mut errors = BTreeMap::new();
         for program in self.object.progs_mut() {
             let target = target(program.section(), program.name());
             if self.missing.contains(&target) {
@@ -151,8 +151,8 @@ impl Meter {
                 Ok(links) => self.links.extend(links),
                 Err(error) => {
                     tracing::debug!("{target}: {error:#}");
-                    self.missing.push(target);
-                    last_error = Some(error);
+                    self.missing.push(target.clone());
+                    errors.insert(target, error);
                 }
             }
         }
@@ -160,8 +160,8 @@ impl Meter {
         for group in ESSENTIAL {
             if !group.iter().any(present) {
                 let name = group[0];
-                return Err(match last_error {
-                    Some(error) => refused(&format!("attaching to {name}"), &error),
+                return Err(match errors.get(name) {
+                    Some(error) => refused(&format!("attaching to {name}"), error),
                     None => Unavailable { reason: format!("this kernel has no {name}") },
                 });
             }
@@ -182,7 +182,7 @@ impl Meter {
         })?;
         let events = breakpoint::open(address).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOSPC) => io::Error::other(
-                "all breakpoints of the processor are taken, by another meter or a debugger",
+                "all breakpoints of the processor are taken, by another meter or a debugger: end it",
             ),
             _ => error,
         })?;
@@ -398,6 +398,8 @@ fn refused(step: &str, error: &libbpf_rs::Error) -> Unavailable {
         libbpf_rs::ErrorKind::PermissionDenied => {
             "; the kernel or a security module refuses tracing: `handoff lab` boots one that does not"
         }
+        // Its own text says what to do.
+        libbpf_rs::ErrorKind::Other => "",
         _ => "; `handoff lab` boots a kernel where it works",
     };
     Unavailable {
