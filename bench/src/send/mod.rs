@@ -36,6 +36,8 @@ use crate::{
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
 const DEFAULT_BYTES: u64 = 65_435;
+/// One message of that size, as the selftest sends it over and over.
+const DEFAULT_WORKING_SET: u64 = 64 << 10;
 /// 65,535 less the headers of IPv4 and UDP.
 const UDP_MAX: u64 = 65_507;
 const TCP_MAX: u64 = 16 << 20;
@@ -105,7 +107,8 @@ pub struct SendArgs {
 
     /// Memory that the messages are taken from in turns; small enough for the caches, it makes
     /// copying look cheap
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64k")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size,
+          default_value_t = DEFAULT_WORKING_SET)]
     pub working_set: u64,
 
     /// Only rows whose name matches, and the row that ratios refer to

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    SendArgs,
+    DEFAULT_WORKING_SET, SendArgs,
     bed::Bed,
     copy::Copy,
     handoff_rows::{self, UringZc, Way},
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     measure::{Engine, MakeEngine, Subject},
     peer::{Figure, Peer, Placeholders, Receiver},
+    quantity::format_size,
     report::Config,
 };
 
@@ -86,7 +87,15 @@ pub(super) fn subjects<'a>(
         let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
         baselines(bed, stock, bytes).into_iter().chain(ours)
     };
-    sizes.iter().flat_map(of_size).filter(wanted).collect()
+    // Rows of another working set are other rows, to whoever compares two runs.
+    let named = |subject: Subject<'a>| Subject {
+        name: match working_set {
+            DEFAULT_WORKING_SET => subject.name,
+            other => format!("{} ws={}", subject.name, format_size(other)),
+        },
+        ..subject
+    };
+    sizes.iter().flat_map(of_size).filter(wanted).map(named).collect()
 }
 
 fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {

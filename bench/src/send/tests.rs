@@ -77,6 +77,26 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
 }
 
 #[test]
+fn needs_root_another_working_set_makes_other_rows() {
+    let line = "--time 0.02 --rounds 1 --working-set 32m --only copy$|fixed.flush=no.batch=8$";
+    let report = match report_or_skip(line) {
+        Ok(report) => report,
+        Err(reason) => skip!("{reason}"),
+    };
+    let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["copy ws=32m", "msg-zerocopy-seed ws=32m", "uring-zc-fixed flush=no batch=8 ws=32m",]
+    );
+    let ours = &report.rows[2];
+    if let Some(reason) = &ours.skipped {
+        assert!(!reason.is_empty());
+    } else {
+        assert_eq!(ours.copied_share, Some(0.0), "the device ends datagrams without a copy");
+    }
+}
+
+#[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match run_in_thread("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
