@@ -333,3 +333,113 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Moves a fixed number of bytes per slot in a fixed time of its own.
+    struct Fixed<'a> {
+        name: &'static str,
+        bytes: u64,
+        log: &'a RefCell<Vec<&'static str>>,
+        fails: bool,
+    }
+
+    impl Engine for Fixed<'_> {
+        fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+            if slot.length() < PLAN.slot {
+                return Ok(Tally::default());
+            }
+            self.log.borrow_mut().push(self.name);
+            if self.fails {
+                return Err("it broke".into());
+            }
+            let time = Time {
+                elapsed: Duration::from_millis(150),
+                kept_waiting: Duration::from_millis(50),
+            };
+            Ok(Tally {
+                bytes: self.bytes,
+                operations: Some(self.bytes / 10),
+                copied: Some(self.bytes / 4),
+                time: Some(time),
+                ..Tally::default()
+            })
+        }
+    }
+
+    const PLAN: Plan = Plan {
+        slot: Duration::from_millis(20),
+        peer_slot: Duration::from_millis(20),
+        rounds: 2,
+        keep_engines: true,
+    };
+
+    fn subject<'a>(
+        log: &'a RefCell<Vec<&'static str>>,
+        name: &'static str,
+        bytes: u64,
+        fails: bool,
+    ) -> Subject<'a> {
+        Subject {
+            name: name.into(),
+            engine: name.into(),
+            config: Config::default(),
+            baseline: name == "base",
+            peer: false,
+            make: Box::new(move || Ok(Box::new(Fixed { name, bytes, log, fails }))),
+        }
+    }
+
+    #[test]
+    fn rows_alternate_and_compare_to_the_baseline_of_their_round() {
+        let log = RefCell::default();
+        let subjects = [
+            subject(&log, "base", 1_000, false),
+            subject(&log, "twice", 2_000, false),
+            subject(&log, "broken", 1, true),
+        ];
+        let stop = AtomicBool::new(false);
+        let measured = measure(&subjects, PLAN, &stop, &|| Duration::ZERO).unwrap();
+        assert_eq!(*log.borrow(), ["base", "twice", "broken", "twice", "base"]);
+
+        let [base, twice, broken] = &measured.rows[..] else { panic!("a row is missing") };
+        assert_eq!((base.ratio, twice.ratio), (Some(1.0), Some(2.0)));
+        // 150 ms of which others took 50.
+        assert_eq!(twice.bytes_per_s.map(f64::round), Some(20_000.0));
+        assert_eq!(twice.ops_per_s.map(f64::round), Some(2_000.0));
+        assert_eq!(twice.copied_share, Some(0.25));
+        assert_eq!(broken.skipped.as_deref(), Some("it broke"));
+        assert_eq!((broken.ratio, broken.bytes_per_s), (None, None));
+        assert_eq!(measured.failed, ["broken"]);
+        assert!((measured.kept_waiting - 1.0 / 3.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_skipped_and_is_no_failure() {
+        let log = RefCell::default();
+        let subjects = [
+            subject(&log, "base", 1_000, false),
+            Subject {
+                make: Box::new(|| Err("no such device".into())),
+                ..subject(&log, "absent", 1, false)
+            },
+        ];
+        let stop = AtomicBool::new(false);
+        let measured = measure(&subjects, PLAN, &stop, &|| Duration::ZERO).unwrap();
+        assert_eq!(measured.rows[1].skipped.as_deref(), Some("no such device"));
+        assert!(measured.failed.is_empty());
+    }
+
+    #[test]
+    fn a_stop_ends_it_within_the_slot() {
+        let log = RefCell::default();
+        let subjects = [subject(&log, "base", 1_000, false), subject(&log, "other", 1, false)];
+        let stop = AtomicBool::new(true);
+        assert!(measure(&subjects, PLAN, &stop, &|| Duration::ZERO).is_none());
+        assert!(log.borrow().len() <= 1);
+    }
+}

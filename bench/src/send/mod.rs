@@ -36,6 +36,8 @@ use crate::{
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
 const DEFAULT_BYTES: u64 = 65_435;
+/// One message of that size, as the selftest sends it over and over.
+const DEFAULT_WORKING_SET: u64 = 64 << 10;
 /// 65,535 less the headers of IPv4 and UDP.
 const UDP_MAX: u64 = 65_507;
 const TCP_MAX: u64 = 16 << 20;
@@ -56,11 +58,12 @@ Rows (the ratio is to msg-zerocopy-seed of the same round):
   msg-zerocopy-tuned  MSG_ZEROCOPY with as few system calls as it takes
   uring-zc[-fixed]    io_uring zero copy, from plain or from registered memory;
                       batch: requests per system call;
-                      flush=yes: each send is returned by itself; flush=no: 32 share one return
+                      flush=yes: each send is returned by itself; flush=no: 32 share one return;
+                      lends up to 64 messages at a time, each its own memory
 
 Examples:
   handoff bench send --quick
-  handoff bench send --sizes 1k,4k,16k,64k --only 'copy|tuned$|batch=8$'
+  handoff bench send --sizes 1k,4k,16k,64k --only '^copy|tuned$|batch=8$'
   handoff bench send --json-file before.json
   handoff bench send --compare before.json
   handoff bench send --peer 'liburing=send-zerocopy -4 -D {addr} -s {bytes} -t {seconds} -C {cpu} \\
@@ -92,7 +95,8 @@ impl Protocol {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
-    /// Payload bytes per message; several draw the curve where zero copy begins to pay
+    /// Payload bytes per message; several draw the curve where zero copy begins to pay. 64k over
+    /// UDP means 65435, so that it fits into a datagram
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size,
           default_values_t = [DEFAULT_BYTES])]
     pub sizes: Vec<u64>,
@@ -103,7 +107,8 @@ pub struct SendArgs {
 
     /// Memory that the messages are taken from in turns; small enough for the caches, it makes
     /// copying look cheap
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64k")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size,
+          default_value_t = DEFAULT_WORKING_SET)]
     pub working_set: u64,
 
     /// Only rows whose name matches, and the row that ratios refer to
@@ -166,7 +171,7 @@ fn parse_slot(text: &str) -> Result<f64, String> {
 ///
 /// See [`BenchError`].
 pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    check_sizes(args)?;
+    let sizes = sizes(args)?;
     let figures = peer_figures(args)?;
     let earlier = args.compare.as_deref().map(read_report).transpose()?;
 
@@ -178,8 +183,8 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     // Only now: the threads of the far end stay free to run elsewhere.
     let pinned = Pinned::to(args.cpu).map_err(BenchError::Usage)?;
     let stock = rows::Stock::new(args.working_set);
-    let mut subjects = rows::subjects(args, &bed, &stock);
-    subjects.extend(rows::peers(args, &bed, &figures, pinned.cpu()));
+    let mut subjects = rows::subjects(args, &sizes, &bed, &stock);
+    subjects.extend(rows::peers(args, &sizes, &bed, &figures, pinned.cpu()));
     let plan = plan(args, &subjects);
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
@@ -197,7 +202,7 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     let text = if context.json {
         json
     } else {
-        let mut conditions = conditions(args, &bed, plan, pinned.cpu(), &report);
+        let mut conditions = conditions(args, &sizes, &bed, plan, pinned.cpu(), &report);
         if kept_waiting > BUSY {
             let percent = kept_waiting * 100.0;
             let _ = writeln!(
@@ -229,17 +234,19 @@ fn report(date: String, machine: Machine, mut rows: Vec<Row>) -> Report {
     Report { bench: "send".into(), version, date, machine, emulated, rows }
 }
 
-fn check_sizes(args: &SendArgs) -> Result<(), BenchError> {
+fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
     let (limit, why) = match args.proto {
         Protocol::Udp => (UDP_MAX, "the largest UDP payload over IPv4"),
         Protocol::Tcp => (TCP_MAX, "the largest message of this bench"),
     };
-    match args.sizes.iter().find(|&&bytes| bytes > limit) {
-        Some(bytes) => {
+    let fitting = |&bytes: &u64| match (args.proto, bytes) {
+        (Protocol::Udp, 65_536) => Ok(DEFAULT_BYTES),
+        (_, bytes) if bytes > limit => {
             Err(BenchError::Usage(format!("--sizes: {bytes} bytes is more than {limit}, {why}")))
         }
-        None => Ok(()),
-    }
+        (_, bytes) => Ok(bytes),
+    };
+    args.sizes.iter().map(fitting).collect()
 }
 
 fn peer_figures(args: &SendArgs) -> Result<Vec<Figure>, BenchError> {
@@ -285,7 +292,14 @@ fn plan(args: &SendArgs, subjects: &[Subject<'_>]) -> Plan {
 }
 
 /// What the figures were measured under, above the table.
-fn conditions(args: &SendArgs, bed: &Bed, plan: Plan, cpu: usize, report: &Report) -> String {
+fn conditions(
+    args: &SendArgs,
+    sizes: &[u64],
+    bed: &Bed,
+    plan: Plan,
+    cpu: usize,
+    report: &Report,
+) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "send over {} to the device {} (MTU {}), working set {}, median of {} slots of {} ms\n",
@@ -296,7 +310,7 @@ fn conditions(args: &SendArgs, bed: &Bed, plan: Plan, cpu: usize, report: &Repor
         plan.rounds,
         plan.slot.as_millis(),
     );
-    if let [bytes] = args.sizes[..] {
+    if let [bytes] = sizes {
         let _ = writeln!(text, "{bytes} payload bytes per message");
     }
     let _ = writeln!(

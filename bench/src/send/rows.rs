@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    SendArgs,
+    DEFAULT_WORKING_SET, SendArgs,
     bed::Bed,
     copy::Copy,
     handoff_rows::{self, UringZc, Way},
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     measure::{Engine, MakeEngine, Subject},
     peer::{Figure, Peer, Placeholders, Receiver},
+    quantity::format_size,
     report::Config,
 };
 
@@ -72,7 +73,12 @@ fn config(bed: &Bed, bytes: u64) -> Config {
 }
 
 /// All rows of all sizes that `--only` lets through, in the table's order.
-pub(super) fn subjects<'a>(args: &SendArgs, bed: &'a Bed, stock: &'a Stock) -> Vec<Subject<'a>> {
+pub(super) fn subjects<'a>(
+    args: &SendArgs,
+    sizes: &[u64],
+    bed: &'a Bed,
+    stock: &'a Stock,
+) -> Vec<Subject<'a>> {
     let wanted = |subject: &Subject<'_>| {
         subject.baseline || args.only.as_ref().is_none_or(|only| only.is_match(&subject.name))
     };
@@ -81,7 +87,15 @@ pub(super) fn subjects<'a>(args: &SendArgs, bed: &'a Bed, stock: &'a Stock) -> V
         let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
         baselines(bed, stock, bytes).into_iter().chain(ours)
     };
-    args.sizes.iter().flat_map(of_size).filter(wanted).collect()
+    // Rows of another working set are other rows, to whoever compares two runs.
+    let named = |subject: Subject<'a>| Subject {
+        name: match working_set {
+            DEFAULT_WORKING_SET => subject.name,
+            other => format!("{} ws={}", subject.name, format_size(other)),
+        },
+        ..subject
+    };
+    sizes.iter().flat_map(of_size).filter(wanted).map(named).collect()
 }
 
 fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {
@@ -140,6 +154,7 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
 /// `iperf3 -Z`, which sends by sendfile(2), where somebody receives.
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
+    sizes: &[u64],
     bed: &'a Bed,
     figures: &'a [Figure],
     cpu: usize,
@@ -185,5 +200,5 @@ pub(super) fn peers<'a>(
             subject(bytes, IPERF3, "sendfile", Box::new(make) as MakeEngine<'a>)
         })
     };
-    args.sizes.iter().flat_map(|&bytes| given(bytes).chain(iperf3(bytes))).collect()
+    sizes.iter().flat_map(|&bytes| given(bytes).chain(iperf3(bytes))).collect()
 }

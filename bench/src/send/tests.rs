@@ -39,7 +39,7 @@ fn report_or_skip(line: &'static str) -> Result<Report, String> {
 
 #[test]
 fn needs_root_udp_baselines_are_measured() {
-    let line = "--time 0.05 --rounds 3 --sizes 4k,65435 --only copy|msg";
+    let line = "--time 0.05 --rounds 3 --sizes 4k,64k --only copy|msg";
     let report = match report_or_skip(line) {
         Ok(report) => report,
         Err(reason) => skip!("{reason}"),
@@ -74,6 +74,26 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
     assert_eq!(seed.config.target.as_deref(), Some("veth"));
     assert!(seed.bytes_per_s.unwrap() > 1e6);
     assert_eq!(seed.copied_share, Some(1.0), "delivery on the same host copies");
+}
+
+#[test]
+fn needs_root_another_working_set_makes_other_rows() {
+    let line = "--time 0.02 --rounds 1 --working-set 32m --only copy$|fixed.flush=no.batch=8$";
+    let report = match report_or_skip(line) {
+        Ok(report) => report,
+        Err(reason) => skip!("{reason}"),
+    };
+    let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["copy ws=32m", "msg-zerocopy-seed ws=32m", "uring-zc-fixed flush=no batch=8 ws=32m",]
+    );
+    let ours = &report.rows[2];
+    if let Some(reason) = &ours.skipped {
+        assert!(!reason.is_empty());
+    } else {
+        assert_eq!(ours.copied_share, Some(0.0), "the device ends datagrams without a copy");
+    }
 }
 
 #[test]

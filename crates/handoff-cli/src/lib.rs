@@ -21,6 +21,7 @@ pub mod doctor;
 pub mod failure;
 mod lab;
 pub mod man;
+mod meter;
 pub mod output;
 pub mod progress;
 pub mod stop;
@@ -39,8 +40,11 @@ Exit codes:
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
   handoff doctor --json           the same for a program
+  handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
+  handoff cp tcp-listen://:9000 file
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
-  handoff lab run -- uname -a     a command on a stock kernel in QEMU";
+  handoff lab run -- uname -a     a command on a stock kernel in QEMU
+  handoff meter -- cp one two     the bytes that the kernel copies for a command";
 
 /// Moves bytes between memory, sockets, files and block devices without the CPU copying them.
 #[derive(Debug, Parser)]
@@ -81,6 +85,8 @@ pub enum Command {
     Bench(handoff_bench::command::BenchArgs),
     /// Boot a stock Debian kernel in QEMU and run things on it
     Lab(Box<handoff_lab::command::Args>),
+    /// Count the bytes that the kernel's CPU copies, and where
+    Meter(handoff_meter::command::MeterArgs),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print a man page
@@ -131,6 +137,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Cp(args) => cp::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Lab(args) => lab::run(args, context),
+        Command::Meter(args) => meter::run(args, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Man(args) => man::run(args, context),
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::cache::Cache;
-use crate::error::{Error, Result, Trying};
+use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::machine::{Acceleration, Machine, QEMU};
@@ -52,6 +52,9 @@ pub(crate) fn choose(
                 (Acceleration::Emulation, "tcg")
             }
         };
-    fs::write(&kept, text).trying(kept.display())?;
+    if let Err(error) = fs::write(&kept, text) {
+        // A cache that we may only read: then it is tried each time.
+        tracing::debug!("{}: {error}", kept.display());
+    }
     Ok(choice)
 }

@@ -6,7 +6,8 @@
 //! - what a killed build leaves behind is removed by the next one;
 //! - [`Cache::clear`] refuses while a guest is running from the cache.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or written.
+    /// When the directory cannot be made or read.
     pub fn open() -> Result<Self> {
         Self::open_at(&default_directory()?)
     }
@@ -70,11 +71,13 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or written.
+    /// When the directory cannot be made or read.
     pub fn open_at(directory: &Path) -> Result<Self> {
         let what = format!("cache {} ({DIRECTORY_VARIABLE} moves it)", directory.display());
         fs::create_dir_all(directory).trying(&what)?;
-        let in_use = File::create(directory.join("in-use.lock")).trying(&what)?;
+        let lock = directory.join("in-use.lock");
+        // A user who may only read it can still boot from a cache that root has filled.
+        let in_use = File::create(&lock).or_else(|_| File::open(&lock)).trying(&what)?;
         flock(&in_use, FlockOperation::LockShared).trying(&what)?;
         Ok(Self { directory: directory.to_owned(), _in_use: in_use })
     }
@@ -150,6 +153,9 @@ impl Cache {
             .tempdir_in(&self.directory)
             .trying("directory for the build")?;
         build(work.path(), &progress)?;
+        // Temporary directories are for their owner alone; the cache is for everybody.
+        fs::set_permissions(work.path(), Permissions::from_mode(0o755))
+            .trying(work.path().display())?;
         fs::rename(work.path(), &path).trying(path.display())?;
         // Renamed away: there is nothing left for the drop to remove.
         let _ = work.keep();
@@ -188,9 +194,15 @@ impl Cache {
     }
 }
 
+/// Whether the lab has made a directory of this name: a label and a hash, or an unfinished build.
 fn is_ours(name: &str) -> bool {
-    let mut labels = ["userland", "kernel", "headers", "module"].iter();
-    labels.any(|label| name.starts_with(label)) || name.starts_with("unfinished-")
+    let labels = ["userland", "kernel-", "headers-", "module-"];
+    let hashed = name.rsplit_once('-').is_some_and(|(label, hash)| {
+        labels.iter().any(|ours| label.starts_with(ours))
+            && hash.len() == 16
+            && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    });
+    hashed || name.starts_with("unfinished-")
 }
 
 fn default_directory() -> Result<PathBuf> {
@@ -276,6 +288,16 @@ mod tests {
         fs::create_dir(&left).expect("makes");
         cache.layer(&layer(&["y"]), &StopFlag::default(), |_, _| Ok(())).expect("builds");
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn only_layers_are_cleared() {
+        assert!(is_ours(&layer(&["x"]).name()));
+        assert!(is_ours("kernel-7.2-07c54a2ed88e3526"));
+        assert!(is_ours("unfinished-userland-xyz"));
+        for other in ["kernel-sources", "userland", "modules-of-mine", "my-07c54a2ed88e3526"] {
+            assert!(!is_ours(other), "{other}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ const BOOT_MODULES: &str = include_str!("../../../lab/image/modules.boot");
 /// Changed when the way of building changes, which the other inputs do not show.
 const REVISION: &str = "1";
 const FLAVOUR: &str = "cloud-amd64";
+/// The packages that have the kernel itself, as a part of a regular expression.
+const KERNEL_PACKAGE: &str = "(image|binary|binary-unsigned)";
 /// Where the newer kernels for the guest's release are.
 pub(crate) const BACKPORTS: &str = "trixie-backports";
 /// What the project is made for.
@@ -161,9 +163,12 @@ fn fetch(
         .into_iter()
         .find(|path| path.join(&release).is_dir())
         .ok_or_else(|| Error::Failed(format!("{release}: the packages have no modules")))?;
-    for (name, boot) in [("vmlinuz", "vmlinuz"), ("config", "config")] {
-        let places =
-            [modules.join(&release).join(name), tree.join(format!("boot/{boot}-{release}"))];
+    for name in ["vmlinuz", "config"] {
+        let places = [
+            modules.join(&release).join(name),
+            modules.join(&release).join(format!("{name}.unsigned")),
+            tree.join(format!("boot/{name}-{release}")),
+        ];
         let from = places
             .iter()
             .find(|path| path.is_file())
@@ -179,33 +184,56 @@ fn fetch(
 
 /// The newest release of the series and the packages that it consists of.
 fn packages(lists: &Lists, series: &str, stop: &StopFlag) -> Result<(String, Vec<String>)> {
-    let pattern = |head: &str, series: &str| {
-        format!("^linux-{head}-{}[.+~a-z0-9-]*-{FLAVOUR}$", series.replace('.', "\\."))
+    let newest_of = |series: &str| -> Result<Option<String>> {
+        let series = series.replace('.', "\\.");
+        let pattern = format!("^linux-{KERNEL_PACKAGE}-{series}[.+~a-z0-9-]*-{FLAVOUR}$");
+        Ok(newest_release(&lists.names(&pattern, stop)?))
     };
-    let newest_of = |head: &str, series: &str| -> Result<Option<String>> {
-        let names = lists.names(&pattern(head, series), stop)?;
-        let prefix = format!("linux-{head}-");
-        let releases = names.iter().filter_map(|name| name.strip_prefix(&prefix));
-        let releases = releases.filter(|release| release.starts_with(|c: char| c.is_ascii_digit()));
-        Ok(releases.max_by_key(|release| version_key(release)).map(str::to_owned))
-    };
-    let series_dot = format!("{series}.");
-    let mut release = newest_of("image", &series_dot)?;
+    let mut release = newest_of(&format!("{series}."))?;
     if release.is_none() && series == DEFAULT_SERIES {
         // The series has left the archive: any newer one is better than no lab.
-        release = newest_of("image", "")?;
+        release = newest_of("")?;
         tracing::warn!("the archive has no kernel {series} any more; taking {release:?}");
     }
     let release = release.ok_or_else(|| {
         Error::NotPossible(format!("the archive has no kernel of the series {series}"))
     })?;
-    // From 7.2 on the image package is empty and stands for three others.
-    let parts = lists.names(
-        &format!("^linux-(binary|modules|base)-{}$", release.replace(['.', '+'], ".")),
-        stop,
-    )?;
-    let packages = if parts.is_empty() { vec![format!("linux-image-{release}")] } else { parts };
-    Ok((release, packages))
+    let exactly = release.replace(['.', '+'], ".");
+    let parts = format!("^linux-(binary|binary-unsigned|image|modules|base)-{exactly}$");
+    Ok((release, parts_of_kernel(lists.names(&parts, stop)?)))
+}
+
+/// The newest release among names of kernel packages.
+fn newest_release(packages: &[String]) -> Option<String> {
+    packages
+        .iter()
+        .filter_map(|name| {
+            let rest = ["linux-image-", "linux-binary-unsigned-", "linux-binary-"]
+                .iter()
+                .find_map(|part| name.strip_prefix(part))?;
+            rest.starts_with(|c: char| c.is_ascii_digit()).then_some(rest)
+        })
+        .max_by_key(|release| version_key(release))
+        .map(str::to_owned)
+}
+
+/// The packages of one release that are needed. From 7.2 on the image package is empty and stands
+/// for three others, and a kernel that is too new to be signed has an unsigned one only.
+fn parts_of_kernel(mut packages: Vec<String>) -> Vec<String> {
+    let has = |part: &str| packages.iter().any(|name| name.starts_with(part));
+    let split = has("linux-modules-");
+    let signed = packages.iter().any(|name| {
+        name.strip_prefix("linux-binary-")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    packages.retain(|name| {
+        if name.starts_with("linux-image-") {
+            !split
+        } else {
+            !(signed && name.starts_with("linux-binary-unsigned-"))
+        }
+    });
+    packages
 }
 
 /// The numbers in a release, for comparing: `7.2.12+deb13-cloud-amd64` is [7, 2, 12, 13, 64].
@@ -324,12 +352,37 @@ mod tests {
         }
     }
 
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn the_newest_is_the_largest_number() {
-        let releases =
-            ["7.2.9+deb13-cloud-amd64", "7.2.12+deb13-cloud-amd64", "7.2.6+deb13-cloud-amd64"];
-        let newest = releases.iter().max_by_key(|release| version_key(release));
-        assert_eq!(newest, Some(&"7.2.12+deb13-cloud-amd64"));
+        let packages = names(&[
+            "linux-image-7.2.9+deb13-cloud-amd64",
+            "linux-binary-unsigned-7.2.12+deb13-cloud-amd64",
+            "linux-image-cloud-amd64",
+            "linux-image-7.2.6+deb13-cloud-amd64",
+        ]);
+        assert_eq!(newest_release(&packages).as_deref(), Some("7.2.12+deb13-cloud-amd64"));
+        assert_eq!(newest_release(&[]), None);
+    }
+
+    #[test]
+    fn a_kernel_is_one_package_or_its_parts() {
+        let whole = names(&["linux-image-6.1.0-56-cloud-amd64"]);
+        assert_eq!(parts_of_kernel(whole.clone()), whole);
+        let split = [
+            "linux-base-7.2.12-x",
+            "linux-binary-7.2.12-x",
+            "linux-binary-unsigned-7.2.12-x",
+            "linux-image-7.2.12-x",
+            "linux-modules-7.2.12-x",
+        ];
+        assert_eq!(parts_of_kernel(names(&split)), names(&[split[0], split[1], split[4]]));
+        let unsigned =
+            ["linux-base-7.3.4-x", "linux-binary-unsigned-7.3.4-x", "linux-modules-7.3.4-x"];
+        assert_eq!(parts_of_kernel(names(&unsigned)), names(&unsigned));
     }
 
     #[test]

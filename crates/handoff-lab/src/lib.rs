@@ -17,6 +17,7 @@
 mod accelerator;
 mod archive;
 mod cache;
+mod channel;
 mod console;
 mod error;
 mod guest;

@@ -152,6 +152,7 @@ impl DriverBuilder {
             inflight: RefCell::new(Inflight::new(self.in_flight)),
             groups: RefCell::default(),
             marks: RefCell::default(),
+            spare_marks: RefCell::default(),
             later: RefCell::default(),
             registered: RefCell::default(),
             turns: Cell::new(0),
@@ -184,6 +185,7 @@ pub(crate) struct Inner {
     pub(crate) inflight: RefCell<Inflight>,
     pub(crate) groups: RefCell<Groups>,
     marks: RefCell<Vec<Mark>>,
+    spare_marks: RefCell<Vec<Mark>>,
     /// Waits to start again in a moment.
     later: RefCell<Vec<(Instant, Rc<SocketShared>, Token)>>,
     /// Memory in the ring's table of buffers.
@@ -422,13 +424,6 @@ impl Inner {
         self.attend();
     }
 
-    /// Drops the marks of a receive whose record is used again.
-    pub(crate) fn unmark_receive(&self, key: Key) {
-        self.marks
-            .borrow_mut()
-            .retain(|mark| !matches!(mark, Mark::Receive(marked) if *marked == key));
-    }
-
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
         let waker = self.attention.borrow_mut().take();
@@ -577,22 +572,16 @@ impl Inner {
     }
 
     fn start_marked(&self) {
-        loop {
-            let mut marks = std::mem::take(&mut *self.marks.borrow_mut());
-            if marks.is_empty() {
-                *self.marks.borrow_mut() = marks;
-                return;
-            }
+        while !self.marks.borrow().is_empty() {
+            // The two lists take turns, so that steady use allocates nothing.
+            let mut marks = self.marks.replace(self.spare_marks.take());
             for mark in marks.drain(..) {
                 match mark {
                     Mark::Stream(socket) => order::pump(self, &socket),
                     Mark::Receive(key) => receiving::arm(self, key),
                 }
             }
-            // Its room serves the next.
-            let mut left = self.marks.borrow_mut();
-            marks.append(&mut left);
-            *left = marks;
+            self.spare_marks.replace(marks);
         }
     }
 

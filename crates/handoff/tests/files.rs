@@ -14,7 +14,7 @@ use handoff::{Buffer, Driver, Error, Region, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use traffic::{drivers, filled, pattern, within};
 
-const LONG: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(30);
 
 fn file_of(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().unwrap();

@@ -63,12 +63,15 @@ fn slow(delay: u64) -> (TcpStream, thread::JoinHandle<Vec<u8>>) {
     (near, reader)
 }
 
+/// A send under way, or what it came to.
+type Accepted = Result<Sent, Result<usize, Error>>;
+
 struct Stream {
     driver: Driver,
     socket: Socket,
     region: Region,
     /// What each send carries, and its handle until its result is known.
-    sends: Vec<(Vec<u8>, Result<Sent, Result<usize, Error>>)>,
+    sends: Vec<(Vec<u8>, Accepted)>,
     seed: usize,
 }
 
@@ -86,13 +89,13 @@ impl Stream {
         let header = pattern(self.seed + 7, header);
         let sending = if pieces == 0 {
             let message = self.socket.message(piece(&bytes)).header(&header);
-            message.send().map(|sending| drop_loan(sending)).map_err(|refused| refused.error)
+            message.send().map(drop_loan).map_err(|refused| refused.error)
         } else {
             let cuts: Vec<_> = (0..=pieces).map(|cut| len * cut / pieces).collect();
             let buffers: Vec<_> =
                 cuts.windows(2).map(|cut| piece(&bytes[cut[0]..cut[1]])).collect();
             let message = self.socket.message(buffers).header(&header);
-            message.send().map(|sending| drop_loan(sending)).map_err(|refused| refused.error)
+            message.send().map(drop_loan).map_err(|refused| refused.error)
         };
         match sending {
             Ok(sent) => self.sends.push(([header, bytes].concat(), Ok(sent))),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Engine, Region, Wait};
 use traffic::{pattern, tcp, within};
 
-const LONG: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(30);
 
 /// A driver whose queues hold 2 requests and 8 completions.
 fn tiny(test: &str) -> Option<Driver> {

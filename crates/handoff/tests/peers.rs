@@ -12,7 +12,7 @@ use handoff::{Buffer, Driver, Engine, Error, Sending, Socket, Wait};
 use socket2::SockRef;
 use traffic::{engines_apart, narrow_tcp, pattern, within};
 
-const LONG: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(30);
 const STALLED: usize = 2 << 20;
 
 fn stalled(driver: &Driver, engine: Engine) -> (Socket, TcpStream, Vec<Sending<Buffer>>) {

@@ -14,7 +14,7 @@ use handoff::{Buffer, Driver, Error, Pool, Received, Receiver, Region, Wait};
 use socket2::SockRef;
 use traffic::{drivers, pattern, tcp, within};
 
-const LONG: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(30);
 
 fn pool(driver: &Driver, chunks: usize, chunk: usize) -> Pool {
     // A region is whole pages; chunks beyond those asked for are left over on purpose.

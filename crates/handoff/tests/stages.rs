@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use handoff::{Buffer, Driver, Engine, Error, Executor, Region, Socket, Wait};
 use traffic::{drivers, engines_apart, filled, narrow_tcp, pattern, within};
 
-const LONG: Duration = Duration::from_secs(9);
+const LONG: Duration = Duration::from_secs(30);
 /// More than the buffers of a narrow connection take.
 const STALLED: usize = 2 << 20;
 

@@ -17,7 +17,7 @@ use handoff::{
 use handoff_lab::topology::{Pair, PairEnd};
 use traffic::{pattern, within};
 
-const LONG: Duration = Duration::from_secs(9);
+const LONG: Duration = Duration::from_secs(30);
 
 fn pair(test: &str) -> Option<Pair> {
     match Pair::new(9000) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Executor, Region, Wait};
 use traffic::{drivers, engines_apart, tcp, within};
 
-const LONG: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(30);
 
 thread_local! {
     static DRIVER: RefCell<Option<Driver>> = const { RefCell::new(None) };

@@ -13,7 +13,8 @@ use handoff::{Buffer, File, Socket, Tally};
 use indicatif::ProgressBar;
 
 use super::Failed;
-use super::coverage::{Coverage, PieceSum};
+use super::checksum::PieceSum;
+use super::coverage::Coverage;
 use super::job::streamed;
 use super::ranged::Ranged;
 use super::send::SENDING;

@@ -8,14 +8,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
+use super::patience::Patience;
 use super::wire::{HELLO_LEN, Hello};
 use crate::{Failure, Stop};
 
@@ -51,50 +51,6 @@ impl Family {
     }
 }
 
-/// A point in time that waits end at, and the stop.
-#[derive(Clone, Copy)]
-pub(super) struct Patience<'a> {
-    pub(super) stop: &'a Stop,
-    /// `None` waits for ever.
-    pub(super) until: Option<Instant>,
-}
-
-impl<'a> Patience<'a> {
-    pub(super) fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
-        // A time-out past the end of time is none.
-        Self { stop, until: time.and_then(|time| Instant::now().checked_add(time)) }
-    }
-
-    /// The time left, `None` when there is no end.
-    fn left(&self) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// Waits for events of `fd`; false when the time is over.
-    fn wait(&self, fd: impl AsFd, events: PollFlags) -> Result<bool, Failure> {
-        loop {
-            self.stop.check()?;
-            let left = self.left();
-            let time = left.map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            });
-            let mut fds = [
-                PollFd::from_borrowed_fd(fd.as_fd(), events),
-                PollFd::from_borrowed_fd(self.stop.fd(), PollFlags::IN),
-            ];
-            match poll(&mut fds, time.as_ref()) {
-                Ok(_) if !fds[0].revents().is_empty() => return Ok(true),
-                Ok(_) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    return Err(Failure::failed(format!("waiting for a socket: {error}")));
-                }
-            }
-        }
-    }
-}
-
 /// Finds the addresses of a name.
 ///
 /// # Errors
@@ -112,26 +68,13 @@ fn resolve(
             family.name()
         )));
     }
-    let (found, finding) = mpsc::channel();
     let asked = (endpoint.host.clone(), endpoint.port);
-    // The resolver can't be interrupted, so it is left behind when the time is over.
-    std::thread::spawn(move || {
-        let answer = asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // Nobody waits any more when this fails.
-        let _ = found.send(answer);
-    });
-    let answer = loop {
-        patience.stop.check()?;
-        match finding.recv_timeout(Duration::from_millis(20)) {
-            Ok(answer) => break answer,
-            Err(_) if patience.left().is_some_and(|left| left.is_zero()) => {
-                return Err(Failure::failed(format!(
-                    "finding the address of \"{}\" took too long (--connect-timeout)",
-                    endpoint.host
-                )));
-            }
-            Err(_) => {}
-        }
+    let asking = move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let Some(answer) = patience.detached(asking)? else {
+        return Err(Failure::failed(format!(
+            "finding the address of \"{}\" took too long (--connect-timeout)",
+            endpoint.host
+        )));
     };
     let mut all = answer.map_err(|error| {
         Failure::failed(format!("unknown host \"{}\": {}", endpoint.host, resolver_words(&error)))
@@ -341,7 +284,15 @@ impl Listener {
         while first.is_none() || streams.iter().any(Option::is_none) {
             let (mut stream, peer) = self.accept(patience)?;
             let words = Patience::new(stop, Some(FIRST_WORDS));
-            let hello = match listen_to(&mut stream, words) {
+            let heard = listen_to(&mut stream, words).and_then(|hello| {
+                let belongs = |first: Hello| first == Hello { stream: first.stream, ..hello };
+                if !first.is_none_or(belongs) {
+                    return Err(Failure::failed("it belongs to another transfer"));
+                }
+                speak(&mut stream, &answer(&hello), words)?;
+                Ok(hello)
+            });
+            let hello = match heard {
                 Ok(hello) => hello,
                 Err(stopped @ Failure::Stopped(_)) => return Err(stopped),
                 Err(failure) => {
@@ -350,17 +301,10 @@ impl Listener {
                     continue;
                 }
             };
-            speak(&mut stream, &answer(&hello), words)?;
-            let known = *first.get_or_insert(hello);
-            if streams.is_empty() {
+            if first.is_none() {
+                first = Some(hello);
                 patience = Patience::new(stop, Some(time));
                 streams.resize_with(usize::from(hello.streams), || None);
-            }
-            if known != (Hello { stream: known.stream, ..hello }) {
-                eprintln!(
-                    "handoff: turned a connection from {peer} away: it belongs to another transfer"
-                );
-                continue;
             }
             streams[usize::from(hello.stream)] = Some(stream);
         }

@@ -25,8 +25,8 @@ use crate::Failure;
 pub(super) enum Target {
     /// A regular file to be made.
     File(Destination),
-    /// A pipe, terminal or character device, to be written in order.
-    Stream(File),
+    /// A pipe, terminal or character device, to be opened and written in order.
+    Stream(PathBuf),
 }
 
 /// A regular file before it has its name.
@@ -64,8 +64,7 @@ pub(super) fn open(path: &Path, force: bool) -> Result<Target, Failure> {
             )));
         }
         Ok(there) if there.file_type().is_fifo() || there.file_type().is_char_device() => {
-            let stream = OpenOptions::new().write(true).open(&path);
-            return stream.map(Target::Stream).map_err(|error| failed("opening", &path, error));
+            return Ok(Target::Stream(path));
         }
         Ok(there) if !there.is_file() => {
             return Err(Failure::usage(format!(

@@ -15,6 +15,9 @@ use super::Args;
 use super::address::Address;
 use crate::{Context, Failure, Stop, progress};
 
+/// The most memory for pieces, in bytes: as much as a receive pool can have.
+const MOST_MEMORY: usize = 2 << 30;
+
 /// One copy.
 pub(super) struct Job<'a> {
     pub(super) args: &'a Args,
@@ -192,6 +195,24 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Bytes that all pieces under way take, each in whole pages, so that direct reads and writes
+    /// fit.
+    ///
+    /// # Errors
+    ///
+    /// When that is more than [`MOST_MEMORY`].
+    pub(super) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
+        let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
+        let bytes = piece * self.depth(streams);
+        if bytes > MOST_MEMORY {
+            return Err(Failure::usage(format!(
+                "{bytes} bytes of memory are asked for, and the most is {MOST_MEMORY}: choose a smaller \
+                 --buffer, --depth or number of --streams"
+            )));
+        }
+        Ok(bytes)
+    }
+
     /// Buffers to carry pieces in.
     ///
     /// # Errors
@@ -199,9 +220,9 @@ impl<'a> Job<'a> {
     /// When there is no memory.
     pub(super) fn memory(&self, streams: usize) -> Result<Memory, Failure> {
         let depth = self.depth(streams);
-        // Whole pages, so that direct reads and writes fit.
-        let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
-        let mut region = self.region(piece * depth)?;
+        let bytes = self.memory_for(streams)?;
+        let mut region = self.region(bytes)?;
+        let piece = bytes / depth;
         let registered = self.register(&region);
         let mut buffers = region.chunks(piece);
         buffers.truncate(depth);

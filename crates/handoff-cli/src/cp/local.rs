@@ -1,7 +1,7 @@
 //! Copies that do not leave the machine: files and pipes to files and pipes.
 
 use super::carry::{Carriage, Inlet, Outlet};
-use super::coverage::PieceSum;
+use super::checksum::PieceSum;
 use super::destination::Destination;
 use super::ranged::Ranged;
 use super::report::{Clock, Hop, Report, hexadecimal};

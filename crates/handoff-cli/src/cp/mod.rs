@@ -11,12 +11,14 @@
 
 pub mod address;
 mod carry;
+pub mod checksum;
 mod connect;
 pub mod coverage;
 mod destination;
 mod job;
 mod local;
 mod origin;
+mod patience;
 mod ranged;
 mod receive;
 mod report;
@@ -27,16 +29,19 @@ pub mod wire;
 
 use std::cell::Cell;
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::{Context, Failure, output};
 use address::{Address, Endpoint};
 use carry::{Inlet, Outlet};
-use connect::{Family, Listener, Patience};
+use connect::{Family, Listener};
 use destination::Target;
 use job::{Failed, Job};
 use origin::Origin;
+use patience::Patience;
 use ranged::Ranged;
 use wire::Hello;
 
@@ -103,7 +108,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "512k", value_parser = size)]
     pub buffer: usize,
 
-    /// Pieces under way at once, at least one for each stream; memory is about this times --buffer
+    /// Pieces under way at once, at least one for each stream; memory is about this times --buffer,
+    /// and so is, without copying, what can be sent and not acknowledged
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
 
@@ -225,7 +231,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 /// Opens the source, then whatever it goes to.
 fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
     let origin = match &job.source {
-        Address::File(path) => Origin::open(path)?,
+        Address::File(path) => Origin::open(job.stop, path)?,
         _ => Origin::stdin()?,
     };
     let (length, mode) = (origin.len(), origin.mode());
@@ -239,14 +245,15 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
         }
         Address::File(path) => match destination::open(path, job.args.force)? {
             Target::File(destination) => {
+                let outlet = Outlet::File(ranged(job, &destination)?);
+                // Once it is open: the bits of the source may forbid to write.
                 if let Some(mode) = mode {
                     destination.set_mode(mode)?;
                 }
-                let outlet = Outlet::File(ranged(job, &destination)?);
                 local::copy(job, inlet(job, origin)?, outlet, Some(destination))
             }
-            Target::Stream(file) => {
-                let outlet = stream(job, file)?;
+            Target::Stream(path) => {
+                let outlet = stream(job, open_stream(job, &path)?)?;
                 local::copy(job, inlet(job, origin)?, outlet, None)
             }
         },
@@ -263,21 +270,25 @@ fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
         return Err(Failure::usage("the source is no connection"));
     };
     let target = match &job.destination {
-        Address::File(path) => destination::open(path, job.args.force)?,
-        _ => Target::Stream(stdout()?.into()),
+        Address::File(path) => Some(destination::open(path, job.args.force)?),
+        _ => None,
     };
     let listens = matches!(job.source, Address::Listen(_));
     let (connections, peer) = reach(job, endpoint, listens, false, None)?;
     let length = peer.and_then(|peer| peer.length);
     job.set_length(length);
     let outlet = match target {
-        Target::File(destination) => {
+        Some(Target::File(destination)) => {
             receive::Outlet::File { file: ranged(job, &destination)?, destination }
         }
-        Target::Stream(file) => receive::Outlet::Stream {
-            file: job.driver.file(file).failed("attaching a file")?,
-            name: job::name(&job.destination),
-        },
+        target => {
+            let fd = match target {
+                Some(Target::Stream(path)) => open_stream(job, &path)?.into(),
+                _ => stdout()?,
+            };
+            let file = job.driver.file(fd).failed("attaching a file")?;
+            receive::Outlet::Stream { file, name: job::name(&job.destination) }
+        }
     };
     let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
     receive::receive(job, outlet, receive::Receiving { connections, verify, length })
@@ -285,6 +296,12 @@ fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
 
 fn stdout() -> Result<OwnedFd, Failure> {
     std::io::stdout().as_fd().try_clone_to_owned().failed("standard output can't be used")
+}
+
+fn open_stream(job: &Job<'_>, path: &Path) -> Result<std::fs::File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    patience::open(job.stop, path, options)
 }
 
 fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {

@@ -13,7 +13,8 @@ use std::path::Path;
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use crate::Failure;
+use super::patience;
+use crate::{Failure, Stop};
 
 /// Where a copy comes from.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl Origin {
     /// # Errors
     ///
     /// What is not there, may not be read, or is a directory or a socket.
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(stop: &Stop, path: &Path) -> Result<Self, Failure> {
         let failed =
             |error: io::Error| Failure::failed(format!("reading {}: {error}", path.display()));
         let kind = std::fs::metadata(path).map_err(failed)?.file_type();
@@ -68,12 +69,15 @@ impl Origin {
         if kind.is_socket() {
             return Err(Failure::usage(format!("{} is a socket, not a file", path.display())));
         }
+        if kind.is_fifo() || kind.is_char_device() {
+            let mut options = OpenOptions::new();
+            options.read(true);
+            let file = patience::open(stop, path, options)?;
+            return Ok(Self::Stream { fd: file.into(), mode: None });
+        }
         let mut file = File::open(path).map_err(failed)?;
         let status = file.metadata().map_err(failed)?;
         let mode = status.is_file().then(|| status.permissions().mode());
-        if kind.is_fifo() || kind.is_char_device() {
-            return Ok(Self::Stream { fd: file.into(), mode });
-        }
         let len = if status.is_file() {
             status.len()
         } else {

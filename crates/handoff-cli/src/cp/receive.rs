@@ -19,7 +19,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Pool, Received, Receiver, Socket, Tally, Transfer};
 use socket2::SockRef;
 
-use super::coverage::{Coverage, PieceSum};
+use super::checksum::PieceSum;
+use super::coverage::Coverage;
 use super::destination::Destination;
 use super::job::streamed;
 use super::ranged::Ranged;
@@ -139,7 +140,11 @@ pub(super) fn receive(
     };
     if !job.args.raw {
         let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
-        job.until_stopped(tell(&sockets, &answer))?;
+        // What is in place stays there, whether or not the sender hears of it.
+        if let Err(failure) = job.until_stopped(tell(&sockets, &answer)) {
+            let why = failure.line().unwrap_or_default();
+            job.note(format!("the sender may take it for failed: {why}"));
+        }
     }
     let (seconds, cpu_seconds) = clock.read();
     let verified = match (checksum, job.args.raw) {
@@ -166,7 +171,7 @@ const RECEIVING: &str = "receiving from the peer";
 
 /// The chunks that all connections receive into, and whether they are registered.
 fn pool(job: &Job<'_>, streams: usize) -> Result<(Pool, bool), Failure> {
-    let bytes = (job.args.buffer * job.depth(streams)).max(CHUNK * (streams + 1));
+    let bytes = job.memory_for(streams)?.max(CHUNK * (streams + 1));
     let region = job.region(bytes)?;
     let registered = job.register(&region);
     let pool = job.driver.pool(region, CHUNK).failed("making a receive pool")?;

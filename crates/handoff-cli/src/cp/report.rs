@@ -104,7 +104,7 @@ impl Report {
         }
         if let Some(checksum) = &self.checksum {
             let verified = self.verified.unwrap_or("compared with nothing");
-            let _ = writeln!(text, "  {} {checksum}: {verified}", super::coverage::CHECKSUM);
+            let _ = writeln!(text, "  {} {checksum}: {verified}", super::checksum::CHECKSUM);
         }
         text
     }

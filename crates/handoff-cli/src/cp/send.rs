@@ -28,9 +28,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often to ask the kernel whether the bytes of a bare stream have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The kernel's name for the question, the same on all architectures but MIPS and PowerPC.
-const TIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
-
 /// Begins what is said when a send fails.
 pub(super) const SENDING: &str = "sending to the peer";
 
@@ -280,8 +277,17 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
             .map_err(|error| Failure::failed(format!("ending the stream: {error}")))?;
         // Closing with bytes unread resets the connection, which would take ours away on the other
         // side: so the close comes when they have arrived.
-        while unacknowledged(stream.socket.as_fd())? > 0 {
+        loop {
+            let left = unacknowledged(stream.socket.as_fd())?;
+            if left == 0 {
+                break;
+            }
             job.stop.check()?;
+            if SockRef::from(&stream.socket.as_fd()).peer_addr().is_err() {
+                return Err(Failure::failed(format!(
+                    "the receiver ended the connection before it took the last {left} bytes"
+                )));
+            }
             std::thread::sleep(LOOK_AGAIN);
         }
     }
@@ -291,7 +297,11 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
 /// Bytes that the peer's kernel has not taken.
 fn unacknowledged(socket: BorrowedFd<'_>) -> Result<i32, Failure> {
     // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int.
-    let bytes =
-        unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<TIOCOUTQ, i32>::new()) };
+    let bytes = unsafe {
+        rustix::ioctl::ioctl(
+            socket,
+            rustix::ioctl::Getter::<{ libc::TIOCOUTQ as rustix::ioctl::Opcode }, i32>::new(),
+        )
+    };
     bytes.map_err(|error| Failure::failed(format!("looking at the stream: {error}")))
 }

@@ -364,7 +364,7 @@ mod tests {
         ]
     }
 
-    /// Frames, payload bytes with their offsets, and whether it ends between frames.
+    /// Frames, payload with its offsets, and whether the bytes end between frames.
     type Decoded = (Vec<Frame>, Vec<(u64, u8)>, bool);
 
     /// Feeds `stream` in pieces that end at `cuts`.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use handoff_cli::cp::coverage::PieceSum;
+use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
 
 use crate::session::{Running, cp, names, path, run};

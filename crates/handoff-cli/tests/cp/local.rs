@@ -108,3 +108,22 @@ fn a_source_that_is_cut_leaves_nothing() {
     assert!(said.contains("was cut while it was read"), "{said}");
     assert!(!destination.exists());
 }
+
+#[test]
+fn named_pipes_are_waited_for_until_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    for args in [[path(&fifo), "-"], ["/proc/version", path(&fifo)]] {
+        let waiting = Running::start(&mut cp(&args));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        waiting.signal(rustix::process::Signal::INT);
+        waiting.end().says(130, "stopped by SIGINT");
+    }
+    let reader = Running::start(&mut cp(&[path(&fifo), "-"]));
+    let writer = run(&["/proc/version", path(&fifo)]);
+    let read = reader.end();
+    assert_eq!((writer.code, read.code), (Some(0), Some(0)), "{writer:?} {read:?}");
+    assert_eq!(read.stdout, fs::read("/proc/version").unwrap());
+}

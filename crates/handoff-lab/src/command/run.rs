@@ -13,7 +13,12 @@ use crate::guest::{self, Ending, Guest, Input, Job, Outcome, Stream};
 use crate::machine::Machine;
 use crate::tool::StopFlag;
 
-const EXIT_CODES: &str = "\
+const AFTER_HELP: &str = "\
+Examples:
+  handoff lab run -- handoff doctor
+  handoff lab run --put data.bin --get result.txt -- sh -c 'sha256sum data.bin > result.txt'
+  handoff lab run --timeout 60 --keep -- sh -c 'modprobe ublk_drv && handoff doctor'
+
 Exit codes: those of the command in the guest, 128 + N when signal N killed it, and
   124  it was ended at its time-out
   125  the kernel reported a warning, an oops, a stall, a hung task or a panic (shown on stderr)
@@ -22,7 +27,7 @@ Exit codes: those of the command in the guest, 128 + N when signal N killed it, 
 
 /// What `handoff lab run` is given.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = AFTER_HELP)]
 pub struct RunArgs {
     /// The guest.
     #[command(flatten)]

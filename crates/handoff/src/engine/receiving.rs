@@ -14,7 +14,7 @@ use io_uring::{cqueue, opcode};
 use crate::driver::{Backend, Inner};
 use crate::endpoint::with_target;
 use crate::error::{Error, Result};
-use crate::inflight::{Key, STAGE_READY, Token};
+use crate::inflight::{Key, Kind, STAGE_READY, Token};
 use crate::outcome::Tally;
 use crate::socket::SocketShared;
 use crate::source::pool::PoolShared;
@@ -82,10 +82,14 @@ impl ReceiveOp {
     }
 }
 
-/// Has the kernel receive, unless it does or has reason not to.
+/// Has the kernel receive, unless it does or has reason not to. The receive may be over and gone
+/// since it was marked.
 pub(crate) fn arm(inner: &Inner, key: Key) {
     let socket = {
         let mut inflight = inner.inflight.borrow_mut();
+        if inflight.kind(key) != Some(Kind::Receive) {
+            return;
+        }
         let op = inflight.receive(key);
         if op.armed || op.end.is_some() || !op.held {
             return;
@@ -243,7 +247,6 @@ fn advance(inner: &Inner, key: Key) {
     let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
     let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
     if over.is_some() {
-        inner.unmark_receive(key);
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What the meter's programs count into, and for whom.
+ */
+#ifndef HANDOFF_BPF_METER_H
+#define HANDOFF_BPF_METER_H
+
+#include "kernel.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#define PF_KTHREAD 0x00200000
+
+/* The functions at which copies are counted, each with the number under which it is. */
+#define PLACES(PLACE)                                                                              \
+	PLACE(_copy_to_iter)                                                                       \
+	PLACE(_copy_from_iter)                                                                     \
+	PLACE(_copy_from_iter_nocache)                                                             \
+	PLACE(copy_folio_from_iter_atomic)                                                         \
+	PLACE(copy_page_from_iter_atomic)                                                          \
+	PLACE(csum_and_copy_from_iter_full)                                                        \
+	PLACE(csum_and_copy_to_iter)                                                               \
+	PLACE(copy_mc_to_kernel)                                                                   \
+	PLACE(copy_mc_to_user)                                                                     \
+	PLACE(skb_copy_bits)                                                                       \
+	PLACE(skb_store_bits)                                                                      \
+	PLACE(skb_copy_and_csum_bits)                                                              \
+	PLACE(__pskb_copy_fclone)                                                                  \
+	PLACE(pskb_expand_head)                                                                    \
+	PLACE(skb_copy_ubufs)                                                                      \
+	PLACE(__splice_segment)                                                                    \
+	PLACE(__xsk_rcv)                                                                           \
+	PLACE(io_zcrx_copy_chunk)                                                                  \
+	PLACE(swiotlb_bounce)                                                                      \
+	PLACE(bio_copy_data)                                                                       \
+	PLACE(fuse_copy_do)
+
+#define AS_NUMBER(function) PLACE_##function,
+#define AS_NAME(function) [PLACE_##function] = #function,
+
+enum place {
+	PLACES(AS_NUMBER)
+	PLACES_OF_COPIES,
+	/* Not copies: what went through files and sockets, and what nobody can be charged with. */
+	MOVED = PLACES_OF_COPIES,
+	UNATTRIBUTED,
+	PLACES_IN_ALL,
+};
+
+/* Read by user space out of the object, so that the numbers have one home. */
+const volatile char place_names[PLACES_OF_COPIES][32] SEC(".rodata.names") = { PLACES(AS_NAME) };
+
+/* Written by user space before the object is loaded. */
+struct config {
+	/* Count for the processes in `tree` only. */
+	bool tree_only;
+	/* Tell call paths apart. */
+	bool paths;
+};
+
+const volatile struct config config SEC(".rodata.config") = {};
+
+struct counter {
+	__u64 bytes;
+	__u64 calls;
+};
+
+struct path {
+	__u32 place;
+	/* Key in `stacks`, or negative. */
+	__s32 stack;
+};
+
+/* Exact, whatever happens to the call paths. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PLACES_IN_ALL);
+	__type(key, __u32);
+	__type(value, struct counter);
+} totals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct path);
+	__type(value, struct counter);
+} paths SEC(".maps");
+
+#define STACK_DEPTH 32
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(max_entries, 4096);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, STACK_DEPTH * sizeof(__u64));
+} stacks SEC(".maps");
+
+enum membership {
+	MEMBER = 1,
+	/* Not counted, but the processes that it starts are members. */
+	PARENT = 2,
+};
+
+/* Process id to enum membership. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} tree SEC(".maps");
+
+/* Atomic, because a program on the same processor may interrupt another. */
+static __always_inline void add(struct counter *counter, __u64 bytes)
+{
+	__sync_fetch_and_add(&counter->bytes, bytes);
+	__sync_fetch_and_add(&counter->calls, 1);
+}
+
+static __always_inline void add_total(__u32 place, __u64 bytes)
+{
+	struct counter *total = bpf_map_lookup_elem(&totals, &place);
+
+	if (total)
+		add(total, bytes);
+}
+
+/* Whether the running process is one to count for. */
+static __always_inline bool counted(void)
+{
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	__u32 *membership;
+
+	if (!config.tree_only)
+		return true;
+	membership = bpf_map_lookup_elem(&tree, &process);
+	return membership && *membership == MEMBER;
+}
+
+static __always_inline bool in_kernel_thread(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return BPF_CORE_READ(task, flags) & PF_KTHREAD;
+}
+
+static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
+{
+	struct path path = { .place = place };
+	struct counter *counter;
+
+	if (!bytes)
+		return;
+	if (!counted()) {
+		/* Kernel threads and the idle task work for others, nobody knows for whom. */
+		if (in_kernel_thread())
+			add_total(UNATTRIBUTED, bytes);
+		return;
+	}
+	add_total(place, bytes);
+	if (!config.paths)
+		return;
+	path.stack = bpf_get_stackid(ctx, &stacks, 0);
+	counter = bpf_map_lookup_elem(&paths, &path);
+	if (!counter) {
+		struct counter none = {};
+
+		bpf_map_update_elem(&paths, &path, &none, BPF_NOEXIST);
+		counter = bpf_map_lookup_elem(&paths, &path);
+	}
+	if (counter)
+		add(counter, bytes);
+}
+
+static __always_inline void moved(__s64 bytes)
+{
+	if (bytes > 0 && counted())
+		add_total(MOVED, bytes);
+}
+
+#endif

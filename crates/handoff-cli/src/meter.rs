@@ -1,0 +1,19 @@
+//! `handoff meter`: mounts the copy witness.
+
+use handoff_meter::command::{self, MeterArgs, MeterError};
+
+use crate::{Context, Failure};
+
+pub(crate) fn run(args: &MeterArgs, context: &Context) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut with =
+        command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
+    command::run(args, &mut with).map_err(|error| match error {
+        MeterError::Usage(cause) => Failure::Usage(cause),
+        MeterError::NotPossible(cause) => Failure::not_possible(cause),
+        MeterError::Read(cause) => Failure::failed(cause),
+        MeterError::AboveLimit(cause) => Failure::Failed(cause),
+        MeterError::Ended(code) => Failure::Ended(code),
+        MeterError::Output(error) => Failure::stdout(&error),
+    })
+}

@@ -1,0 +1,41 @@
+//! The copy witness: counts the bytes that the kernel's CPU copies for a process tree or for the
+//! whole machine, beside the bytes that were moved, independently of what the kernel reports to
+//! the program.
+//!
+//! ```no_run
+//! use handoff_meter::{Meter, Scope};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let meter = Meter::attach(Scope::Tree(std::process::id()))?;
+//! let before = meter.totals()?;
+//! std::fs::copy("/etc/services", "/tmp/services")?;
+//! let spent = meter.totals()?.since(before);
+//! println!("{} bytes copied of {} moved", spent.copied_bytes, spent.moved_bytes);
+//! for place in meter.read()?.places {
+//!     println!("{} bytes by {} for {:?}", place.bytes, place.function, place.path);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Minimum kernel: 6.1 with BTF (CONFIG_DEBUG_INFO_BTF); on kernels before 6.3, what goes through
+//! sockets is copied but not moved, for want of a tracepoint. x86-64.
+//! Capabilities: CAP_BPF and CAP_PERFMON, and CAP_SYSLOG for the kernel's symbols; root has them.
+//! Kernel interface: `bpf(2)` programs at functions (fentry, fexit), at tracepoints and at
+//! breakpoints of `perf_event_open(2)`. The breakpoints are those of the processor, and all four
+//! are taken: there can be one meter at a time, and none while a debugger of the kernel has one.
+//! A function that the kernel lacks is told in [`Report::missing`].
+//!
+//! What it sees and what it can't is in `docs/meter.md`.
+
+mod breakpoint;
+mod meter;
+mod report;
+mod scope;
+mod symbols;
+
+pub mod command;
+
+pub use meter::{Meter, Options, ReadError, Unavailable};
+pub use report::{Place, Report, Totals};
+pub use scope::Scope;

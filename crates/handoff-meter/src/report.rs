@@ -1,0 +1,275 @@
+//! What was counted: sums, shares, and the table.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+/// The sums alone; cheap to read again and again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Bytes that the kernel's CPU copied from one buffer to another, each copy counted.
+    pub copied_bytes: u64,
+    /// Bytes that went through files and sockets, once at each end: a loop of read and write and a
+    /// `sendfile` both move each byte twice.
+    pub moved_bytes: u64,
+    /// Bytes that kernel threads and the idle task copied while only some processes were counted:
+    /// on whose behalf, nobody knows. Not in `copied_bytes`. Zero for [`Scope::Machine`].
+    ///
+    /// [`Scope::Machine`]: crate::Scope::Machine
+    pub unattributed_bytes: u64,
+}
+
+impl Totals {
+    /// What was counted after `earlier`, which is an older reading of the same meter.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            moved_bytes: self.moved_bytes.saturating_sub(earlier.moved_bytes),
+            unattributed_bytes: self.unattributed_bytes.saturating_sub(earlier.unattributed_bytes),
+        }
+    }
+
+    /// Copied bytes for each moved byte: 0 is zero copy, 1 is a read or a write, and what is
+    /// copied several times on its way is above. `None` when nothing was moved.
+    pub fn share(self) -> Option<f64> {
+        (self.moved_bytes > 0).then(|| self.copied_bytes as f64 / self.moved_bytes as f64)
+    }
+
+    /// Whether more than `share` of what was moved was copied. Where nothing was moved, any copy
+    /// is too many.
+    pub fn exceeds(self, share: f64) -> bool {
+        self.copied_bytes as f64 > share * self.moved_bytes as f64
+    }
+}
+
+/// Where bytes were copied.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Place {
+    /// The kernel function that copied.
+    pub function: String,
+    /// Who called it, innermost first, to the system call. Empty where the kernel could not tell,
+    /// or does not show its symbols to this user.
+    pub path: Vec<String>,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// How often the function copied.
+    pub calls: u64,
+}
+
+/// All that was counted since the meter was attached.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The sums.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// [`Totals::share`].
+    pub share: Option<f64>,
+    /// Where, most bytes first.
+    pub places: Vec<Place>,
+    /// Functions that this kernel lacks or does not let us trace, so that nothing was counted
+    /// there.
+    pub missing: Vec<String>,
+}
+
+/// Bytes and calls of one function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counter {
+    pub(crate) bytes: u64,
+    pub(crate) calls: u64,
+}
+
+impl std::ops::AddAssign for Counter {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.calls += other.calls;
+    }
+}
+
+/// Makes places out of exact sums by function and of sums by call path, which may be incomplete.
+///
+/// Paths with the same names are one place. What the paths lack of a function's sum becomes a
+/// place with an empty path, so that the places always add up to the sums.
+pub(crate) fn places(
+    sums: &BTreeMap<String, Counter>,
+    by_path: Vec<(String, Vec<String>, Counter)>,
+) -> Vec<Place> {
+    let mut merged: BTreeMap<(String, Vec<String>), Counter> = BTreeMap::new();
+    let mut known: BTreeMap<String, Counter> = BTreeMap::new();
+    for (function, path, counter) in by_path {
+        *known.entry(function.clone()).or_default() += counter;
+        *merged.entry((function, path)).or_default() += counter;
+    }
+    for (function, sum) in sums {
+        let known = known.get(function).copied().unwrap_or_default();
+        let rest = Counter {
+            bytes: sum.bytes.saturating_sub(known.bytes),
+            calls: sum.calls.saturating_sub(known.calls),
+        };
+        if rest != Counter::default() {
+            *merged.entry((function.clone(), Vec::new())).or_default() += rest;
+        }
+    }
+    let mut places: Vec<Place> = merged
+        .into_iter()
+        .map(|((function, path), Counter { bytes, calls })| Place { function, path, bytes, calls })
+        .collect();
+    places.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.cmp(b)));
+    places
+}
+
+/// How many places the table shows; the rest is one row.
+const ROWS: usize = 20;
+/// How many callers of a function the table shows.
+const CALLERS: usize = 4;
+
+impl Report {
+    /// The report for people.
+    pub fn table(&self) -> String {
+        let Totals { copied_bytes, moved_bytes, unattributed_bytes } = self.totals;
+        let share = self.share.map_or_else(String::new, |share| format!(", share {share:.4}"));
+        let mut text = format!("copied {copied_bytes} bytes, moved {moved_bytes} bytes{share}\n");
+        if !self.places.is_empty() {
+            text.push_str(&self.rows());
+            text.push('\n');
+        }
+        if unattributed_bytes > 0 {
+            text.push_str(&format!(
+                "not attributed: {unattributed_bytes} bytes that kernel threads copied for anybody\n"
+            ));
+        }
+        if !self.missing.is_empty() {
+            text.push_str(&format!("not counted on this kernel: {}\n", self.missing.join(", ")));
+        }
+        text
+    }
+
+    fn rows(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["bytes", "calls", "copied by", "for"]);
+        for place in self.places.iter().take(ROWS) {
+            let callers: Vec<&str> = place.path.iter().take(CALLERS).map(String::as_str).collect();
+            let callers = callers.join(" < ");
+            table.add_row([
+                place.bytes.to_string(),
+                place.calls.to_string(),
+                place.function.clone(),
+                callers,
+            ]);
+        }
+        let rest = self.places.get(ROWS..).unwrap_or_default();
+        if !rest.is_empty() {
+            let bytes: u64 = rest.iter().map(|place| place.bytes).sum();
+            let calls: u64 = rest.iter().map(|place| place.calls).sum();
+            let others = format!("{} other places (--json lists them)", rest.len());
+            table.add_row([bytes.to_string(), calls.to_string(), others, String::new()]);
+        }
+        for (number, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((if number == 0 { 0 } else { 2 }, 0));
+            if number < 2 {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.trim_fmt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter(bytes: u64, calls: u64) -> Counter {
+        Counter { bytes, calls }
+    }
+
+    fn totals(copied_bytes: u64, moved_bytes: u64) -> Totals {
+        Totals { copied_bytes, moved_bytes, unattributed_bytes: 0 }
+    }
+
+    fn path(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_share_is_of_what_was_moved() {
+        assert_eq!(totals(50, 200).share(), Some(0.25));
+        assert_eq!(totals(0, 200).share(), Some(0.0));
+        assert_eq!(totals(400, 200).share(), Some(2.0));
+        assert_eq!(totals(50, 0).share(), None);
+    }
+
+    #[test]
+    fn only_more_than_the_share_exceeds_it() {
+        assert!(!totals(2, 200).exceeds(0.01));
+        assert!(totals(3, 200).exceeds(0.01));
+        assert!(!totals(0, 0).exceeds(0.0));
+        assert!(totals(1, 0).exceeds(0.5), "copies where nothing was moved");
+    }
+
+    #[test]
+    fn a_span_is_the_difference_of_two_readings() {
+        let later = Totals { copied_bytes: 7, moved_bytes: 9, unattributed_bytes: 3 };
+        let earlier = Totals { copied_bytes: 5, moved_bytes: 1, unattributed_bytes: 3 };
+        let span = later.since(earlier);
+        assert_eq!(span, Totals { copied_bytes: 2, moved_bytes: 8, unattributed_bytes: 0 });
+    }
+
+    #[test]
+    fn places_merge_by_name_and_add_up_to_the_sums() {
+        let sums = BTreeMap::from([
+            ("copy".to_owned(), counter(100, 10)),
+            ("other".to_owned(), counter(7, 1)),
+            ("silent".to_owned(), counter(0, 0)),
+        ]);
+        let by_path = vec![
+            ("copy".to_owned(), path(&["read", "sys"]), counter(30, 2)),
+            ("copy".to_owned(), path(&["read", "sys"]), counter(40, 3)),
+            ("copy".to_owned(), path(&["write"]), counter(10, 1)),
+        ];
+        let found = places(&sums, by_path);
+        let expected = [
+            ("copy", path(&["read", "sys"]), 70, 5),
+            ("copy", path(&[]), 20, 4),
+            ("copy", path(&["write"]), 10, 1),
+            ("other", path(&[]), 7, 1),
+        ];
+        let found: Vec<_> = found
+            .iter()
+            .map(|place| (place.function.as_str(), place.path.clone(), place.bytes, place.calls))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn json_has_the_documented_form() {
+        let report = Report {
+            totals: totals(50, 200),
+            share: totals(50, 200).share(),
+            places: places(
+                &BTreeMap::from([("copy".to_owned(), counter(50, 2))]),
+                vec![("copy".to_owned(), path(&["read"]), counter(50, 2))],
+            ),
+            ..Report::default()
+        };
+        let expected = serde_json::json!({
+            "copied_bytes": 50,
+            "moved_bytes": 200,
+            "unattributed_bytes": 0,
+            "share": 0.25,
+            "places": [{"function": "copy", "path": ["read"], "bytes": 50, "calls": 2}],
+            "missing": [],
+        });
+        assert_eq!(serde_json::to_value(&report).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn the_table_sums_up_what_it_does_not_list() {
+        let sums = (0..ROWS + 3).map(|n| (format!("f{n}"), counter(n as u64 + 1, 1))).collect();
+        let report = Report { places: places(&sums, Vec::new()), ..Report::default() };
+        let table = report.table();
+        assert!(table.contains("3 other places"), "{table}");
+        let last = table.lines().last().expect("rows");
+        assert!(last.trim_start().starts_with("6 "), "1 + 2 + 3 bytes: {last}");
+    }
+}
