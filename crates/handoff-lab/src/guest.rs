@@ -157,17 +157,29 @@ impl Guest {
         if initramfs::INIT.is_empty() {
             return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
         }
+        let mut guest = match Self::bring_up(machine, stop) {
+            // On a busy host an emulated kernel now and then misjudges its timers while it starts,
+            // and stands still. Nothing has run by then, so nothing is hidden by another try.
+            Err(Error::Failed(reason)) => {
+                tracing::warn!(%reason, "booting once more");
+                Self::bring_up(machine, stop)?
+            }
+            result => result?,
+        };
+        guest.unpack(machine)?;
+        if guest.acceleration == Acceleration::InstructionCounting {
+            guest.settle()?;
+        }
+        Ok(guest)
+    }
+
+    fn bring_up(machine: &Machine, stop: &StopFlag) -> Result<Self> {
         let (cache, userland, kernel) = prepare(&machine.kernel, stop)?;
         let acceleration = match machine.acceleration {
             Acceleration::Auto => accelerator::choose(&cache, &kernel, &userland, stop)?,
             given => given,
         };
-        let mut guest = Self::start(machine, acceleration, &kernel, &userland, cache, stop)?;
-        guest.unpack(machine)?;
-        if acceleration == Acceleration::InstructionCounting {
-            guest.settle()?;
-        }
-        Ok(guest)
+        Self::start(machine, acceleration, &kernel, &userland, cache, stop)
     }
 
     pub(crate) fn start(

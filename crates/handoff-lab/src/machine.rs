@@ -157,7 +157,7 @@ impl Default for Machine {
             disks: Vec::new(),
             puts: Vec::new(),
             show_console: false,
-            boot_timeout: Duration::from_secs(120),
+            boot_timeout: Duration::from_secs(60),
         }
     }
 }
