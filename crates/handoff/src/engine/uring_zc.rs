@@ -216,6 +216,8 @@ pub(crate) fn completed(
 fn failed(op: &mut SendOp, errno: i32) {
     match errno {
         _ if op.result.is_some() => {}
+        // The request of an empty payload, behind a header that was all there is to send.
+        _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
         libc::EAGAIN | libc::EINTR => {}
