@@ -5,7 +5,8 @@
 //!
 //! Return signal: the kernel numbers the sends of a socket from 0 and tells ranges of finished ones
 //! on the error queue, with a flag when it copied. The oldest send that was not spoken of keeps
-//! watch over the queue for all.
+//! watch over the queue for all. The numbers are the open socket's: another descriptor of it that
+//! sends by `MSG_ZEROCOPY` as well confuses them, and must not.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -32,6 +33,9 @@ pub(crate) struct Outstanding {
     watched: bool,
     /// Sends that found no memory for another notification; they try again when one came.
     starved: Vec<Key>,
+    /// A send failed so late that it may have been numbered: what follows would be taken for
+    /// returned too early, and is copied.
+    unsure: bool,
 }
 
 struct Sent {
@@ -90,6 +94,11 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     let (op, layout) = inflight.send_and_layout(key);
     let socket = Rc::clone(&op.socket);
     let mut outstanding = socket.outstanding.borrow_mut();
+    if outstanding.unsure {
+        op.engine = Engine::Copy;
+        drop((outstanding, inflight));
+        return copy::attempt(inner, key);
+    }
     let settled = loop {
         // A send of no bytes gets no number on every protocol, and has nothing to lend.
         let flags = if op.total == 0 { 0 } else { libc::MSG_ZEROCOPY };
@@ -123,12 +132,29 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
                 outstanding.starved.push(key);
                 break Attempt::Submitted;
             }
-            Err(errno) => break copy::fail(op, errno),
+            Err(errno) => {
+                outstanding.unsure |= !socket.stream && may_be_numbered(errno);
+                break copy::fail(op, errno);
+            }
         }
     };
     drop((outstanding, inflight));
     watch(inner, &socket, false);
     settled
+}
+
+/// Whether a datagram may have failed after it was built: dropped by a filter or a full queue. The
+/// other errors come while its route is looked up, or take the number back.
+fn may_be_numbered(errno: i32) -> bool {
+    !matches!(
+        errno,
+        libc::EMSGSIZE
+            | libc::EDESTADDRREQ
+            | libc::ECONNREFUSED
+            | libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::EINVAL
+    )
 }
 
 /// Has the oldest outstanding send wait for the error queue, unless it does. A socket that is shut
