@@ -20,20 +20,22 @@ build: ## Build the command, its man pages and completions
 	$(CARGO) build --release --package handoff-cli
 	$(CARGO) xtask dist --out target/dist
 
-demo: setup build ## Probe this machine, measure sending, copy 1 GiB between two namespaces (as root)
+demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)
 
-test: setup ## Run the checks and all tests, at most 20 minutes
+test: setup ## Run the checks and all tests, in stages; the last line counts them
 	@$(CARGO) xtask test
 
-soak: setup ## Run the tests in their long forms, for hours
+soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures.md
 	@$(CARGO) xtask test --soak
 
 bench: setup build ## Print every table of figures that this machine can (as root)
 	$(HANDOFF) bench send
+	$(HANDOFF) bench send --lab || [ $$? -eq 3 ] # 3: this machine cannot run the lab
 
 install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/handoff bpf/blk_policy.h bpf/blk.h bpf/kernel.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/dist/man1/*.1
 	install -D -m 644 target/dist/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
 	install -D -m 644 target/dist/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff

@@ -30,6 +30,7 @@ typedef _Bool bool;
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_STACK_TRACE = 7,
@@ -124,11 +125,30 @@ struct io_uring_cqe {
 	__s32 res;
 };
 
+struct io_uring {
+	__u32 head;
+	__u32 tail;
+};
+
+struct io_rings {
+	struct io_uring sq;
+	struct io_uring cq;
+	struct io_uring_cqe cqes[];
+};
+
+struct iou_loop_params {
+	__u32 cq_wait_idx;
+};
+
 struct tcp_zerocopy_receive {
 	__u32 length;
 };
 
 #pragma clang attribute pop
+
+/* A ring in its loop; the kernel's has no members either, and wants it complete. */
+struct iou_ctx {
+};
 
 /* Only passed on. */
 struct sock;
@@ -136,5 +156,16 @@ struct page;
 struct folio;
 struct pipe_inode_info;
 struct splice_pipe_desc;
+
+/* The state of a bounded loop (bpf_for); the kernel knows the name and the size. */
+struct bpf_iter_num {
+	__u64 opaque[1];
+} __attribute__((aligned(8)));
+
+/* Not a fragment: user space makes one, member for member by name. */
+struct io_uring_bpf_ops {
+	int (*loop_step)(struct iou_ctx *ring, struct iou_loop_params *params);
+	__u32 ring_fd;
+};
 
 #endif

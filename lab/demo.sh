@@ -15,3 +15,7 @@ done
 
 title "What works there: handoff doctor"
 handoff doctor
+
+title "The copy meter, on a copy between two files in memory: handoff meter -- dd"
+dd if=/dev/urandom of=/tmp/from bs=1M count=16 status=none
+handoff meter -- dd if=/tmp/from of=/tmp/to bs=64k status=none

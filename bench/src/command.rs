@@ -1,10 +1,14 @@
 //! What the `handoff` command mounts as `handoff bench`.
 
-use std::{io, sync::atomic::AtomicBool};
+use std::io;
 
 use clap::{Args, Subcommand};
+use handoff_lab::StopFlag;
 
-use crate::send::{self, SendArgs};
+use crate::{
+    block::{self, BlockArgs},
+    send::{self, SendArgs},
+};
 
 /// Measures handoff beside its baselines, on this machine
 #[derive(Debug, Args)]
@@ -19,6 +23,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Sending from user memory: copying, MSG_ZEROCOPY, and io_uring zero copy
     Send(Box<SendArgs>),
+    /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
+    Block(BlockArgs),
 }
 
 /// How the command was called.
@@ -26,7 +32,7 @@ pub struct Context<'a> {
     /// One JSON object on `out` and nothing else.
     pub json: bool,
     /// Set when the user wants it to end (SIGINT, SIGTERM).
-    pub stop: &'a AtomicBool,
+    pub stop: &'a StopFlag,
     /// Where results go.
     pub out: &'a mut dyn io::Write,
 }
@@ -59,6 +65,7 @@ pub enum BenchError {
 pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
     match &args.bench {
         Bench::Send(args) => send::run(args, context),
+        Bench::Block(args) => block::run(args, context),
     }
 }
 
@@ -84,7 +91,7 @@ mod tests {
         let line = "x send --sizes 1k,4k --proto tcp --working-set 1g --only zc --rounds 3 \
                     --time 0.5 --cpu 1 --peer a=b --peer-regex a=(x) --peer-unit a=MiB";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Bench::Send(args) = cli.bench.bench;
+        let Bench::Send(args) = cli.bench.bench else { panic!("another bench") };
         assert_eq!(args.sizes, [1_024, 4_096]);
         assert_eq!(args.working_set, 1 << 30);
         assert_eq!(args.peer, [("a".to_owned(), "b".to_owned())]);

@@ -9,7 +9,9 @@
 //! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process:
 //!    there is nothing to clean up, however it ends.
 
+pub mod block;
 pub mod command;
+pub mod lab;
 pub mod machine;
 pub mod measure;
 pub mod peer;
@@ -19,3 +21,4 @@ pub mod report;
 pub mod send;
 pub mod statistics;
 pub mod table;
+pub mod witness;

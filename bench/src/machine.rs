@@ -1,6 +1,6 @@
 //! The machine that the figures belong to.
 
-use std::{fs, thread};
+use std::{fmt, fs, thread};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,14 @@ impl Machine {
     /// Whether instructions are emulated in software, so that times mean nothing.
     pub fn is_emulated(&self) -> bool {
         self.virtualisation == SOFTWARE_EMULATION
+    }
+}
+
+impl fmt::Display for Machine {
+    /// As the headings of the tables name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, kernel, virtualisation } = self;
+        write!(f, "{cpu}, {cores} processors, kernel {kernel}, virtualisation {virtualisation}")
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Cpu {
     ThisProcess,
     /// Not known.
     Unknown,
+    /// That of the threads that matter, as the engine counts them.
+    Known(Duration),
 }
 
 /// The time that an engine has.
@@ -279,6 +281,7 @@ fn timed(
     let cpu_ns = match tally.cpu {
         Cpu::ThisProcess => Some(cpu.as_nanos() as f64),
         Cpu::Unknown => None,
+        Cpu::Known(time) => Some(time.as_nanos() as f64),
     };
     Ok(Some(Figures {
         time,
@@ -328,6 +331,9 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 cpu_ns_per_byte: median(&|slot| slot.cpu_ns_per_byte),
                 cpu_ns_per_op: median(&|slot| slot.cpu_ns_per_op),
                 copied_share: median(&|slot| slot.copied_share),
+                kinsn_per_op: None,
+                minsn_per_gib: None,
+                copied_share_witness: None,
                 skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
             }
         })

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send`.
+    /// Which bench: `send` or `block`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,
@@ -15,8 +15,8 @@ pub struct Report {
     pub date: String,
     /// Where it ran.
     pub machine: Machine,
-    /// True under software emulation of the processor: then ratios are of instructions, and never
-    /// stand beside native ones.
+    /// True under software emulation of the processor: then costs and ratios are of instructions, or
+    /// there are none, and never stand beside native ones.
     pub emulated: bool,
     /// The table's rows.
     pub rows: Vec<Row>,
@@ -56,15 +56,27 @@ pub struct Row {
     /// CPU time per operation, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op: Option<f64>,
+    /// Thousands of instructions per operation, user and kernel, where instructions are counted;
+    /// then there are no times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinsn_per_op: Option<f64>,
+    /// Millions of instructions per GiB of payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minsn_per_gib: Option<f64>,
     /// Share of the payload that the CPU copied, 0 to 1, as reported by the mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share: Option<f64>,
+    /// Bytes that the kernel's CPU copied for each byte of the payload, as the copy meter saw it in
+    /// a run apart from the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_share_witness: Option<f64>,
     /// Why the row has no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
-/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu` and `target` compare.
+/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`
+/// and `depth` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -91,17 +103,36 @@ pub struct Config {
     /// Where the payload goes: the type of the network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Operations under way at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
 }
 
 impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
-        (&self.op, &self.proto, self.bytes, self.mtu, &self.target)
-            == (&other.op, &other.proto, other.bytes, other.mtu, &other.target)
+        (&self.op, &self.proto, self.bytes, self.mtu, &self.target, self.depth)
+            == (&other.op, &other.proto, other.bytes, other.mtu, &other.target, other.depth)
+    }
+}
+
+impl Row {
+    /// Turns times into what they are where each instruction takes a nanosecond.
+    pub(crate) fn count_instructions(&mut self) {
+        const GIB: f64 = 1_073_741_824.0;
+        const PER_SECOND: f64 = 1e9;
+        self.kinsn_per_op = self.ops_per_s.take().map(|rate| PER_SECOND / rate / 1e3);
+        self.minsn_per_gib = self.bytes_per_s.take().map(|rate| PER_SECOND / rate * GIB / 1e6);
+        (self.cpu_ns_per_byte, self.cpu_ns_per_op) = (None, None);
     }
 }
 
 impl Report {
+    /// Whether its costs are instructions, not times.
+    pub fn counts_instructions(&self) -> bool {
+        self.rows.iter().any(|row| row.minsn_per_gib.is_some())
+    }
+
     /// The row of the same name and configuration.
     pub fn find(&self, row: &Row) -> Option<&Row> {
         self.rows.iter().find(|other| other.name == row.name && other.config == row.config)
@@ -143,6 +174,7 @@ mod tests {
                         registered: Some(false),
                         mtu: Some(65_535),
                         target: Some("ifb".into()),
+                        depth: None,
                     },
                     baseline: true,
                     peer: false,
@@ -154,7 +186,7 @@ mod tests {
                     cpu_ns_per_byte: Some(0.1),
                     cpu_ns_per_op: Some(6_500.0),
                     copied_share: Some(0.0),
-                    skipped: None,
+                    ..Row::default()
                 },
                 Row { name: "x".into(), skipped: Some("why".into()), ..Row::default() },
             ],
@@ -188,6 +220,23 @@ mod tests {
         );
         let skipped = ["baseline", "config", "engine", "name", "peer", "skipped"];
         assert_eq!(keys(&json["rows"][1]), skipped);
+    }
+
+    #[test]
+    fn counted_instructions_replace_times() {
+        let mut counted = report();
+        counted.rows[0].copied_share_witness = Some(0.01);
+        assert!(!counted.counts_instructions());
+        counted.rows[0].count_instructions();
+        assert!(counted.counts_instructions());
+        let row = serde_json::to_value(&counted.rows[0]).unwrap();
+        // 10^9 bytes and 10^5 operations in 10^9 instructions.
+        assert_eq!(row["minsn_per_gib"], 1_073.741_824);
+        assert_eq!(row["kinsn_per_op"], 10.0);
+        assert_eq!(row["copied_share_witness"], 0.01);
+        for time in ["bytes_per_s", "ops_per_s", "cpu_ns_per_byte", "cpu_ns_per_op"] {
+            assert!(row.get(time).is_none(), "{time}");
+        }
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     if with_sizes {
         header.push("bytes");
     }
-    header.extend(["MB/s", "ratio", "min-max", "messages/s", "CPU s/GiB", "copied"]);
+    let columns = columns(report);
+    header.extend(columns.iter().map(|(title, _)| *title));
     if earlier.is_some() {
         header.extend(["ratio then", "change"]);
     }
@@ -33,7 +34,7 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
         if with_sizes {
             cells.push(row.config.bytes.map_or_else(String::new, format_size));
         }
-        cells.extend(figures(row));
+        cells.extend(columns.iter().map(|(_, figure)| figure(row)));
         if let Some(earlier) = earlier {
             cells.extend(change(row, earlier.find(row)));
         }
@@ -57,19 +58,46 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     text
 }
 
-fn figures(row: &Row) -> [String; 6] {
-    let show = |figure: Option<f64>, write: &dyn Fn(f64) -> String| {
-        figure.map_or_else(|| "-".to_owned(), write)
+/// A title, and what stands below it in a row.
+type Column = (&'static str, fn(&Row) -> String);
+
+fn columns(report: &Report) -> Vec<Column> {
+    let ratio: [Column; 2] = [
+        ("ratio", |row| show(row.ratio, |ratio| format!("{ratio:.2}"))),
+        ("min-max", |row| {
+            let range = row.ratio_min.zip(row.ratio_max);
+            range.map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}"))
+        }),
+    ];
+    let costs: [Column; 2] = match report.counts_instructions() {
+        true => [
+            ("Minsn/GiB", |row| show(row.minsn_per_gib, |count| format!("{count:.1}"))),
+            ("kinsn/message", |row| show(row.kinsn_per_op, |count| format!("{count:.2}"))),
+        ],
+        false => [
+            ("messages/s", |row| show(row.ops_per_s, |rate| format!("{rate:.0}"))),
+            ("CPU s/GiB", |row| show(row.cpu_ns_per_byte, |ns| format!("{:.3}", ns * GIB / 1e9))),
+        ],
     };
-    let range = row.ratio_min.zip(row.ratio_max);
-    [
-        show(row.bytes_per_s, &|rate| format!("{:.0}", rate / 1e6)),
-        show(row.ratio, &|ratio| format!("{ratio:.2}")),
-        range.map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
-        show(row.ops_per_s, &|rate| format!("{rate:.0}")),
-        show(row.cpu_ns_per_byte, &|ns| format!("{:.3}", ns * GIB / 1e9)),
-        show(row.copied_share, &|share| format!("{:.0} %", share * 100.0)),
-    ]
+    let mut columns: Vec<Column> = Vec::new();
+    if !report.counts_instructions() {
+        columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
+    }
+    columns.extend(ratio);
+    columns.extend(costs);
+    columns.push(("copied", |row| show(row.copied_share, percent)));
+    if report.rows.iter().any(|row| row.copied_share_witness.is_some()) {
+        columns.push(("witness", |row| show(row.copied_share_witness, percent)));
+    }
+    columns
+}
+
+fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {
+    figure.map_or_else(|| "-".to_owned(), write)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }
 
 fn change(row: &Row, earlier: Option<&Row>) -> [String; 2] {
@@ -118,6 +146,19 @@ mod tests {
         let line = text.lines().nth(1).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells, ["a", "15000", "1.50", "1.40-1.60", "-", "0.107", "100", "%"]);
+    }
+
+    #[test]
+    fn counted_instructions_stand_beside_the_witness() {
+        let mut counted = row("a", 4_096, 1.5);
+        counted.copied_share_witness = Some(0.004);
+        counted.ops_per_s = Some(1e5);
+        counted.count_instructions();
+        let text = draw(&report(vec![counted]), None);
+        let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace();
+        let titles = ["row", "ratio", "min-max", "Minsn/GiB", "kinsn/message", "copied", "witness"];
+        assert!(cells(0).eq(titles), "{text}");
+        assert!(cells(1).eq(["a", "1.50", "1.40-1.60", "71.6", "10.00", "100", "%", "0", "%"]));
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! Reads what `cargo test` prints, and counts.
+//! Reads what `cargo test` prints, program by program, and counts.
 //!
 //! Contracts:
 //! - a program's figures are those of its own `test result:` line; a program without one crashed,
 //!   and that is a failure;
-//! - a test that printed `HANDOFF-SKIP name: reason` and did not fail is skipped, not passed; so is
-//!   one that the harness ignored;
+//! - what a program says of its tests is read by [`Output`]; a skipped test is not passed;
 //! - whatever cannot be attributed is never counted as passed.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use handoff_lab::testing::{Output, Sums};
 
 /// How many tests went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,12 +65,7 @@ pub(crate) struct Reader {
 struct Open {
     program: Program,
     documentation: bool,
-    result: Option<(usize, usize, usize)>,
-    tests: BTreeSet<String>,
-    /// The test whose captured output is being listed.
-    listed: Option<String>,
-    /// `HANDOFF-SKIP` lines: the test, as far as known, and the reason.
-    said: Vec<(String, String)>,
+    told: Output,
 }
 
 impl Reader {
@@ -96,77 +92,40 @@ impl Reader {
 impl Open {
     fn line(&mut self, line: &str) {
         self.program.output.push(line.to_owned());
-        if let Some((name, reason)) = skip(line) {
-            let name = self.listed.clone().unwrap_or(name);
-            self.said.push((name, reason));
-        } else if let Some(figures) = result(line) {
-            // Tests may start programs like themselves, whose lines then come first; doc tests are
-            // run in several rounds under one announcement.
-            self.result = Some(match (self.result, self.documentation) {
-                (Some(sum), true) => (sum.0 + figures.0, sum.1 + figures.1, sum.2 + figures.2),
-                _ => figures,
-            });
-            self.listed = None;
-        } else if line == "successes:" || line == "failures:" {
-            self.listed = None;
-        } else if let Some(name) =
-            line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
-        {
-            self.listed = Some(name.to_owned());
-        } else if let Some((name, outcome)) =
-            line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
-            && self.listed.is_none()
-        {
-            self.outcome(name, outcome);
-        }
+        self.told.line(line);
     }
 
-    fn outcome(&mut self, name: &str, outcome: &str) {
-        // "should panic" and "compile fail" stand behind the name.
-        let name = name.split(" - should panic").next().unwrap_or(name).trim().to_owned();
-        if outcome.starts_with("FAILED") {
-            self.program.failures.insert(name.clone());
-        } else if let Some(reason) = outcome.strip_prefix("ignored") {
-            let reason = reason.trim_start_matches([',', ' ']);
-            let reason = if reason.is_empty() { "ignored" } else { reason };
-            self.program.skips.insert(name.clone(), reason.to_owned());
-        }
-        self.tests.insert(name);
-    }
-
-    fn close(mut self) -> Program {
-        let Some((passed, failed, ignored)) = self.result else {
-            self.program.failures.insert("ended without a result: it crashed or hung".to_owned());
-            self.program.counts.failed = self.program.failures.len();
-            return self.program;
+    fn close(self) -> Program {
+        let Self { mut program, documentation, told } = self;
+        program.failures = told.failures().map(str::to_owned).collect();
+        let Some(&last) = told.sums().last() else {
+            program.failures.insert("ended without a result: it crashed or hung".to_owned());
+            program.counts.failed = program.failures.len();
+            return program;
         };
-        let mut skipped = 0;
-        for (said, reason) in std::mem::take(&mut self.said) {
-            let name = self.known(&said);
-            if self.program.failures.contains(&name) || self.program.skips.contains_key(&name) {
-                continue;
-            }
-            self.program.skips.insert(name, reason);
-            skipped += 1;
-        }
-        self.program.counts =
-            Counts { passed: passed.saturating_sub(skipped), failed, skipped: ignored + skipped };
-        if failed > 0 && self.program.failures.is_empty() {
-            self.program.failures.insert(format!("{failed} without a name"));
-        }
-        self.program
-    }
-
-    /// The harness's name for a test that named itself, perhaps with its crate in front or without
-    /// its modules.
-    fn known(&self, said: &str) -> String {
-        let said = said.trim_end_matches("::{{closure}}");
-        let alike = |test: &&String| {
-            *test == said
-                || said.strip_suffix(test.as_str()).is_some_and(|front| front.ends_with("::"))
-                || test.strip_suffix(said).is_some_and(|front| front.ends_with("::"))
+        // Tests may start programs like themselves, whose lines then come first; doc tests are run
+        // in several rounds under one announcement.
+        let sums = if documentation {
+            told.sums().iter().fold(Sums::default(), |all, one| Sums {
+                passed: all.passed + one.passed,
+                failed: all.failed + one.failed,
+                ignored: all.ignored + one.ignored,
+            })
+        } else {
+            last
         };
-        self.tests.iter().find(alike).map_or(said, String::as_str).to_owned()
+        program.skips = told.skips();
+        let skipped = program.skips.len();
+        let Sums { passed, failed, ignored } = sums;
+        program.counts = Counts {
+            passed: passed.saturating_sub(skipped.saturating_sub(ignored)),
+            failed,
+            skipped: skipped.max(ignored),
+        };
+        if failed > 0 && program.failures.is_empty() {
+            program.failures.insert(format!("{failed} without a name"));
+        }
+        program
     }
 }
 
@@ -187,23 +146,6 @@ fn announced(line: &str) -> Option<(String, bool)> {
         Some(source) => (format!("{stem} {source}"), false),
         None => (source.to_owned(), false),
     })
-}
-
-/// The passed, failed and ignored of a `test result:` line.
-fn result(line: &str) -> Option<(usize, usize, usize)> {
-    let rest = line.strip_prefix("test result: ")?;
-    let (_, rest) = rest.split_once(". ")?;
-    let mut figures = rest.split("; ");
-    let mut next = |word: &str| figures.next()?.strip_suffix(word)?.trim().parse::<usize>().ok();
-    Some((next("passed")?, next("failed")?, next("ignored")?))
-}
-
-/// The test and the reason of a skip line.
-fn skip(line: &str) -> Option<(String, String)> {
-    // A harness with one thread has printed `test name ... ` before it on the same line.
-    let (_, rest) = line.split_once("HANDOFF-SKIP ")?;
-    let (name, reason) = rest.split_once(": ")?;
-    Some((name.trim().to_owned(), reason.trim().to_owned()))
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 //!   the lab; soak only when asked for;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
 //!   also in the file `target/test-summary`; everything printed is in `target/test.log`;
-//! - the whole run ends at its time limit; what had not ended then has failed.
+//! - the whole run ends at its time limit; what had not ended then has failed;
+//! - a long run says at its beginning what it does, and at its end adds its result to
+//!   `docs/figures.md`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,6 +24,7 @@ use crate::run::{self, End};
 use clap::ValueEnum;
 
 mod guest;
+mod record;
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
@@ -41,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long)]
     soak: bool,
 
-    /// Minutes after which what still runs has failed [default: 18, with --soak 720]
+    /// Minutes after which what still runs has failed [default: 40, with --soak 720]
     #[arg(long, value_name = "MINUTES")]
     limit: Option<u64>,
 }
@@ -79,9 +82,17 @@ impl Tier {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
-    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 18 });
+    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 40 });
     let mut session = Session::new(Duration::from_secs(limit * 60), args.soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
+    if args.soak {
+        println!(
+            "The long forms: all tiers, tests in modules named soak too, HANDOFF_SOAK=1 and \
+             PROPTEST_CASES={SOAK_CASES} on this machine,\nfor at most {limit} minutes; the result \
+             is added to {}.\n",
+            record::FIGURES,
+        );
+    }
     for tier in Tier::value_variants() {
         let wanted = if args.tier.is_empty() {
             args.soak || *tier != Tier::Soak
@@ -110,6 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
 
 /// One run of everything.
 struct Session {
+    begin: Instant,
     deadline: Instant,
     stop: Arc<AtomicBool>,
     log: fs::File,
@@ -129,6 +141,7 @@ impl Session {
             _ => {}
         }
         Ok(Self {
+            begin: Instant::now(),
             deadline: Instant::now() + limit,
             stop: run::stop_flag()?,
             log: fs::File::create(LOG)?,
@@ -259,6 +272,9 @@ impl Session {
         let Counts { passed, failed, skipped } = self.counts;
         let line = format!("{passed} passed, {failed} failed, {skipped} skipped");
         fs::write(SUMMARY, format!("{line}\n")).map_err(|error| format!("{SUMMARY}: {error}"))?;
+        if self.soak {
+            record::soak(&line, self.begin.elapsed())?;
+        }
         println!("\n{line}");
         Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

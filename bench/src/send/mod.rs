@@ -20,18 +20,20 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use handoff_lab::instructions;
 use regex::Regex;
 
 use self::bed::Bed;
 use crate::{
     command::{BenchError, Context},
+    lab,
     machine::Machine,
-    measure::{self, Plan, Subject},
+    measure::{self, Plan},
     peer::{Figure, parse_named},
     processor::Pinned,
     quantity::{format_size, parse_size},
     report::{Report, Row},
-    table,
+    table, witness,
 };
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
@@ -50,6 +52,10 @@ const BUSY: f64 = 0.02;
 const QUICK_TOTAL: Duration = Duration::from_secs(20);
 const QUICK_SLOT: Duration = Duration::from_millis(120);
 const QUICK_ROUNDS_MAX: u32 = 7;
+const FULL: (Duration, u32) = (Duration::from_millis(200), 15);
+/// Where instructions are counted, slots differ by little more than a timer interrupt.
+const COUNTED: (Duration, u32) = (Duration::from_millis(100), 5);
+const QUICK_COUNTED: (Duration, u32) = (Duration::from_millis(20), 3);
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to msg-zerocopy-seed of the same round):
@@ -63,6 +69,7 @@ Rows (the ratio is to msg-zerocopy-seed of the same round):
 
 Examples:
   handoff bench send --quick
+  handoff bench send --quick --lab
   handoff bench send --sizes 1k,4k,16k,64k --only '^copy|tuned$|batch=8$'
   handoff bench send --json-file before.json
   handoff bench send --compare before.json
@@ -115,18 +122,23 @@ pub struct SendArgs {
     #[arg(long, value_name = "REGEX")]
     pub only: Option<Regex>,
 
-    /// Length of one slot in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = parse_slot)]
-    pub time: f64,
+    /// Length of one slot in seconds [default: 0.2, in the lab 0.1]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_slot)]
+    pub time: Option<f64>,
 
-    /// How many slots each row gets
-    #[arg(long, value_name = "N", default_value_t = 15,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rounds: u32,
+    /// How many slots each row gets [default: 15, in the lab 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: Option<u32>,
 
-    /// Ends in under 30 seconds (and the time of the peers), with wider spread
+    /// Ends in under 30 seconds (and the time of the peers), in the lab in 3 minutes, with wider
+    /// spread
     #[arg(long, conflicts_with_all = ["time", "rounds"])]
     pub quick: bool,
+
+    /// Run in the lab's guest: instructions are counted instead of time, on a stock kernel, and the
+    /// copy meter stands beside. A --time of one second is 10^9 instructions
+    #[arg(long, conflicts_with_all = ["cpu", "peer"])]
+    pub lab: bool,
 
     /// The processor to send from [default: the last one]
     #[arg(long, value_name = "N")]
@@ -174,6 +186,16 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     let sizes = sizes(args)?;
     let figures = peer_figures(args)?;
     let earlier = args.compare.as_deref().map(read_report).transpose()?;
+    if args.lab {
+        let (report, failed) = lab::run(&arguments_in_guest(args), context)?;
+        show(args, &report, earlier.as_ref(), "", context)?;
+        return match failed {
+            None => Ok(()),
+            Some(code) => Err(BenchError::Failed(format!(
+                "the bench in the guest ended with exit code {code}"
+            ))),
+        };
+    }
 
     let machine = Machine::this();
     let bed = Bed::new(args.proto).map_err(|error| match error.is_unavailable() {
@@ -185,14 +207,68 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     let stock = rows::Stock::new(args.working_set);
     let mut subjects = rows::subjects(args, &sizes, &bed, &stock);
     subjects.extend(rows::peers(args, &sizes, &bed, &figures, pinned.cpu()));
-    let plan = plan(args, &subjects);
+    let rows = subjects.iter().filter(|subject| !subject.peer).count();
+    let plan = plan(args, rows, instructions::counting());
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
+    let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
         .ok_or(BenchError::Stopped)?;
+    if witness::is_at_hand()
+        && let Err(reason) = witness::attest(&subjects, &mut measured.rows, context.stop)
+    {
+        eprintln!("handoff: no copy witness beside these rows: {reason}");
+    }
     let (failed, kept_waiting) = (measured.failed, measured.kept_waiting);
     let report = report(date, machine, measured.rows);
 
-    let json = serde_json::to_string_pretty(&report)
+    let mut remarks = format!("on processor {}\n", pinned.cpu());
+    if kept_waiting > BUSY {
+        let percent = kept_waiting * 100.0;
+        let _ = writeln!(
+            remarks,
+            "busy machine: other programs held the processor for {percent:.0} % of the time, \
+             which does not count, but figures are low and spread wide",
+        );
+    }
+    show(args, &report, earlier.as_ref(), &remarks, context)?;
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(BenchError::Failed(format!("failed while running: {}", failed.join(", "))))
+    }
+}
+
+/// What the guest's bench is to do: the same, in JSON and without the user's files.
+fn arguments_in_guest(args: &SendArgs) -> Vec<String> {
+    let sizes: Vec<String> = args.sizes.iter().map(u64::to_string).collect();
+    let mut arguments = vec!["bench".to_owned(), "send".to_owned(), "--json".to_owned()];
+    let mut add = |name: &str, value: String| arguments.push(format!("--{name}={value}"));
+    add("sizes", sizes.join(","));
+    add("proto", args.proto.name().to_owned());
+    add("working-set", args.working_set.to_string());
+    if let Some(only) = &args.only {
+        add("only", only.to_string());
+    }
+    if let Some(time) = args.time {
+        add("time", time.to_string());
+    }
+    if let Some(rounds) = args.rounds {
+        add("rounds", rounds.to_string());
+    }
+    if args.quick {
+        arguments.push("--quick".to_owned());
+    }
+    arguments
+}
+
+/// Writes the table, or the JSON, to where it is wanted.
+fn show(
+    args: &SendArgs,
+    report: &Report,
+    earlier: Option<&Report>,
+    remarks: &str,
+    context: &mut Context<'_>,
+) -> Result<(), BenchError> {
+    let json = serde_json::to_string_pretty(report)
         .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
     if let Some(path) = &args.json_file {
         fs::write(path, format!("{json}\n")).map_err(|error| {
@@ -202,31 +278,20 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     let text = if context.json {
         json
     } else {
-        let mut conditions = conditions(args, &sizes, &bed, plan, pinned.cpu(), &report);
-        if kept_waiting > BUSY {
-            let percent = kept_waiting * 100.0;
-            let _ = writeln!(
-                conditions,
-                "busy machine: other programs held the processor for {percent:.0} % of the time, \
-                 which does not count, but figures are low and spread wide",
-            );
-        }
-        let table = table::draw(&report, earlier.as_ref());
-        format!("{conditions}\n{table}{}", best(&report))
+        let conditions = conditions(args, report);
+        let table = table::draw(report, earlier);
+        format!("{conditions}{remarks}\n{table}{}", best(report))
     };
-    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(BenchError::Failed(format!("failed while running: {}", failed.join(", "))))
-    }
+    writeln!(context.out, "{text}").map_err(BenchError::Output)
 }
 
 fn report(date: String, machine: Machine, mut rows: Vec<Row>) -> Report {
     let emulated = machine.is_emulated();
-    if emulated {
-        // Times under emulation mean nothing, and so do their ratios.
-        for row in &mut rows {
+    for row in &mut rows {
+        if instructions::counting() {
+            row.count_instructions();
+        } else if emulated {
+            // Times under emulation mean nothing, and so do their ratios.
             (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
         }
     }
@@ -277,50 +342,52 @@ fn read_report(path: &std::path::Path) -> Result<Report, BenchError> {
         .map_err(|error| usage(format!("not the JSON of a bench of this version: {error}")))
 }
 
-fn plan(args: &SendArgs, subjects: &[Subject<'_>]) -> Plan {
-    let peers = subjects.iter().filter(|subject| subject.peer).count() as u32;
-    let rows = subjects.len() as u32 - peers;
+/// For so many `rows`, peers apart; `counted`: where instructions are, not time.
+fn plan(args: &SendArgs, rows: usize, counted: bool) -> Plan {
     let keep_engines = args.working_set <= KEPT_MEMORY;
-    let peer_slot = Duration::from_secs_f64(args.time).max(Duration::from_secs(1));
-    if !args.quick {
-        let slot = Duration::from_secs_f64(args.time);
-        return Plan { slot, peer_slot, rounds: args.rounds, keep_engines };
-    }
-    let rounds = QUICK_TOTAL.as_millis() / (QUICK_SLOT.as_millis() * u128::from(rows.max(1)));
-    let rounds = (rounds as u32).clamp(1, QUICK_ROUNDS_MAX);
-    Plan { slot: QUICK_SLOT, peer_slot: Duration::from_secs(1), rounds, keep_engines }
+    let (slot, rounds) = match (args.quick, counted) {
+        (false, false) => FULL,
+        (false, true) => COUNTED,
+        (true, true) => QUICK_COUNTED,
+        (true, false) => {
+            let rounds = QUICK_TOTAL.as_millis() / (QUICK_SLOT.as_millis() * rows.max(1) as u128);
+            (QUICK_SLOT, (rounds as u32).clamp(1, QUICK_ROUNDS_MAX))
+        }
+    };
+    let slot = args.time.map_or(slot, Duration::from_secs_f64);
+    let peer_slot = slot.max(Duration::from_secs(1));
+    Plan { slot, peer_slot, rounds: args.rounds.unwrap_or(rounds), keep_engines }
 }
 
 /// What the figures were measured under, above the table.
-fn conditions(
-    args: &SendArgs,
-    sizes: &[u64],
-    bed: &Bed,
-    plan: Plan,
-    cpu: usize,
-    report: &Report,
-) -> String {
+fn conditions(args: &SendArgs, report: &Report) -> String {
     let machine = &report.machine;
+    let counted = report.counts_instructions();
+    let rows: Vec<&Row> = report.rows.iter().filter(|row| !row.peer).collect();
+    let plan = plan(args, rows.len(), counted);
+    let config = rows.first().map(|row| row.config.clone()).unwrap_or_default();
     let mut text = format!(
-        "send over {} to the device {} (MTU {}), working set {}, median of {} slots of {} ms\n",
-        bed.protocol().name(),
-        bed.device(),
-        bed.mtu(),
+        "send over {} to the device {} (MTU {}), working set {}, median of {} slots of {} {}\n",
+        args.proto.name(),
+        config.target.unwrap_or_default(),
+        config.mtu.unwrap_or_default(),
         format_size(args.working_set),
         plan.rounds,
         plan.slot.as_millis(),
+        if counted { "million instructions" } else { "ms" },
     );
-    if let [bytes] = sizes {
+    let sizes: BTreeSet<_> = rows.iter().map(|row| row.config.bytes).collect();
+    if let (1, Some(&Some(bytes))) = (sizes.len(), sizes.first()) {
         let _ = writeln!(text, "{bytes} payload bytes per message");
     }
     let _ = writeln!(
         text,
-        "{}, processor {cpu} of {}, kernel {}, virtualisation {}{}",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        machine.virtualisation,
-        if report.emulated { ", emulated: times mean nothing" } else { "" },
+        "{machine}{}",
+        match (report.emulated, counted) {
+            (false, _) => "",
+            (true, false) => ", emulated: times mean nothing",
+            (true, true) => ", emulated: figures and ratios are of instructions, not of time",
+        },
     );
     if args.proto == Protocol::Tcp {
         text.push_str(

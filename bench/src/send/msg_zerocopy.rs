@@ -6,19 +6,16 @@
 
 use std::{
     io, mem,
-    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     rc::Rc,
     time::{Duration, Instant},
 };
 
+use handoff_sys::zerocopy::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{bed::Bed, payload::Payload};
 use crate::measure::{Engine, Slot, Tally};
-
-/// linux/errqueue.h.
-const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
-const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 /// After this many sends the error queue is read at the latest, as in the selftest.
 const SENDS_PER_READ: u64 = 32;
@@ -48,7 +45,7 @@ pub(super) struct MsgZerocopy {
 impl MsgZerocopy {
     pub(super) fn new(bed: &Bed, payload: Rc<Payload>, kind: Loop) -> io::Result<Self> {
         let socket = bed.connect()?;
-        enable(&socket)?;
+        zerocopy::enable(socket.as_fd())?;
         Ok(Self { socket, payload, kind, sent: 0, returned: 0, copied: 0 })
     }
 
@@ -142,10 +139,16 @@ impl MsgZerocopy {
 
     /// Takes one range off the error queue. False if it is empty.
     fn read_one(&mut self) -> io::Result<bool> {
-        let Some(range) = read_error_queue(self.socket.as_raw_fd())? else { return Ok(false) };
-        self.returned += range.count;
-        self.copied += if range.copied { range.count } else { 0 };
-        Ok(true)
+        match zerocopy::read_error_queue(self.socket.as_fd())? {
+            None => Ok(false),
+            Some(Message::Completion(range)) => {
+                let count = u64::from(range.last.wrapping_sub(range.first)) + 1;
+                self.returned += count;
+                self.copied += if range.copied { count } else { 0 };
+                Ok(true)
+            }
+            Some(Message::Other(error)) => Err(error),
+        }
     }
 
     fn await_returns(&mut self) -> Result<(), String> {
@@ -182,62 +185,4 @@ impl Engine for MsgZerocopy {
             ..Tally::default()
         })
     }
-}
-
-fn enable(socket: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option's value is an int, which lives through the call.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Sends that the kernel has given back.
-struct Range {
-    count: u64,
-    copied: bool,
-}
-
-fn read_error_queue(socket: RawFd) -> io::Result<Option<Range>> {
-    // Room for the extended error and the address behind it; u64 for the alignment of cmsghdr.
-    let mut control = [0_u64; 16];
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the message points to live, writable control space of the given length.
-    let answer = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_ERRQUEUE) };
-    if answer < 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-    }
-    // SAFETY: the kernel filled the control space and its length in.
-    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
-    let is_error = |header: &&libc::cmsghdr| {
-        matches!(
-            (header.cmsg_level, header.cmsg_type),
-            (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-        )
-    };
-    let Some(header) = header.filter(is_error) else {
-        return Err(io::Error::other("a message of another kind lies on the error queue"));
-    };
-    // SAFETY: a control message of this type carries a sock_extended_err, perhaps not aligned.
-    let error: libc::sock_extended_err =
-        unsafe { libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned() };
-    if error.ee_origin != SO_EE_ORIGIN_ZEROCOPY {
-        let cause = io::Error::from_raw_os_error(error.ee_errno.cast_signed());
-        return Err(io::Error::other(format!("an error of the network: {cause}")));
-    }
-    Ok(Some(Range {
-        count: u64::from(error.ee_data.wrapping_sub(error.ee_info)) + 1,
-        copied: error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0,
-    }))
 }

@@ -1,6 +1,6 @@
 //! Tests of the send bench on real networks of its own.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use clap::Parser;
 use handoff_lab::skip;
@@ -21,7 +21,7 @@ fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError
     // A thread of its own: a bench moves its thread about.
     let work = move || {
         let mut out = Vec::new();
-        let stop = AtomicBool::new(stopped);
+        let stop = Arc::new(AtomicBool::new(stopped));
         let mut context = Context { json: true, stop: &stop, out: &mut out };
         run(&args(line), &mut context)?;
         Ok(String::from_utf8(out).unwrap())
@@ -123,19 +123,26 @@ fn impossible_sizes_and_peers_are_usage_errors() {
 }
 
 #[test]
+fn the_guest_is_told_all_but_what_stays_here() {
+    let line = "--lab --sizes 4k,64k --proto tcp --working-set 1m --only ^copy|zc --time 0.5 \
+                --rounds 2 --compare a --json-file b";
+    let words = arguments_in_guest(&args(line));
+    assert_eq!(words[..3], ["bench", "send", "--json"]);
+    let guest = args(&words[3..].join(" "));
+    let before = args(line);
+    assert_eq!(guest.sizes, before.sizes);
+    assert_eq!(guest.proto, before.proto);
+    assert_eq!(guest.working_set, before.working_set);
+    assert_eq!((guest.time, guest.rounds), (before.time, before.rounds));
+    assert_eq!(guest.only.map(|it| it.to_string()), before.only.map(|it| it.to_string()));
+    assert!(!guest.lab && guest.json_file.is_none() && guest.compare.is_none());
+    assert!(arguments_in_guest(&args("--lab --quick")).contains(&"--quick".to_owned()));
+}
+
+#[test]
 fn quick_fits_its_time() {
-    let subjects: Vec<Subject<'_>> = (0..40)
-        .map(|_| Subject {
-            name: String::new(),
-            engine: String::new(),
-            config: crate::report::Config::default(),
-            baseline: false,
-            peer: false,
-            make: Box::new(|| Err(String::new())),
-        })
-        .collect();
     for rows in [1, 4, 28, 40] {
-        let plan = plan(&args("--quick"), &subjects[..rows]);
+        let plan = plan(&args("--quick"), rows, false);
         assert!(plan.rounds >= 1);
         let total = plan.slot * plan.rounds * rows as u32;
         assert!(total <= Duration::from_secs(25), "{rows} rows take {total:?}");

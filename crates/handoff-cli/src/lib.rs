@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
+mod blk;
 pub mod completions;
 pub mod cp;
 pub mod doctor;
@@ -43,6 +44,7 @@ Examples:
   handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
   handoff cp tcp-listen://:9000 file
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
+  handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
   handoff meter -- cp one two     the bytes that the kernel copies for a command";
 
@@ -83,6 +85,8 @@ pub enum Command {
     Cp(cp::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
+    /// Make block devices out of files, without copies
+    Blk(Box<blk::Args>),
     /// Boot a stock Debian kernel in QEMU and run things on it
     Lab(Box<handoff_lab::command::Args>),
     /// Count the bytes that the kernel's CPU copies, and where
@@ -136,6 +140,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Cp(args) => cp::run(args, context),
         Command::Bench(args) => bench::run(args, context),
+        Command::Blk(args) => blk::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),
         Command::Completions(args) => completions::run(args, context),

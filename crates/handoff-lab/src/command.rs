@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 use crate::cache::Cache;
 use crate::error::Result;
+use crate::guest::Stream;
 use crate::machine::Machine;
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
@@ -86,10 +87,11 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     }
 }
 
-/// Runs this very program in a guest, with other arguments, and returns its exit code.
+/// Runs this very program in a guest, with other arguments; returns its exit code and what it wrote
+/// to its standard output.
 ///
 /// It finds `HANDOFF_GUEST=1` in its environment, and how it is executed in `HANDOFF_EMULATED`
-/// (see [`crate::Acceleration::emulated`]). Standard input, output and error are ours.
+/// (see [`crate::Acceleration::emulated`]). Standard input and error are ours.
 ///
 /// # Errors
 ///
@@ -98,11 +100,19 @@ pub fn run_ourselves<T: AsRef<[u8]>>(
     machine: &Machine,
     arguments: impl IntoIterator<Item = T>,
     stop: &StopFlag,
-) -> Result<u8> {
+) -> Result<(u8, Vec<u8>)> {
     let stripped = Stripped::new()?;
     let mut machine = machine.clone();
     machine.puts.push(stripped.ourselves());
     let mut words = vec![b"handoff".to_vec()];
     words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));
-    run::run_once(&machine, words, stop)
+    let mut output = Vec::new();
+    let code = run::run_once(&machine, words, stop, |stream, bytes| match stream {
+        Stream::Output => {
+            output.extend_from_slice(bytes);
+            Ok(())
+        }
+        Stream::Error => run::pass_on(stream, bytes),
+    })?;
+    Ok((code, output))
 }

@@ -266,9 +266,12 @@ impl Guest {
         if outcome.success() {
             return Ok(());
         }
+        let why = match outcome.fault {
+            Some(fault) => format!("the kernel reported: {fault}"),
+            None => String::from_utf8_lossy(&errors).trim().to_owned(),
+        };
         Err(Error::Failed(format!(
-            "files could not be put into the guest (its disk holds 4 GiB): {}",
-            String::from_utf8_lossy(&errors).trim()
+            "files could not be put into the guest (its disk holds 4 GiB): {why}"
         )))
     }
 

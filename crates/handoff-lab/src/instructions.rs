@@ -12,17 +12,16 @@
 //! out and is in instructions too, one per nanosecond. Interrupts that come while the process runs
 //! are charged to it; what kernel threads do for it is not.
 
-use std::arch::x86_64::_rdtsc;
-
 /// Instructions executed since the guest was started, idle time included; `None` anywhere but in
 /// a guest that counts instructions.
+#[cfg(target_arch = "x86_64")]
 pub fn executed() -> Option<u64> {
     if !counting() {
         return None;
     }
     // SAFETY: reads a register; the instruction is there on every x86-64 processor, and Linux lets
     // programs use it.
-    Some(unsafe { _rdtsc() })
+    Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
 /// Whether this program runs in a guest that counts instructions.

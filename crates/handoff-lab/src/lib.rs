@@ -35,7 +35,6 @@ mod userland;
 mod wire;
 
 pub mod command;
-#[cfg(target_arch = "x86_64")]
 pub mod instructions;
 pub mod module;
 pub mod skip;

@@ -8,12 +8,15 @@
 //!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
 //! - in a guest each test is a process of its own, so that a kernel report, a hang or a crash is
-//!   counted to the test that caused it; when the guest dies, the next test gets a new one.
+//!   counted to the test that caused it; when the guest dies, the next test gets a new one; several
+//!   guests run beside each other.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -28,6 +31,7 @@ mod libtest;
 mod may_skip;
 mod on_host;
 
+pub use libtest::{Output, Sums};
 pub use may_skip::MaySkip;
 
 /// What a test may need, by the names of its modules.
@@ -53,14 +57,17 @@ pub struct Stage {
     pub kernel: Option<KernelChoice>,
     /// What the tests may need: of `hermetic`, `native`, `guest`, `lab`, `soak`, `fixture`.
     pub needs: BTreeSet<String>,
-    /// Only tests whose name contains this.
-    pub filter: String,
+    /// Only tests whose name, the program's in front, begins with one of these; all if there is
+    /// none.
+    pub beginnings: Vec<String>,
+    /// And not the tests whose name begins with one of these.
+    pub except: Vec<String>,
 }
 
 impl FromStr for Stage {
     type Err = String;
 
-    /// `WHERE:NEEDS[:FILTER]`, such as `host:hermetic,native` or `bookworm:native:send`.
+    /// `WHERE:NEEDS[:NAMES]`, such as `host:hermetic,native` or `bookworm:native:send::,-send::udp`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let mut parts = text.splitn(3, ':');
         let kernel = match parts.next().unwrap_or_default() {
@@ -73,7 +80,14 @@ impl FromStr for Stage {
         if let Some(unknown) = needs.iter().find(|need| !known(need)) {
             return Err(format!("'{unknown}' is none of {HERMETIC}, {}", NEEDS.join(", ")));
         }
-        Ok(Self { kernel, needs, filter: parts.next().unwrap_or_default().to_owned() })
+        let (mut beginnings, mut except) = (Vec::new(), Vec::new());
+        for name in parts.next().into_iter().flat_map(|names| names.split(',')) {
+            match name.strip_prefix('-') {
+                Some(name) => except.push(name.to_owned()),
+                None => beginnings.push(name.to_owned()),
+            }
+        }
+        Ok(Self { kernel, needs, beginnings, except })
     }
 }
 
@@ -83,13 +97,28 @@ impl Stage {
         self.kernel.as_ref().map_or("host".to_owned(), KernelChoice::to_string)
     }
 
+    /// The tests that it runs, program by program.
+    fn selected<'a>(
+        &self,
+        listed: &'a [(&'a Program, Vec<String>)],
+    ) -> Vec<(&'a Program, Vec<&'a str>)> {
+        let of_program = |(program, tests): &'a (&'a Program, Vec<String>)| {
+            let wanted = |test: &&str| self.selects(&program.name, test);
+            (*program, tests.iter().map(String::as_str).filter(wanted).collect::<Vec<_>>())
+        };
+        listed.iter().map(of_program).filter(|(_, tests)| !tests.is_empty()).collect()
+    }
+
     fn selects(&self, program: &str, test: &str) -> bool {
         let needs: Vec<&str> = test.split("::").filter(|module| NEEDS.contains(module)).collect();
         let granted = match needs.as_slice() {
             [] => self.needs.contains(HERMETIC),
             some => some.iter().all(|need| self.needs.contains(*need)),
         };
-        granted && format!("{program}::{test}").contains(&self.filter)
+        let name = format!("{program}::{test}");
+        let named = |beginning: &String| name.starts_with(beginning.as_str());
+        let wanted = self.beginnings.is_empty() || self.beginnings.iter().any(named);
+        granted && wanted && !self.except.iter().any(named)
     }
 }
 
@@ -132,7 +161,7 @@ pub struct Report {
     pub failed: usize,
     /// Tests that could not run.
     pub skipped: usize,
-    /// Every test, in the order in which they ran.
+    /// Every test, in the order in which they ended.
     pub tests: Vec<TestResult>,
 }
 
@@ -140,6 +169,17 @@ impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { passed, failed, skipped, .. } = self;
         write!(formatter, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+impl Report {
+    fn add(&mut self, test: TestResult) {
+        match test.verdict {
+            Verdict::Passed => self.passed += 1,
+            Verdict::Failed { .. } => self.failed += 1,
+            Verdict::Skipped { .. } => self.skipped += 1,
+        }
+        self.tests.push(test);
     }
 }
 
@@ -151,7 +191,7 @@ pub struct Plan {
     /// Other programs that tests start by their absolute path; guests get them there and on
     /// their path.
     pub companions: Vec<PathBuf>,
-    /// Where and which, in order.
+    /// Where and which.
     pub stages: Vec<Stage>,
     /// The skips that are foreseen.
     pub may_skip: MaySkip,
@@ -161,48 +201,58 @@ pub struct Plan {
     pub machine: Machine,
 }
 
-/// Runs all stages; `each` is called with each result as it comes.
+/// Runs all stages: those on the host one after the other, then those in guests, as many at a time
+/// as there are processors. `each` is called with each result as it comes.
 ///
 /// # Errors
 ///
 /// When a guest cannot be booted or a program cannot be listed. Tests that fail are in the
 /// [`Report`].
-pub fn run(plan: &Plan, stop: &StopFlag, mut each: impl FnMut(&TestResult)) -> Result<Report> {
-    let mut report = Report::default();
+pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
     let mut listed = Vec::new();
     for program in &plan.programs {
         listed.push((program, libtest::list(program, stop)?));
     }
-    for stage in &plan.stages {
+    let results = Mutex::new((Report::default(), each));
+    let run_stage = |stage: &Stage| {
+        let selected = stage.selected(&listed);
         let place = stage.place();
         let mut record = |name: &str, verdict: Verdict| {
             let verdict = plan.may_skip.judge(&place, name, verdict);
-            match verdict {
-                Verdict::Passed => report.passed += 1,
-                Verdict::Failed { .. } => report.failed += 1,
-                Verdict::Skipped { .. } => report.skipped += 1,
-            }
             let result = TestResult { place: place.clone(), name: name.to_owned(), verdict };
+            let (report, each) = &mut *results.lock().unwrap_or_else(PoisonError::into_inner);
             each(&result);
-            report.tests.push(result);
+            report.add(result);
         };
-        let mut selected = Vec::new();
-        for (program, tests) in &listed {
-            let tests: Vec<&str> = tests
-                .iter()
-                .map(String::as_str)
-                .filter(|test| stage.selects(&program.name, test))
-                .collect();
-            if !tests.is_empty() {
-                selected.push((*program, tests));
+        match &stage.kernel {
+            None => on_host::run(&selected, plan.timeout, stop, &mut record),
+            Some(kernel) => in_guest::run(&selected, kernel, plan, stop, &mut record),
+        }
+    };
+    let (here, there): (Vec<_>, Vec<_>) =
+        plan.stages.iter().partition(|stage| stage.kernel.is_none());
+    here.into_iter().try_for_each(run_stage)?;
+    let next = Mutex::new(there.into_iter());
+    let work = || -> Result<()> {
+        loop {
+            let stage = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            match stage {
+                Some(stage) => run_stage(stage)?,
+                None => return Ok(()),
             }
         }
-        match &stage.kernel {
-            None => on_host::run(&selected, plan.timeout, stop, &mut record)?,
-            Some(kernel) => in_guest::run(&selected, kernel, plan, stop, &mut record)?,
-        }
-    }
-    Ok(report)
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        // All are waited for, also when one has failed.
+        let ended: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
+        ended.into_iter().try_for_each(|worker| match worker {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).0)
 }
 
 /// The test programs and other programs in the messages of
@@ -261,9 +311,13 @@ mod tests {
         assert!(!host.selects("handoff", "guest::send"));
         assert!(!host.selects("handoff", "native::soak::send"));
         assert!(host.selects("handoff", "send::not_the_guest_module"), "a module is a whole word");
-        let old: Stage = "bookworm:native:send".parse().expect("a stage");
+        let old: Stage =
+            "bookworm:native:send::,order::native::a,-send::native::b".parse().expect("a stage");
         assert!(old.selects("send", "native::plain"));
-        assert!(!old.selects("handoff", "native::other"));
+        assert!(!old.selects("send", "native::bare"));
+        assert!(old.selects("order", "native::a_stream"));
+        assert!(!old.selects("order", "native::other"));
+        assert!(!old.selects("handoff", "native::send::other"));
         assert!(!old.selects("send", "native::lab::plain"));
         assert!(!old.selects("send", "plain"));
     }

@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod ethtool;
 pub mod query;
 pub mod rds;
+pub mod region;
 pub mod ring_fd;
 pub mod sqe;
 pub mod tcp;

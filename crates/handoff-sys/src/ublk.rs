@@ -1,21 +1,175 @@
-//! ublk control commands.
+//! ublk: block devices whose requests user space serves.
 //!
-//! Kernel interface: `include/uapi/linux/ublk_cmd.h`; the commands are `IORING_OP_URING_CMD`
-//! entries of 128 bytes on `/dev/ublk-control`.
+//! Kernel interface: `include/uapi/linux/ublk_cmd.h`. Control commands are `IORING_OP_URING_CMD`
+//! entries of 128 bytes on `/dev/ublk-control`, those of a queue are entries of 64 bytes on the
+//! device's own `/dev/ublkcN`.
 
+/// `UBLK_U_CMD_GET_QUEUE_AFFINITY`: stores the set of processors of a queue at `addr`.
+pub const U_CMD_GET_QUEUE_AFFINITY: u32 = 0x8020_7501;
+/// `UBLK_U_CMD_GET_DEV_INFO`: stores a [`DeviceInfo`] at `addr`.
+pub const U_CMD_GET_DEV_INFO: u32 = 0x8020_7502;
+/// `UBLK_U_CMD_ADD_DEV`: makes a device from the [`DeviceInfo`] at `addr` and completes it.
+pub const U_CMD_ADD_DEV: u32 = 0xc020_7504;
+/// `UBLK_U_CMD_DEL_DEV`: removes a device, and returns when nothing holds it any more.
+pub const U_CMD_DEL_DEV: u32 = 0xc020_7505;
+/// `UBLK_U_CMD_START_DEV`: makes `/dev/ublkbN` when all queues wait for requests; `data` is the
+/// server's process id.
+pub const U_CMD_START_DEV: u32 = 0xc020_7506;
+/// `UBLK_U_CMD_STOP_DEV`: removes `/dev/ublkbN` when its requests have been answered.
+pub const U_CMD_STOP_DEV: u32 = 0xc020_7507;
+/// `UBLK_U_CMD_SET_PARAMS`: takes the [`Parameters`] at `addr`.
+pub const U_CMD_SET_PARAMS: u32 = 0xc020_7508;
+/// `UBLK_U_CMD_START_USER_RECOVERY`: readies a device whose server is gone for a new one.
+pub const U_CMD_START_USER_RECOVERY: u32 = 0xc020_7510;
+/// `UBLK_U_CMD_END_USER_RECOVERY`: as [`U_CMD_START_DEV`], for the new server.
+pub const U_CMD_END_USER_RECOVERY: u32 = 0xc020_7511;
 /// `UBLK_U_CMD_GET_FEATURES` (Linux 6.5): stores the driver's `UBLK_F_*` bits at `addr`.
 pub const U_CMD_GET_FEATURES: u32 = 0x8020_7513;
 /// Bytes that [`U_CMD_GET_FEATURES`] stores.
 pub const FEATURES_LEN: u16 = 8;
 
+/// `UBLK_U_IO_FETCH_REQ`: asks for the first request with a tag.
+pub const U_IO_FETCH_REQ: u32 = 0xc010_7520;
+/// `UBLK_U_IO_COMMIT_AND_FETCH_REQ`: gives a result and asks for the tag's next request.
+pub const U_IO_COMMIT_AND_FETCH_REQ: u32 = 0xc010_7521;
+/// `UBLK_U_IO_PREP_IO_CMDS` (Linux 7.0): readies tags for batched commands.
+pub const U_IO_PREP_IO_CMDS: u32 = 0xc010_7525;
+/// `UBLK_U_IO_COMMIT_IO_CMDS` (Linux 7.0): gives several results.
+pub const U_IO_COMMIT_IO_CMDS: u32 = 0xc010_7526;
+/// `UBLK_U_IO_FETCH_IO_CMDS` (Linux 7.0): delivers tags of requests, as long as it goes.
+pub const U_IO_FETCH_IO_CMDS: u32 = 0xc010_7527;
+
 /// `UBLK_F_SUPPORT_ZERO_COPY` (Linux 6.15): request buffers can be registered with a ring.
 pub const F_SUPPORT_ZERO_COPY: u64 = 1 << 0;
+/// `UBLK_F_USER_RECOVERY` (Linux 6.1): the device outlives its server.
+pub const F_USER_RECOVERY: u64 = 1 << 3;
+/// `UBLK_F_USER_RECOVERY_REISSUE` (Linux 6.1): requests that the server held go to the next one.
+pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
+/// `UBLK_F_CMD_IOCTL_ENCODE` (Linux 6.4): commands are numbered as above.
+pub const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 /// `UBLK_F_USER_COPY` (Linux 6.5): data moves by `pread` and `pwrite` on the char device.
 pub const F_USER_COPY: u64 = 1 << 7;
 /// `UBLK_F_AUTO_BUF_REG` (Linux 6.16): request buffers are registered before delivery.
 pub const F_AUTO_BUF_REG: u64 = 1 << 11;
 /// `UBLK_F_BATCH_IO` (Linux 7.0): commands are delivered and committed in batches.
 pub const F_BATCH_IO: u64 = 1 << 15;
+
+/// `UBLK_MAX_QUEUE_DEPTH`.
+pub const MAX_QUEUE_DEPTH: u16 = 4096;
+/// The largest request: `UBLK_IO_BUF_BITS`.
+pub const MAX_REQUEST_BYTES: u32 = 1 << 25;
+/// Bytes of one description of a request (`struct ublksrv_io_desc`).
+pub const DESCRIPTOR_BYTES: usize = 24;
+
+/// `UBLK_S_DEV_DEAD`: not started, or its server is gone.
+pub const S_DEV_DEAD: u16 = 0;
+/// `UBLK_S_DEV_LIVE`.
+pub const S_DEV_LIVE: u16 = 1;
+/// `UBLK_S_DEV_QUIESCED`: its server is gone, and requests wait for a new one.
+pub const S_DEV_QUIESCED: u16 = 2;
+/// `UBLK_S_DEV_FAIL_IO`: its server is gone, and requests fail until there is a new one.
+pub const S_DEV_FAIL_IO: u16 = 3;
+
+/// `struct ublksrv_ctrl_dev_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceInfo {
+    /// Queues.
+    pub nr_hw_queues: u16,
+    /// Requests under way in each.
+    pub queue_depth: u16,
+    /// `S_DEV_*`.
+    pub state: u16,
+    /// Must be zero.
+    pub pad0: u16,
+    /// Bytes of the largest request.
+    pub max_io_buf_bytes: u32,
+    /// Device number; `u32::MAX` where the driver is to choose.
+    pub dev_id: u32,
+    /// The server's process id, -1 where there is none.
+    pub ublksrv_pid: i32,
+    /// Must be zero.
+    pub pad1: u32,
+    /// `F_*`.
+    pub flags: u64,
+    /// The server's own; the driver keeps it.
+    pub ublksrv_flags: u64,
+    /// Who made it.
+    pub owner_uid: u32,
+    /// Whose group.
+    pub owner_gid: u32,
+    /// Must be zero.
+    pub reserved: [u64; 2],
+}
+
+/// `UBLK_ATTR_READ_ONLY`.
+pub const ATTR_READ_ONLY: u32 = 1 << 0;
+/// `UBLK_ATTR_VOLATILE_CACHE`: the device wants flushes.
+pub const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
+/// `UBLK_ATTR_FUA`: the device takes writes that are durable by themselves.
+pub const ATTR_FUA: u32 = 1 << 3;
+
+/// `UBLK_PARAM_TYPE_BASIC`.
+pub const PARAM_TYPE_BASIC: u32 = 1 << 0;
+/// `UBLK_PARAM_TYPE_DISCARD`.
+pub const PARAM_TYPE_DISCARD: u32 = 1 << 1;
+/// `UBLK_PARAM_TYPE_DMA_ALIGN` (Linux 6.16).
+pub const PARAM_TYPE_DMA_ALIGN: u32 = 1 << 4;
+
+/// `struct ublk_params`, up to what is used of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parameters {
+    /// Bytes of this structure.
+    pub len: u32,
+    /// `PARAM_TYPE_*`.
+    pub types: u32,
+    /// `ATTR_*`.
+    pub attrs: u32,
+    /// Log2 of the logical block size.
+    pub logical_bs_shift: u8,
+    /// Log2 of the physical block size.
+    pub physical_bs_shift: u8,
+    /// Log2 of the best request size.
+    pub io_opt_shift: u8,
+    /// Log2 of the smallest good request size.
+    pub io_min_shift: u8,
+    /// The largest request, in sectors of 512 bytes.
+    pub max_sectors: u32,
+    /// Requests are cut at multiples of this, in sectors; 0: nowhere.
+    pub chunk_sectors: u32,
+    /// Size of the device in sectors.
+    pub dev_sectors: u64,
+    /// Where the pieces of a request may not meet.
+    pub virt_boundary_mask: u64,
+    /// In sectors.
+    pub discard_alignment: u32,
+    /// In bytes.
+    pub discard_granularity: u32,
+    /// The largest discard.
+    pub max_discard_sectors: u32,
+    /// The largest request to write zeroes.
+    pub max_write_zeroes_sectors: u32,
+    /// Ranges of one discard.
+    pub max_discard_segments: u16,
+    /// Must be zero.
+    pub reserved0: u16,
+    /// The driver's answer.
+    pub devt: [u32; 4],
+    /// Not used.
+    pub zoned: [u32; 8],
+    /// Alignment that the addresses of a request have, less one.
+    pub dma_alignment: u32,
+    /// Must be zero.
+    pub pad: u32,
+}
+
+const _: () = assert!(size_of::<DeviceInfo>() == 64);
+const _: () = assert!(std::mem::offset_of!(DeviceInfo, flags) == 24);
+const _: () = assert!(std::mem::offset_of!(Parameters, dev_sectors) == 24);
+const _: () = assert!(std::mem::offset_of!(Parameters, discard_alignment) == 40);
+const _: () = assert!(std::mem::offset_of!(Parameters, dma_alignment) == 108);
+const _: () = assert!(size_of::<Parameters>() == 120);
 
 /// `struct ublksrv_ctrl_cmd`, which lies in the second half of a 128-byte submission entry.
 #[repr(C)]

@@ -38,6 +38,10 @@ pub(crate) const STAGE_READY: u8 = 0xff;
 pub(crate) const STAGE_HEADER: u8 = 0xfe;
 /// Stage of an event of the error queue.
 pub(crate) const STAGE_RETURN: u8 = 0xfd;
+/// Stage of a read or write of a file.
+pub(crate) const STAGE_TRANSFER: u8 = 0xfc;
+/// Stage of a multishot receive.
+pub(crate) const STAGE_RECEIVE: u8 = 0xfb;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -83,11 +87,13 @@ pub(crate) enum Kind {
     Receive,
 }
 
+/// In this order, so that what every event looks at lies together.
+#[repr(C)]
 struct Record {
-    op: Op,
-    layout: Layout,
     /// Finished uses, as far as a key counts them.
     uses: u32,
+    op: Op,
+    layout: Layout,
 }
 
 /// All records of a driver.
@@ -112,18 +118,19 @@ impl Inflight {
     }
 
     /// Takes a record; the caller has checked that there is room.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, op: Op) -> Key {
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.records[index as usize].op = op;
-                index
-            }
-            None => {
-                self.records.push(Box::new(Record { op, layout: Layout::default(), uses: 0 }));
-                (self.records.len() - 1) as u32
-            }
-        };
-        Key { index, generation: self.records[index as usize].uses }
+        let index = self.free.pop().unwrap_or_else(|| self.add());
+        let record = &mut *self.records[index as usize];
+        record.op = op;
+        Key { index, generation: record.uses }
+    }
+
+    #[cold]
+    fn add(&mut self) -> u32 {
+        let record = Record { uses: 0, op: Op::Vacant, layout: Layout::default() };
+        self.records.push(Box::new(record));
+        (self.records.len() - 1) as u32
     }
 
     /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
@@ -160,6 +167,15 @@ impl Inflight {
         match self.get(key) {
             Op::Send(op) => op,
             _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    /// The send that a key names, or `None` when that use of the record is over.
+    pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
+        let record = self.records.get_mut(key.index as usize)?;
+        match &mut record.op {
+            Op::Send(op) if record.uses == key.generation => Some(op),
+            _ => None,
         }
     }
 
@@ -217,15 +233,13 @@ impl Inflight {
         keys
     }
 
-    /// Waits of a driver without a ring end with it; the kernel held nothing for them.
-    pub(crate) fn end_waits(&mut self) {
-        for record in &mut self.records {
-            match &mut record.op {
-                Op::Send(op) => op.in_kernel = 0,
-                Op::Receive(op) => op.end_wait(),
-                Op::Transfer(op) => op.end_wait(),
-                Op::Vacant => {}
-            }
+    /// A wait for a descriptor ends with the driver; the kernel held nothing for it.
+    pub(crate) fn end_wait(&mut self, token: Token) {
+        match self.get(token.key) {
+            Op::Send(op) => op.in_kernel -= 1,
+            Op::Receive(op) => op.end_wait(),
+            Op::Transfer(op) => op.end_wait(),
+            Op::Vacant => unreachable!("what waits for readiness keeps its record"),
         }
     }
 

@@ -17,7 +17,8 @@ use crate::receipt::Receipt;
 use crate::source::received::Ticket;
 
 /// Memory that pieces are cut from.
-pub(crate) struct Backing {
+#[doc(hidden)]
+pub struct Backing {
     start: NonNull<u8>,
     len: usize,
     /// Which ring has it registered and in which slots; see [`Registration`].
@@ -226,6 +227,24 @@ impl Loan {
     }
 }
 
+/// How much is lent.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    pub(crate) pieces: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Extent {
+    pub(crate) fn one(piece: &Piece) -> Self {
+        Self { pieces: 1, bytes: piece.len() }
+    }
+
+    pub(crate) fn many<'a>(pieces: impl ExactSizeIterator<Item = &'a Piece>) -> Self {
+        Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum() }
+    }
+}
+
 mod sealed {
     pub trait Sealed {}
 }
@@ -238,9 +257,19 @@ pub(crate) use sealed::Sealed;
 /// another.
 pub trait Lend: Sealed + Sized + 'static {
     #[doc(hidden)]
+    fn extent(&self) -> Extent;
+    #[doc(hidden)]
     fn into_loan(self) -> Loan;
     #[doc(hidden)]
     fn from_loan(loan: Loan) -> Self;
+}
+
+/// Memory that buffers are cut from and that a ring can have registered.
+///
+/// Implemented for [`Region`](crate::Region) and [`SharedRegion`](crate::SharedRegion).
+pub trait Memory: Sealed {
+    #[doc(hidden)]
+    fn backing(&self) -> &Arc<Backing>;
 }
 
 /// A lendable buffer that an operation may write into.

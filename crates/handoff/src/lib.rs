@@ -53,7 +53,7 @@ pub use engine::layout::MAX_HEADER;
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{File, Readable, Transfer, Transferred};
-pub use lease::{Lend, LendMut, Refused, Returned};
+pub use lease::{Lend, LendMut, Memory, Refused, Returned};
 pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;
 pub use sink::group::{Group, GroupOnLoan};

@@ -22,7 +22,7 @@ mod devices;
 mod interface;
 mod kernel_module;
 mod lab;
-mod memory;
+pub(crate) mod memory;
 mod netlink;
 mod rds;
 mod receive;

@@ -46,7 +46,13 @@ impl Epoll {
     pub(crate) fn wait_for(&mut self, fd: RawFd, events: i16, token: Token) -> io::Result<()> {
         let known = self.waits.contains_key(&fd);
         self.waits.entry(fd).or_default().push((events, token));
-        self.set(fd, known)
+        self.set(fd, known).inspect_err(|_| {
+            let waits = self.waits.get_mut(&fd).expect("it was just put there");
+            waits.pop();
+            if waits.is_empty() {
+                self.waits.remove(&fd);
+            }
+        })
     }
 
     /// Drops the wait of an operation; says whether there was one.
@@ -60,6 +66,11 @@ impl Epoll {
         waits.retain(|(_, of)| *of != token);
         self.shrink(fd);
         true
+    }
+
+    /// Takes all waits off, without looking at the descriptors again.
+    pub(crate) fn end(&mut self) -> Vec<Token> {
+        self.waits.drain().flat_map(|(_, waits)| waits).map(|(_, token)| token).collect()
     }
 
     fn set(&mut self, fd: RawFd, known: bool) -> io::Result<()> {
@@ -93,34 +104,46 @@ impl Epoll {
 
     /// Waits and gives what became ready; nothing when `time` is over or a signal came.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> io::Result<Vec<Ready>> {
-        let mut events = Vec::with_capacity(BATCH);
-        let time = time.map(|time| rustix::time::Timespec {
+        let mut time = time.map(|time| rustix::time::Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         });
-        match epoll::wait(&self.fd, rustix::buffer::spare_capacity(&mut events), time.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        }
         let mut ready = Vec::new();
-        for Event { flags, data } in events.iter().copied() {
-            if data.u64() == WAKE {
-                ready.push(Ready::Wake);
-                continue;
+        let mut events = Vec::with_capacity(BATCH);
+        loop {
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.fd, room, time.as_ref()) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => return Ok(ready),
+                Err(error) => return Err(error.into()),
             }
-            let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
-            let Some(waits) = self.waits.get_mut(&fd) else { continue };
-            waits.retain(|(events, token)| {
-                let due = got & (events | ALWAYS) != 0;
-                if due {
-                    ready.push(Ready::Operation(*token));
-                }
-                !due
-            });
-            self.shrink(fd);
+            for event in &events {
+                self.take(*event, &mut ready);
+            }
+            // A foreign loop is told of this descriptor once for all that is there.
+            if events.len() < BATCH {
+                return Ok(ready);
+            }
+            time = Some(rustix::time::Timespec::default());
         }
-        Ok(ready)
+    }
+
+    /// Takes off the waits that an event ends.
+    fn take(&mut self, Event { flags, data }: Event, ready: &mut Vec<Ready>) {
+        if data.u64() == WAKE {
+            return ready.push(Ready::Wake);
+        }
+        let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
+        let Some(waits) = self.waits.get_mut(&fd) else { return };
+        waits.retain(|(events, token)| {
+            let due = got & (events | ALWAYS) != 0;
+            if due {
+                ready.push(Ready::Operation(*token));
+            }
+            !due
+        });
+        self.shrink(fd);
     }
 }
 

@@ -12,7 +12,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::driver::{Driver, LATER};
+use crate::driver::Driver;
+use crate::driver::waits::LATER;
 use crate::error::{Error, Result};
 use crate::ring::Until;
 

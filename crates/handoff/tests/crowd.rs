@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use handoff::{Buffer, Driver, RingUse, Wait};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use traffic::pattern;
+use traffic::{patience, pattern};
 
 const SOCKETS: usize = 2000;
 
@@ -71,7 +71,7 @@ fn two_thousand_connections_send_at_once() {
             let mut got = Vec::new();
             // The last handle is gone, so the end comes once the kernel let go.
             driver.turn(Wait::No).unwrap();
-            far.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            far.set_read_timeout(Some(patience(Duration::from_secs(2)))).unwrap();
             let mut space = vec![0; 3000];
             far.read_exact(&mut space).unwrap();
             got.extend_from_slice(&space);

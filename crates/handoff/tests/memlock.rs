@@ -10,7 +10,7 @@ use std::io::Read;
 use std::thread;
 
 use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use traffic::{pattern, tcp};
 
 /// Gives up what root may, and limits locked memory; `false` where that is not possible.
@@ -21,6 +21,9 @@ fn become_nobody(test: &str, limit: u64) -> bool {
         // SAFETY: plain system calls without memory.
         let changed = unsafe { libc::setresuid(65534, 65534, 65534) };
         assert_eq!(changed, 0, "root may become {nobody:?}");
+        // Without this, the process may not read its own /proc/self/auxv any more, which older
+        // kernels have no other way to ask for.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
     }
     let limit = Some(limit);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })

@@ -207,3 +207,30 @@ proptest! {
         check(ring, entries, registered, delay, steps);
     }
 }
+
+/// More pieces than one request names: what follows waits for all of them.
+#[test]
+fn a_send_of_several_requests_stays_whole() {
+    traffic::within(Duration::from_secs(60), || {
+        for driver in traffic::drivers() {
+            for engine in traffic::engines(&driver) {
+                let (near, mut far) = traffic::tcp("127.0.0.1");
+                let socket = driver.socket(near).unwrap();
+                socket.set_engine(engine).unwrap();
+                let many = pattern(1, 3000);
+                let pieces: Vec<Buffer> =
+                    many.iter().map(|byte| Buffer::from(vec![*byte])).collect();
+                let last = pattern(2, 5000);
+                let first = socket.send(pieces).unwrap();
+                let second = socket.send(Buffer::from(last.clone())).unwrap();
+                let sent = driver
+                    .block_on(async { (first.await.sent.unwrap(), second.await.sent.unwrap()) })
+                    .unwrap();
+                assert_eq!(sent, (3000, 5000), "{engine}");
+                let mut arrived = vec![0; 8000];
+                far.read_exact(&mut arrived).unwrap();
+                assert!(arrived == [many, last].concat(), "{engine}: out of order");
+            }
+        }
+    });
+}

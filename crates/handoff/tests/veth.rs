@@ -15,38 +15,18 @@ use handoff::{
     SharedRegion, Socket,
 };
 use handoff_lab::topology::{Pair, PairEnd};
-use traffic::{pattern, within};
+use traffic::{patience, pattern, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
 fn pair(test: &str) -> Option<Pair> {
     match Pair::new(9000) {
-        Ok(pair) => {
-            wait_for_the_cable(&pair);
-            Some(pair)
-        }
+        Ok(pair) => Some(pair),
         Err(error) => {
             traffic::skip(test, &error.to_string());
             None
         }
     }
-}
-
-/// The kernel drops what is sent in the first moments after the devices came up.
-fn wait_for_the_cable(pair: &Pair) {
-    let bind = |end: &PairEnd| {
-        let local = (end.v4(), 0);
-        end.namespace().run(|| UdpSocket::bind(local).unwrap()).unwrap()
-    };
-    let (near, far) = (bind(&pair.left), bind(&pair.right));
-    far.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    for _ in 0..100 {
-        near.send_to(b"x", far.local_addr().unwrap()).unwrap();
-        if far.recv(&mut [0]).is_ok() {
-            return;
-        }
-    }
-    panic!("nothing arrives over the veth pair");
 }
 
 fn address(end: &PairEnd, v6: bool) -> IpAddr {
@@ -166,7 +146,7 @@ impl Sender {
             Memory::Memfd | Memory::MemfdRegistered => {
                 let region = SharedRegion::memfd(room).unwrap();
                 if ring && way.memory == Memory::MemfdRegistered {
-                    sender.driver.register_shared(&region).unwrap();
+                    sender.driver.register(&region).unwrap();
                 }
                 sender.shared = Some(region);
             }
@@ -284,7 +264,7 @@ fn datagrams_arrive_whole() {
                 end.namespace().run(|| UdpSocket::bind((local, 0)).unwrap()).unwrap()
             };
             let (near, far) = (bind(&pair.left), bind(&pair.right));
-            far.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            far.set_read_timeout(Some(patience(Duration::from_secs(2)))).unwrap();
             let mut to = Some(far.local_addr().unwrap());
             if connected {
                 near.connect(to.take().unwrap()).unwrap();

@@ -18,9 +18,43 @@ const REPORT: &str = "target/guest-report.json";
 /// The skips that are foreseen; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
 
-/// Which tests run on which kernel: all that want root or a guest on the lab's, and those of
-/// sending also on Debian 12's.
-const STAGES: [&str; 2] = ["7.2:native,guest", "bookworm:native:send"];
+/// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
+/// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
+/// kernels.
+const OF_KERNELS: [&str; 21] = [
+    "allocations",
+    "crowd",
+    "descriptor",
+    "files",
+    "handoff_lab::topology",
+    "memlock",
+    "no_ring",
+    "order",
+    "overflow",
+    "own_loop",
+    "peers",
+    "pipe",
+    "probe",
+    "probe_memlock",
+    "receive",
+    "registration",
+    "send",
+    "stages",
+    "tokio_runtime",
+    "veth",
+    "wakers",
+];
+
+/// Which tests run on which kernel: all that want root or a guest on the lab's, and the above there
+/// and on Debian 12's.
+fn stages() -> Vec<String> {
+    let names = OF_KERNELS.map(|name| format!("{name}::")).join(",");
+    vec![
+        "7.2:native,guest".to_owned(),
+        format!("7.2:hermetic:{names}"),
+        format!("bookworm:hermetic,native:{names}"),
+    ]
+}
 
 /// The lab's exit code where this machine cannot run it, for want of QEMU for instance.
 const NOT_POSSIBLE: i32 = 3;
@@ -57,7 +91,7 @@ fn run(session: &mut Session) -> Result<Vec<Program>, Program> {
     if Path::new(MAY_SKIP).exists() {
         lab.args(["--may-skip", MAY_SKIP]);
     }
-    lab.args(STAGES.iter().flat_map(|stage| ["--stage", stage]));
+    lab.args(stages().iter().flat_map(|stage| ["--stage", stage]));
     lab.stdin(Stdio::from(File::open(MESSAGES).map_err(trouble(MESSAGES))?));
     let mut output = Vec::new();
     let end = session.watch(&mut lab, |line| output.push(line.to_owned()));

@@ -12,14 +12,15 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Socket, Tally};
 use indicatif::ProgressBar;
 
-use super::Failed;
 use super::checksum::PieceSum;
 use super::coverage::Coverage;
 use super::job::streamed;
 use super::ranged::Ranged;
+use super::report::Hop;
 use super::send::SENDING;
 use super::turn::Turnstile;
 use super::wire::Frame;
+use super::{Failed, Job};
 use crate::Failure;
 
 /// Where pieces come from.
@@ -224,22 +225,31 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// What became of the bytes on their way in, and why.
-    pub(super) fn tally_in(&self) -> (Tally, String) {
-        match &self.inlet {
+    /// What became of the bytes on their way in.
+    pub(super) fn hop_in(&self, job: &Job<'_>, registered: bool) -> Hop {
+        let (tally, reason) = match &self.inlet {
             Inlet::File { file, .. } => (file.tally(), file.reason()),
             Inlet::Stream { .. } => (
                 Tally { copied: self.streamed_in.get(), ..Tally::default() },
                 "a pipe or stream is read by copying".to_owned(),
             ),
-        }
+        };
+        let engine = job.file_engine("read", registered);
+        Hop { from: job.source_kind(), to: "memory", engine, reason, tally }
     }
 
-    /// What became of the bytes on their way out to a file or stream, and why.
-    pub(super) fn tally_out(&self) -> (Tally, String) {
+    /// What became of the bytes on their way out.
+    pub(super) fn hop_out(&self, job: &Job<'_>, registered: bool) -> Hop {
+        let to_file = |tally, reason| Hop {
+            from: "memory",
+            to: job.destination_kind(),
+            engine: job.file_engine("write", registered),
+            reason,
+            tally,
+        };
         match &self.outlet {
-            Outlet::File(file) => (file.tally(), file.reason()),
-            Outlet::Stream { .. } => (
+            Outlet::File(file) => to_file(file.tally(), file.reason()),
+            Outlet::Stream { .. } => to_file(
                 Tally { copied: self.streamed_out.get(), ..Tally::default() },
                 "a pipe or stream is written by copying".to_owned(),
             ),
@@ -248,8 +258,9 @@ impl<'a> Carriage<'a> {
                 for stream in streams {
                     tally += stream.socket.send_stats().returned;
                 }
-                let socket = &streams[0].socket;
-                (tally, socket.choice(self.piece).reason)
+                let choice = streams[0].socket.choice(self.piece);
+                let (engine, reason) = (choice.engine.name().to_owned(), choice.reason);
+                Hop { from: "memory", to: "socket", engine, reason, tally }
             }
         }
     }
@@ -257,5 +268,9 @@ impl<'a> Carriage<'a> {
     /// The connections, where it goes to some.
     pub(super) fn streams(&self) -> &[Stream] {
         if let Outlet::Sockets { streams, .. } = &self.outlet { streams } else { &[] }
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.streams().iter().map(|stream| &stream.socket)
     }
 }

@@ -4,7 +4,7 @@ use super::carry::{Carriage, Inlet, Outlet};
 use super::checksum::PieceSum;
 use super::destination::Destination;
 use super::ranged::Ranged;
-use super::report::{Clock, Hop, Report, hexadecimal};
+use super::report::{Clock, Report, Transferred, hexadecimal};
 use super::{Failed, Job};
 use crate::Failure;
 
@@ -47,37 +47,10 @@ pub(super) fn copy(
     if let Some(destination) = destination {
         destination.commit(job.args.sync)?;
     }
-    let (seconds, cpu_seconds) = clock.read();
-    let (tally_in, reason_in) = carriage.tally_in();
-    let (tally_out, reason_out) = carriage.tally_out();
-    Ok(Report {
-        source: job.source.to_string(),
-        destination: job.destination.to_string(),
-        bytes,
-        seconds,
-        bytes_per_s: bytes as f64 / seconds,
-        cpu_seconds,
-        streams: 0,
-        checksum: checksum.map(hexadecimal),
-        verified,
-        hops: vec![
-            Hop {
-                from: job.source_kind(),
-                to: "memory",
-                engine: job.file_engine("read", memory.registered),
-                reason: reason_in,
-                tally: tally_in,
-            },
-            Hop {
-                from: "memory",
-                to: job.destination_kind(),
-                engine: job.file_engine("write", memory.registered),
-                reason: reason_out,
-                tally: tally_out,
-            },
-        ],
-        notes: job.notes(),
-    })
+    let hops =
+        vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
+    let done = Transferred { bytes, streams: 0, checksum, verified, hops };
+    Ok(Report::new(job, &clock, done))
 }
 
 /// The checksum of what the destination holds.

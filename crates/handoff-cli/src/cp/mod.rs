@@ -24,6 +24,7 @@ mod receive;
 mod report;
 mod send;
 mod staging;
+mod tell;
 mod turn;
 pub mod wire;
 

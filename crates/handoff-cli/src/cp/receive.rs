@@ -16,7 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Buffer, File, Pool, Received, Receiver, Socket, Tally, Transfer};
+use handoff::{File, Pool, Received, Receiver, Socket, Tally, Transfer};
 use socket2::SockRef;
 
 use super::checksum::PieceSum;
@@ -24,8 +24,9 @@ use super::coverage::Coverage;
 use super::destination::Destination;
 use super::job::streamed;
 use super::ranged::Ranged;
-use super::report::{Clock, Hop, Report, hexadecimal};
+use super::report::{Clock, Hop, Report, Transferred, hexadecimal};
 use super::staging::Staging;
+use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
 use super::{Failed, Job};
 use crate::Failure;
@@ -141,33 +142,21 @@ pub(super) fn receive(
     if !job.args.raw {
         let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
         // What is in place stays there, whether or not the sender hears of it.
-        if let Err(failure) = job.until_stopped(tell(&sockets, &answer)) {
+        if let Err(failure) = job.until_stopped(tell(&sockets, &answer, ANSWERING)) {
             let why = failure.line().unwrap_or_default();
             job.note(format!("the sender may take it for failed: {why}"));
         }
     }
-    let (seconds, cpu_seconds) = clock.read();
     let verified = match (checksum, job.args.raw) {
         (None, _) => None,
         (_, true) => Some("compare it yourself: --raw tells nothing of the sender's"),
         _ => Some("the same on both sides, of what was sent and what arrived in memory"),
     };
-    Ok(Report {
-        source: job.source.to_string(),
-        destination: job.destination.to_string(),
-        bytes,
-        seconds,
-        bytes_per_s: bytes as f64 / seconds,
-        cpu_seconds,
-        streams,
-        checksum: checksum.map(hexadecimal),
-        verified,
-        hops,
-        notes: job.notes(),
-    })
+    Ok(Report::new(job, &clock, Transferred { bytes, streams, checksum, verified, hops }))
 }
 
 const RECEIVING: &str = "receiving from the peer";
+const ANSWERING: &str = "answering the sender";
 
 /// The chunks that all connections receive into, and whether they are registered.
 fn pool(job: &Job<'_>, streams: usize) -> Result<(Pool, bool), Failure> {
@@ -178,17 +167,6 @@ fn pool(job: &Job<'_>, streams: usize) -> Result<(Pool, bool), Failure> {
     Ok((pool, registered))
 }
 
-async fn tell(sockets: &[Socket], frame: &Frame) -> Result<(), Failure> {
-    let mut sendings = Vec::new();
-    for socket in sockets {
-        sendings.push(socket.send(Buffer::from(frame.encode())).failed("answering the sender")?);
-    }
-    for sending in sendings {
-        sending.await.sent.failed("answering the sender")?;
-    }
-    Ok(())
-}
-
 /// Tells the sender why it failed, and hears it out for a moment: a connection that is closed with
 /// bytes unread is reset, and the reset would overtake the answer.
 fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failure: &Failure) {
@@ -196,7 +174,7 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failu
     let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
     // The sender may be gone, and then nobody is left to tell.
     let _ = job.for_at_most(LINGER, async {
-        tell(sockets, &answer).await?;
+        tell(sockets, &answer, ANSWERING).await?;
         for socket in sockets {
             SockRef::from(&socket.as_fd()).shutdown(Shutdown::Write).map_err(Failure::failed)?;
         }

@@ -7,6 +7,8 @@ use handoff::Tally;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Serialize, Serializer};
 
+use super::Job;
+
 /// One way of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Hop {
@@ -50,6 +52,36 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
 }
 
+/// What a transfer came to, whichever way it went.
+pub(super) struct Transferred {
+    pub(super) bytes: u64,
+    /// Connections; 0 for a copy that stays on the machine.
+    pub(super) streams: usize,
+    pub(super) checksum: Option<u64>,
+    pub(super) verified: Option<&'static str>,
+    pub(super) hops: Vec<Hop>,
+}
+
+impl Report {
+    /// Takes down a transfer that began with `clock`.
+    pub(super) fn new(job: &Job<'_>, clock: &Clock, done: Transferred) -> Self {
+        let (seconds, cpu_seconds) = clock.read();
+        Self {
+            source: job.source.to_string(),
+            destination: job.destination.to_string(),
+            bytes: done.bytes,
+            seconds,
+            bytes_per_s: done.bytes as f64 / seconds,
+            cpu_seconds,
+            streams: done.streams,
+            checksum: done.checksum.map(hexadecimal),
+            verified: done.verified,
+            hops: done.hops,
+            notes: job.notes(),
+        }
+    }
+}
+
 /// Time and CPU time since the start of a transfer.
 pub(super) struct Clock {
     start: Instant,
@@ -68,7 +100,7 @@ impl Clock {
     }
 
     /// Seconds, and seconds of CPU.
-    pub(super) fn read(&self) -> (f64, f64) {
+    fn read(&self) -> (f64, f64) {
         (self.start.elapsed().as_secs_f64(), (cpu() - self.cpu).as_secs_f64())
     }
 }

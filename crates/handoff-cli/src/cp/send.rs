@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Buffer, Receiver, Region};
+use handoff::{Receiver, Region};
 use socket2::SockRef;
 
 use super::carry::{Carriage, Inlet, Outlet, Stream};
-use super::report::{Clock, Hop, Report, hexadecimal};
+use super::report::{Clock, Report, Transferred, hexadecimal};
+use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
 use super::{Failed, Job};
 use crate::Failure;
@@ -76,7 +77,7 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
             let (bytes, checksum) = carriage.run(memory.buffers).await?;
             if !raw {
                 let end = Frame::End { bytes, checksum };
-                tell(carriage.streams(), &end).await?;
+                tell(carriage.sockets(), &end, SENDING).await?;
             }
             Ok::<_, Failure>((bytes, checksum))
         });
@@ -95,7 +96,7 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
                 return Err(failure);
             }
             let failure = last_words(job, &mut receivers, failure);
-            give_up(job, carriage.streams(), &failure);
+            give_up(job, &carriage, &failure);
             return Err(failure);
         }
     };
@@ -106,38 +107,10 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
         None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
         Some(answer) => check(bytes, checksum, answer)?.then_some("the same on both sides"),
     };
-    let (seconds, cpu_seconds) = clock.read();
-    let (tally_in, reason_in) = carriage.tally_in();
-    let (tally_out, reason_out) = carriage.tally_out();
-    let socket = &carriage.streams()[0].socket;
-    Ok(Report {
-        source: job.source.to_string(),
-        destination: job.destination.to_string(),
-        bytes,
-        seconds,
-        bytes_per_s: bytes as f64 / seconds,
-        cpu_seconds,
-        streams: carriage.streams().len(),
-        checksum: checksum.map(hexadecimal),
-        verified,
-        hops: vec![
-            Hop {
-                from: job.source_kind(),
-                to: "memory",
-                engine: job.file_engine("read", memory.registered),
-                reason: reason_in,
-                tally: tally_in,
-            },
-            Hop {
-                from: "memory",
-                to: "socket",
-                engine: socket.choice(job.args.buffer).engine.name().to_owned(),
-                reason: reason_out,
-                tally: tally_out,
-            },
-        ],
-        notes: job.notes(),
-    })
+    let hops =
+        vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
+    let streams = carriage.streams().len();
+    Ok(Report::new(job, &clock, Transferred { bytes, streams, checksum, verified, hops }))
 }
 
 /// How it ended for the receiver.
@@ -182,19 +155,6 @@ fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Fail
         (Some(_), None) => Err(Failure::failed("the receiver confirmed no checksum")),
         (ours, _) => Ok(ours.is_some()),
     }
-}
-
-/// Sends a small frame on every connection.
-async fn tell(streams: &[Stream], frame: &Frame) -> Result<(), Failure> {
-    let mut sendings = Vec::new();
-    for stream in streams {
-        let sending = stream.socket.send(Buffer::from(frame.encode()));
-        sendings.push(sending.failed(SENDING)?);
-    }
-    for sending in sendings {
-        sending.await.sent.failed(SENDING)?;
-    }
-    Ok(())
 }
 
 /// The ending on each connection, the first to come first.
@@ -263,10 +223,11 @@ fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Fa
 }
 
 /// Tells the receiver why it gets no more.
-fn give_up(job: &Job<'_>, streams: &[Stream], failure: &Failure) {
+fn give_up(job: &Job<'_>, carriage: &Carriage<'_>, failure: &Failure) {
     let Some(reason) = failure.line() else { return };
     // A receiver that does not hear it sees the connection end without an end of the transfer.
-    let _ = job.for_at_most(LAST_WORDS, tell(streams, &Frame::Abort { reason }));
+    let _ =
+        job.for_at_most(LAST_WORDS, tell(carriage.sockets(), &Frame::Abort { reason }, SENDING));
 }
 
 /// Ends bare streams, and waits until their bytes are seen off.

@@ -1,7 +1,7 @@
 //! `handoff lab demo`: what a guest has that this machine may lack.
 
 use super::guest_options::GuestOptions;
-use super::run::run_once;
+use super::run::{pass_on, run_once};
 use crate::error::Result;
 use crate::tool::StopFlag;
 
@@ -18,5 +18,5 @@ pub struct DemoArgs {
 pub(super) fn run(args: &DemoArgs, stop: &StopFlag) -> Result<u8> {
     let prepared = args.guest.prepare(stop)?;
     let words = ["sh", "-c", SCRIPT, "demo.sh"].map(|word| word.as_bytes().to_vec());
-    run_once(&prepared.machine, words.to_vec(), stop)
+    run_once(&prepared.machine, words.to_vec(), stop, pass_on)
 }

@@ -80,11 +80,16 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
     conclude(guest, outcome)
 }
 
-/// Boots a guest for one command with our standard input, output and error.
-pub(super) fn run_once(machine: &Machine, arguments: Vec<Vec<u8>>, stop: &StopFlag) -> Result<u8> {
+/// Boots a guest for one command with our standard input; `output` gets what it writes.
+pub(super) fn run_once(
+    machine: &Machine,
+    arguments: Vec<Vec<u8>>,
+    stop: &StopFlag,
+    output: impl FnMut(Stream, &[u8]) -> io::Result<()>,
+) -> Result<u8> {
     let mut guest = Guest::boot(machine, stop)?;
     let job = Job { arguments, input: Input::Inherit, ..Job::default() };
-    let outcome = guest.run(&job, pass_on)?;
+    let outcome = guest.run(&job, output)?;
     conclude(guest, outcome)
 }
 
@@ -144,7 +149,8 @@ fn code_of(ending: &Ending) -> u8 {
     }
 }
 
-fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+/// To our own standard output and error.
+pub(super) fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
     match stream {
         Stream::Output => {
             let mut output = io::stdout().lock();

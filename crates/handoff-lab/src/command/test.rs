@@ -14,13 +14,14 @@ use crate::testing::{self, MaySkip, Plan, Program, Stage, TestResult, Verdict};
 use crate::tool::StopFlag;
 
 const AFTER_HELP: &str = "\
-A stage is WHERE:NEEDS[:FILTER]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
+A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
 native, guest, lab and soak, which are the modules that a test's path names (none: hermetic);
-FILTER is a part of the test's name, with its program's in front.
+NAMES are the beginnings of the tests' names, with their program's in front; with a - in front, of
+tests that are left out.
 
 Examples:
   cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\
-      --stage 7.2:native,guest --stage bookworm:native:send --may-skip lab/may-skip.txt
+      --stage 7.2:native,guest --stage bookworm:native:send:: --may-skip lab/may-skip.txt
   handoff lab test --stage 7.2:guest target/debug/deps/guest-0123456789abcdef
 
 Exit code 0: all passed or were skipped as declared; 1: some failed.";
@@ -30,7 +31,7 @@ Exit code 0: all passed or were skipped as declared; 1: some failed.";
 #[command(after_help = AFTER_HELP)]
 pub struct TestArgs {
     /// Where tests run, and which; may be given several times
-    #[arg(long, required = true, value_name = "WHERE:NEEDS[:FILTER]")]
+    #[arg(long, required = true, value_name = "WHERE:NEEDS[:NAMES]")]
     pub stage: Vec<Stage>,
     /// The skips that are foreseen; any other is a failure
     #[arg(long, value_name = "FILE")]
@@ -109,7 +110,7 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
     let mut words = vec![target.clone().into_os_string().into_vec()];
     words.extend(args.command[1..].iter().map(|word| word.clone().into_vec()));
     prepared.machine.puts.push(Put { source, target });
-    run::run_once(&prepared.machine, words, stop)
+    run::run_once(&prepared.machine, words, stop, run::pass_on)
 }
 
 fn show(test: &TestResult) {

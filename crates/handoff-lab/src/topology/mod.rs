@@ -1,6 +1,7 @@
-//! Network topologies for tests and benches, made over rtnetlink, without any command from outside.
+//! Network topologies for tests and benches, made over rtnetlink, without any command from outside,
+//! and disks.
 //!
-//! Contracts:
+//! Contracts (of disks: see [`Disk`]):
 //!
 //! 1. A [`Namespace`] has no name: only file descriptors (and threads or children inside it) hold
 //!    it, so it and every device in it vanish with the process, also on kill -9. There is nothing
@@ -17,6 +18,7 @@
 //! the kernel on its way in if it carries lent memory. Only a [`Discard`] sink ends it untouched.
 
 mod discard;
+mod disk;
 mod namespace;
 mod netem;
 mod pair;
@@ -25,6 +27,7 @@ mod rtnetlink;
 mod tests;
 
 pub use discard::{Discard, DiscardKind};
+pub use disk::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule};
 pub use namespace::{Namespace, NamespaceGuard, enter_user_namespace};
 pub use netem::Netem;
 pub use pair::{Pair, PairEnd, Side};
@@ -42,10 +45,10 @@ pub enum TopologyError {
         /// What was tried, and the kernel's answer.
         reason: String,
     },
-    /// The kernel lacks a device type or a queueing discipline.
+    /// The kernel lacks a device type, a queueing discipline or a driver.
     #[error("{what} is not available: {reason}")]
     Unavailable {
-        /// The device type or discipline.
+        /// The device type, discipline or driver.
         what: String,
         /// The kernel's answer.
         reason: String,

@@ -1,8 +1,10 @@
 //! Two namespaces joined by a veth pair: two hosts and a cable.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    io::{self, ErrorKind},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd as _,
+    time::{Duration, Instant},
 };
 
 use netlink_packet_route::link::{
@@ -10,11 +12,15 @@ use netlink_packet_route::link::{
 };
 
 use super::{
-    Namespace, Netem, TopologyError,
+    Namespace, Netem, TopologyError, asked,
     rtnetlink::{NewLink, Rtnetlink},
 };
 
 const DEVICE: &str = "veth0";
+/// How long the kernel may take to let packets pass.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// After which a datagram counts as lost.
+const LOST: Duration = Duration::from_millis(10);
 
 /// One of the two ends of a [`Pair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +95,35 @@ impl PairEnd {
     pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
         self.namespace.run(|| netem.apply(DEVICE))?
     }
+
+    /// Returns once a datagram of each family has arrived at the other end.
+    fn reaches(&self, far: &Self) -> Result<(), TopologyError> {
+        let deadline = Instant::now() + PATIENCE;
+        let pass = |from: IpAddr, to: IpAddr| -> Result<(), TopologyError> {
+            let bind = |end: &Self, address| {
+                let bound = end.namespace.run(|| UdpSocket::bind((address, 0)))?;
+                bound.map_err(asked(format!("bind a socket to {address}")))
+            };
+            let (near, far) = (bind(self, from)?, bind(far, to)?);
+            let attempt = || -> io::Result<bool> {
+                far.set_read_timeout(Some(LOST))?;
+                near.send_to(b"?", far.local_addr()?)?;
+                match far.recv(&mut [0]) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+                    received => received.map(|_| true),
+                }
+            };
+            let action = || format!("pass a datagram from {from} to {to}");
+            while !attempt().map_err(asked(action()))? {
+                if Instant::now() > deadline {
+                    return Err(asked(action())(io::Error::from(ErrorKind::TimedOut)));
+                }
+            }
+            Ok(())
+        };
+        pass(self.v4().into(), far.v4().into())?;
+        pass(self.v6().into(), far.v6().into())
+    }
 }
 
 /// Two hosts that reach each other by IPv4 and IPv6, and nobody else.
@@ -102,7 +137,9 @@ pub struct Pair {
 
 impl Pair {
     /// Joins two new namespaces by a cable with the given MTU (bytes, 1,280 to 65,535: IPv6 needs
-    /// the lower bound). Neighbours are permanent, so the first packet is not held for resolution.
+    /// the lower bound). Neighbours are permanent, so the first packet is not held for resolution,
+    /// and packets pass both ways: the kernel drops what is sent before it has noticed, some time
+    /// after the devices came up, that the cable is there.
     ///
     /// # Errors
     ///
@@ -114,6 +151,8 @@ impl Pair {
         for end in [&pair.left, &pair.right] {
             end.namespace.run(|| configure(end.side))??;
         }
+        pair.left.reaches(&pair.right)?;
+        pair.right.reaches(&pair.left)?;
         Ok(pair)
     }
 

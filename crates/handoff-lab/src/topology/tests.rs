@@ -137,6 +137,27 @@ fn needs_root_pair_carries_tcp_and_udp_over_both_families() {
 }
 
 #[test]
+fn needs_root_the_first_datagram_over_a_pair_arrives() {
+    for _ in 0..5 {
+        let pair = topology_or_skip!(Pair::new(1_500));
+        for (near, far) in [(&pair.left, &pair.right), (&pair.right, &pair.left)] {
+            for (from, to) in [
+                (IpAddr::V4(near.v4()), IpAddr::V4(far.v4())),
+                (IpAddr::V6(near.v6()), IpAddr::V6(far.v6())),
+            ] {
+                let bind = |end: &PairEnd, address| {
+                    end.namespace().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
+                };
+                let (sender, receiver) = (bind(near, from), bind(far, to));
+                sender.send_to(b"at once", receiver.local_addr().unwrap()).unwrap();
+                receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 7);
+            }
+        }
+    }
+}
+
+#[test]
 fn needs_root_pair_keeps_the_asked_mtu() {
     for mtu in [1_500, 65_535] {
         let pair = topology_or_skip!(Pair::new(mtu));

@@ -1,12 +1,15 @@
 //! The lab tells rightly what happens in a guest, and what keeps it from booting one.
 //!
-//! The tests in `native::lab` boot guests. What is in `guest::fixture` is no test of its own but
+//! The tests in `native::lab` and `soak` boot guests. What is in `guest::fixture` is no test of its own but
 //! the subject of theirs: this same program, run in a guest or as another process, where it fails
 //! on purpose.
 
 mod guest {
     mod fixture;
 }
+#[macro_use]
 mod native {
-    mod lab;
+    #[macro_use]
+    pub(crate) mod lab;
 }
+mod soak;

@@ -2,8 +2,9 @@
 //!
 //! Contracts:
 //! - it learns from sends that are made anyway: never a byte of extra traffic;
-//! - when the kernel reports that a route copies (loopback, a device without scatter-gather), the
-//!   socket copies in user context, which is cheaper, and looks again now and then;
+//! - when the kernel reports that a route copies (loopback, a device without scatter-gather), or
+//!   zero copy failed where copying went through (a limit on locked memory), the socket copies in
+//!   user context, and looks again now and then;
 //! - otherwise it times its own first sends of a size with either engine, in CPU time, and keeps to
 //!   the cheaper one; sizes below one where copying won copy, sizes above one where zero copy won
 //!   go without;
@@ -15,7 +16,7 @@ use super::Engine;
 const SAMPLES: usize = 8;
 /// Reports of a copy in a row, and none to the contrary, that settle a route.
 const COPIED_REPORTS: u32 = 4;
-/// One in so many sends on a route that copies looks whether it still does.
+/// One in so many sends on a socket that left zero copy looks whether it has to.
 const LOOK_AGAIN: u32 = 1024;
 /// Before anything is known: from this size up zero copy is the better guess.
 const GUESS: usize = 16 * 1024;
@@ -73,10 +74,28 @@ pub(crate) struct Chooser {
     /// The largest class in which copying won.
     copy_up_to: Option<u32>,
     copied_in_a_row: u32,
-    route_copies: bool,
+    /// Why zero copy is left for now.
+    left: Option<Left>,
     since_look: u32,
-    /// Why zero copy was given up for good.
-    failure: Option<String>,
+}
+
+/// Why a socket left zero copy for now.
+enum Left {
+    /// The kernel reported copies.
+    Copies,
+    /// It failed; `looked` says whether a send has gone out since to see if it still does.
+    Failed { reason: String, looked: bool },
+}
+
+impl Left {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Copies => {
+                "the kernel reported that it copies what is sent without copying on this route"
+            }
+            Self::Failed { reason, .. } => reason,
+        }
+    }
 }
 
 fn class_of(len: usize) -> u32 {
@@ -92,9 +111,8 @@ impl Chooser {
             zero_copy_from: None,
             copy_up_to: None,
             copied_in_a_row: 0,
-            route_copies: false,
+            left: None,
             since_look: 0,
-            failure: None,
         }
     }
 
@@ -107,45 +125,35 @@ impl Chooser {
         self.wish == Engine::Auto
     }
 
-    pub(crate) fn pick(&mut self, len: usize) -> Pick {
+    /// Chooses for a send of `len` bytes; `may_time` says whether nothing else would share the time
+    /// that it takes.
+    #[inline]
+    pub(crate) fn pick(&mut self, len: usize, may_time: impl FnOnce() -> bool) -> Pick {
         let plain = |engine| Pick { engine, timed: false };
         if self.wish != Engine::Auto {
             return plain(self.wish);
         }
-        let (Ok(zero_copy), None) = (&self.zero_copy, &self.failure) else {
-            return plain(Engine::Copy);
-        };
-        let zero_copy = *zero_copy;
-        if self.route_copies {
+        let Ok(zero_copy) = self.zero_copy else { return plain(Engine::Copy) };
+        if let Some(left) = &mut self.left {
             self.since_look += 1;
             if self.since_look < LOOK_AGAIN {
                 return plain(Engine::Copy);
             }
             self.since_look = 0;
+            if let Left::Failed { looked, .. } = left {
+                *looked = true;
+            }
             return plain(zero_copy);
         }
         match self.settled(class_of(len)) {
             Some(true) => plain(zero_copy),
             Some(false) => plain(Engine::Copy),
-            None => {
+            None if may_time() => {
                 let class = self.class(class_of(len));
-                let engine = if class.zero_copy.taken <= class.copy.taken {
-                    zero_copy
-                } else {
-                    Engine::Copy
-                };
-                Pick { engine, timed: true }
+                let next = class.zero_copy.taken <= class.copy.taken;
+                Pick { engine: if next { zero_copy } else { Engine::Copy }, timed: true }
             }
-        }
-    }
-
-    /// The choice for a send that can't be timed since others are under way.
-    pub(crate) fn pick_untimed(&mut self, len: usize) -> Engine {
-        let pick = self.pick(len);
-        match (pick.timed, &self.zero_copy) {
-            (true, Ok(zero_copy)) if len >= GUESS => *zero_copy,
-            (true, _) => Engine::Copy,
-            (false, _) => pick.engine,
+            None => plain(if len >= GUESS { zero_copy } else { Engine::Copy }),
         }
     }
 
@@ -192,22 +200,37 @@ impl Chooser {
         match copied {
             Some(true) => {
                 self.copied_in_a_row = self.copied_in_a_row.saturating_add(1);
-                if self.copied_in_a_row >= COPIED_REPORTS {
-                    self.route_copies = true;
+                if self.copied_in_a_row >= COPIED_REPORTS && self.left.is_none() {
+                    self.leave(Left::Copies);
                 }
             }
-            Some(false) => {
-                self.copied_in_a_row = 0;
-                self.route_copies = false;
-            }
+            Some(false) => self.copied_in_a_row = 0,
             None => {}
+        }
+        // A send of before the failure says nothing about it; where nothing is reported, no report
+        // led away from zero copy.
+        let back = match self.left {
+            Some(Left::Copies) => copied == Some(false),
+            Some(Left::Failed { looked, .. }) => looked && copied != Some(true),
+            None => false,
+        };
+        if back {
+            self.left = None;
         }
     }
 
-    /// Gives zero copy up on this socket.
+    fn leave(&mut self, left: Left) {
+        tracing::info!(reason = left.reason(), "copying for now");
+        self.left = Some(left);
+        self.since_look = 0;
+    }
+
+    /// Zero copy failed for this reason, and copying went through.
     pub(crate) fn failed(&mut self, reason: String) {
-        tracing::info!(%reason, "copying from now on");
-        self.failure = Some(reason);
+        // Sends of one batch fail for one reason.
+        if !matches!(self.left, Some(Left::Failed { looked: false, .. })) {
+            self.leave(Left::Failed { reason, looked: false });
+        }
     }
 
     pub(crate) fn explain(&self, len: usize) -> Choice {
@@ -215,17 +238,11 @@ impl Chooser {
         if self.wish != Engine::Auto {
             return choice(self.wish, "asked for".to_owned());
         }
-        let zero_copy = match (&self.zero_copy, &self.failure) {
-            (Err(reason), _) | (_, Some(reason)) => return choice(Engine::Copy, reason.clone()),
+        let zero_copy = match (&self.zero_copy, &self.left) {
+            (Err(reason), _) => return choice(Engine::Copy, reason.clone()),
+            (_, Some(left)) => return choice(Engine::Copy, left.reason().to_owned()),
             (Ok(engine), None) => *engine,
         };
-        if self.route_copies {
-            return choice(
-                Engine::Copy,
-                "the kernel reported that it copies what is sent without copying on this route"
-                    .to_owned(),
-            );
-        }
         let class = class_of(len);
         let engine = match self.settled(class) {
             Some(true) => zero_copy,
@@ -271,7 +288,7 @@ mod tests {
     ) -> Vec<Engine> {
         (0..count)
             .map(|_| {
-                let pick = chooser.pick(len);
+                let pick = chooser.pick(len, || true);
                 if pick.timed {
                     chooser.timed(
                         len,
@@ -306,9 +323,11 @@ mod tests {
         let mut chooser = chooser();
         run(&mut chooser, 8192, 2 * SAMPLES, 2_000, 1_000);
         run(&mut chooser, 32768, 2 * SAMPLES, 2_000, 3_000);
-        assert_eq!(chooser.pick(100), Pick { engine: Engine::Copy, timed: false });
-        assert_eq!(chooser.pick(1 << 20), Pick { engine: Engine::UringZc, timed: false });
-        assert!(chooser.pick(16384).timed, "between the two nothing is known");
+        assert_eq!(chooser.pick(100, || true), Pick { engine: Engine::Copy, timed: false });
+        assert_eq!(chooser.pick(1 << 20, || true), Pick { engine: Engine::UringZc, timed: false });
+        assert!(chooser.pick(16384, || true).timed, "between the two nothing is known");
+        assert_eq!(chooser.pick(GUESS, || false), Pick { engine: Engine::UringZc, timed: false });
+        assert_eq!(chooser.pick(GUESS - 1, || false), Pick { engine: Engine::Copy, timed: false });
     }
 
     #[test]
@@ -322,6 +341,18 @@ mod tests {
         assert!(chooser.explain(1 << 20).reason.contains("reported"));
         chooser.reported(Some(false));
         assert_ne!(chooser.explain(1 << 20).engine, Engine::Copy);
+    }
+
+    #[test]
+    fn a_failure_is_not_for_ever() {
+        let mut chooser = chooser();
+        chooser.failed("the limit is reached".to_owned());
+        chooser.reported(Some(false));
+        assert_eq!(chooser.explain(1 << 20).reason, "the limit is reached");
+        let picks = run(&mut chooser, 1 << 20, LOOK_AGAIN as usize, 1, 1);
+        assert_eq!(picks.last(), Some(&Engine::UringZc));
+        chooser.reported(None);
+        assert_eq!(chooser.explain(1 << 20).engine, Engine::UringZc);
     }
 
     #[test]
@@ -341,6 +372,6 @@ mod tests {
             Choice { engine: Engine::Copy, reason: "there is no ring".into() }
         );
         chooser.wish(Engine::MsgZerocopy);
-        assert_eq!(chooser.pick(1), Pick { engine: Engine::MsgZerocopy, timed: false });
+        assert_eq!(chooser.pick(1, || true), Pick { engine: Engine::MsgZerocopy, timed: false });
     }
 }

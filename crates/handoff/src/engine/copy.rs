@@ -8,6 +8,7 @@ use super::layout::Layout;
 use super::order::Attempt;
 use super::sending::SendOp;
 use crate::driver::Inner;
+use crate::error::Error;
 use crate::inflight::Key;
 
 /// Sends what is left, as far as the socket takes it.
@@ -17,9 +18,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     loop {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {
-                if let Some(reason) = op.failure.take() {
-                    op.socket.chooser.borrow_mut().failed(reason);
-                }
+                op.copy_went_through();
                 op.account(taken as u64, Some(true));
                 if took(op, taken) {
                     return Attempt::Settled;
@@ -27,7 +26,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             }
             Err(libc::EAGAIN) => return Attempt::Blocked,
             Err(libc::EINTR) => {}
-            Err(errno) => return fail(op, errno),
+            Err(errno) => return fail(op, op.error(errno)),
         }
     }
 }
@@ -52,8 +51,7 @@ pub(super) fn took(op: &mut SendOp, taken: usize) -> bool {
     whole
 }
 
-pub(super) fn fail(op: &mut SendOp, errno: i32) -> Attempt {
-    let error = op.error(errno);
+pub(super) fn fail(op: &mut SendOp, error: Error) -> Attempt {
     op.settle(Err(error));
     Attempt::Settled
 }

@@ -36,18 +36,23 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// Takes over what of a new send is copied.
+    /// Takes over the header of a new send.
     ///
     /// # Panics
     ///
-    /// When the header is longer than [`MAX_HEADER`], which the caller has checked.
-    pub(crate) fn prepare(&mut self, header: &[u8], address: Option<SocketAddr>) {
+    /// When it is longer than [`MAX_HEADER`], which the caller has checked.
+    pub(crate) fn set_header(&mut self, header: &[u8]) {
         self.header[..header.len()].copy_from_slice(header);
-        self.address = address.map(SockAddr::from);
     }
 
-    pub(crate) fn address(&self) -> Option<&SockAddr> {
-        self.address.as_ref()
+    /// Takes over the destination of a new send.
+    pub(crate) fn set_address(&mut self, address: SocketAddr) {
+        self.address = Some(address.into());
+    }
+
+    /// The destination of a send, if it names one; what an earlier one left is not its.
+    pub(crate) fn address(&self, op: &SendOp) -> Option<&SockAddr> {
+        self.address.as_ref().filter(|_| op.addressed)
     }
 
     /// Header bytes that the kernel has not taken.
@@ -85,7 +90,7 @@ impl Layout {
         }
         // SAFETY: all-zero bytes are a valid, empty message header.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        if let Some(address) = &self.address {
+        if let Some(address) = self.address(op) {
             message.msg_name = address.as_ptr().cast_mut().cast();
             message.msg_namelen = address.len();
         }

@@ -9,11 +9,10 @@
 //! sends by `MSG_ZEROCOPY` as well confuses them, and must not.
 
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use handoff_sys::zerocopy::Completion;
+use handoff_sys::zerocopy::{self, Completion, Message};
 
 use super::copy;
 use super::order::{self, Attempt};
@@ -70,22 +69,9 @@ impl Outstanding {
 }
 
 /// Switches the mechanism on for a socket.
-pub(crate) fn enable(fd: &OwnedFd) -> Result<(), String> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option takes an int, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(format!("the socket refuses SO_ZEROCOPY: {}", std::io::Error::last_os_error())),
-    }
+pub(crate) fn enable(socket: &OwnedFd) -> Result<(), String> {
+    zerocopy::enable(socket.as_fd())
+        .map_err(|error| format!("the socket refuses SO_ZEROCOPY: {error}"))
 }
 
 /// Sends what is left, as far as the socket takes it.
@@ -134,7 +120,7 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             }
             Err(errno) => {
                 outstanding.unsure |= !socket.stream && may_be_numbered(errno);
-                break copy::fail(op, errno);
+                break copy::fail(op, op.zero_copy_error(errno));
             }
         }
     };
@@ -162,7 +148,7 @@ fn may_be_numbered(errno: i32) -> bool {
 fn watch(inner: &Inner, socket: &Rc<SocketShared>, later: bool) {
     let token = {
         let mut outstanding = socket.outstanding.borrow_mut();
-        if outstanding.watched {
+        if outstanding.watched || inner.closing.get() {
             return;
         }
         let Some(oldest) = outstanding.sends.front() else { return };
@@ -186,10 +172,18 @@ pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
     place.map(|place| starved.swap_remove(place)).is_some()
 }
 
+/// The driver goes: a send that waits for another's return does so no more.
+pub(crate) fn give_up(inner: &Inner, key: Key) {
+    let socket = inner.inflight.borrow_mut().send_if_current(key).map(|op| Rc::clone(&op.socket));
+    if socket.is_some_and(|socket| forget_starved(&socket, key)) {
+        order::ready(inner, key);
+    }
+}
+
 /// The error queue has something, or the socket is in a state that looks like it.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     let socket = Rc::clone(&inner.inflight.borrow_mut().send(key).socket);
-    let ranges = read_error_queue(socket.endpoint.raw());
+    let ranges = read_error_queue(socket.endpoint.fd.as_fd());
     let mut returned = Vec::new();
     let starved = {
         let mut outstanding = socket.outstanding.borrow_mut();
@@ -213,39 +207,15 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
     watch(inner, &socket, ranges.is_empty());
 }
 
-fn read_error_queue(fd: RawFd) -> Vec<Completion> {
+fn read_error_queue(socket: BorrowedFd<'_>) -> Vec<Completion> {
     let mut ranges = Vec::new();
-    loop {
-        let mut control = MaybeUninit::<[u64; 32]>::uninit();
-        // SAFETY: all-zero bytes are a valid, empty message header.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: the message names its control space, which outlives the call.
-        let read =
-            unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
-        if read < 0 {
-            return ranges;
-        }
-        // SAFETY: the kernel filled the control space in as the header now says.
-        let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-        while !header.is_null() {
-            // SAFETY: the macro gave a whole header within the control space.
-            let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
-            if matches!(
-                (level, kind),
-                (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-            ) {
-                // SAFETY: messages of these kinds begin with an extended error; it may be unaligned.
-                let error = unsafe {
-                    libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned()
-                };
-                ranges.extend(Completion::from_extended_error(&error));
-            }
-            // SAFETY: as for the first header.
-            header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    // What else the network reports, the next send tells.
+    while let Ok(Some(message)) = zerocopy::read_error_queue(socket) {
+        if let Message::Completion(range) = message {
+            ranges.push(range);
         }
     }
+    ranges
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Contracts:
 //! - on a stream no byte of a send goes before all bytes of the sends accepted earlier: what goes to
 //!   the ring together is one chain of links, in which a short send stops all that follow, and what
-//!   was stopped comes again in the same order;
+//!   was stopped comes again in the same order; a send that takes several requests ends its chain;
 //! - after a send that ended midway nothing follows on its stream.
 
 use std::collections::VecDeque;
@@ -59,31 +59,32 @@ pub(crate) fn accept(inner: &Inner, socket: &Rc<SocketShared>, key: Key) {
         pump_or_mark(inner, socket);
     } else {
         start_datagram(inner, key);
-        sending::advance(inner, key);
     }
 }
 
 fn start_datagram(inner: &Inner, key: Key) {
-    let engine = inner.inflight.borrow_mut().send(key).engine;
-    match (engine, &inner.backend) {
-        (Engine::UringZc, Backend::Ring(ring)) => {
-            let mut ring = ring.borrow_mut();
-            let room = ring.make_room(1);
-            let mut inflight = inner.inflight.borrow_mut();
-            let (op, layout) = inflight.send_and_layout(key);
-            match room {
-                Ok(()) => uring_zc::queue(&mut ring, key, op, layout, false, inner.turns()),
-                Err(error) => op.settle(Err(Error::io("submitting a send", error))),
+    let mut inflight = inner.inflight.borrow_mut();
+    let (op, layout) = inflight.send_and_layout(key);
+    if let (Engine::UringZc, Backend::Ring(ring)) = (op.engine, &inner.backend) {
+        let mut ring = ring.borrow_mut();
+        match ring.make_room(1) {
+            Ok(()) => {
+                uring_zc::queue(&mut ring, key, op, layout, false, inner.turns());
+                drop((inflight, ring));
+                return inner.attend();
             }
-            drop((inflight, ring));
-            inner.attend();
+            Err(error) => op.settle(Err(Error::io("submitting a send", error))),
         }
-        _ => match attempt(inner, key) {
+    } else {
+        drop(inflight);
+        match attempt(inner, key) {
             Attempt::Settled => {}
-            Attempt::Blocked => wait_for_room(inner, key),
-            Attempt::Submitted => {}
-        },
+            Attempt::Blocked => return wait_for_room(inner, key),
+            Attempt::Submitted => return,
+        }
+        inflight = inner.inflight.borrow_mut();
     }
+    sending::advance_held(inner, inflight, key);
 }
 
 fn attempt(inner: &Inner, key: Key) -> Attempt {
@@ -94,7 +95,8 @@ fn attempt(inner: &Inner, key: Key) -> Attempt {
     }
 }
 
-fn wait_for_room(inner: &Inner, key: Key) {
+/// Goes on with a send when its socket has room.
+pub(crate) fn wait_for_room(inner: &Inner, key: Key) {
     let endpoint = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.send(key);
@@ -127,10 +129,12 @@ pub(crate) fn progressed(inner: &Inner, socket: &Rc<SocketShared>, key: Key) {
         sending::advance(inner, key);
         pump_or_mark(inner, socket);
     } else {
-        if inner.inflight.borrow_mut().send(key).result.is_none() {
+        let settled = inner.inflight.borrow_mut().send(key).result.is_some();
+        if settled {
+            sending::advance(inner, key);
+        } else {
             start_datagram(inner, key);
         }
-        sending::advance(inner, key);
     }
 }
 
@@ -258,6 +262,9 @@ fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
         }
         requests += more;
         sends += 1;
+        if !uring_zc::carries_all(op) {
+            break;
+        }
     }
     if let Err(error) = ring.make_room(requests) {
         inflight.send(queue.waiting[0]).settle(Err(Error::io("submitting a send", error)));

@@ -14,7 +14,7 @@ use io_uring::{cqueue, opcode};
 use crate::driver::{Backend, Inner};
 use crate::endpoint::with_target;
 use crate::error::{Error, Result};
-use crate::inflight::{Key, Kind, STAGE_READY, Token};
+use crate::inflight::{Key, Kind, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
 use crate::socket::SocketShared;
 use crate::source::pool::PoolShared;
@@ -100,11 +100,12 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             if let Err(error) = ring.make_room(1) {
                 op.armed = false;
                 op.end = Some(Err(Error::io("submitting a receive", error)));
-                return;
+                drop((ring, inflight));
+                return advance(inner, key);
             }
             let entry =
                 with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build());
-            let token = Token { key, stage: 0 };
+            let token = Token { key, stage: STAGE_RECEIVE };
             // SAFETY: the chunks belong to the pool, which the record keeps until the last completion.
             unsafe { ring.push(&entry.user_data(token.to_user_data())) };
             return;
@@ -229,7 +230,8 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     drop(spans);
     if armed {
         // What that ends sees to the record; without a ring it is told at once.
-        let stage = if matches!(inner.backend, Backend::Ring(_)) { 0 } else { STAGE_READY };
+        let stage =
+            if matches!(inner.backend, Backend::Ring(_)) { STAGE_RECEIVE } else { STAGE_READY };
         inner.cancel(Token { key, stage });
     } else {
         advance(inner, key);

@@ -7,6 +7,8 @@
 //! - a partial send goes on with the rest of the same buffer;
 //! - each return signal is matched with the bytes of the attempt that it belongs to.
 
+use std::cell::RefMut;
+use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -15,9 +17,10 @@ use smallvec::SmallVec;
 use super::Engine;
 use crate::driver::Inner;
 use crate::error::{Error, Result};
-use crate::inflight::{Key, STAGE_ATTEMPTS};
+use crate::inflight::{Inflight, Key, STAGE_ATTEMPTS};
 use crate::lease::Loan;
 use crate::receipt::Receipt;
+use crate::ring::slots::memlock_or;
 use crate::sink::group::GroupKey;
 use crate::socket::SocketShared;
 
@@ -25,7 +28,8 @@ use crate::socket::SocketShared;
 const MAX_UDP4: usize = 65_507;
 const MAX_UDP6: usize = 65_527;
 
-/// A send from its acceptance to its return.
+/// A send from its acceptance to its return. It is written and read once for each send, so what is
+/// rare stands behind a pointer.
 pub(crate) struct SendOp {
     pub(crate) socket: Rc<SocketShared>,
     pub(crate) engine: Engine,
@@ -33,6 +37,8 @@ pub(crate) struct SendOp {
     pub(crate) loan: Option<Loan>,
     /// Bytes of the header, which the record's layout has.
     header_len: u8,
+    /// Whether the record's layout has a destination.
+    pub(crate) addressed: bool,
     /// Header and payload bytes.
     pub(crate) total: usize,
     /// Of which the kernel took so many.
@@ -44,12 +50,16 @@ pub(crate) struct SendOp {
     /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
     attempts: SmallVec<[Option<u32>; 2]>,
     pub(crate) receipt: Receipt,
-    /// Why the send is copied although its socket chose otherwise.
-    pub(crate) failure: Option<String>,
-    pub(crate) result: Option<Result<usize>>,
+    /// The errno for which the send is copied although its socket chose otherwise.
+    failure: Option<NonZeroI32>,
+    pub(crate) result: Option<Result<usize, Box<Error>>>,
     pub(crate) cancelled: bool,
+    /// The socket had no room and the request did not wait for it.
+    pub(crate) blocked: bool,
     /// The driver's turn in which the request was submitted.
     pub(crate) turn: u32,
+    /// The slot in the ring's table of buffers that the last request named.
+    pub(crate) slot: Option<u16>,
     /// Whether the header lies in memory that the kernel may hold until the return.
     pub(crate) header_lent: bool,
     pub(crate) group: Option<GroupKey>,
@@ -66,14 +76,15 @@ impl SendOp {
         socket: Rc<SocketShared>,
         engine: Engine,
         loan: Loan,
+        total: usize,
         header_len: usize,
     ) -> Self {
-        let total = loan.len() + header_len;
         Self {
             socket,
             engine,
             loan: Some(loan),
             header_len: header_len as u8,
+            addressed: false,
             total,
             done: 0,
             in_kernel: 0,
@@ -83,7 +94,9 @@ impl SendOp {
             failure: None,
             result: None,
             cancelled: false,
+            blocked: false,
             turn: 0,
+            slot: None,
             header_lent: false,
             group: None,
             sent_held: true,
@@ -107,12 +120,10 @@ impl SendOp {
     /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
     /// wait for the end of the connection, and its region be kept.
     pub(crate) fn close_abandoned(&'static mut self) {
-        if self.in_kernel > 0 {
-            return;
-        }
-        if self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+        if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
             self.loan = None;
         }
+        // A request under way has the open socket in its own hands, and lets go of it with the ring.
         // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
         // nobody uses the socket through it again.
         unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
@@ -127,9 +138,11 @@ impl SendOp {
         Receipt { engine: Some(self.engine), ..self.receipt }
     }
 
-    /// Whether someone is to be told of the stage that the send has reached.
+    /// Whether the stage that the send has reached asks for more than a holder who comes by himself.
     fn is_due(&self) -> bool {
-        self.result.is_some() && (self.sent_waker.is_some() || !self.kernel_holds())
+        self.result.is_some()
+            && (self.sent_waker.is_some()
+                || (!self.kernel_holds() && (self.loan_waker.is_some() || !self.loan_held)))
     }
 
     pub(crate) fn header_len(&self) -> usize {
@@ -148,6 +161,13 @@ impl SendOp {
         // SAFETY: no more bytes are done than the piece has.
         let start = unsafe { piece.0.start().add(skip) };
         Some((start.as_ptr().cast_const(), piece.0.len() - skip, &piece.0))
+    }
+
+    /// Whether the memory was taken out of the ring's table, or put elsewhere in it, since the last
+    /// request: the kernel found nothing there, or not the memory that was named.
+    pub(crate) fn lost_its_slot(&self, ring: u32) -> bool {
+        let first = self.loan.as_ref().and_then(|loan| loan.pieces().first());
+        self.slot.is_some() && self.slot != first.and_then(|piece| piece.0.slot(ring))
     }
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
@@ -172,7 +192,10 @@ impl SendOp {
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        if let Some(bytes) = self.attempts.get_mut(usize::from(stage)).and_then(Option::take) {
+        // Stages repeat; the oldest attempt that has one is the first to return.
+        let mut of_stage =
+            self.attempts.iter_mut().skip(stage.into()).step_by(STAGE_ATTEMPTS.into());
+        if let Some(bytes) = of_stage.find_map(Option::take) {
             self.socket.lent_by_ring.update(|count| count - 1);
             self.bytes_returned(u64::from(bytes), copied);
         }
@@ -196,7 +219,7 @@ impl SendOp {
         if result.is_ok() {
             self.socket.count(|stats| stats.messages += 1);
         }
-        self.result = Some(result);
+        self.result = Some(result.map_err(Box::new));
     }
 
     /// Whether a failure is about zero copy itself, so that copying this send may do better.
@@ -209,12 +232,20 @@ impl SendOp {
         about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
     }
 
-    /// Has the send copied; if that goes through, it was zero copy that failed and not the send.
+    /// Has the send copied; see [`copy_went_through`](Self::copy_went_through).
     pub(crate) fn copy_instead(&mut self, errno: i32) {
         if errno != libc::EMSGSIZE {
-            self.failure = Some(format!("zero-copy send failed: {}", self.error(errno)));
+            self.failure = NonZeroI32::new(errno);
         }
         self.engine = Engine::Copy;
+    }
+
+    /// If the send had failed without copying, it was zero copy that failed and not the send.
+    pub(crate) fn copy_went_through(&mut self) {
+        if let Some(errno) = self.failure.take() {
+            let reason = format!("zero-copy send failed: {}", self.zero_copy_error(errno.get()));
+            self.socket.chooser.borrow_mut().failed(reason);
+        }
     }
 
     fn fits_a_datagram(&self) -> bool {
@@ -236,96 +267,105 @@ impl SendOp {
                 },
             },
             libc::ECANCELED => Error::Canceled { done: self.done },
-            _ => crate::ring::slots::memlock_or(
-                "sending",
-                (self.total - self.done) as u64,
-                std::io::Error::from_raw_os_error(errno),
-            ),
+            _ => Error::errno("sending", errno),
         }
+    }
+
+    /// As [`error`](Self::error) for an attempt without a copy, which may need pages to be locked
+    /// unless they are registered.
+    pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
+        if self.slot.is_some() || !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+            return self.error(errno);
+        }
+        let need = (self.total - self.done) as u64;
+        memlock_or("sending", need, std::io::Error::from_raw_os_error(errno))
     }
 }
 
 /// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
 /// Called after each change; most changes need nothing more.
-#[inline]
 pub(crate) fn advance(inner: &Inner, key: Key) {
-    let due = {
-        let mut inflight = inner.inflight.borrow_mut();
-        let op = inflight.send(key);
-        if op.result.is_some() {
-            inner.news.set(true);
-        }
-        op.is_due()
-    };
-    if due {
-        settle_up(inner, key);
+    advance_held(inner, inner.inflight.borrow_mut(), key);
+}
+
+/// As [`advance`], for who holds the records.
+#[inline]
+pub(crate) fn advance_held(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
+    if inflight.send(key).result.is_some() {
+        inner.news.set(true);
+    }
+    let_advance(inner, inflight, key);
+}
+
+/// As [`advance_held`] for what the holder of a handle did himself, which is no news to him.
+#[inline]
+fn let_advance(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
+    if inflight.send(key).is_due() {
+        settle_up(inner, inflight, key);
     }
 }
 
-fn settle_up(inner: &Inner, key: Key) {
-    let mut inflight = inner.inflight.borrow_mut();
+/// Whatever is dropped here may come back to the driver (a chunk to its pool, a slot to its table, a
+/// woken task with its handles), so the records are let go of first.
+fn settle_up(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
     let op = inflight.send(key);
     let sent_waker = op.sent_waker.take();
-    let returned = op.is_returned();
+    let returned = !op.kernel_holds();
     let loan_waker = if returned { op.loan_waker.take() } else { None };
-    let mut dropped = None;
-    let mut group_waker = None;
-    if returned
-        && !op.loan_held
-        && let Some(loan) = op.loan.take()
-    {
-        let receipt = op.receipt();
-        match op.group.take() {
-            Some(group) => {
-                (dropped, group_waker) = inner.groups.borrow_mut().give(group, loan, receipt);
-            }
-            None => dropped = Some(loan),
-        }
+    if !returned || op.loan_held {
+        drop(inflight);
+        wake(sent_waker);
+        wake(loan_waker);
+        return;
     }
-    let over = returned && !op.sent_held && op.loan.is_none();
-    let socket = over.then(|| Rc::clone(&op.socket));
-    if over {
+    let receipt = op.receipt();
+    let group_waker = match op.group.take() {
+        Some(group) => inner.groups.borrow_mut().give(group, &mut op.loan, receipt),
+        None => None,
+    };
+    let _unwanted = op.loan.take();
+    let _socket = Rc::clone(&op.socket);
+    if !op.sent_held {
         inflight.vacate(key);
     }
-    // What is dropped may come back to the driver (a chunk to its pool, a slot to its table), and so
-    // may whoever is woken.
     drop(inflight);
-    drop((dropped, socket));
-    for waker in [sent_waker, loan_waker, group_waker].into_iter().flatten() {
+    wake(sent_waker);
+    wake(loan_waker);
+    wake(group_waker);
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
         waker.wake();
     }
 }
 
 /// Hands the buffer of a returned send to its holder.
 pub(crate) fn take_back(inner: &Inner, key: Key) -> Option<(Loan, Receipt)> {
-    let back = {
-        let mut inflight = inner.inflight.borrow_mut();
-        let op = inflight.send(key);
-        if !op.is_returned() {
-            return None;
-        }
-        op.loan_held = false;
-        (op.loan.take().expect("a loan is taken back once"), op.receipt())
-    };
-    advance(inner, key);
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.send(key);
+    if !op.is_returned() {
+        return None;
+    }
+    op.loan_held = false;
+    let back = (op.loan.take().expect("a loan is taken back once"), op.receipt());
+    let_advance(inner, inflight, key);
     Some(back)
 }
 
 /// Hands the result of a send to its holder.
 pub(crate) fn take_sent(inner: &Inner, key: Key) -> Option<Result<usize>> {
-    let result = {
-        let mut inflight = inner.inflight.borrow_mut();
-        let op = inflight.send(key);
-        let result = op.result.as_mut()?;
-        op.sent_held = false;
-        std::mem::replace(result, Ok(0))
-    };
-    advance(inner, key);
-    Some(result)
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.send(key);
+    let result = std::mem::replace(op.result.as_mut()?, Ok(0));
+    op.sent_held = false;
+    let_advance(inner, inflight, key);
+    Some(result.map_err(|error| *error))
 }
 
 /// A handle goes without having been asked: the send goes on, and nobody waits for it.
 pub(crate) fn let_go(inner: &Inner, key: Key, change: impl FnOnce(&mut SendOp)) {
-    change(inner.inflight.borrow_mut().send(key));
-    advance(inner, key);
+    let mut inflight = inner.inflight.borrow_mut();
+    change(inflight.send(key));
+    let_advance(inner, inflight, key);
 }

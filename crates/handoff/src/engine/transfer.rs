@@ -16,12 +16,9 @@ use io_uring::{opcode, squeue};
 use crate::driver::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
-use crate::inflight::{Key, STAGE_READY, Token};
+use crate::inflight::{Key, STAGE_READY, STAGE_TRANSFER, Token};
 use crate::lease::Loan;
-use crate::ring::Ring;
-
-/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
-const MAX_REQUEST: usize = 1 << 30;
+use crate::ring::{MAX_REQUEST, Ring};
 
 /// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
 const PIPE_ROOM: usize = 4096;
@@ -196,8 +193,9 @@ pub(crate) fn start(inner: &Inner, key: Key) {
                 let mut ring = ring.borrow_mut();
                 match ring.make_room(1) {
                     Ok(()) => {
-                        let entry =
-                            op.entry(&ring).user_data(Token { key, stage: 0 }.to_user_data());
+                        let entry = op
+                            .entry(&ring)
+                            .user_data(Token { key, stage: STAGE_TRANSFER }.to_user_data());
                         // SAFETY: the range belongs to the record, which keeps it in place until the
                         // completion.
                         unsafe { ring.push(&entry) };
@@ -281,7 +279,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
     }
     // Without a ring the operation may be over, and its record gone, when this returns.
     if matches!(inner.backend, Backend::Ring(_)) && !writes {
-        inner.cancel(Token { key, stage: 0 });
+        inner.cancel(Token { key, stage: STAGE_TRANSFER });
     }
     inner.cancel(Token { key, stage: STAGE_READY });
 }

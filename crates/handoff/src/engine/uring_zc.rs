@@ -16,18 +16,16 @@ use std::rc::Rc;
 use handoff_sys::sqe;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use super::layout::Layout;
+use super::layout::{Layout, MAX_PIECES};
 use super::order;
 use super::sending::{self, SendOp};
 use crate::driver::Inner;
 use crate::endpoint::with_target;
+use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::ring::Ring;
+use crate::ring::{MAX_REQUEST, Ring};
 
-/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
-const MAX_REQUEST: usize = 1 << 30;
-
-/// What of the mechanism this kernel has, by trying it out on a datagram socket pair of loopback.
+/// What of the mechanism this kernel has, by trying it out.
 pub(crate) struct Features {
     pub(crate) reports_usage: bool,
     pub(crate) vectored_registered: bool,
@@ -70,6 +68,12 @@ impl Features {
 /// Requests that a send needs now.
 pub(crate) fn requests(op: &SendOp) -> usize {
     1 + usize::from(op.header_goes_apart())
+}
+
+/// Whether those requests carry all that is left of a send, so that what follows it may be linked.
+pub(crate) fn carries_all(op: &SendOp) -> bool {
+    let pieces = op.loan.as_ref().map_or(0, |loan| loan.pieces().len());
+    pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
 /// Queues what is left of a send. With `linked`, the request queued next starts after it only.
@@ -122,20 +126,23 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeu
     let entry = match op.payload_left().filter(|_| bare) {
         Some((start, len, piece)) => {
             let slot = piece.slot(ring.id);
-            with_target!(op.socket.endpoint, |fd| {
+            let entry = with_target!(op.socket.endpoint, |fd| {
                 let mut send = opcode::SendZc::new(fd, start, len.min(MAX_REQUEST) as u32)
                     .buf_index(slot)
                     .flags(flags)
                     .zc_flags(zc_flags);
-                if let Some(address) = layout.address() {
+                if let Some(address) = layout.address(op) {
                     send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
                 }
                 send.build()
-            })
+            });
+            op.slot = slot;
+            entry
         }
         None => {
             let slot = common_slot(ring, op).filter(|_| bare);
             op.header_lent = !bare;
+            op.slot = slot;
             let message = layout.message(op, !bare);
             if slot.is_some() {
                 zc_flags |= sqe::RECVSEND_FIXED_BUF;
@@ -173,14 +180,16 @@ pub(crate) fn completed(
     flags: u32,
     reports_usage: bool,
 ) {
+    let mut inflight = inner.inflight.borrow_mut();
+    let Some(op) = inflight.send_if_current(key) else {
+        debug_assert!(cqueue::notif(flags), "the last completion of a record");
+        return;
+    };
     if cqueue::notif(flags) {
         let copied = reports_usage.then_some(result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0);
-        inner.inflight.borrow_mut().send(key).attempt_returned(stage, copied);
-        sending::advance(inner, key);
-        return;
+        op.attempt_returned(stage, copied);
+        return sending::advance_held(inner, inflight, key);
     }
-    let mut inflight = inner.inflight.borrow_mut();
-    let op = inflight.send(key);
     op.in_kernel -= 1;
     let taken = result.max(0) as usize;
     op.done += taken;
@@ -195,35 +204,46 @@ pub(crate) fn completed(
         op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
     }
     if result < 0 {
-        failed(op, -result);
+        failed(inner, op, -result);
     }
     if op.in_kernel > 0 {
         return;
+    }
+    if std::mem::take(&mut op.blocked) && op.result.is_none() {
+        drop(inflight);
+        return order::wait_for_room(inner, key);
     }
     if op.result.is_none() && op.done == op.total {
         op.settle(Ok(op.done));
     }
     // A datagram that is settled stands in nobody's way.
-    let socket = (op.socket.stream || op.result.is_none()).then(|| Rc::clone(&op.socket));
-    drop(inflight);
-    match socket {
-        Some(socket) => order::progressed(inner, &socket, key),
-        None => sending::advance(inner, key),
+    if !op.socket.stream && op.result.is_some() {
+        return sending::advance_held(inner, inflight, key);
     }
+    let socket = Rc::clone(&op.socket);
+    drop(inflight);
+    order::progressed(inner, &socket, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
-fn failed(op: &mut SendOp, errno: i32) {
+fn failed(inner: &Inner, op: &mut SendOp, errno: i32) {
     match errno {
         _ if op.result.is_some() => {}
         // The request of an empty payload, behind a header that was all there is to send.
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
-        libc::EAGAIN | libc::EINTR => {}
+        // Someone made the open socket non-blocking behind our back.
+        libc::EAGAIN if !op.cancelled => op.blocked = true,
+        libc::EAGAIN => {
+            let done = op.done;
+            op.settle(Err(Error::Canceled { done }));
+        }
+        libc::EINTR => {}
+        libc::EFAULT if op.lost_its_slot(inner.ring_id()) => {}
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => {
-            let error = op.error(errno);
+            let error = op.zero_copy_error(errno);
             op.settle(Err(error));
         }
     }

@@ -55,6 +55,11 @@ impl Drop for Scratch {
     }
 }
 
+/// Bytes that this thread may lock, if that is limited.
+pub(crate) fn lock_limit() -> Option<u64> {
+    getrlimit(Resource::Memlock).current.filter(|_| !holds(CapabilitySet::IPC_LOCK))
+}
+
 pub(super) fn locked() -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
     Ok(explain(limit, holds(CapabilitySet::IPC_LOCK)))

@@ -4,12 +4,13 @@
 //! makes the kernel load the module, which many systems keep out for safety: so it is opened only
 //! where nothing would be loaded.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use handoff_sys::rds::{PF_RDS, SO_RDS_TRANSPORT, SOL_RDS, TRANS_TCP};
+use handoff_sys::zerocopy;
 
 use super::kernel_module::{self, Module};
-use super::{Answer, Finding, send};
+use super::{Answer, Finding};
 
 pub(super) fn sockets() -> Finding {
     socket().map(|_| Answer::yes())
@@ -45,7 +46,7 @@ pub(super) fn over_tcp() -> Finding {
 pub(super) fn zero_copy() -> Finding {
     over_tcp()?;
     let socket = socket()?;
-    match send::allow_zero_copy(&socket) {
+    match zerocopy::enable(socket.as_fd()) {
         Ok(()) => Ok(Answer::yes().detail("over TCP only")),
         Err(error) => Err(Answer::no(format!("SO_ZEROCOPY is refused: {error}"))),
     }

@@ -10,9 +10,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use handoff_sys::sqe;
+use handoff_sys::zerocopy::{self, Message};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 
 use super::memory::Scratch;
 use super::{Answer, Finding, ring};
@@ -132,7 +133,7 @@ pub(super) fn msg_zerocopy_tcp() -> Finding {
 }
 
 fn msg_zerocopy(socket: &(impl AsFd + AsRawFd)) -> Finding {
-    allow_zero_copy(socket)
+    zerocopy::enable(socket.as_fd())
         .map_err(|error| Answer::no(format!("SO_ZEROCOPY is refused: {error}")))?;
     let page = Scratch::page()?;
     // SAFETY: the page is mapped and nobody writes to it.
@@ -150,25 +151,11 @@ fn msg_zerocopy(socket: &(impl AsFd + AsRawFd)) -> Finding {
         Ok(0) => return Err(Answer::unknown("no completion on the error queue within 2 s")),
         Err(error) => return Err(Answer::unknown(format!("poll fails: {error}"))),
     }
-    recv(socket, &mut [0u8; 8], RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT)
-        .map(|_| Answer::yes())
-        .map_err(|error| Answer::unknown(format!("the error queue cannot be read: {error}")))
-}
-
-/// Sets `SO_ZEROCOPY`.
-pub(super) fn allow_zero_copy(socket: &impl AsRawFd) -> std::io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option's value is an int that lives through the call.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if status < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+    match zerocopy::read_error_queue(socket.as_fd()) {
+        Ok(Some(Message::Completion(_))) => Ok(Answer::yes()),
+        Ok(other) => Err(Answer::unknown(format!("the error queue tells no return: {other:?}"))),
+        Err(error) => Err(Answer::unknown(format!("the error queue cannot be read: {error}"))),
+    }
 }
 
 /// A connected UDP sender and its receiver, which only keeps the port open.

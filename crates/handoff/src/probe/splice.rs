@@ -71,7 +71,7 @@ pub(super) fn get_buf() -> Finding {
         Ok(_) => Ok(Answer::yes()),
         Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
             Err(Answer::no(format!("there is no {GET_BUF}: the module is not loaded"))
-                .remedy("comes with kmod/getbuf: build it for this kernel and load it"))
+                .remedy("none in this version, which has no such module yet"))
         }
         Err(error @ (Errno::ACCESS | Errno::PERM)) => {
             Err(Answer::no(format!("{GET_BUF} may not be opened: {error}"))

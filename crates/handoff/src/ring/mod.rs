@@ -26,6 +26,9 @@ use slots::Slots;
 /// Completions taken over at a time.
 pub(crate) const BATCH: usize = 64;
 
+/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
+pub(crate) const MAX_REQUEST: usize = 1 << 30;
+
 /// The most registered buffers (`IORING_MAX_REG_BUFFERS`).
 const MAX_BUFFERS: u32 = 1 << 14;
 
@@ -89,9 +92,7 @@ impl Ring {
         if buffers > 0 {
             io.submitter().register_buffers_sparse(buffers)?;
         }
-        if files > 0 {
-            io.submitter().register_files_sparse(files)?;
-        }
+        let files = slots::register_files(&mut io, files)?;
         // SAFETY: the descriptor is the ring's, which is open.
         let fd = unsafe { BorrowedFd::borrow_raw(io.as_raw_fd()) };
         // Saves the lookup of the ring's descriptor at each call (Linux 5.18).

@@ -4,12 +4,16 @@
 //! looks neither up.
 
 use std::io;
-use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, OnceLock};
 
-use super::Ring;
+use io_uring::{IoUring, opcode, types};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::{Ring, Until};
 use crate::error::{Error, Result};
 use crate::lease::{Backing, Registration, SLOT_SPAN};
+use crate::probe;
 
 /// A table of slots; runs of them are handed out first fit.
 pub(crate) struct Slots {
@@ -47,6 +51,46 @@ fn spans(backing: &Backing) -> usize {
     backing.len().div_ceil(SLOT_SPAN)
 }
 
+/// Makes a table for at most `files` files; gives its size.
+///
+/// There is none where a descriptor that leaves it is kept until requests end that were begun before
+/// (Linux up to 6.12 lets go in order): a peer would not see its connection end.
+pub(crate) fn register_files(io: &mut IoUring, files: u32) -> io::Result<u32> {
+    static LETS_GO: OnceLock<bool> = OnceLock::new();
+    let lets_go = match LETS_GO.get() {
+        Some(known) => *known,
+        None => {
+            let tried = lets_go_at_once(io)?;
+            *LETS_GO.get_or_init(|| tried)
+        }
+    };
+    if !lets_go || files == 0 {
+        return Ok(0);
+    }
+    io.submitter().register_files_sparse(files)?;
+    Ok(files)
+}
+
+/// Tries it out: while one entry is polled, a pipe's last writer leaves the table.
+fn lets_go_at_once(io: &mut IoUring) -> io::Result<bool> {
+    let (polled, kept) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    io.submitter().register_files(&[polled.as_raw_fd(), writer.as_raw_fd()])?;
+    let poll = opcode::PollAdd::new(types::Fixed(0), libc::POLLIN as u32).build();
+    // SAFETY: the entry names no memory.
+    unsafe { io.submission().push(&poll) }.map_err(io::Error::other)?;
+    io.submit()?;
+    drop(writer);
+    io.submitter().register_files_update(1, &[-1])?;
+    let at_end = rustix::io::read(&reader, &mut [0u8; 1]) == Ok(0);
+    // The end of the other pipe ends the poll.
+    drop(kept);
+    io.submit_and_wait(1)?;
+    io.completion().for_each(drop);
+    io.submitter().unregister_files()?;
+    Ok(at_end)
+}
+
 impl Ring {
     /// Registers memory, which pins its pages. Needs Linux 5.19.
     pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<()> {
@@ -57,18 +101,20 @@ impl Ring {
         let start = self.buffers.take(run).ok_or(Error::Invalid(
             "the ring's table of registered buffers is full (DriverBuilder::registered_buffers)",
         ))?;
-        let iovecs: Vec<libc::iovec> = (0..run)
-            .map(|span| libc::iovec {
+        for span in 0..run {
+            let memory = libc::iovec {
                 // SAFETY: every span starts within the backing.
                 iov_base: unsafe { backing.start().add(span * SLOT_SPAN) }.as_ptr().cast(),
                 iov_len: SLOT_SPAN.min(backing.len() - span * SLOT_SPAN),
-            })
-            .collect();
-        // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until the
-        // slots are cleared or the ring is closed.
-        if let Err(error) = unsafe { self.update_buffers(start, &iovecs) } {
-            self.buffers.release(start, run);
-            return Err(memlock_or("registering buffers", backing.len() as u64, error));
+            };
+            // One at a time: of several, the kernel passes over the failure of all but the first.
+            // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until
+            // the slots are cleared or the ring is closed.
+            if let Err(error) = unsafe { self.update_buffers(start + span, &[memory]) } {
+                self.clear(start, span)?;
+                self.buffers.release(start, run);
+                return Err(memlock_or("registering buffers", backing.len() as u64, error));
+            }
         }
         backing.set_registration(Some(Registration { ring: self.id, first_slot: start as u16 }));
         Ok(())
@@ -81,13 +127,22 @@ impl Ring {
             .filter(|it| it.ring == self.id)
             .ok_or(Error::Invalid("the region is not registered with this ring"))?;
         let (start, run) = (usize::from(registration.first_slot), spans(backing));
-        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: empty entries name no memory.
-        unsafe { self.update_buffers(start, &vec![empty; run]) }
-            .map_err(|error| Error::io("clearing registered buffers", error))?;
+        // What is queued finds its memory before that goes.
+        self.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
+        self.clear(start, run)?;
         backing.set_registration(None);
         self.buffers.release(start, run);
         Ok(())
+    }
+
+    fn clear(&mut self, start: usize, run: usize) -> Result<()> {
+        if run == 0 {
+            return Ok(());
+        }
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: empty entries name no memory.
+        unsafe { self.update_buffers(start, &vec![empty; run]) }
+            .map_err(|error| Error::io("clearing registered buffers", error))
     }
 
     unsafe fn update_buffers(&mut self, start: usize, iovecs: &[libc::iovec]) -> io::Result<()> {
@@ -116,12 +171,12 @@ impl Ring {
     }
 }
 
-/// Tells a memory-lock limit from other failures.
+/// Tells a memory-lock limit, where there is one for this thread, from other failures.
 pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> Error {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    match (error.raw_os_error(), limit) {
-        (Some(libc::ENOMEM | libc::ENOBUFS), Some(limit)) => Error::Memlock { action, need, limit },
-        _ => Error::io(action, error),
+    let short = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS));
+    match probe::memory::lock_limit().filter(|_| short) {
+        Some(limit) => Error::Memlock { action, need, limit },
+        None => Error::io(action, error),
     }
 }
 

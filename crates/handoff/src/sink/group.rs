@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -14,13 +15,14 @@ use crate::driver::Inner;
 use crate::lease::{Lend, Loan, Returned};
 use crate::receipt::Receipt;
 
-/// Index of a group's record.
+/// Number of a group's record, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GroupKey(u32);
+pub(crate) struct GroupKey(NonZeroU32);
 
 #[derive(Default)]
 struct Record {
-    loans: Vec<Loan>,
+    /// Each is there; moving one out of a send's record and in here is quicker with its wrapping.
+    loans: Vec<Option<Loan>>,
     /// Sends whose buffer is not back.
     out: usize,
     receipt: Receipt,
@@ -33,63 +35,61 @@ struct Record {
 #[derive(Default)]
 pub(crate) struct Groups {
     records: Vec<Record>,
-    free: Vec<u32>,
+    free: Vec<GroupKey>,
 }
 
 impl Groups {
     fn open(&mut self) -> GroupKey {
-        GroupKey(self.free.pop().unwrap_or_else(|| {
+        self.free.pop().unwrap_or_else(|| {
             self.records.push(Record::default());
-            (self.records.len() - 1) as u32
-        }))
+            let number = NonZeroU32::new(self.records.len() as u32);
+            GroupKey(number.expect("there are fewer than 2^32 groups"))
+        })
     }
 
     fn get(&mut self, key: GroupKey) -> &mut Record {
-        &mut self.records[key.0 as usize]
+        &mut self.records[key.0.get() as usize - 1]
     }
 
     pub(crate) fn join(&mut self, key: GroupKey) {
         self.get(key).out += 1;
     }
 
-    /// A buffer of a group is back. Gives it on when nobody wants it, and the waker of who waits for
-    /// the group when it was the last.
+    /// A buffer of a group is back. Takes it unless nobody wants it, and gives the waker of who waits
+    /// for the group when it was the last.
     #[must_use]
     pub(crate) fn give(
         &mut self,
         key: GroupKey,
-        loan: Loan,
+        loan: &mut Option<Loan>,
         receipt: Receipt,
-    ) -> (Option<Loan>, Option<Waker>) {
+    ) -> Option<Waker> {
         let record = self.get(key);
         record.out -= 1;
         record.receipt.join(receipt, record.receipt == Receipt::default());
-        let unwanted = if record.abandoned {
-            Some(loan)
-        } else {
-            record.loans.push(loan);
-            None
-        };
+        if !record.abandoned {
+            record.loans.push(loan.take());
+        }
         if record.out > 0 {
-            return (unwanted, None);
+            return None;
         }
         let waker = record.waker.take();
         if record.abandoned {
             self.close(key);
         }
-        (unwanted, waker)
+        waker
     }
 
     fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
         record.receipt = Receipt::default();
         record.abandoned = false;
-        self.free.push(key.0);
+        self.free.push(key);
     }
 
     /// The holder goes. Gives the buffers that are back already, and its waker.
     #[must_use]
-    fn abandon(&mut self, key: GroupKey) -> (Vec<Loan>, Option<Waker>) {
+    fn abandon(&mut self, key: GroupKey) -> (Vec<Option<Loan>>, Option<Waker>) {
         let record = self.get(key);
         let left = (std::mem::take(&mut record.loans), record.waker.take());
         if record.out == 0 {
@@ -164,7 +164,8 @@ impl<B: Lend> GroupOnLoan<B> {
         if record.out > 0 {
             return None;
         }
-        into.extend(record.loans.drain(..).map(B::from_loan));
+        let loans = record.loans.drain(..);
+        into.extend(loans.map(|loan| B::from_loan(loan.expect("a loan is given whole"))));
         let receipt = record.receipt;
         groups.close(key);
         self.handle.key = None;

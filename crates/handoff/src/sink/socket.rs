@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 use super::group::Group;
 use crate::driver::Inner;
 use crate::engine::layout::{MAX_HEADER, MAX_PIECES};
+use crate::engine::order;
 use crate::engine::sending::{self, SendOp};
-use crate::engine::{auto, order};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lend, Refused, Returned};
@@ -99,41 +99,50 @@ impl<'a, B: Lend> Message<'a, B> {
         Ok(Sent { driver, key: Some(key) })
     }
 
+    /// Why the message can't be accepted, if it can't.
+    fn refusal(&self) -> Option<Error> {
+        let shared = &self.socket.shared;
+        if self.header.len() > MAX_HEADER {
+            return Some(Error::Invalid(
+                "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
+            ));
+        }
+        let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
+        if self.buffer.extent().pieces > most {
+            return Some(Error::Invalid(
+                "a datagram takes at most 1023 buffers, a send on a stream 65536",
+            ));
+        }
+        let room = self.socket.driver.inflight.borrow().check_room();
+        room.err().or_else(|| shared.queue.borrow().broken())
+    }
+
+    #[inline]
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let inner = &*self.socket.driver;
-        let refusal = if self.header.len() > MAX_HEADER {
-            Some(Error::Invalid("a header before a lent payload is at most 64 bytes (MAX_HEADER)"))
-        } else {
-            inner.inflight.borrow().check_room().err().or_else(|| shared.queue.borrow().broken())
-        };
-        if let Some(error) = refusal {
+        if let Some(error) = self.refusal() {
             return Err(Refused { buffer: self.buffer, error });
         }
-        let loan = self.buffer.into_loan();
-        let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
-        if loan.pieces().len() > most {
-            let error =
-                Error::Invalid("a datagram takes at most 1023 buffers, a send on a stream 65536");
-            return Err(Refused { buffer: B::from_loan(loan), error });
-        }
-        let size = loan.len() + self.header.len();
-        // A send is worth timing when nothing else shares the time.
-        let idle = !shared.stream || shared.queue.borrow().is_idle();
-        let pick = {
-            let mut chooser = shared.chooser.borrow_mut();
-            if idle && inner.is_quiet() {
-                chooser.pick(size)
-            } else {
-                auto::Pick { engine: chooser.pick_untimed(size), timed: false }
-            }
-        };
-        let mut op = SendOp::new(Rc::clone(shared), pick.engine, loan, self.header.len());
-        adapt(&mut op);
+        let size = self.buffer.extent().bytes + self.header.len();
+        let pick = shared
+            .chooser
+            .borrow_mut()
+            .pick(size, || (!shared.stream || shared.queue.borrow().is_idle()) && inner.is_quiet());
         let key = {
             let mut inflight = inner.inflight.borrow_mut();
+            let loan = self.buffer.into_loan();
+            let op = SendOp::new(Rc::clone(shared), pick.engine, loan, size, self.header.len());
             let key = inflight.insert(Op::Send(op));
-            inflight.send_and_layout(key).1.prepare(self.header, self.address);
+            let (op, layout) = inflight.send_and_layout(key);
+            adapt(op);
+            if !self.header.is_empty() {
+                layout.set_header(self.header);
+            }
+            if let Some(address) = self.address {
+                layout.set_address(address);
+                op.addressed = true;
+            }
             key
         };
         if pick.timed {
@@ -248,7 +257,8 @@ impl Sent {
     }
 
     /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as it would have
-    /// when that comes too late; on a stream a send that stopped midway breaks the stream.
+    /// when that comes too late; on a stream a send that stopped midway breaks the stream. A send
+    /// that the kernel has behind another of its stream ends when that one does.
     pub fn cancel(&self) {
         if let Some(key) = self.key {
             order::cancel(&self.driver, key);

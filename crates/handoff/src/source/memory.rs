@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Lend, LendMut, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{Backing, Extent, Lend, LendMut, Loan, LoanedPiece, Memory, Piece, Sealed};
 
 /// A huge page of x86-64 and of arm64 with 4 KiB base pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -232,8 +232,11 @@ impl Region {
     pub fn chunks(&mut self, len: usize) -> Vec<Buffer> {
         if len == 0 { Vec::new() } else { std::iter::from_fn(|| self.take(len)).collect() }
     }
+}
 
-    pub(crate) fn backing(&self) -> &Arc<Backing> {
+impl Sealed for Region {}
+impl Memory for Region {
+    fn backing(&self) -> &Arc<Backing> {
         &self.cutter.backing
     }
 }
@@ -316,6 +319,10 @@ impl DerefMut for Buffer {
 
 impl Sealed for Buffer {}
 impl Lend for Buffer {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
     fn into_loan(self) -> Loan {
         Loan::One(LoanedPiece(self.0))
     }
@@ -331,6 +338,10 @@ impl LendMut for Buffer {}
 
 impl Sealed for Vec<Buffer> {}
 impl Lend for Vec<Buffer> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|buffer| &buffer.0))
+    }
+
     fn into_loan(self) -> Loan {
         Loan::Many(self.into_iter().map(|buffer| LoanedPiece(buffer.0)).collect())
     }

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use super::pool::PoolShared;
-use crate::lease::{Lend, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{Extent, Lend, Loan, LoanedPiece, Piece, Sealed};
 
 /// Gives a chunk back to its pool when the last copy is dropped.
 #[doc(hidden)]
@@ -73,6 +73,10 @@ impl Deref for Received {
 
 impl Sealed for Received {}
 impl Lend for Received {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.piece)
+    }
+
     fn into_loan(self) -> Loan {
         Loan::Received(LoanedPiece(self.piece), self.ticket)
     }

@@ -4,13 +4,16 @@
 //! whoever holds the descriptor may write them at any time; what a peer changes while a buffer is
 //! on loan may or may not be sent.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::MapFlags;
 
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Lend, LendMut, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{Backing, Extent, Lend, LendMut, Loan, LoanedPiece, Memory, Piece, Sealed};
 use crate::source::memory::{Cutter, page_size};
 use crate::view::View;
 
@@ -53,10 +56,13 @@ impl SharedRegion {
 
     /// Cuts the next `len` bytes, or `None` when fewer are left.
     pub fn take(&mut self, len: usize) -> Option<SharedBuffer> {
-        self.cutter.cut(len).map(SharedBuffer)
+        self.cutter.cut(len).map(SharedBuffer::new)
     }
+}
 
-    pub(crate) fn backing(&self) -> &std::sync::Arc<Backing> {
+impl Sealed for SharedRegion {}
+impl Memory for SharedRegion {
+    fn backing(&self) -> &Arc<Backing> {
         &self.cutter.backing
     }
 }
@@ -74,11 +80,18 @@ impl std::fmt::Debug for SharedRegion {
 }
 
 /// A slice of a [`SharedRegion`] that can be lent.
+///
+/// It moves between threads, but two of them never look at it at once: the accesses of a [`View`]
+/// are of mixed sizes.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct SharedBuffer(Piece);
+pub struct SharedBuffer(Piece, PhantomData<Cell<u8>>);
 
 impl SharedBuffer {
+    fn new(piece: Piece) -> Self {
+        Self(piece, PhantomData)
+    }
+
     /// The bytes in use.
     pub fn view(&self) -> View<'_> {
         // SAFETY: the piece keeps the mapping, and a shared buffer is reached through views only.
@@ -112,13 +125,17 @@ impl SharedBuffer {
 
 impl Sealed for SharedBuffer {}
 impl Lend for SharedBuffer {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
     fn into_loan(self) -> Loan {
         Loan::One(LoanedPiece(self.0))
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::One(piece) => Self(piece.0),
+            Loan::One(piece) => Self::new(piece.0),
             other => unreachable!("a shared buffer was lent and {other:?} came back"),
         }
     }
@@ -127,13 +144,19 @@ impl LendMut for SharedBuffer {}
 
 impl Sealed for Vec<SharedBuffer> {}
 impl Lend for Vec<SharedBuffer> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|buffer| &buffer.0))
+    }
+
     fn into_loan(self) -> Loan {
         Loan::Many(self.into_iter().map(|buffer| LoanedPiece(buffer.0)).collect())
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Many(pieces) => pieces.into_iter().map(|piece| SharedBuffer(piece.0)).collect(),
+            Loan::Many(pieces) => {
+                pieces.into_iter().map(|piece| SharedBuffer::new(piece.0)).collect()
+            }
             other => unreachable!("shared buffers were lent and {other:?} came back"),
         }
     }

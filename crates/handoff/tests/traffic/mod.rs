@@ -63,8 +63,14 @@ pub(crate) fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
     buffer
 }
 
+/// As long as `time` is on a processor; an emulated one is many times slower.
+pub(crate) fn patience(time: Duration) -> Duration {
+    if std::env::var_os("HANDOFF_EMULATED").is_some() { time * 9 } else { time }
+}
+
 /// Runs a test that must not hang.
 pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
+    let time = patience(time);
     let (done, over) = mpsc::channel();
     let runner = thread::spawn(move || {
         test();

@@ -20,13 +20,13 @@ macro_rules! need_the_lab {
         if !rustix::process::geteuid().is_root() {
             handoff_lab::skip!("only root builds the lab's image");
         }
-        if let Some(program) = missing() {
+        if let Some(program) = $crate::native::lab::missing() {
             handoff_lab::skip!("{program} is not installed");
         }
     };
 }
 
-fn missing() -> Option<&'static str> {
+pub(crate) fn missing() -> Option<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there =
         |program: &&str| !std::env::split_paths(&path).any(|place| place.join(program).is_file());
@@ -42,7 +42,7 @@ fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec
 }
 
 /// `guest::fixture::boots` as a process of its own, started by `wrapper`.
-fn fixture(wrapper: &[&str], command: &str) -> Command {
+pub(crate) fn fixture(wrapper: &[&str], command: &str) -> Command {
     let mut words: Vec<std::ffi::OsString> = wrapper.iter().map(Into::into).collect();
     words.push(std::env::current_exe().expect("our path").into());
     let mut fixture = Command::new(&words[0]);
@@ -56,7 +56,7 @@ fn fixture(wrapper: &[&str], command: &str) -> Command {
     fixture
 }
 
-fn printed(fixture: &mut Command) -> String {
+pub(crate) fn printed(fixture: &mut Command) -> String {
     let output = fixture.output().expect("starts");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -79,7 +79,7 @@ fn each_ending_is_reported_rightly() {
             directory: "/".into(),
         }],
         companions: Vec::new(),
-        stages: vec!["7.2:guest,fixture:endings".parse().expect("a stage")],
+        stages: vec!["7.2:guest,fixture:boots::guest::fixture::endings".parse().expect("a stage")],
         may_skip: MaySkip::parse(
             "7.2 boots::guest::fixture::endings::c_skips_as_declared on purpose",
         )

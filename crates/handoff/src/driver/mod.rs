@@ -6,35 +6,33 @@
 //! - completions are told to operations outside of any borrow that those could need;
 //! - when the last handle goes, the ring is closed before the memory that it may use.
 
+mod turn;
+pub(crate) mod waits;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use io_uring::{opcode, types};
 use socket2::{Domain, Protocol, SockRef};
 
-use crate::endpoint::{Endpoint, with_target};
-use crate::engine::{Engine, msg_zerocopy, order, receiving, transfer, uring_zc};
+use crate::engine::{Engine, msg_zerocopy};
 use crate::error::{Error, Result};
 use crate::executor::{self, Unpark};
 use crate::file::File;
-use crate::inflight::{DETACHED, Inflight, Key, Kind, STAGE_READY, STAGE_RETURN, Token, WAKE};
-use crate::lease::{Backing, Lend};
+use crate::inflight::{Inflight, Key};
+use crate::lease::{Backing, Lend, Memory};
 use crate::probe;
-use crate::readiness::{Epoll, Ready};
-use crate::ring::{BATCH, Batch, Ring, Until, teardown};
+use crate::readiness::Epoll;
+use crate::ring::{Ring, Until};
 use crate::sink::group::{Group, Groups};
 use crate::socket::{Socket, SocketShared};
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
-use crate::source::shared::SharedRegion;
-
-/// How long to leave a socket alone that looks ready and is not.
-pub(crate) const LATER: Duration = Duration::from_millis(1);
+use waits::Later;
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
 #[derive(Clone)]
@@ -118,7 +116,8 @@ impl DriverBuilder {
     }
 
     /// Slots for files and sockets; what finds none is used by its descriptor. Default 512; no more
-    /// than the limit on open files are made.
+    /// than the limit on open files are made, and none on a kernel that would close late what leaves
+    /// the table (up to Linux 6.12).
     pub fn registered_files(mut self, slots: u32) -> Self {
         self.registered_files = slots;
         self
@@ -158,6 +157,7 @@ impl DriverBuilder {
             turns: Cell::new(0),
             news: Cell::new(false),
             next_group: Cell::new(0),
+            closing: Cell::new(false),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
         };
@@ -174,7 +174,8 @@ pub(crate) enum Backend {
 
 /// Something to start when the driver next submits.
 enum Mark {
-    Stream(Rc<SocketShared>),
+    /// Its sends keep the socket; when the last was cancelled, a mark must not.
+    Stream(Weak<SocketShared>),
     Receive(Key),
 }
 
@@ -186,14 +187,15 @@ pub(crate) struct Inner {
     pub(crate) groups: RefCell<Groups>,
     marks: RefCell<Vec<Mark>>,
     spare_marks: RefCell<Vec<Mark>>,
-    /// Waits to start again in a moment.
-    later: RefCell<Vec<(Instant, Rc<SocketShared>, Token)>>,
+    later: RefCell<Vec<Later>>,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     turns: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
     pub(crate) news: Cell<bool>,
     next_group: Cell<u16>,
+    /// The driver goes: nothing is waited for any more.
+    pub(crate) closing: Cell<bool>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
     pub(crate) unpark: Arc<Unpark>,
@@ -237,22 +239,15 @@ impl Driver {
         File::attach(Rc::clone(&self.inner), file.into())
     }
 
-    /// Registers a region with the ring: its pages are pinned once instead of at each send.
+    /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
+    /// pinned once instead of at each send. The memory is kept until it is
+    /// [unregistered](Self::unregister), or the driver goes.
     ///
     /// # Errors
     ///
     /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
     /// unregistered in either case.
-    pub fn register(&self, region: &Region) -> Result<()> {
-        self.inner.register(region.backing())
-    }
-
-    /// As [`register`](Self::register), for shared memory.
-    ///
-    /// # Errors
-    ///
-    /// As [`register`](Self::register).
-    pub fn register_shared(&self, region: &SharedRegion) -> Result<()> {
+    pub fn register(&self, region: &impl Memory) -> Result<()> {
         self.inner.register(region.backing())
     }
 
@@ -261,7 +256,7 @@ impl Driver {
     /// # Errors
     ///
     /// When the region is not registered with this driver.
-    pub fn unregister(&self, region: &Region) -> Result<()> {
+    pub fn unregister(&self, region: &impl Memory) -> Result<()> {
         self.inner.unregister(region.backing())
     }
 
@@ -286,9 +281,11 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
-        // What is started may be over at once; and with nothing to come, a wait would have no end.
-        self.inner.start_marked();
-        let waits = || !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any();
+        let waits = || {
+            // What is started may be over at once; with nothing to come, a wait would have no end.
+            self.inner.start_marked();
+            !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any()
+        };
         let events = self.inner.turn(match wait {
             Wait::No => Until::Soon,
             Wait::Event if waits() => Until::One,
@@ -341,6 +338,11 @@ impl Inner {
             Backend::Ring(ring) => Some(ring),
             Backend::Readiness(_) => None,
         }
+    }
+
+    /// What tells the ring from others where buffers are registered; 0 without a ring.
+    pub(crate) fn ring_id(&self) -> u32 {
+        self.ring().map_or(0, |ring| ring.borrow().id)
     }
 
     fn no_ring(&self, action: &'static str) -> Error {
@@ -414,7 +416,7 @@ impl Inner {
 
     /// Has a stream's sends started with the next submission.
     pub(crate) fn mark(&self, socket: Rc<SocketShared>) {
-        self.marks.borrow_mut().push(Mark::Stream(socket));
+        self.marks.borrow_mut().push(Mark::Stream(Rc::downgrade(&socket)));
         self.attend();
     }
 
@@ -437,242 +439,6 @@ impl Inner {
         let before = self.attention.borrow_mut().replace(waker.clone());
         drop(before);
     }
-
-    /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
-    pub(crate) fn await_readiness(&self, endpoint: &Endpoint, events: i16, token: Token) {
-        let result = match &self.backend {
-            Backend::Ring(ring) => {
-                let mut ring = ring.borrow_mut();
-                ring.make_room(1).map(|()| {
-                    let entry =
-                        with_target!(endpoint, |fd| opcode::PollAdd::new(fd, events as u16 as u32)
-                            .build());
-                    // SAFETY: the entry names no memory.
-                    unsafe { ring.push(&entry.user_data(token.to_user_data())) };
-                })
-            }
-            Backend::Readiness(epoll) => epoll.borrow_mut().wait_for(endpoint.raw(), events, token),
-        };
-        self.attend();
-        if let Err(error) = result {
-            // The wait is over before it began: what it is for is tried again and tells the error.
-            tracing::warn!(%error, "waiting for a socket failed");
-            self.ready(token);
-        }
-    }
-
-    /// As [`await_readiness`](Self::await_readiness) for no event but errors, in a moment.
-    pub(crate) fn await_readiness_later(&self, socket: Rc<SocketShared>, token: Token) {
-        self.later.borrow_mut().push((Instant::now() + LATER, socket, token));
-    }
-
-    /// Whether a wait is to start again in a moment, which takes a turn.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn has_later(&self) -> bool {
-        !self.later.borrow().is_empty()
-    }
-
-    /// Asks for a request to end early; what is not under way is not disturbed.
-    pub(crate) fn cancel(&self, token: Token) {
-        match &self.backend {
-            Backend::Ring(ring) => {
-                let mut ring = ring.borrow_mut();
-                if ring.make_room(1).is_ok() {
-                    let entry =
-                        opcode::AsyncCancel::new(token.to_user_data()).build().user_data(DETACHED);
-                    // SAFETY: the entry names no memory.
-                    unsafe { ring.push(&entry) };
-                }
-            }
-            Backend::Readiness(epoll) => {
-                let waited = epoll.borrow_mut().cancel(token);
-                if waited {
-                    self.ready(token);
-                }
-            }
-        }
-        self.attend();
-    }
-
-    fn watch_unpark(&self) -> Result<()> {
-        let fd = self.unpark.fd();
-        match &self.backend {
-            Backend::Ring(ring) => {
-                let mut ring = ring.borrow_mut();
-                let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32)
-                    .multi(true)
-                    .build();
-                let room = ring.make_room(1);
-                if room.is_ok() {
-                    // SAFETY: the entry names no memory.
-                    unsafe { ring.push(&entry.user_data(WAKE)) };
-                }
-                room
-            }
-            Backend::Readiness(epoll) => epoll.borrow_mut().watch_wake(fd),
-        }
-        .map_err(|error| Error::io("watching for wake-ups", error))
-    }
-
-    pub(crate) fn turn(&self, until: Until) -> Result<usize> {
-        self.turns.set(self.turns.get().wrapping_add(1));
-        self.start_marked();
-        let until = self.start_later(until);
-        match &self.backend {
-            Backend::Ring(ring) => {
-                ring.borrow_mut()
-                    .enter(until)
-                    .map_err(|error| Error::io("entering the ring", error))?;
-                let count = self.take_completions(ring)?;
-                let more = !self.marks.borrow().is_empty() || !self.later.borrow().is_empty();
-                ring.borrow_mut().settle_event(more);
-                Ok(count)
-            }
-            Backend::Readiness(epoll) => {
-                let time = match until {
-                    Until::Now | Until::Soon => Some(Duration::ZERO),
-                    Until::One => None,
-                    Until::OneOr(time) => Some(time),
-                };
-                let ready = epoll
-                    .borrow_mut()
-                    .wait(time)
-                    .map_err(|error| Error::io("waiting in epoll", error))?;
-                for event in &ready {
-                    match event {
-                        Ready::Operation(token) => self.ready(*token),
-                        Ready::Wake => self.unpark.clear(),
-                    }
-                }
-                Ok(ready.len())
-            }
-        }
-    }
-
-    /// Ends the waits for sockets that are left when the driver goes. Nothing of a record is lent for
-    /// those.
-    fn end_waits(&self) -> Result<()> {
-        match &self.backend {
-            Backend::Ring(ring) => {
-                let mut borrowed = ring.borrow_mut();
-                borrowed.cancel_all();
-                borrowed
-                    .enter(Until::Now)
-                    .map_err(|error| Error::io("entering the ring", error))?;
-                drop(borrowed);
-                self.take_completions(ring)?;
-                // Those that were told now wait to start again.
-                for (_, _, token) in self.later.take() {
-                    self.inflight.borrow_mut().send(token.key).in_kernel -= 1;
-                }
-            }
-            Backend::Readiness(_) => self.inflight.borrow_mut().end_waits(),
-        }
-        Ok(())
-    }
-
-    fn start_marked(&self) {
-        while !self.marks.borrow().is_empty() {
-            // The two lists take turns, so that steady use allocates nothing.
-            let mut marks = self.marks.replace(self.spare_marks.take());
-            for mark in marks.drain(..) {
-                match mark {
-                    Mark::Stream(socket) => order::pump(self, &socket),
-                    Mark::Receive(key) => receiving::arm(self, key),
-                }
-            }
-            self.spare_marks.replace(marks);
-        }
-    }
-
-    /// Starts the waits that are due, and sees to it that the turn ends when the next is.
-    fn start_later(&self, until: Until) -> Until {
-        if self.later.borrow().is_empty() {
-            return until;
-        }
-        let now = Instant::now();
-        let (due, rest) = self.later.take().into_iter().partition(|(time, ..)| *time <= now);
-        self.later.replace(rest);
-        let due: Vec<(Instant, Rc<SocketShared>, Token)> = due;
-        for (_, socket, token) in due {
-            self.await_readiness(&socket.endpoint, 0, token);
-        }
-        match until {
-            Until::One if !self.later.borrow().is_empty() => Until::OneOr(LATER),
-            Until::OneOr(time) if !self.later.borrow().is_empty() => Until::OneOr(time.min(LATER)),
-            until => until,
-        }
-    }
-
-    fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
-        let reports_usage = ring.borrow().reports_usage;
-        let mut batch: Batch = [const { std::mem::MaybeUninit::uninit() }; BATCH];
-        let mut count = 0;
-        loop {
-            let taken = ring.borrow_mut().take(&mut batch);
-            let last = taken.len() < BATCH;
-            count += taken.len();
-            for completion in taken {
-                self.dispatch(
-                    completion.user_data(),
-                    completion.result(),
-                    completion.flags(),
-                    reports_usage,
-                );
-            }
-            if last {
-                // What did not fit comes over now that there is room.
-                if !ring.borrow_mut().overflown() {
-                    return Ok(count);
-                }
-                ring.borrow_mut()
-                    .enter(Until::Now)
-                    .map_err(|error| Error::io("entering the ring", error))?;
-            }
-        }
-    }
-
-    fn dispatch(&self, data: u64, result: i32, flags: u32, reports_usage: bool) {
-        match data {
-            DETACHED => return,
-            WAKE => {
-                self.unpark.clear();
-                if !io_uring::cqueue::more(flags)
-                    && let Err(error) = self.watch_unpark()
-                {
-                    tracing::error!(%error, "wake-ups from other threads are lost");
-                }
-                return;
-            }
-            _ => {}
-        }
-        let token = Token::from_user_data(data);
-        if matches!(token.stage, STAGE_READY | STAGE_RETURN) {
-            return self.ready(token);
-        }
-        let kind = self.inflight.borrow().kind(token.key);
-        match kind {
-            Some(Kind::Send) => {
-                uring_zc::completed(self, token.key, token.stage, result, flags, reports_usage)
-            }
-            Some(Kind::Transfer) => transfer::completed(self, token.key, result),
-            Some(Kind::Receive) => receiving::completed(self, token.key, result, flags),
-            None => {
-                debug_assert!(io_uring::cqueue::notif(flags), "the last completion of a record");
-            }
-        }
-    }
-
-    fn ready(&self, token: Token) {
-        let kind = self.inflight.borrow().kind(token.key);
-        match (kind, token.stage) {
-            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
-            (Some(Kind::Send), _) => order::ready(self, token.key),
-            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
-            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
-            (None, _) => unreachable!("what waits for readiness keeps its record"),
-        }
-    }
 }
 
 fn has_zero_copy(fd: &OwnedFd) -> Result<(), String> {
@@ -689,43 +455,4 @@ fn has_zero_copy(fd: &OwnedFd) -> Result<(), String> {
 fn thread_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-impl Drop for Inner {
-    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
-    /// moment to end, and what the kernel keeps beyond that stays its own.
-    fn drop(&mut self) {
-        let waiting = self.inflight.borrow_mut().give_up();
-        match &self.backend {
-            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
-            Backend::Readiness(_) => {
-                for key in waiting {
-                    self.cancel(Token { key, stage: STAGE_READY });
-                }
-            }
-        }
-        let deadline = Instant::now() + teardown::PATIENCE;
-        while self.inflight.borrow().kernel_holds_any() {
-            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-            if self.turn(Until::OneOr(time)).is_err() {
-                break;
-            }
-        }
-        if let Err(error) = self.end_waits() {
-            tracing::warn!(%error, "ending the waits of a driver failed");
-        }
-        if let Backend::Ring(ring) = &self.backend {
-            ring.borrow_mut().uninstall_all();
-        }
-        for backing in self.registered.get_mut() {
-            backing.set_registration(None);
-        }
-        let leaked = self.inflight.borrow_mut().abandon();
-        if leaked > 0 {
-            tracing::warn!(
-                leaked,
-                "the kernel still holds buffers of operations; their memory is kept for it"
-            );
-        }
-    }
 }

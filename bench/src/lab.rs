@@ -1,0 +1,45 @@
+//! `--lab`: a bench in the lab's guest, under instruction counting.
+//!
+//! Contracts:
+//!
+//! 1. The guest runs this very program, on a stock kernel, with one processor whose clock is the
+//!    number of instructions that it has executed; files of the user stay on this side.
+//! 2. What the guest's bench says on stderr is passed on; its table is drawn here, from its JSON.
+//! 3. The figures are instructions, and carry the word `emulated`.
+
+use handoff_lab::{Acceleration, Error, Machine, command};
+
+use crate::{
+    command::{BenchError, Context},
+    report::Report,
+};
+
+/// Runs a bench with `arguments`, which follow `handoff`, in a guest. With the report, the exit code
+/// of the guest's bench where it was not 0: some of its rows failed.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(
+    arguments: &[String],
+    context: &Context<'_>,
+) -> Result<(Report, Option<u8>), BenchError> {
+    let machine =
+        Machine { cpus: 1, acceleration: Acceleration::InstructionCounting, ..Machine::default() };
+    let (code, output) =
+        command::run_ourselves(&machine, arguments, context.stop).map_err(|error| match error {
+            Error::Failed(cause) => BenchError::Failed(cause),
+            Error::Usage(cause) => BenchError::Usage(cause),
+            Error::NotPossible(cause) => BenchError::NotPossible(cause),
+            Error::Stopped => BenchError::Stopped,
+        })?;
+    match serde_json::from_slice(&output) {
+        Ok(report) => Ok((report, Some(code).filter(|&code| code != 0))),
+        Err(_) if code != 0 => {
+            Err(BenchError::Failed(format!("the bench in the guest ended with exit code {code}")))
+        }
+        Err(error) => {
+            Err(BenchError::Failed(format!("the bench in the guest printed no report: {error}")))
+        }
+    }
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The mappings that are built in. Compiled for BPF and natively, so that no engine has its own.
+ *
+ * Whatever the answer, it is checked before use: a mapping can't reach beyond its files.
+ */
+#ifndef HANDOFF_BPF_BLK_MAP_H
+#define HANDOFF_BPF_BLK_MAP_H
+
+#include "blk.h"
+
+enum blk_kind {
+	BLK_NULL,
+	BLK_LINEAR,
+	BLK_STRIPE,
+	BLK_MIRROR,
+	BLK_POLICY,
+};
+
+/*
+ * One for each device, shared by its queues and by the servers that follow each other. Written
+ * before the device starts, but for `failed`.
+ */
+struct blk_map {
+	__u32 kind;
+	__u32 files;
+	/* Places that each write goes to. */
+	__u32 copies;
+	/* Of a stripe; of a mirror, the region that is read from one leg. */
+	__u32 chunk_shift;
+	__u32 block_size;
+	__u32 unused;
+	/* Usable bytes of each file. */
+	__u64 size[BLK_FILES];
+	/* Linear: where on the device each file ends. */
+	__u64 end[BLK_FILES];
+	/* Mirror: legs that are out, for good. */
+	__u8 failed[BLK_FILES];
+};
+
+#ifdef __bpf__
+/* The user's; see blk_policy.h. */
+int blk_policy(struct blk_ask *ask, struct blk_extent *extent);
+#else
+static inline int blk_policy(struct blk_ask *ask, struct blk_extent *extent)
+{
+	(void)ask;
+	(void)extent;
+	return -1;
+}
+#endif
+
+BLK_INLINE __u32 blk_index(__u32 file)
+{
+	return file & (BLK_FILES - 1);
+}
+
+static inline int blk_locate_linear(const struct blk_map *map, const struct blk_ask *ask,
+				    struct blk_extent *extent)
+{
+	__u64 start = 0;
+	__u32 file;
+
+	for (file = 0; file < BLK_FILES; file++) {
+		__u64 end = map->end[file];
+
+		if (file >= map->files)
+			return -1;
+		if (ask->position < end) {
+			extent->file = file;
+			extent->offset = ask->position - start;
+			extent->length = ask->length;
+			if (extent->length > end - ask->position)
+				extent->length = end - ask->position;
+			return 0;
+		}
+		start = end;
+	}
+	return -1;
+}
+
+static inline int blk_locate_stripe(const struct blk_map *map, const struct blk_ask *ask,
+				    struct blk_extent *extent)
+{
+	__u32 shift = map->chunk_shift & 63;
+	__u64 chunk = ask->position >> shift;
+	__u64 within = ask->position - (chunk << shift);
+	__u64 left = (1ULL << shift) - within;
+
+	if (!map->files)
+		return -1;
+	extent->file = chunk % map->files;
+	extent->offset = ((chunk / map->files) << shift) + within;
+	extent->length = ask->length < left ? ask->length : left;
+	return 0;
+}
+
+/* The first healthy leg from this one on, round about; BLK_FILES if there is none. */
+BLK_FUNCTION int blk_healthy_leg(const struct blk_map *map BLK_ARGUMENT, __u32 leg)
+{
+	__u32 i;
+
+	for (i = 0; i < BLK_FILES; i++) {
+		__u32 candidate;
+
+		if (i >= map->files)
+			break;
+		candidate = blk_index((leg + i) % map->files);
+		if (!map->failed[candidate])
+			return candidate;
+	}
+	return BLK_FILES;
+}
+
+static inline int blk_locate_mirror(const struct blk_map *map, const struct blk_ask *ask,
+				    struct blk_extent *extent)
+{
+	if (!map->files)
+		return -1;
+	extent->file = ask->copy;
+	extent->offset = ask->position;
+	extent->length = ask->length;
+	if (ask->op == BLK_READ)
+		extent->file = blk_healthy_leg(
+			map, (ask->position >> (map->chunk_shift & 63)) % map->files);
+	return 0;
+}
+
+/* 0, or negative where the device has no such bytes. */
+BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
+			    struct blk_ask *ask BLK_ARGUMENT,
+			    struct blk_extent *extent BLK_ARGUMENT)
+{
+	__u64 end;
+	int result;
+
+	switch (map->kind) {
+	case BLK_LINEAR:
+		result = blk_locate_linear(map, ask, extent);
+		break;
+	case BLK_STRIPE:
+		result = blk_locate_stripe(map, ask, extent);
+		break;
+	case BLK_MIRROR:
+		result = blk_locate_mirror(map, ask, extent);
+		break;
+	case BLK_POLICY:
+		result = blk_policy(ask, extent);
+		break;
+	default:
+		result = -1;
+	}
+	if (result < 0)
+		return -1;
+	end = extent->offset + extent->length;
+	if (extent->file >= map->files || extent->file >= BLK_FILES || !extent->length ||
+	    extent->length > ask->length || end < extent->offset ||
+	    end > map->size[blk_index(extent->file)] ||
+	    ((extent->offset | extent->length) & (map->block_size - 1)))
+		return -1;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The life of a request between its arrival and its result: which pieces of I/O it takes, what
+ * becomes of their results. Compiled for BPF and natively; the engines differ in how requests,
+ * completions and submissions travel, and in nothing else.
+ *
+ * Contracts:
+ * - at most BLK_PIECES pieces of a request are under way; when one ends, the next takes its slot;
+ * - a piece that ends short goes on with the rest; one that makes no progress is an I/O error;
+ * - the first error decides the request's result, and starts no further pieces;
+ * - a mirror's leg that fails is out before any result is given that the leg does not have, and the
+ *   last one is never taken out: its errors are the caller's.
+ */
+#ifndef HANDOFF_BPF_BLK_REQUEST_H
+#define HANDOFF_BPF_BLK_REQUEST_H
+
+#include "blk_map.h"
+
+#define BLK_PIECES 4
+/* How often a piece is tried that the kernel puts off. */
+#define BLK_TRIES 64
+
+#define BLK_EIO 5
+#define BLK_EAGAIN 11
+#define BLK_EINTR 4
+#define BLK_ENODEV 19
+#define BLK_EINVAL 22
+#define BLK_EOPNOTSUPP 95
+
+/* The driver's description of a request (struct ublksrv_io_desc). */
+struct blk_descriptor {
+	__u32 op_flags;
+	__u32 sectors;
+	__u64 start_sector;
+	__u64 address;
+};
+
+#define BLK_OP_MASK 0xff
+#define BLK_FLAG_FUA (1U << 13)
+#define BLK_FLAG_NOUNMAP (1U << 15)
+/* Ours: the first result has been counted. */
+#define BLK_FLAG_COUNTED (1U << 31)
+
+/* A submission entry (struct io_uring_sqe), as far as it is used. */
+struct blk_entry {
+	__u8 opcode;
+	__u8 flags;
+	__u16 ioprio;
+	__s32 fd;
+	__u64 off;
+	__u64 addr;
+	__u32 len;
+	__u32 op_flags;
+	__u64 user_data;
+	__u16 buf_index;
+	__u16 personality;
+	__u32 file_index;
+	__u64 command[2];
+};
+
+#define BLK_OPCODE_FSYNC 3
+#define BLK_OPCODE_READ_FIXED 4
+#define BLK_OPCODE_WRITE_FIXED 5
+#define BLK_OPCODE_FALLOCATE 17
+#define BLK_OPCODE_READ 22
+#define BLK_OPCODE_WRITE 23
+#define BLK_OPCODE_COMMAND 46
+#define BLK_ENTRY_FIXED_FILE 1
+#define BLK_FSYNC_DATASYNC 1
+#define BLK_RWF_DSYNC 2
+#define BLK_KEEP_SIZE 1
+#define BLK_PUNCH_HOLE 2
+#define BLK_ZERO_RANGE 0x10
+#define BLK_COMMAND_FETCH 0xc0107520
+#define BLK_COMMAND_COMMIT_AND_FETCH 0xc0107521
+
+/* Of completions: the tag in the low half, then the slot, then what it was. */
+#define BLK_DATA_COMMAND 0
+#define BLK_DATA_PIECE 1
+#define BLK_DATA(kind, slot, tag) ((__u64)(kind) << 32 | (__u64)(slot) << 16 | (tag))
+
+struct blk_piece {
+	/* What is left of it: in the file, and in the request's buffer. */
+	__u64 offset;
+	__u32 at;
+	__u32 length;
+	__u16 file;
+	__u16 tries;
+	__u32 unused;
+};
+
+struct blk_request {
+	__u64 position;
+	/* On the monotonic clock. */
+	__u64 began;
+	__u32 length;
+	/* Bytes of the present copy that pieces have been made for; of a flush, files. */
+	__u32 handed;
+	__u32 copy;
+	__s32 error;
+	__u32 op;
+	__u32 flags;
+	__u32 under_way;
+	__u32 unused;
+	struct blk_piece pieces[BLK_PIECES];
+};
+
+/* Requests by the time from arrival to result: bucket n holds those of 2^n to 2^(n+1) ns. */
+#define BLK_BUCKETS 40
+#define BLK_OPS 6
+
+enum blk_stage {
+	/* From the arrival to the first result of a file. */
+	BLK_FIRST_RESULT,
+	/* From the arrival to the result of the whole. */
+	BLK_RESULT,
+	BLK_STAGES,
+};
+
+struct blk_statistics {
+	__u64 requests[BLK_OPS];
+	__u64 bytes[BLK_OPS];
+	__u64 errors;
+	/* Pieces, and those that had to go on after a short result. */
+	__u64 pieces;
+	__u64 continued;
+	/* Turns of the loop: calls of the kernel, or of the program in it. */
+	__u64 turns;
+	__u32 latency[BLK_STAGES][BLK_OPS][BLK_BUCKETS];
+};
+
+/* One for each queue. */
+struct blk_queue {
+	/* Commands that came back for good, the device being stopped. */
+	__u32 gone;
+	/* What the driver refused, if it did: an error number, negative. */
+	__s32 refused;
+	/* Set by a program that ends its loop by itself. */
+	__u32 over;
+	__u32 unused;
+	struct blk_statistics statistics;
+};
+
+/* One page. */
+#define BLK_MAP_SPACE 4096
+#define BLK_QUEUE_SPACE 8192
+
+/* What a queue's engine sees in memory; the first page is the same for all queues of a device. */
+struct blk_region {
+	union {
+		struct blk_map map;
+		__u8 map_space[BLK_MAP_SPACE];
+	};
+	union {
+		struct blk_queue queue;
+		__u8 queue_space[BLK_QUEUE_SPACE];
+	};
+	struct blk_request requests[];
+};
+
+_Static_assert(sizeof(struct blk_queue) <= BLK_QUEUE_SPACE, "the counters have room");
+_Static_assert(sizeof(struct blk_entry) == 64, "as long as the kernel's");
+
+/* What a queue's engine is told; constants to the verifier. */
+struct blk_config {
+	__u32 queue;
+	__u32 depth;
+	/* The depth rounded up to a power of two, less one. */
+	__u32 tag_mask;
+	__u32 sq_mask;
+	__u32 cq_mask;
+	/* Of the loop in the kernel: bytes of its views. */
+	__u32 rings_size;
+	__u32 entries_size;
+	__u32 region_size;
+	/* Where the driver's descriptions are mapped. */
+	__u64 descriptors;
+	/* The engine's own buffers, one behind the other; 0 where the requests' are lent. */
+	__u64 buffers;
+	__u64 buffer_size;
+};
+
+/* Where submission entries go. */
+struct blk_out {
+	struct blk_entry *entries;
+	__u32 tail;
+};
+
+BLK_INLINE struct blk_entry *blk_put(const volatile struct blk_config *config, struct blk_out *out)
+{
+	return &out->entries[out->tail++ & config->sq_mask];
+}
+
+BLK_INLINE void blk_clear(struct blk_entry *entry)
+{
+	entry->flags = BLK_ENTRY_FIXED_FILE;
+	entry->ioprio = 0;
+	entry->len = 0;
+	entry->op_flags = 0;
+	entry->buf_index = 0;
+	entry->personality = 0;
+	entry->file_index = 0;
+	entry->command[0] = 0;
+	entry->command[1] = 0;
+}
+
+/* Asks for a request, and before that gives the result of the last one where there was one. */
+BLK_INLINE void blk_put_command(const volatile struct blk_config *config, struct blk_out *out,
+				__u32 command, __u32 tag, __s32 result)
+{
+	struct blk_entry *entry = blk_put(config, out);
+
+	blk_clear(entry);
+	entry->opcode = BLK_OPCODE_COMMAND;
+	entry->fd = 0;
+	entry->off = command;
+	/* Lent: the index that the request's buffer is registered under. */
+	entry->addr = config->buffers ? 0 : tag;
+	entry->user_data = BLK_DATA(BLK_DATA_COMMAND, 0, tag);
+	entry->command[0] = (__u64)(__u32)result << 32 | (__u64)tag << 16 | (config->queue & 0xffff);
+	entry->command[1] = config->buffers ? config->buffers + tag * config->buffer_size : 0;
+}
+
+/* Makes the entry of a piece; `buffer` is the request's own memory, 0 where it is lent. */
+BLK_FUNCTION int blk_fill(struct blk_entry *entry BLK_ARGUMENT,
+			  const struct blk_request *request BLK_ARGUMENT,
+			  const struct blk_piece *piece BLK_ARGUMENT, __u64 user_data, __u64 buffer)
+{
+	blk_clear(entry);
+	/* The first file is the device's own. */
+	entry->fd = 1 + piece->file;
+	entry->off = piece->offset;
+	entry->user_data = user_data;
+	switch (request->op) {
+	case BLK_READ:
+	case BLK_WRITE:
+		entry->addr = buffer + piece->at;
+		entry->len = piece->length;
+		if (buffer) {
+			entry->opcode = request->op == BLK_READ ? BLK_OPCODE_READ :
+								  BLK_OPCODE_WRITE;
+		} else {
+			entry->opcode = request->op == BLK_READ ? BLK_OPCODE_READ_FIXED :
+								  BLK_OPCODE_WRITE_FIXED;
+			entry->buf_index = (__u16)user_data;
+		}
+		if (request->op == BLK_WRITE && (request->flags & BLK_FLAG_FUA))
+			entry->op_flags = BLK_RWF_DSYNC;
+		break;
+	case BLK_FLUSH:
+		entry->opcode = BLK_OPCODE_FSYNC;
+		entry->off = 0;
+		entry->addr = 0;
+		entry->op_flags = BLK_FSYNC_DATASYNC;
+		break;
+	default:
+		entry->opcode = BLK_OPCODE_FALLOCATE;
+		entry->addr = piece->length;
+		entry->len = BLK_KEEP_SIZE;
+		if (request->op == BLK_WRITE_ZEROES && (request->flags & BLK_FLAG_NOUNMAP))
+			entry->len |= BLK_ZERO_RANGE;
+		else
+			entry->len |= BLK_PUNCH_HOLE;
+	}
+	return 0;
+}
+
+BLK_INLINE void blk_put_piece(const volatile struct blk_config *config, struct blk_out *out,
+			      struct blk_request *request, struct blk_piece *piece, __u32 tag,
+			      __u32 slot)
+{
+	__u64 buffer = config->buffers ? config->buffers + tag * config->buffer_size : 0;
+
+	blk_fill(blk_put(config, out), request, piece, BLK_DATA(BLK_DATA_PIECE, slot, tag), buffer);
+}
+
+static inline bool blk_next_flush(const struct blk_map *map, struct blk_request *request,
+				  struct blk_piece *piece)
+{
+	__u32 i;
+
+	for (i = 0; i < BLK_FILES; i++) {
+		__u32 file = request->handed;
+
+		if (file >= map->files)
+			return false;
+		request->handed = file + 1;
+		if (!map->failed[blk_index(file)]) {
+			piece->file = file;
+			piece->offset = 0;
+			piece->length = 0;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Makes the next piece of a request, if there is one. */
+BLK_FUNCTION int blk_next(const struct blk_map *map BLK_ARGUMENT,
+			  struct blk_request *request BLK_ARGUMENT,
+			  struct blk_piece *piece BLK_ARGUMENT)
+{
+	__u32 copies = request->op == BLK_READ ? 1 : map->copies;
+	struct blk_extent extent = {};
+	struct blk_ask ask;
+	__u32 i;
+
+	piece->tries = 0;
+	if (request->error)
+		return false;
+	if (request->op == BLK_FLUSH)
+		return blk_next_flush(map, request, piece);
+	if (request->handed >= request->length) {
+		request->copy++;
+		request->handed = 0;
+	}
+	for (i = 0; i < BLK_FILES; i++) {
+		if (map->kind != BLK_MIRROR || request->op == BLK_READ || request->copy >= copies ||
+		    !map->failed[blk_index(request->copy)])
+			break;
+		request->copy++;
+		request->handed = 0;
+	}
+	if (request->copy >= copies)
+		return false;
+	ask.position = request->position + request->handed;
+	ask.length = request->length - request->handed;
+	ask.op = request->op;
+	ask.copy = request->copy;
+	ask.files = map->files;
+	if (blk_locate(map, &ask, &extent)) {
+		request->error = -BLK_EIO;
+		return false;
+	}
+	piece->file = extent.file;
+	piece->offset = extent.offset;
+	piece->at = request->handed;
+	piece->length = extent.length;
+	request->handed += extent.length;
+	return true;
+}
+
+/* Takes a mirror's leg out. False if it is the last one. */
+static inline bool blk_take_out(struct blk_map *map, __u32 file)
+{
+	__u32 other = blk_healthy_leg(map, file + 1);
+
+	if (other == file || other >= BLK_FILES)
+		return false;
+	map->failed[blk_index(file)] = 1;
+	return true;
+}
+
+/* Whether the piece is to be tried again, with what is left of it. */
+BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *queue BLK_ARGUMENT,
+			   struct blk_request *request BLK_ARGUMENT,
+			   struct blk_piece *piece BLK_ARGUMENT, __s32 result)
+{
+	if ((result == -BLK_EAGAIN || result == -BLK_EINTR) && piece->tries < BLK_TRIES) {
+		piece->tries++;
+		return true;
+	}
+	if (result >= 0 && request->op > BLK_WRITE)
+		return false;
+	if (result > 0 && (__u32)result <= piece->length) {
+		piece->offset += (__u32)result;
+		piece->at += (__u32)result;
+		piece->length -= (__u32)result;
+		piece->tries = 0;
+		if (!piece->length)
+			return false;
+		queue->statistics.continued++;
+		return true;
+	}
+	/* No progress: the file ends here. Also what is wrong with our request is not the caller's,
+	 * and a device that is gone is not ours. */
+	if (result >= 0 || result == -BLK_EINVAL || result == -BLK_ENODEV)
+		result = -BLK_EIO;
+	if (map->kind == BLK_MIRROR && blk_take_out(map, piece->file)) {
+		if (request->op != BLK_READ)
+			return false;
+		piece->file = blk_healthy_leg(map, piece->file);
+		return piece->file < BLK_FILES;
+	}
+	if (!request->error)
+		request->error = result;
+	return false;
+}
+
+BLK_INLINE __u32 blk_bucket(__u64 time)
+{
+	__u32 bucket = 0, step;
+
+	for (step = 32; step; step >>= 1)
+		if (time >> step) {
+			time >>= step;
+			bucket += step;
+		}
+	return bucket;
+}
+
+BLK_FUNCTION int blk_count(struct blk_queue *queue BLK_ARGUMENT,
+			   const struct blk_request *request BLK_ARGUMENT, __u32 stage, __u64 now)
+{
+	__u32 bucket = blk_bucket(now - request->began), op = request->op;
+
+	if (stage < BLK_STAGES && op < BLK_OPS && bucket < BLK_BUCKETS)
+		queue->statistics.latency[stage][op][bucket]++;
+	return 0;
+}
+
+/* The result of a request of which nothing is under way any more. */
+BLK_FUNCTION int blk_finish(struct blk_queue *queue BLK_ARGUMENT,
+			    const struct blk_request *request BLK_ARGUMENT, __u64 now)
+{
+	__u32 op = request->op;
+
+	blk_count(queue, request, BLK_RESULT, now);
+	if (request->error) {
+		queue->statistics.errors++;
+		return request->error;
+	}
+	if (op < BLK_OPS) {
+		queue->statistics.requests[op]++;
+		queue->statistics.bytes[op] += request->length;
+	}
+	return op <= BLK_WRITE ? request->length : 0;
+}
+
+/* The answer to what an engine hands in: a result is to be given, or pieces are under way. */
+#define BLK_UNDER_WAY 0
+#define BLK_FINISHED 1
+
+/* A request has arrived. */
+BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_region *region,
+			      __u32 tag, const struct blk_descriptor *descriptor, __u64 now,
+			      struct blk_out *out, __s32 *result)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+	__u32 slot;
+
+	request->op = descriptor->op_flags & BLK_OP_MASK;
+	request->flags = descriptor->op_flags;
+	request->position = descriptor->start_sector << 9;
+	request->length = request->op == BLK_FLUSH ? 0 : descriptor->sectors << 9;
+	request->began = now;
+	request->handed = 0;
+	request->copy = 0;
+	request->error = 0;
+	request->under_way = 0;
+	/* What was not announced is not asked for; a mistake must not be taken for a discard. */
+	if (request->op > BLK_WRITE_ZEROES || request->op == BLK_WRITE_SAME)
+		request->error = -BLK_EOPNOTSUPP;
+	if (region->map.kind != BLK_NULL)
+		for (slot = 0; slot < BLK_PIECES; slot++) {
+			struct blk_piece *piece = &request->pieces[slot];
+
+			if (!blk_next(&region->map, request, piece))
+				break;
+			request->under_way++;
+			region->queue.statistics.pieces++;
+			blk_put_piece(config, out, request, piece, tag, slot);
+		}
+	if (request->under_way)
+		return BLK_UNDER_WAY;
+	/* No file is left to take it. */
+	if (region->map.kind != BLK_NULL && !request->error)
+		request->error = -BLK_EIO;
+	*result = blk_finish(&region->queue, request, now);
+	return BLK_FINISHED;
+}
+
+/* A piece has ended. */
+BLK_INLINE int blk_moved(const volatile struct blk_config *config, struct blk_region *region,
+			    __u32 tag, __u32 slot, __s32 moved, __u64 now, struct blk_out *out,
+			    __s32 *result)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+	struct blk_piece *piece = &request->pieces[slot & (BLK_PIECES - 1)];
+	int more = blk_again(&region->map, &region->queue, request, piece, moved);
+
+	if (!(request->flags & BLK_FLAG_COUNTED)) {
+		request->flags |= BLK_FLAG_COUNTED;
+		blk_count(&region->queue, request, BLK_FIRST_RESULT, now);
+	}
+	if (!more) {
+		more = blk_next(&region->map, request, piece);
+		if (more)
+			region->queue.statistics.pieces++;
+	}
+	if (more) {
+		blk_put_piece(config, out, request, piece, tag, slot);
+		return BLK_UNDER_WAY;
+	}
+	if (--request->under_way)
+		return BLK_UNDER_WAY;
+	*result = blk_finish(&region->queue, request, now);
+	return BLK_FINISHED;
+}
+
+#endif

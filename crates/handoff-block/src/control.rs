@@ -1,0 +1,250 @@
+//! The driver's control commands.
+//!
+//! Kernel interface: `/dev/ublk-control` (`include/uapi/linux/ublk_cmd.h`), commands as 128-byte
+//! entries of a ring. Capability: CAP_SYS_ADMIN.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use handoff_sys::ublk::{self, ControlCommand, DeviceInfo, Parameters};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::Error;
+
+const CONTROL: &str = "/dev/ublk-control";
+/// Bytes of a set of processors, as many as the kernel may have.
+const CPUS_BYTES: usize = 1024;
+
+/// The driver, open for commands.
+pub struct Control {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    file: OwnedFd,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+/// What the driver says of a device's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// Not started, or ended.
+    Dead,
+    /// Served.
+    Live,
+    /// Without a server; requests wait for the next one.
+    Quiesced,
+    /// Without a server; requests fail until there is one.
+    FailIo,
+}
+
+/// What the driver says of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Its number.
+    pub id: u32,
+    /// Whether it is served.
+    pub state: DeviceState,
+    /// Process id of its server, if the driver knows one.
+    pub server: Option<u32>,
+    /// Queues.
+    pub queues: u16,
+    /// Requests under way in each.
+    pub depth: u16,
+    /// Bytes of the largest request.
+    pub max_request: u32,
+    pub(crate) flags: u64,
+}
+
+impl From<DeviceInfo> for Found {
+    fn from(info: DeviceInfo) -> Self {
+        Self {
+            id: info.dev_id,
+            state: match info.state {
+                ublk::S_DEV_LIVE => DeviceState::Live,
+                ublk::S_DEV_QUIESCED => DeviceState::Quiesced,
+                ublk::S_DEV_FAIL_IO => DeviceState::FailIo,
+                _ => DeviceState::Dead,
+            },
+            server: u32::try_from(info.ublksrv_pid).ok().filter(|pid| *pid > 0),
+            queues: info.nr_hw_queues,
+            depth: info.queue_depth,
+            max_request: info.max_io_buf_bytes,
+            flags: info.flags,
+        }
+    }
+}
+
+impl Control {
+    /// Opens the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPossible`] where the module is missing, the user may not, or io_uring is refused.
+    pub fn open() -> Result<Self, Error> {
+        let file = rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| {
+                Error::NotPossible(match error {
+                    Errno::NOENT | Errno::NXIO | Errno::NODEV => format!(
+                        "{CONTROL} is not there: load the module (modprobe ublk_drv); \
+                         `handoff doctor` says whether this kernel has it"
+                    ),
+                    Errno::ACCESS | Errno::PERM => {
+                        format!("{CONTROL} may not be opened: run as root")
+                    }
+                    error => format!("{CONTROL} cannot be opened: {error}"),
+                })
+            })?;
+        let ring = IoUring::builder().build(2).map_err(|error| {
+            Error::NotPossible(format!(
+                "io_uring is refused: {error}; `handoff doctor` says by what"
+            ))
+        })?;
+        Ok(Self { ring, file })
+    }
+
+    /// # Safety
+    ///
+    /// `command.addr` is 0 or points to `command.len` bytes that the driver may read and write.
+    unsafe fn command(&mut self, number: u32, command: ControlCommand) -> io::Result<i32> {
+        let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), number)
+            .cmd(command.to_entry_bytes())
+            .build();
+        // SAFETY: what the command points to outlives this call, which ends with its completion.
+        unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                // A ring that takes no calls has a command under way in memory that is not ours to
+                // give up.
+                Err(error) => panic!("the ring of {CONTROL} does not answer: {error}"),
+            }
+            if let Some(done) = self.ring.completion().next() {
+                return match done.result() {
+                    result @ 0.. => Ok(result),
+                    error => Err(io::Error::from_raw_os_error(-error)),
+                };
+            }
+        }
+    }
+
+    fn plain(&mut self, number: u32, id: u32, data: u64) -> io::Result<i32> {
+        let command =
+            ControlCommand { dev_id: id, queue_id: u16::MAX, data, ..ControlCommand::default() };
+        // SAFETY: there is no address.
+        unsafe { self.command(number, command) }
+    }
+
+    fn with<T>(&mut self, number: u32, id: u32, queue: u16, argument: &mut T) -> io::Result<i32> {
+        let command = ControlCommand {
+            dev_id: id,
+            queue_id: queue,
+            len: u16::try_from(size_of::<T>()).expect("small"),
+            addr: std::ptr::from_mut(argument) as u64,
+            data: u64::from(queue),
+            ..ControlCommand::default()
+        };
+        // SAFETY: the argument is borrowed for the call; callers pass plain numbers, for which any
+        // bits are valid.
+        unsafe { self.command(number, command) }
+    }
+
+    /// The driver's `UBLK_F_*` bits.
+    ///
+    /// # Errors
+    ///
+    /// Kernels before 6.5 do not know the question.
+    pub fn features(&mut self) -> Result<u64, Error> {
+        let mut features = 0u64;
+        self.with(ublk::U_CMD_GET_FEATURES, u32::MAX, u16::MAX, &mut features).map_err(
+            |error| {
+                Error::NotPossible(format!(
+                    "the driver does not tell its features ({error}): it takes Linux 6.5 or newer"
+                ))
+            },
+        )?;
+        Ok(features)
+    }
+
+    /// What the driver knows of a device; `None` if there is none of this number.
+    ///
+    /// # Errors
+    ///
+    /// What else the driver answers.
+    pub fn find(&mut self, id: u32) -> Result<Option<Found>, Error> {
+        let mut info = DeviceInfo::default();
+        match self.with(ublk::U_CMD_GET_DEV_INFO, id, u16::MAX, &mut info) {
+            Ok(_) => Ok(Some(info.into())),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(Error::failed(format!("device {id} cannot be asked: {error}"))),
+        }
+    }
+
+    /// Makes a device; it has to be removed if it is not started.
+    pub(crate) fn add(&mut self, wanted: &mut DeviceInfo) -> io::Result<()> {
+        let id = wanted.dev_id;
+        self.with(ublk::U_CMD_ADD_DEV, id, u16::MAX, wanted).map(drop)
+    }
+
+    pub(crate) fn set_parameters(&mut self, id: u32, parameters: &Parameters) -> io::Result<()> {
+        let mut parameters = Parameters { len: size_of::<Parameters>() as u32, ..*parameters };
+        self.with(ublk::U_CMD_SET_PARAMS, id, u16::MAX, &mut parameters).map(drop)
+    }
+
+    /// The processors whose requests come to a queue.
+    pub(crate) fn affinity(&mut self, id: u32, queue: u16) -> io::Result<Vec<usize>> {
+        let mut cpus = [0u8; CPUS_BYTES];
+        self.with(ublk::U_CMD_GET_QUEUE_AFFINITY, id, queue, &mut cpus)?;
+        let is_set = |cpu: &usize| cpus[cpu / 8] & 1 << (cpu % 8) != 0;
+        Ok((0..CPUS_BYTES * 8).filter(is_set).collect())
+    }
+
+    /// Returns when the block device is there; its partitions have been read by then.
+    pub(crate) fn start(&mut self, id: u32) -> io::Result<()> {
+        self.plain(ublk::U_CMD_START_DEV, id, std::process::id().into()).map(drop)
+    }
+
+    /// Takes the block device away, once its requests are answered. A device that is not there or
+    /// not started is no error.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn stop(&mut self, id: u32) -> Result<(), Error> {
+        gone_is_fine(self.plain(ublk::U_CMD_STOP_DEV, id, 0))
+            .map_err(Error::doing(format!("device {id} cannot be stopped")))
+    }
+
+    /// Removes a device. Returns when its server has let go of it. One that is not there is no
+    /// error.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn remove(&mut self, id: u32) -> Result<(), Error> {
+        gone_is_fine(self.plain(ublk::U_CMD_DEL_DEV, id, 0))
+            .map_err(Error::doing(format!("device {id} cannot be removed")))
+    }
+
+    pub(crate) fn start_recovery(&mut self, id: u32) -> io::Result<()> {
+        self.plain(ublk::U_CMD_START_USER_RECOVERY, id, 0).map(drop)
+    }
+
+    pub(crate) fn end_recovery(&mut self, id: u32) -> io::Result<()> {
+        self.plain(ublk::U_CMD_END_USER_RECOVERY, id, std::process::id().into()).map(drop)
+    }
+}
+
+fn gone_is_fine(answer: io::Result<i32>) -> io::Result<()> {
+    match answer {
+        Err(error) if error.raw_os_error() != Some(libc::ENODEV) => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,182 @@
+//! A device at the driver: made, described, taken over, removed.
+//!
+//! Contracts: a device that was made is removed when this is dropped; one that is taken over is left
+//! as it was found until it is served.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff_sys::ublk::{self, DeviceInfo, Parameters};
+
+use crate::backing::{Backing, Existing};
+use crate::engine::Engine;
+use crate::state::{Directory, Record};
+use crate::{Control, DeviceState, Error, Found, Kind, Spec};
+
+/// How often the driver is asked again.
+const PAUSE: Duration = Duration::from_millis(25);
+/// The kernel lets go of a killed server's requests in the background.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may seem to live that was killed.
+pub(crate) const LETTING_GO: Duration = Duration::from_secs(5);
+/// The largest discard in bytes; of a stripe, in chunks.
+const DISCARD_BYTES: u64 = 1 << 30;
+const DISCARD_CHUNKS: u64 = 64;
+
+/// A device that is removed when this is dropped, unless it is only taken over.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) control: Control,
+    pub(crate) id: u32,
+    pub(crate) remove: bool,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.remove {
+            let gone = self.control.stop(self.id).and_then(|()| self.control.remove(self.id));
+            if let Err(error) = gone {
+                tracing::error!("{error}");
+            }
+            Directory::of(self.id).remove();
+        }
+    }
+}
+
+pub(crate) fn add(
+    mut control: Control,
+    spec: &Spec,
+    engine: Engine,
+    features: u64,
+) -> Result<Device, Error> {
+    let wanted = ublk::F_CMD_IOCTL_ENCODE
+        | ublk::F_USER_RECOVERY
+        | ublk::F_USER_RECOVERY_REISSUE
+        | engine.flags();
+    let mut info = DeviceInfo {
+        nr_hw_queues: spec.queues,
+        queue_depth: spec.depth,
+        max_io_buf_bytes: spec.max_request,
+        dev_id: spec.id.unwrap_or(u32::MAX),
+        ublksrv_pid: -1,
+        flags: wanted & features,
+        ..DeviceInfo::default()
+    };
+    control.add(&mut info).map_err(|error| match (error.raw_os_error(), spec.id) {
+        (Some(libc::EEXIST), Some(id)) => Error::usage(format!(
+            "there is a device {id} already: remove it, or take another number"
+        )),
+        (Some(libc::EACCES | libc::EPERM), _) => Error::NotPossible(
+            "the driver refuses a device: run as root (module parameter ublks_max is the most \
+             that others may have)"
+                .to_owned(),
+        ),
+        _ => Error::failed(format!("the driver does not make a device: {error}")),
+    })?;
+    let device = Device { control, id: info.dev_id, remove: true };
+    if info.nr_hw_queues != spec.queues || info.queue_depth != spec.depth {
+        return Err(Error::usage(format!(
+            "the driver has {} queues of depth {} at most here",
+            info.nr_hw_queues, info.queue_depth
+        )));
+    }
+    if info.max_io_buf_bytes != spec.max_request {
+        return Err(Error::usage(format!(
+            "the driver has requests of at most {} bytes here",
+            info.max_io_buf_bytes
+        )));
+    }
+    Ok(device)
+}
+
+/// What is known of a device that waits for a server, as soon as the kernel has noticed that the
+/// last one is gone.
+pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error> {
+    let deadline = Instant::now() + LETTING_GO;
+    loop {
+        let found =
+            control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))?;
+        if found.flags & ublk::F_USER_RECOVERY == 0 {
+            return Err(Error::usage(format!("device {id} was made without recovery")));
+        }
+        if found.state != DeviceState::Live {
+            return Ok(found);
+        }
+        if Instant::now() > deadline {
+            return Err(Error::usage(format!("device {id} has a server that lives")));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What was written down of a device.
+pub(crate) fn known(id: u32) -> Result<Record, Error> {
+    Directory::of(id).read().map_err(|error| {
+        Error::usage(format!("what device {id} was made of is not known here: {error}"))
+    })
+}
+
+pub(crate) fn existing(id: u32) -> Result<Existing, Error> {
+    let (_, map) = Directory::of(id)
+        .map()
+        .map_err(|error| Error::failed(format!("the state of device {id}: {error}")))?;
+    Ok(Existing { id, map })
+}
+
+pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
+    let deadline = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        match control.start_recovery(id) {
+            Ok(()) => return Ok(()),
+            // Some of what the last server held has not come back.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                thread::sleep(PAUSE);
+            }
+            Err(error) => {
+                return Err(Error::failed(format!("device {id} cannot be taken over: {error}")));
+            }
+        }
+    }
+}
+
+pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parameters {
+    let shift = spec.block_size.trailing_zeros() as u8;
+    let mut attrs = ublk::ATTR_VOLATILE_CACHE | ublk::ATTR_FUA;
+    if spec.read_only {
+        attrs |= ublk::ATTR_READ_ONLY;
+    }
+    let alignment = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
+    let mut parameters = Parameters {
+        types: ublk::PARAM_TYPE_BASIC,
+        attrs,
+        logical_bs_shift: shift,
+        physical_bs_shift: 12,
+        io_opt_shift: 12,
+        io_min_shift: shift,
+        max_sectors: spec.max_request >> 9,
+        dev_sectors: size >> 9,
+        ..Parameters::default()
+    };
+    if spec.target == Kind::Stripe {
+        parameters.io_opt_shift = spec.chunk.trailing_zeros() as u8;
+    }
+    // The block layer's own alignment is that of a sector.
+    if alignment > 512 {
+        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
+        parameters.dma_alignment = alignment - 1;
+    }
+    if !spec.read_only && backings.iter().all(|backing| backing.discards) {
+        let most = match spec.target {
+            Kind::Stripe => DISCARD_BYTES.min(spec.chunk * DISCARD_CHUNKS),
+            _ => DISCARD_BYTES,
+        };
+        parameters.types |= ublk::PARAM_TYPE_DISCARD;
+        parameters.discard_granularity = spec.block_size.max(4096);
+        parameters.max_discard_sectors = (most >> 9) as u32;
+        parameters.max_write_zeroes_sectors = (most >> 9) as u32;
+        parameters.max_discard_segments = 1;
+    }
+    parameters
+}

@@ -1,0 +1,204 @@
+//! The loop in the kernel: `bpf/blk_loop.bpf.c`, one program for each queue.
+//!
+//! Minimum kernel: 7.1 with `CONFIG_IO_URING_BPF_OPS` (`struct io_uring_bpf_ops`) and BTF.
+//! Capability: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. Return signal: as in
+//! [`user_loop`](super::user_loop); we only hear of the end.
+//!
+//! The thread enters the ring once and stays there for the device's life. A signal brings it back,
+//! with nothing lost, and it enters again.
+//!
+//! Requests that the kernel hands to a worker thread (fsync, fallocate, buffered writes of most file
+//! systems) go one after the other: on this kernel a worker that is started from inside of the loop
+//! inherits a state of the scheduler that it must not have, so one is started before and remains,
+//! and no others may be.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+
+use handoff_sys::region;
+use io_uring::{IoUring, opcode, squeue};
+use libbpf_rs::{Link, MapCore as _, Object, ObjectBuilder, PrintLevel};
+
+use crate::life::Config;
+use crate::queue::Queue;
+
+/// An ELF file is read in place, as structures.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/blk_loop.bpf.o")));
+
+/// As `struct io_uring_bpf_ops` in `bpf/kernel.h`: the descriptor follows one pointer.
+const RING_FD: std::ops::Range<usize> = 8..12;
+
+/// The object that queues load.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    /// The loop joined with a policy.
+    pub(crate) joined: Option<Vec<u8>>,
+    /// Where the policy's maps are kept.
+    pub(crate) pins: Option<PathBuf>,
+}
+
+impl Program {
+    pub(crate) fn is_policy(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    fn object(&self) -> &[u8] {
+        self.joined.as_deref().unwrap_or(&OBJECT.0)
+    }
+}
+
+/// The loop with nothing of a user's.
+pub(crate) fn loop_object() -> &'static [u8] {
+    &OBJECT.0
+}
+
+/// A program that is the loop of a ring until it is dropped.
+struct Attached {
+    _link: Link,
+    _object: Object,
+}
+
+pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) -> io::Result<()> {
+    start_worker(&mut queue.ring)?;
+    // SAFETY: the mapping goes after the ring, and only the program and `ending` look at it.
+    unsafe {
+        region::register(queue.ring.as_raw_fd(), queue.region.as_ptr(), queue.region.len())?;
+    }
+    queue.fetch_all()?;
+    let attached = attach(&queue.ring, &queue.config, program).map_err(io::Error::other)?;
+    started();
+    loop {
+        queue.enter()?;
+        match queue.region.ending() {
+            (_, refused @ ..0) => return Err(io::Error::from_raw_os_error(-refused)),
+            (true, _) => break,
+            // A signal.
+            (false, _) => {}
+        }
+    }
+    drop(attached);
+    queue.all_gone();
+    Ok(())
+}
+
+/// Whether the loop can be in the kernel, tried on a ring that carries nothing.
+pub(super) fn try_out(program: &Program) -> Result<(), String> {
+    let ring: IoUring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_no_sqarray()
+        .build(4)
+        .map_err(|error| format!("a ring is refused: {error}"))?;
+    let config = Config {
+        depth: 1,
+        sq_mask: 3,
+        cq_mask: 7,
+        rings_size: 4096,
+        entries_size: 256,
+        region_size: 16384,
+        ..Config::default()
+    };
+    let Err(error) = attach(&ring, &config, program) else { return Ok(()) };
+    if program.is_policy() && attach(&ring, &config, &Program::default()).is_ok() {
+        return Err(format!("the kernel's verifier refuses the policy: {error}"));
+    }
+    Err(format!(
+        "the kernel does not take the program: {error}; it takes root and Linux 7.1 with \
+         CONFIG_IO_URING_BPF_OPS"
+    ))
+}
+
+fn attach(ring: &IoUring, config: &Config, program: &Program) -> Result<Attached, String> {
+    listen();
+    let mut open = ObjectBuilder::default()
+        .open_memory(program.object())
+        .map_err(|error| explained(&error))?;
+    for mut map in open.maps_mut() {
+        if map.name() == OsStr::new(".rodata.config") {
+            let place = map.initial_value_mut().expect("a section with content");
+            // SAFETY: plain numbers without padding, asserted where it is declared.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(
+                    std::ptr::from_ref(config).cast::<u8>(),
+                    size_of::<Config>(),
+                )
+            };
+            place[..bytes.len()].copy_from_slice(bytes);
+        } else if map.name() == OsStr::new("loop") {
+            let place = map.initial_value_mut().expect("a structure");
+            place[RING_FD].copy_from_slice(&ring.as_raw_fd().to_ne_bytes());
+        } else if let Some(pins) = &program.pins
+            && !map.name().as_encoded_bytes().contains(&b'.')
+        {
+            // A map of the policy's. It is made by the first queue, and used by all.
+            let path = pins.join(map.name());
+            map.set_pin_path(path).map_err(|error| explained(&error))?;
+        }
+    }
+    let mut object = open.load().map_err(|error| explained(&error))?;
+    let mut map =
+        object.maps_mut().find(|map| map.name() == OsStr::new("loop")).expect("the object has it");
+    let link = map.attach_struct_ops().map_err(|error| explained(&error))?;
+    Ok(Attached { _link: link, _object: object })
+}
+
+/// Collects what libbpf says from here on.
+pub(crate) fn listen() {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, log)));
+    SAID.take();
+}
+
+/// An error with what libbpf has said about it.
+pub(crate) fn explained(error: &libbpf_rs::Error) -> String {
+    let said = SAID.take();
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}"))
+}
+
+/// The line that says what was wrong: of the verifier's log the last one before its sums, else
+/// libbpf's first.
+fn complaint(said: &[String]) -> Option<String> {
+    let state = |line: &&str| line.starts_with("cur state:") || line.starts_with("old state:");
+    let lines = said.iter().flat_map(|text| text.lines());
+    let lines: Vec<&str> = lines.filter(|line| !state(line)).collect();
+    let sums = lines.iter().position(|line| line.starts_with("processed "));
+    let line = match sums {
+        Some(sums) => lines[..sums].last(),
+        None => lines.first(),
+    };
+    line.map(|line| line.trim_start_matches("libbpf: ").to_owned())
+}
+
+/// Starts the one worker thread that the loop has, before there is a loop.
+fn start_worker(ring: &mut IoUring) -> io::Result<()> {
+    ring.submitter().register_iowq_max_workers(&mut [1, 1])?;
+    let nop = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
+    // SAFETY: it refers to nothing.
+    unsafe { ring.submission().push(&nop) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    ring.completion().for_each(drop);
+    Ok(())
+}
+
+thread_local! {
+    /// What libbpf has said since a load began.
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn log(level: PrintLevel, text: String) {
+    let text = text.trim_end();
+    match level {
+        PrintLevel::Warn | PrintLevel::Info => {
+            tracing::debug!("libbpf: {text}");
+            SAID.with_borrow_mut(|said| said.push(text.to_owned()));
+        }
+        PrintLevel::Debug => tracing::trace!("libbpf: {text}"),
+    }
+}

@@ -1,0 +1,49 @@
+//! Block devices in user space whose data need not pass through it: ublk devices made of files and
+//! other block devices.
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//! use handoff_block::{Kind, Server, Spec, Start};
+//!
+//! # fn main() -> Result<(), handoff_block::Error> {
+//! let spec = Spec { target: Kind::Linear, files: vec!["a.img".into(), "b.img".into()], ..Spec::default() };
+//! let server = Server::start(&spec, Start::New)?;
+//! println!("/dev/ublkb{} by {}", server.id(), server.engine());
+//! server.wait(&AtomicBool::new(false))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Contracts:
+//! - what a request becomes is decided by one piece of C, `bpf/blk_request.h`, in every engine;
+//!   engines ([`engine`]) only carry requests, completions and results;
+//! - whatever fails after the driver made the device removes it; a device that is being recovered is
+//!   left as it was found;
+//! - an engine that is not the best one is taken openly: [`Server::passed_over`] has the reasons;
+//! - the state of a device ([`state`]) outlives its server, so that the next one goes on with it.
+//!
+//! Minimum kernel: 6.6 for copying, 6.16 for lent buffers (`UBLK_F_AUTO_BUF_REG`), 7.1 for the loop
+//! in the kernel (`io_uring_bpf_ops`). Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
+//! Return signal of a lent request buffer: the commit of its result.
+//!
+//! The `libublk` crate has neither the loop in the kernel nor the piece of C in common, and one way
+//! for all engines is shorter than two, so the commands are sent from here.
+
+mod backing;
+mod control;
+mod device;
+pub mod engine;
+mod error;
+mod life;
+pub mod policy;
+mod queue;
+mod server;
+mod spec;
+pub mod state;
+pub mod target;
+
+pub use control::{Control, DeviceState, Found};
+pub use engine::Engine;
+pub use error::Error;
+pub use server::{Server, Start};
+pub use spec::{Kind, Spec};

@@ -1,0 +1,326 @@
+//! `bpf/blk_request.h` and `bpf/blk_map.h` as Rust sees them: the same structures, and the functions
+//! that `native.c` exports.
+
+use std::fmt;
+
+use io_uring::squeue;
+
+/// `BLK_FILES`.
+pub(crate) const FILES: usize = 16;
+/// `BLK_PIECES`.
+pub(crate) const PIECES: usize = 4;
+/// `enum blk_op`, as far as it is used.
+pub(crate) const OPS: usize = 6;
+const BUCKETS: usize = 40;
+const STAGES: usize = 2;
+
+/// `enum blk_kind`.
+pub(crate) const KIND_NULL: u32 = 0;
+pub(crate) const KIND_LINEAR: u32 = 1;
+pub(crate) const KIND_STRIPE: u32 = 2;
+pub(crate) const KIND_MIRROR: u32 = 3;
+pub(crate) const KIND_POLICY: u32 = 4;
+
+/// `BLK_DATA_PIECE`, in the upper half of a completion's data.
+const DATA_PIECE: u64 = 1;
+const FINISHED: i32 = 1;
+
+/// `struct blk_map`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Map {
+    pub(crate) kind: u32,
+    pub(crate) files: u32,
+    pub(crate) copies: u32,
+    pub(crate) chunk_shift: u32,
+    pub(crate) block_size: u32,
+    pub(crate) unused: u32,
+    pub(crate) size: [u64; FILES],
+    pub(crate) end: [u64; FILES],
+    pub(crate) failed: [u8; FILES],
+}
+
+/// `struct blk_config`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) queue: u32,
+    pub(crate) depth: u32,
+    pub(crate) tag_mask: u32,
+    pub(crate) sq_mask: u32,
+    pub(crate) cq_mask: u32,
+    pub(crate) rings_size: u32,
+    pub(crate) entries_size: u32,
+    pub(crate) region_size: u32,
+    pub(crate) descriptors: u64,
+    pub(crate) buffers: u64,
+    pub(crate) buffer_size: u64,
+}
+
+/// `struct blk_descriptor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Descriptor {
+    pub(crate) op_flags: u32,
+    pub(crate) sectors: u32,
+    pub(crate) start_sector: u64,
+    pub(crate) address: u64,
+}
+
+/// `struct blk_statistics`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Statistics {
+    pub(crate) requests: [u64; OPS],
+    pub(crate) bytes: [u64; OPS],
+    pub(crate) errors: u64,
+    pub(crate) pieces: u64,
+    pub(crate) continued: u64,
+    pub(crate) turns: u64,
+    pub(crate) latency: [[[u32; BUCKETS]; OPS]; STAGES],
+}
+
+/// `struct blk_queue`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct QueueState {
+    pub(crate) gone: u32,
+    pub(crate) refused: i32,
+    pub(crate) over: u32,
+    pub(crate) unused: u32,
+    pub(crate) statistics: Statistics,
+}
+
+const _: () = assert!(size_of::<Map>() == 24 + 16 * FILES + FILES);
+const _: () = assert!(size_of::<Config>() == 56);
+const _: () = assert!(size_of::<Descriptor>() == handoff_sys::ublk::DESCRIPTOR_BYTES);
+const _: () =
+    assert!(size_of::<QueueState>() == 16 + (2 * OPS + 4) * 8 + STAGES * OPS * BUCKETS * 4);
+
+/// `struct blk_out` over an array of our own.
+#[repr(C)]
+struct Out {
+    entries: *mut squeue::Entry,
+    tail: u32,
+}
+
+/// `struct blk_ask` and `struct blk_extent`, for the tests of the mappings.
+#[cfg(test)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) position: u64,
+    pub(crate) length: u32,
+    pub(crate) op: u32,
+    pub(crate) copy: u32,
+    pub(crate) files: u32,
+}
+
+#[cfg(test)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) file: u32,
+}
+
+unsafe extern "C" {
+    static handoff_blk_sizes: [u32; 6];
+    fn handoff_blk_arrived(
+        config: *const Config,
+        region: *mut u8,
+        tag: u32,
+        descriptor: *const Descriptor,
+        now: u64,
+        out: *mut Out,
+        result: *mut i32,
+    ) -> i32;
+    fn handoff_blk_moved(
+        config: *const Config,
+        region: *mut u8,
+        tag: u32,
+        slot: u32,
+        moved: i32,
+        now: u64,
+        out: *mut Out,
+        result: *mut i32,
+    ) -> i32;
+    fn handoff_blk_put_command(
+        config: *const Config,
+        out: *mut Out,
+        command: u32,
+        tag: u32,
+        result: i32,
+    );
+    #[cfg(test)]
+    fn handoff_blk_locate(map: *const Map, ask: *mut Ask, extent: *mut Extent) -> i32;
+}
+
+/// Bytes of a region that come before its requests: the map's page, and the queue's.
+pub(crate) const MAP_SPACE: usize = 4096;
+pub(crate) const QUEUE_SPACE: usize = 8192;
+
+/// Bytes of one request's record.
+pub(crate) fn request_bytes() -> usize {
+    // SAFETY: a constant array.
+    unsafe { handoff_blk_sizes[5] as usize }
+}
+
+/// What a completion was of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// The command of a tag: a request is there, or none will come.
+    Command(u32),
+    /// A piece of a tag's request.
+    Piece { tag: u32, slot: u32 },
+}
+
+impl Done {
+    pub(crate) fn of(user_data: u64) -> Self {
+        let tag = user_data as u32 & 0xffff;
+        match user_data >> 32 {
+            DATA_PIECE => Self::Piece { tag, slot: user_data as u32 >> 16 },
+            _ => Self::Command(tag),
+        }
+    }
+}
+
+/// Submission entries that follow from a completion.
+pub(crate) struct Entries {
+    entries: [squeue::Entry; PIECES],
+    len: usize,
+}
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+impl Entries {
+    pub(crate) fn new() -> Self {
+        Self { entries: std::array::from_fn(|_| io_uring::opcode::Nop::new().build()), len: 0 }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[squeue::Entry] {
+        &self.entries[..self.len]
+    }
+
+    fn out(&mut self) -> Out {
+        Out { entries: self.entries.as_mut_ptr(), tail: 0 }
+    }
+}
+
+/// The progress of a queue's requests.
+///
+/// The region is a live [`Mapping`](crate::state::Mapping) of the size that the configuration says,
+/// and nobody else writes to it while a call runs, but for the bytes of failed legs.
+pub(crate) struct Life {
+    config: Config,
+    region: *mut u8,
+}
+
+impl Life {
+    /// # Safety
+    ///
+    /// `region` is a `struct blk_region` with room for `config.tag_mask + 1` requests, which stays
+    /// mapped for as long as this and is used by this alone.
+    pub(crate) unsafe fn new(config: Config, region: *mut u8) -> Self {
+        // The index of an entry that goes to `Entries`.
+        Self { config: Config { sq_mask: PIECES as u32 - 1, ..config }, region }
+    }
+
+    /// A request has arrived; its result, if it takes no I/O.
+    pub(crate) fn arrived(
+        &mut self,
+        tag: u32,
+        descriptor: &Descriptor,
+        now: u64,
+        entries: &mut Entries,
+    ) -> Option<i32> {
+        let (mut out, mut result) = (entries.out(), 0);
+        // SAFETY: all pointers are to live values, the region by the contract of `new`. Pieces are
+        // at most as many as entries have room for.
+        let end = unsafe {
+            handoff_blk_arrived(
+                &self.config,
+                self.region,
+                tag,
+                descriptor,
+                now,
+                &mut out,
+                &mut result,
+            )
+        };
+        entries.len = out.tail as usize;
+        (end == FINISHED).then_some(result)
+    }
+
+    /// A piece has ended; the request's result, if it was the last.
+    pub(crate) fn moved(
+        &mut self,
+        (tag, slot): (u32, u32),
+        moved: i32,
+        now: u64,
+        entries: &mut Entries,
+    ) -> Option<i32> {
+        let (mut out, mut result) = (entries.out(), 0);
+        // SAFETY: as in `arrived`; tag and slot are masked there.
+        let end = unsafe {
+            handoff_blk_moved(
+                &self.config,
+                self.region,
+                tag,
+                slot,
+                moved,
+                now,
+                &mut out,
+                &mut result,
+            )
+        };
+        entries.len = out.tail as usize;
+        (end == FINISHED).then_some(result)
+    }
+
+    /// The loop has made a turn.
+    pub(crate) fn turn(&mut self) {
+        // SAFETY: inside of the region, by the contract of `new`.
+        unsafe { (*self.region.add(MAP_SPACE).cast::<QueueState>()).statistics.turns += 1 };
+    }
+
+    /// The command `number` of a tag, as an entry.
+    pub(crate) fn command(&self, number: u32, tag: u32, result: i32, entries: &mut Entries) {
+        let mut out = entries.out();
+        // SAFETY: there is room for one entry.
+        unsafe { handoff_blk_put_command(&self.config, &mut out, number, tag, result) };
+        entries.len = out.tail as usize;
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn locate(map: &Map, mut ask: Ask) -> Option<Extent> {
+    let mut extent = Extent::default();
+    // SAFETY: all three are live values of the structures that the function takes.
+    let found = unsafe { handoff_blk_locate(map, &mut ask, &mut extent) };
+    (found == 0).then_some(extent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_have_the_same_structures() {
+        // SAFETY: a constant array.
+        let sizes = unsafe { handoff_blk_sizes };
+        let ours = [
+            size_of::<Map>(),
+            size_of::<Config>(),
+            size_of::<QueueState>(),
+            MAP_SPACE,
+            MAP_SPACE + QUEUE_SPACE,
+        ];
+        assert_eq!(sizes.map(|size| size as usize)[..5], ours);
+    }
+}

@@ -1,0 +1,277 @@
+//! A mapping of the user's, in BPF (`bpf/blk_policy.h`): vetted, joined with our loop, its maps kept.
+//!
+//! Contracts:
+//! - the kernel does not check which ring its functions for the loop are called with, so a policy
+//!   that called them could bring the kernel down. An object is taken only if it calls no function
+//!   of the kernel, refers to nothing that it does not define, and brings no program of its own;
+//!   all else the verifier sees to;
+//! - the object is kept beside the device's state, so a server that follows has the same;
+//! - maps are pinned, so that they outlive a server, as the data that they lead to does.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, libbpf_sys};
+use object::elf::SHF_EXECINSTR;
+use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{Architecture, SectionFlags};
+use rustix::fs::{MemfdFlags, memfd_create, statfs};
+use rustix::mount::{MountFlags, mount};
+
+use crate::Error;
+use crate::engine::loop_object;
+
+/// The function that an object has to have.
+const FUNCTION: &str = "blk_policy";
+/// Where subprograms are.
+const TEXT: &str = ".text";
+
+const BPF_FS: &str = "/sys/fs/bpf";
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// A call, and where it says that it is of the kernel's.
+const CALL: u8 = 0x85;
+const CALL_OF_THE_KERNEL: u8 = 2;
+
+/// Reads an object and joins it with the loop's.
+pub(crate) fn join(path: &Path) -> Result<Vec<u8>, Error> {
+    let name = path.display();
+    let bytes = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
+    vet(&bytes).map_err(|cause| Error::usage(format!("{name} is refused: {cause}")))?;
+    link(&bytes).map_err(|cause| Error::usage(format!("{name} does not go with the loop: {cause}")))
+}
+
+/// What is wrong with an object, if something is.
+fn vet(bytes: &[u8]) -> Result<(), String> {
+    let file = object::File::parse(bytes).map_err(|_| "it is no object file".to_owned())?;
+    if file.architecture() != Architecture::Bpf || !file.is_little_endian() {
+        return Err("it is not built for BPF (clang -target bpf)".to_owned());
+    }
+    if file.section_by_name(".BTF").is_none() {
+        return Err("it has no type information (clang -g)".to_owned());
+    }
+    for section in file.sections() {
+        let name = section.name().unwrap_or_default();
+        let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+        if name.starts_with(".struct_ops") || name.starts_with("struct_ops") {
+            return Err(format!("it has a section {name}, which is the loop's"));
+        }
+        if sh_flags & u64::from(SHF_EXECINSTR) != 0 && name != TEXT && section.size() > 0 {
+            return Err(format!("it has a program of its own, in section {name}"));
+        }
+    }
+    let defined = |symbol: &object::Symbol<'_, '_>| symbol.is_definition() && symbol.is_global();
+    if !file.symbols().any(|symbol| symbol.name() == Ok(FUNCTION) && defined(&symbol)) {
+        return Err(format!("it has no function {FUNCTION} (BLK_POLICY)"));
+    }
+    let unknown = file
+        .symbols()
+        .find(|symbol| symbol.is_undefined() && symbol.name().is_ok_and(|name| !name.is_empty()));
+    if let Some(symbol) = unknown {
+        let name = symbol.name().unwrap_or_default();
+        return Err(format!(
+            "it refers to {name}, which it does not define; functions of the kernel are not for policies"
+        ));
+    }
+    let text =
+        file.section_by_name(TEXT).and_then(|section| section.data().ok()).unwrap_or_default();
+    if !text.len().is_multiple_of(8) {
+        return Err("its instructions are cut off".to_owned());
+    }
+    // The second half of a wide instruction has no operation, so it can't be taken for a call.
+    let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
+    if text.chunks_exact(8).any(calls_kernel) {
+        return Err("it calls a function of the kernel".to_owned());
+    }
+    Ok(())
+}
+
+fn link(policy: &[u8]) -> Result<Vec<u8>, String> {
+    let memory = memfd_create("handoff-policy", MemfdFlags::CLOEXEC)
+        .map_err(|error| format!("no memory: {error}"))?;
+    crate::engine::listen();
+    // Ours first: its function gives way to the policy's.
+    join_into(memory.as_raw_fd(), &[loop_object(), policy])
+        .map_err(|error| crate::engine::explained(&error.into()))?;
+    let mut file = File::from(memory);
+    let mut joined = Vec::new();
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut joined))
+        .map_err(|error| error.to_string())?;
+    Ok(joined)
+}
+
+/// Writes the objects, joined, to a file. (`libbpf_rs::Linker` panics where an object is refused.)
+fn join_into(file: RawFd, objects: &[&[u8]]) -> io::Result<()> {
+    let checked = |status: libc::c_int| match status {
+        0.. => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    };
+    // SAFETY: the file is open, and there are no options.
+    let linker = unsafe { libbpf_sys::bpf_linker__new_fd(file, ptr::null_mut()) };
+    if linker.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let joined = objects.iter().try_for_each(|object| {
+        // SAFETY: the linker is live, and the buffer is read within the call.
+        checked(unsafe {
+            let buffer = object.as_ptr().cast_mut().cast();
+            libbpf_sys::bpf_linker__add_buf(linker, buffer, object.len() as _, ptr::null_mut())
+        })
+    });
+    // SAFETY: the linker is live.
+    let joined = joined.and_then(|()| checked(unsafe { libbpf_sys::bpf_linker__finalize(linker) }));
+    // SAFETY: nobody uses it any more.
+    unsafe { libbpf_sys::bpf_linker__free(linker) };
+    joined
+}
+
+/// Where the maps of a device's policy are pinned.
+pub fn pins(id: u32) -> PathBuf {
+    Path::new(BPF_FS).join(format!("handoff-blk-{id}"))
+}
+
+/// Sees to it that there is a place to pin maps at.
+pub(crate) fn make_pins(id: u32) -> Result<PathBuf, Error> {
+    let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
+    let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
+    if !is_bpf {
+        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), None)
+            .map_err(|error| failed(error.to_string()))?;
+    }
+    let directory = pins(id);
+    fs::create_dir_all(&directory).map_err(|error| failed(error.to_string()))?;
+    Ok(directory)
+}
+
+/// Takes the pins away. Those that are not there are gone.
+pub(crate) fn remove_pins(id: u32) {
+    let directory = pins(id);
+    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+/// Sets values in a map of a device's policy, while it serves.
+///
+/// Keys and values are numbers of the map's sizes, or their bytes as `hex:00ff...`.
+///
+/// # Errors
+///
+/// A device without such a map, and what does not fit into it.
+pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> {
+    if !map.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        return Err(Error::usage(format!("{map} is no name of a map")));
+    }
+    let path = pins(id).join(map);
+    let handle = MapHandle::from_pinned_path(&path).map_err(|error| {
+        let known = fs::read_dir(pins(id)).into_iter().flatten().flatten();
+        let known: Vec<_> =
+            known.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        Error::usage(format!(
+            "device {id} has no map {map} ({error}): it has {}",
+            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+        ))
+    })?;
+    let (key_size, value_size) = (handle.key_size() as usize, handle.value_size() as usize);
+    let mut updates = Vec::new();
+    for (key, value) in pairs {
+        updates.push((bytes(key, key_size)?, bytes(value, value_size)?));
+    }
+    for (key, value) in updates {
+        handle.update(&key, &value, MapFlags::ANY).map_err(|error| {
+            Error::failed(format!("the map {map} does not take a value: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// A key or value of so many bytes.
+fn bytes(text: &str, size: usize) -> Result<Vec<u8>, Error> {
+    let wrong = || {
+        Error::usage(format!(
+            "{text} is not {size} bytes: write a number, or hex: and {} digits",
+            2 * size
+        ))
+    };
+    if let Some(digits) = text.strip_prefix("hex:") {
+        if digits.len() != 2 * size || !digits.is_ascii() {
+            return Err(wrong());
+        }
+        let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16);
+        return (0..size).map(byte).collect::<Result<_, _>>().map_err(|_| wrong());
+    }
+    let number: u64 = text.parse().map_err(|_| wrong())?;
+    let bytes = number.to_le_bytes();
+    let fits = size <= 8 && bytes[size..].iter().all(|byte| *byte == 0);
+    if fits { Ok(bytes[..size].to_vec()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! object {
+        ($name:literal) => {
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")).as_slice()
+        };
+    }
+
+    #[test]
+    fn what_could_bring_the_kernel_down_is_refused() {
+        for (object, said) in [
+            (object!("kfunc"), "bpf_io_uring_submit_sqes"),
+            (object!("program"), "a program of its own, in section raw_tp/sys_enter"),
+            (object!("nothing"), "no function blk_policy"),
+            (&b"\x7fELF"[..], "no object file"),
+            (&std::fs::read("/proc/self/exe").expect("this program"), "not built for BPF"),
+        ] {
+            let cause = vet(object).unwrap_err();
+            assert!(cause.contains(said), "{cause}");
+        }
+        // The loop itself has all that a policy must not have.
+        assert!(vet(loop_object()).is_err());
+    }
+
+    #[test]
+    fn a_call_that_is_written_by_hand_is_seen() {
+        let honest = object!("shard").to_vec();
+        vet(&honest).expect("an example");
+        let file = object::File::parse(&*honest).expect("an object");
+        let text = file.section_by_name(TEXT).expect("a function").file_range().expect("in it");
+        let mut forged = honest.clone();
+        forged[text.0 as usize..][..8].copy_from_slice(&[
+            CALL,
+            CALL_OF_THE_KERNEL << 4,
+            0,
+            0,
+            1,
+            0,
+            0,
+            0,
+        ]);
+        assert!(vet(&forged).unwrap_err().contains("calls a function of the kernel"));
+    }
+
+    #[test]
+    fn damage_is_no_panic() {
+        let whole = object!("sparse");
+        for len in (0..whole.len()).step_by(7) {
+            let _ = vet(&whole[..len]);
+        }
+    }
+
+    #[test]
+    fn numbers_and_bytes() {
+        assert_eq!(bytes("258", 4).unwrap(), [2, 1, 0, 0]);
+        assert_eq!(bytes("hex:00ff", 2).unwrap(), [0, 255]);
+        for (text, size) in [("256", 1), ("-1", 4), ("hex:0", 1), ("hex:zz", 1), ("x", 4), ("1", 0)]
+        {
+            assert!(bytes(text, size).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One queue of a device: its ring, what the driver tells about its requests, and the memory that
+//! its engine works in.
+//!
+//! Contracts:
+//! - a queue is made and used by one thread, as the driver and the ring want it;
+//! - the submission queue has room for all pieces of all requests, so that nothing has to wait for
+//!   room; the completion queue has room for twice that;
+//! - the ring closes before the memory goes that the kernel may still use; own buffers of requests
+//!   that were not answered are never given back.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+
+use handoff_sys::ring_fd::RingFd;
+use handoff_sys::ublk;
+use io_uring::{EnterFlags, IoUring, squeue};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::life::{Config, Descriptor, Entries, Life, PIECES};
+use crate::state::Mapping;
+
+const PAGE: usize = 4096;
+
+/// What queues are made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) queue: u16,
+    pub(crate) depth: u16,
+    /// Bytes of the largest request.
+    pub(crate) max_request: u32,
+    /// Whether requests' buffers are lent to the ring.
+    pub(crate) lent: bool,
+    /// The device's char device, then its backings.
+    pub(crate) files: &'a [OwnedFd],
+    pub(crate) region: Mapping,
+}
+
+pub(crate) struct Queue {
+    ring_fd: Option<RingFd>,
+    pub(crate) ring: IoUring,
+    pub(crate) config: Config,
+    pub(crate) life: Life,
+    pub(crate) region: Mapping,
+    descriptors: Pages,
+    buffers: Option<Pages>,
+    /// Commands that came back for good.
+    gone: u32,
+}
+
+impl Queue {
+    pub(crate) fn new(parts: Parts<'_>) -> io::Result<Self> {
+        let tags = u32::from(parts.depth).next_power_of_two();
+        let ring: IoUring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_no_sqarray()
+            .setup_submit_all()
+            .build(tags * PIECES as u32)?;
+        let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
+        ring.submitter().register_files(&files)?;
+        let buffer_size = (parts.max_request as usize).next_multiple_of(PAGE);
+        let buffers = if parts.lent {
+            ring.submitter().register_buffers_sparse(tags)?;
+            None
+        } else {
+            Some(Pages::anonymous(buffer_size * usize::from(parts.depth))?)
+        };
+        // SAFETY: the descriptor is the ring's, which is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+        let ring_fd = RingFd::register(fd).ok();
+        let descriptors = Pages::of_requests(&parts.files[0], parts.queue, parts.depth)?;
+        let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
+        let config = Config {
+            queue: parts.queue.into(),
+            depth: parts.depth.into(),
+            tag_mask: tags - 1,
+            sq_mask: sq - 1,
+            cq_mask: cq - 1,
+            // Before the completions are the queues' heads and tails; the kernel has whole pages.
+            rings_size: (cq * 16 + 64).next_multiple_of(PAGE as u32),
+            entries_size: sq * size_of::<squeue::Entry>() as u32,
+            region_size: parts.region.len() as u32,
+            descriptors: descriptors.address.as_ptr() as u64,
+            buffers: buffers.as_ref().map_or(0, |pages| pages.address.as_ptr() as u64),
+            buffer_size: buffer_size as u64,
+        };
+        // SAFETY: the region is made for this depth, and goes with this queue.
+        let life = unsafe { Life::new(config, parts.region.as_ptr()) };
+        Ok(Self {
+            ring_fd,
+            ring,
+            config,
+            life,
+            region: parts.region,
+            descriptors,
+            buffers,
+            gone: 0,
+        })
+    }
+
+    /// Bytes of memory that a queue takes: its buffers, ring and descriptions.
+    pub(crate) fn memory(depth: u16, max_request: u32, lent: bool) -> u64 {
+        let tags = u64::from(depth).next_power_of_two();
+        let buffers = if lent { 0 } else { u64::from(depth) * u64::from(max_request) };
+        let entries = tags * PIECES as u64;
+        buffers + entries * 64 + 2 * entries * 16 + u64::from(depth) * 24
+    }
+
+    /// Queues an entry.
+    pub(crate) fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: entries are made by `Life`: they point to lent buffers, or to ours, which are
+        // given back only after all requests are answered.
+        unsafe { self.ring.submission().push(entry) }.expect("room for all pieces of all requests");
+    }
+
+    pub(crate) fn push_all(&mut self, entries: &Entries) {
+        for entry in entries.as_slice() {
+            self.push(entry);
+        }
+    }
+
+    /// Submits what is queued and waits for a completion, or runs the loop in the kernel.
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        let submit = self.ring.submission().len() as u32;
+        let flags = EnterFlags::GETEVENTS.bits();
+        let entered = match &self.ring_fd {
+            // SAFETY: what is queued may be submitted, by `push`; there is no argument.
+            Some(place) => unsafe { place.enter(submit, 1, flags, ptr::null(), 0) },
+            // SAFETY: as above.
+            None => unsafe {
+                self.ring.submitter().enter::<libc::sigset_t>(submit, 1, flags, None)
+            },
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            // Something to look at first, or short of memory for requests: what was not submitted
+            // stays queued.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The driver's description of the request that has arrived with this tag.
+    pub(crate) fn descriptor(&self, tag: u32) -> Descriptor {
+        let index = (tag & self.config.tag_mask) as usize;
+        assert!(index < self.config.depth as usize, "the driver's tags are below the depth");
+        // SAFETY: inside of the mapping, which has one for each tag below the depth; the driver
+        // does not write it until the request is answered.
+        unsafe {
+            ptr::read_volatile(self.descriptors.address.as_ptr().cast::<Descriptor>().add(index))
+        }
+    }
+
+    /// Submits the first command of every tag.
+    pub(crate) fn fetch_all(&mut self) -> io::Result<()> {
+        let mut entries = Entries::new();
+        for tag in 0..self.config.depth {
+            self.life.command(ublk::U_IO_FETCH_REQ, tag, 0, &mut entries);
+            self.push_all(&entries);
+        }
+        let submitted = self.ring.submit()?;
+        if submitted < self.config.depth as usize {
+            return Err(io::Error::other(format!("only {submitted} commands were taken")));
+        }
+        Ok(())
+    }
+
+    /// A tag's command has come back for good. `Ok(true)` when all have.
+    pub(crate) fn is_gone(&mut self, result: i32) -> io::Result<bool> {
+        self.gone += 1;
+        if result != -libc::ENODEV {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        Ok(self.gone == self.config.depth)
+    }
+
+    /// All commands have come back, as the loop in the kernel says.
+    pub(crate) fn all_gone(&mut self) {
+        self.gone = self.config.depth;
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // A request that was not answered may still be read or written by the kernel.
+        if self.gone < self.config.depth {
+            std::mem::forget(self.buffers.take());
+        }
+    }
+}
+
+/// A mapping of whole pages.
+struct Pages {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+impl Pages {
+    fn anonymous(len: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
+        Ok(Self { address: NonNull::new(address.cast()).expect("not null"), len })
+    }
+
+    /// The driver's descriptions of a queue's requests.
+    fn of_requests(device: &OwnedFd, queue: u16, depth: u16) -> io::Result<Self> {
+        let room =
+            |depth: u16| (usize::from(depth) * ublk::DESCRIPTOR_BYTES).next_multiple_of(PAGE);
+        let offset = usize::from(queue) * room(ublk::MAX_QUEUE_DEPTH);
+        let (len, flags) = (room(depth), MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address =
+            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, device, offset as u64)? };
+        Ok(Self { address: NonNull::new(address.cast()).expect("not null"), len })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever used it held this.
+        let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}

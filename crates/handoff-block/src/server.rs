@@ -1,0 +1,393 @@
+//! One device and the threads that serve it.
+//!
+//! Contracts:
+//! - [`Server::start`] returns when the block device is there, or leaves nothing behind; a device
+//!   that is taken over from a server that is gone is left as it was when that fails;
+//! - a queue whose thread fails stops the device, with the reason, rather than leave it without an
+//!   answer;
+//! - threads serve the processors that the driver sends them requests from.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use handoff_sys::ublk;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::backing::{self, Backing};
+use crate::device::{
+    Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
+};
+use crate::engine::{self, Engine, PassedOver, Program};
+use crate::life::Map;
+use crate::queue::{Parts, Queue};
+use crate::state::{self, Directory, Mapping, Record, State};
+use crate::{Control, Error, Spec, policy, target};
+
+/// How often the wish to stop is looked at.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many queues the driver takes, and threads we start.
+const QUEUES: std::ops::RangeInclusive<u16> = 1..=64;
+
+/// Where a server begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With a device that it makes.
+    New,
+    /// With one whose server is gone.
+    Recover(u32),
+}
+
+/// A device that is being served.
+#[derive(Debug)]
+pub struct Server {
+    device: Device,
+    threads: Vec<JoinHandle<()>>,
+    thread_ids: Vec<i32>,
+    ends: Receiver<End>,
+    record: Record,
+}
+
+/// A queue's thread is ready, or has ended.
+type End = (u16, Step);
+
+#[derive(Debug)]
+enum Step {
+    /// With the thread's id.
+    Ready(i32),
+    Ended(Result<(), String>),
+}
+
+impl Server {
+    /// Makes or takes over a device and serves it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the specification or its files, what this kernel or user cannot do, and
+    /// what the driver refuses.
+    pub fn start(spec: &Spec, start: Start) -> Result<Self, Error> {
+        check(spec)?;
+        let mut control = Control::open()?;
+        let features = control.features()?;
+        let found = match start {
+            Start::New => None,
+            Start::Recover(id) => Some(recoverable(&mut control, id)?),
+        };
+        let mut program = Program::default();
+        if let Some(policy) = &spec.policy {
+            // What was taken when the device was made, whatever became of the file since.
+            let kept = found.map(|found| Directory::of(found.id).policy_path());
+            program.joined = Some(policy::join(kept.as_ref().unwrap_or(policy))?);
+        }
+        let device_flags = found.map(|found| found.flags);
+        let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
+        let existing = found.map(|found| existing(found.id)).transpose()?;
+        let mut backings = backing::open_all(spec, existing.as_ref());
+        // The last server's hold on them may end a little after its hold on the device.
+        let deadline = Instant::now() + LETTING_GO;
+        while existing.is_some() && backings.is_err() && Instant::now() < deadline {
+            thread::sleep(PAUSE);
+            backings = backing::open_all(spec, existing.as_ref());
+        }
+        let backings = backings?;
+        let sizes: Vec<u64> = backings.iter().map(|backing| backing.size).collect();
+        let (map, size) = match &existing {
+            None => target::lay_out(spec, &sizes)?,
+            Some(existing) => (existing.map, known(existing.id)?.size),
+        };
+
+        let mut device = match found {
+            None => add(control, spec, engine, features)?,
+            Some(found) => Device { control, id: found.id, remove: false },
+        };
+        let (queues, depth, max_request) = match found {
+            Some(found) => (found.queues, found.depth, found.max_request),
+            None => (spec.queues, spec.depth, spec.max_request),
+        };
+        let id = device.id;
+        if found.is_none() {
+            let parameters = parameters(spec, size, &backings);
+            device
+                .control
+                .set_parameters(id, &parameters)
+                .map_err(Error::doing("the driver does not take the device's parameters"))?;
+        } else {
+            start_recovery(&mut device.control, id)?;
+        }
+        let directory = Directory::of(id);
+        let stateful = |error: io::Error| {
+            Error::failed(format!("the state of device {id} cannot be kept in /run: {error}"))
+        };
+        directory.make().map_err(stateful)?;
+        if let (Some(policy), None) = (&spec.policy, found) {
+            fs::copy(policy, directory.policy_path()).map_err(stateful)?;
+        }
+        if program.is_policy() {
+            program.pins = Some(policy::make_pins(id)?);
+        }
+        let state = match found {
+            None => State::make(&directory, &map, queues, depth),
+            Some(_) => State::take_over(&directory, queues, depth),
+        };
+        let state = state.map_err(stateful)?;
+        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine.lends())
+            + state::bytes(queues, depth) as u64;
+        let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
+        let record = Record { spec, engine, passed_over, size, memory };
+        directory.write(&record).map_err(stateful)?;
+
+        let files = Arc::new(files(id, backings)?);
+        let (sender, ends) = mpsc::channel();
+        let mut server = Self { device, threads: Vec::new(), thread_ids: Vec::new(), ends, record };
+        let parts = Shared { files, program: Arc::new(program), sender };
+        let begun = server.begin(&state, &parts, &map, found.is_some());
+        drop(parts);
+        match begun {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        state: &State,
+        parts: &Shared,
+        map: &Map,
+        recovers: bool,
+    ) -> Result<(), Error> {
+        let id = self.id();
+        let spec = self.record.spec.clone();
+        tracing::debug!(?map, "device {id}");
+        for queue in 0..spec.queues {
+            let region =
+                state.map(queue).map_err(Error::doing("the state of a queue cannot be mapped"))?;
+            let cpus = self.device.control.affinity(id, queue).unwrap_or_default();
+            let thread = Thread {
+                queue,
+                depth: spec.depth,
+                max_request: spec.max_request,
+                engine: self.record.engine,
+                shared: parts.clone(),
+                region,
+                cpus,
+            };
+            self.threads.push(thread.spawn()?);
+        }
+        for _ in 0..spec.queues {
+            match self.ends.recv() {
+                Ok((_, Step::Ready(thread))) => self.thread_ids.push(thread),
+                Ok((queue, Step::Ended(ended))) => return Err(ended_early(queue, ended)),
+                Err(_) => return Err(Error::failed("the threads of the queues ended")),
+            }
+        }
+        let started = if recovers {
+            self.device.control.end_recovery(id)
+        } else {
+            self.device.control.start(id)
+        };
+        started.map_err(Error::doing(format!("the driver does not start device {id}")))?;
+        // What is served is removed at its end, whoever made it.
+        self.device.remove = true;
+        Ok(())
+    }
+
+    /// Ends a device that did not come to be.
+    fn abandon(mut self) {
+        if self.device.remove {
+            // Without a start there are no requests: stopping brings the commands back.
+            let _ = self.device.control.stop(self.device.id);
+            self.join();
+        } else {
+            // Stopping would end the device, which is to wait for another server. The threads end
+            // with the process, and the kernel takes the commands back.
+            self.threads.clear();
+        }
+    }
+
+    /// The device's number.
+    pub fn id(&self) -> u32 {
+        self.device.id
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        self.record.engine
+    }
+
+    /// Ids of the threads that serve the queues. The kernel's own workers for them are called
+    /// `iou-wrk-` and the id.
+    pub fn threads(&self) -> &[i32] {
+        &self.thread_ids
+    }
+
+    /// Better engines that were not possible, with the reasons.
+    pub fn passed_over(&self) -> &[PassedOver] {
+        &self.record.passed_over
+    }
+
+    /// What is served.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Serves until the device is removed by somebody else, or `stop` is set; then it is removed.
+    ///
+    /// # Errors
+    ///
+    /// A queue that failed.
+    pub fn wait(mut self, stop: &AtomicBool) -> Result<(), Error> {
+        let mut running = self.threads.len();
+        let mut failure = None;
+        let mut stopping = false;
+        while running > 0 {
+            if stop.load(Ordering::Acquire) && !stopping {
+                stopping = true;
+                self.device.control.stop(self.device.id)?;
+            }
+            match self.ends.recv_timeout(PAUSE) {
+                Ok((_, Step::Ready(_))) | Err(RecvTimeoutError::Timeout) => {}
+                Ok((queue, Step::Ended(ended))) => {
+                    running -= 1;
+                    if let Err(cause) = ended {
+                        failure.get_or_insert(Error::failed(format!(
+                            "queue {queue} of device {} failed: {cause}",
+                            self.device.id
+                        )));
+                        if !stopping {
+                            stopping = true;
+                            self.device.control.stop(self.device.id)?;
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.join();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a queue's thread of device {} panicked", self.device.id);
+            }
+        }
+    }
+}
+
+/// What a queue's thread is given.
+struct Thread {
+    queue: u16,
+    depth: u16,
+    max_request: u32,
+    engine: Engine,
+    shared: Shared,
+    region: Mapping,
+    cpus: Vec<usize>,
+}
+
+/// What all of them are given.
+#[derive(Clone)]
+struct Shared {
+    /// The device's char device, then its backings.
+    files: Arc<Vec<OwnedFd>>,
+    program: Arc<Program>,
+    sender: Sender<End>,
+}
+
+// SAFETY: the mapping of a region is used by the thread that it is moved to, and by nobody else.
+unsafe impl Send for Mapping {}
+
+impl Thread {
+    fn spawn(self) -> Result<JoinHandle<()>, Error> {
+        let name = format!("blk-queue-{}", self.queue);
+        thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let (queue, sender) = (self.queue, self.shared.sender.clone());
+                let ended = self.serve().map_err(|error| error.to_string());
+                // Nobody listens where the server is being abandoned.
+                let _ = sender.send((queue, Step::Ended(ended)));
+            })
+            .map_err(Error::doing("a thread cannot be started"))
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        self.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+        // A hint; a processor may have gone since.
+        let _ = sched_setaffinity(None, &set);
+        // Memory that is reclaimed by writing to this device must not be waited for by its server.
+        if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+            tracing::debug!(%error, "the thread counts as one that may wait for itself");
+        }
+        let mut queue = Queue::new(Parts {
+            queue: self.queue,
+            depth: self.depth,
+            max_request: self.max_request,
+            lent: self.engine.lends(),
+            files: &self.shared.files,
+            region: self.region,
+        })?;
+        let ready = || {
+            let _ = self
+                .shared
+                .sender
+                .send((self.queue, Step::Ready(rustix::thread::gettid().as_raw_nonzero().get())));
+        };
+        self.engine.run(&mut queue, &self.shared.program, ready)
+    }
+}
+
+fn ended_early(queue: u16, ended: Result<(), String>) -> Error {
+    let cause = ended.err().unwrap_or_else(|| "the device was stopped".to_owned());
+    Error::failed(format!("queue {queue} cannot be served: {cause}"))
+}
+
+fn check(spec: &Spec) -> Result<(), Error> {
+    target::check(spec)?;
+    if !QUEUES.contains(&spec.queues) {
+        return Err(Error::usage(format!(
+            "{} queues are not possible: 1 to {}",
+            spec.queues,
+            QUEUES.end()
+        )));
+    }
+    if !(1..=ublk::MAX_QUEUE_DEPTH).contains(&spec.depth) {
+        return Err(Error::usage(format!(
+            "a depth of {} is not possible: 1 to {}",
+            spec.depth,
+            ublk::MAX_QUEUE_DEPTH
+        )));
+    }
+    if !spec.max_request.is_multiple_of(4096)
+        || !(4096..=ublk::MAX_REQUEST_BYTES).contains(&spec.max_request)
+    {
+        return Err(Error::usage(format!(
+            "requests of at most {} bytes are not possible: a multiple of 4096, at most {}",
+            spec.max_request,
+            ublk::MAX_REQUEST_BYTES
+        )));
+    }
+    Ok(())
+}
+
+fn files(id: u32, backings: Vec<Backing>) -> Result<Vec<OwnedFd>, Error> {
+    let path = format!("/dev/ublkc{id}");
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(Error::doing(format!("{path} cannot be opened")))?;
+    let mut files = vec![OwnedFd::from(device)];
+    files.extend(backings.into_iter().map(|backing| backing.file));
+    Ok(files)
+}

@@ -1,0 +1,325 @@
+//! What a device leaves in memory: its specification, and a file that its queues' engines work in.
+//!
+//! `/run/handoff/blk/<number>/spec.json` is what the device was asked to be; `state` in the same
+//! directory begins with the map, then has for each queue counters and the records of requests
+//! (`struct blk_region` in `bpf/blk_request.h`, in pieces). Engines map it, the one in the kernel
+//! too, so whoever may read the file sees them at work, and what must survive a server does: which
+//! legs of a mirror are out.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Engine, PassedOver};
+use crate::life::{self, FILES, MAP_SPACE, Map, QUEUE_SPACE, QueueState, Statistics};
+use crate::{Spec, policy};
+
+/// Where the states of all devices are.
+const DIRECTORY: &str = "/run/handoff/blk";
+const PAGE: usize = 4096;
+
+/// What is written beside the state, for whoever shows or recovers the device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// What was asked for.
+    pub spec: Spec,
+    /// The engine that was taken.
+    pub engine: Engine,
+    /// Better ones that were not, with the reasons.
+    pub passed_over: Vec<PassedOver>,
+    /// Bytes of the device.
+    pub size: u64,
+    /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
+    pub memory: u64,
+}
+
+/// The directory of one device.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    id: u32,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// That of device `id`, which need not exist.
+    pub fn of(id: u32) -> Self {
+        Self { id, path: PathBuf::from(DIRECTORY).join(id.to_string()) }
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.path.join("spec.json")
+    }
+
+    /// The copy of a policy's object.
+    pub(crate) fn policy_path(&self) -> PathBuf {
+        self.path.join("policy.bpf.o")
+    }
+
+    /// Where engines work.
+    fn state_path(&self) -> PathBuf {
+        self.path.join("state")
+    }
+
+    pub(crate) fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)
+    }
+
+    /// Writes the record, whole or not at all.
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let new = self.path.join("spec.json.new");
+        fs::write(&new, serde_json::to_vec_pretty(record)?)?;
+        fs::rename(new, self.record_path())
+    }
+
+    /// The record of a device.
+    ///
+    /// # Errors
+    ///
+    /// A device that was not made by this has none.
+    pub fn read(&self) -> io::Result<Record> {
+        let text = fs::read(self.record_path())?;
+        serde_json::from_slice(&text).map_err(io::Error::other)
+    }
+
+    /// Forgets the device. One that is not there is forgotten.
+    pub fn remove(&self) {
+        policy::remove_pins(self.id);
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("{} stays behind: {error}", self.path.display());
+            }
+            _ => {}
+        }
+    }
+
+    /// The state's file, and the map that it begins with.
+    pub(crate) fn map(&self) -> io::Result<(File, Map)> {
+        let file = File::open(self.state_path())?;
+        let mut map = [0; size_of::<Map>()];
+        file.read_exact_at(&mut map, 0)?;
+        // SAFETY: a plain structure of numbers, of the size that was read.
+        let map = unsafe { ptr::read_unaligned(map.as_ptr().cast()) };
+        Ok((file, map))
+    }
+
+    /// What the engines of a device with so many queues of this depth have counted.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the file.
+    pub fn counters(&self, queues: u16, depth: u16) -> io::Result<Counters> {
+        let (file, map) = self.map()?;
+        let mut all = Vec::new();
+        for queue in 0..queues {
+            let mut bytes = [0; size_of::<QueueState>()];
+            file.read_exact_at(&mut bytes, offset_of(queue, depth) as u64)?;
+            // SAFETY: a plain structure of numbers, of the size that was read.
+            let state: QueueState = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
+            all.push(QueueCounters::from(&state.statistics));
+        }
+        let failed = |leg: &u32| map.failed[*leg as usize] != 0;
+        Ok(Counters {
+            failed_legs: (0..map.files.min(FILES as u32)).filter(failed).collect(),
+            queues: all,
+        })
+    }
+}
+
+/// What a device's engines have counted since it was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counters {
+    /// Legs of a mirror that are out, by their place in the list of files.
+    pub failed_legs: Vec<u32>,
+    /// By queue.
+    pub queues: Vec<QueueCounters>,
+}
+
+/// The counters of one queue.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueCounters {
+    /// Requests that failed.
+    pub errors: u64,
+    /// Submissions to the files.
+    pub pieces: u64,
+    /// Of these, how many went on with the rest after a short result.
+    pub continued: u64,
+    /// Turns of the engine's loop.
+    pub turns: u64,
+    /// By what was asked.
+    pub operations: Vec<Operation>,
+}
+
+/// One kind of request.
+#[derive(Clone, Debug, Serialize)]
+pub struct Operation {
+    /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    pub name: &'static str,
+    /// Answered without an error.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time from arrival to the first result of a file.
+    pub first_result: Vec<Bucket>,
+    /// Time from arrival to the answer.
+    pub answer: Vec<Bucket>,
+}
+
+/// Requests that took so long.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bucket {
+    /// At least, in nanoseconds; less than twice as long.
+    pub from_ns: u64,
+    /// How many.
+    pub requests: u32,
+}
+
+impl From<&Statistics> for QueueCounters {
+    fn from(statistics: &Statistics) -> Self {
+        const NAMES: [Option<&str>; 6] = [
+            Some("read"),
+            Some("write"),
+            Some("flush"),
+            Some("discard"),
+            None,
+            Some("write_zeroes"),
+        ];
+        let buckets = |counts: &[u32]| {
+            let filled = counts.iter().enumerate().filter(|(_, requests)| **requests > 0);
+            filled
+                .map(|(bucket, requests)| Bucket { from_ns: 1 << bucket, requests: *requests })
+                .collect::<Vec<_>>()
+        };
+        let operations = NAMES.iter().enumerate().filter_map(|(op, name)| {
+            let operation = Operation {
+                name: (*name)?,
+                requests: statistics.requests[op],
+                bytes: statistics.bytes[op],
+                first_result: buckets(&statistics.latency[0][op]),
+                answer: buckets(&statistics.latency[1][op]),
+            };
+            (!operation.answer.is_empty()).then_some(operation)
+        });
+        Self {
+            errors: statistics.errors,
+            pieces: statistics.pieces,
+            continued: statistics.continued,
+            turns: statistics.turns,
+            operations: operations.collect(),
+        }
+    }
+}
+
+/// Bytes of one queue's part of the file.
+fn queue_bytes(depth: u16) -> usize {
+    let requests = usize::from(depth).next_power_of_two() * life::request_bytes();
+    (QUEUE_SPACE + requests).next_multiple_of(PAGE)
+}
+
+fn offset_of(queue: u16, depth: u16) -> usize {
+    MAP_SPACE + usize::from(queue) * queue_bytes(depth)
+}
+
+/// Bytes of the whole file.
+pub(crate) fn bytes(queues: u16, depth: u16) -> usize {
+    offset_of(queues, depth)
+}
+
+/// The open file of a device's state.
+#[derive(Debug)]
+pub(crate) struct State {
+    file: File,
+    depth: u16,
+}
+
+impl State {
+    /// Makes the state of a new device.
+    pub(crate) fn make(
+        directory: &Directory,
+        map: &Map,
+        queues: u16,
+        depth: u16,
+    ) -> io::Result<Self> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(directory.state_path())?;
+        file.set_len(bytes(queues, depth) as u64)?;
+        // SAFETY: a structure of numbers without padding, its size asserted where it is declared.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(ptr::from_ref(map).cast::<u8>(), size_of::<Map>())
+        };
+        file.write_all_at(bytes, 0)?;
+        Ok(Self { file, depth })
+    }
+
+    /// Takes over that of a device whose server is gone: all stays but the end of its engines.
+    pub(crate) fn take_over(directory: &Directory, queues: u16, depth: u16) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(directory.state_path())?;
+        for queue in 0..queues {
+            file.write_all_at(&[0; 16], offset_of(queue, depth) as u64)?;
+        }
+        Ok(Self { file, depth })
+    }
+
+    /// Maps what one queue's engine works in.
+    pub(crate) fn map(&self, queue: u16) -> io::Result<Mapping> {
+        let len = MAP_SPACE + queue_bytes(self.depth);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)? };
+        let mapping = Mapping { address: NonNull::new(address.cast()).expect("not null"), len };
+        let parts =
+            [(0, MAP_SPACE, 0), (MAP_SPACE, queue_bytes(self.depth), offset_of(queue, self.depth))];
+        for (at, len, offset) in parts {
+            // SAFETY: inside of the mapping just made, which nobody else knows.
+            unsafe {
+                mmap(
+                    address.cast::<u8>().add(at).cast(),
+                    len,
+                    protection,
+                    MapFlags::SHARED | MapFlags::FIXED,
+                    &self.file,
+                    offset as u64,
+                )?;
+            }
+        }
+        Ok(mapping)
+    }
+}
+
+/// A `struct blk_region` in memory that is shared with the kernel's loop and with readers.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How the loop in the kernel ended: whether by itself, and what the driver refused.
+    pub(crate) fn ending(&self) -> (bool, i32) {
+        // SAFETY: inside of the mapping; the loop that writes there has returned.
+        let state =
+            unsafe { ptr::read_volatile(self.address.as_ptr().add(MAP_SPACE).cast::<[u32; 3]>()) };
+        (state[2] != 0, state[1].cast_signed())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever used it held this.
+        let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,191 @@
+//! The mappings that are built in, one file each. What they do to a request is in `bpf/blk_map.h`;
+//! here they check what they are to be made of and say how large the device becomes.
+
+use crate::life::Map;
+use crate::{Error, Kind, Spec};
+
+mod linear;
+mod mirror;
+mod null;
+mod one_file;
+mod policy;
+mod stripe;
+
+/// A mapping.
+pub(crate) trait Target {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// How many files it takes.
+    fn files(&self) -> std::ops::RangeInclusive<usize>;
+
+    /// Fills the map, which has the sizes of the files, and returns the bytes of the device.
+    fn lay_out(&self, spec: &Spec, sizes: &[u64], map: &mut Map) -> Result<u64, Error>;
+}
+
+fn of(kind: Kind) -> &'static dyn Target {
+    match kind {
+        Kind::Null => &null::Null,
+        Kind::Loop => &one_file::Loop,
+        Kind::Linear => &linear::Linear,
+        Kind::Stripe => &stripe::Stripe,
+        Kind::Mirror => &mirror::Mirror,
+        Kind::Policy => &policy::Policy,
+    }
+}
+
+/// Checks what can be checked before a file is opened.
+pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
+    let target = of(spec.target);
+    let (name, takes, given) = (target.name(), target.files(), spec.files.len());
+    if !takes.contains(&given) {
+        let wants = match (takes.start(), takes.end()) {
+            (0, 0) => "no files".to_owned(),
+            (1, 1) => "one file".to_owned(),
+            (least, most) => format!("{least} to {most} files"),
+        };
+        return Err(Error::usage(format!("{name} takes {wants}, not {given}")));
+    }
+    if (spec.target == Kind::Policy) != spec.policy.is_some() {
+        return Err(Error::usage("a policy's object (--policy) goes with the target policy"));
+    }
+    if !(1..=4).contains(&spec.copies) {
+        return Err(Error::usage(format!("{} copies are not possible: 1 to 4", spec.copies)));
+    }
+    if ![512, 4096].contains(&spec.block_size) {
+        return Err(Error::usage(format!(
+            "a block has 512 or 4096 bytes, not {}",
+            spec.block_size
+        )));
+    }
+    if !spec.chunk.is_power_of_two() || spec.chunk < u64::from(spec.block_size).max(4096) {
+        return Err(Error::usage(format!(
+            "a chunk of {} bytes is not possible: it is a power of two, at least 4096",
+            spec.chunk
+        )));
+    }
+    Ok(())
+}
+
+/// The map of a device that is made of files of these sizes, and its bytes.
+pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
+    let mut map = Map {
+        files: sizes.len() as u32,
+        copies: 1,
+        chunk_shift: spec.chunk.trailing_zeros(),
+        block_size: spec.block_size,
+        ..Map::default()
+    };
+    map.size[..sizes.len()].copy_from_slice(sizes);
+    let target = of(spec.target);
+    let size = target.lay_out(spec, sizes, &mut map)?;
+    if size < u64::from(spec.block_size) {
+        return Err(Error::usage(format!("{} of {size} bytes is too small", target.name())));
+    }
+    Ok((map, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::life::{Ask, Extent, FILES, locate};
+
+    const WRITE: u32 = 1;
+
+    fn ask(position: u64, length: u32) -> Ask {
+        Ask { position, length, op: WRITE, copy: 0, files: 0 }
+    }
+
+    /// Every extent of a device, in order.
+    fn extents(map: &Map, size: u64, length: u32) -> Vec<(u64, Extent)> {
+        let mut position = 0;
+        let mut found = Vec::new();
+        while position < size {
+            let length = u64::from(length).min(size - position) as u32;
+            let extent = locate(map, ask(position, length)).expect("a place");
+            found.push((position, extent));
+            position += u64::from(extent.length);
+        }
+        found
+    }
+
+    fn sizes() -> impl Strategy<Value = Vec<u64>> {
+        prop::collection::vec((1u64..40).prop_map(|blocks| blocks * 4096), 2..=FILES)
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_bytes_have_the_same_place(
+            sizes in sizes(),
+            stripe: bool,
+            chunk in 12u32..15,
+            blocks in 1u32..64,
+        ) {
+            let target = if stripe { Kind::Stripe } else { Kind::Linear };
+            let spec = Spec { target, chunk: 1 << chunk, ..Spec::default() };
+            let smallest = *sizes.iter().min().unwrap();
+            prop_assume!(!stripe || smallest >= spec.chunk);
+            let (map, size) = lay_out(&spec, &sizes).unwrap();
+            let mut used = vec![Vec::new(); sizes.len()];
+            for (_, extent) in extents(&map, size, blocks * 512) {
+                let file = extent.file as usize;
+                prop_assert!(extent.offset + u64::from(extent.length) <= sizes[file]);
+                used[file].push(extent.offset..extent.offset + u64::from(extent.length));
+            }
+            for ranges in &mut used {
+                ranges.sort_by_key(|range| range.start);
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            }
+        }
+
+        #[test]
+        fn nothing_lies_beyond_the_end(sizes in sizes(), beyond in 0u64..1 << 40) {
+            for target in [Kind::Linear, Kind::Stripe, Kind::Mirror] {
+                let spec = Spec { target, chunk: 4096, ..Spec::default() };
+                let (map, size) = lay_out(&spec, &sizes).unwrap();
+                prop_assert_eq!(locate(&map, ask(size + beyond * 512, 512)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_of_a_mirror_goes_to_legs_that_are_in() {
+        let spec = Spec { target: Kind::Mirror, chunk: 4096, ..Spec::default() };
+        let (mut map, size) = lay_out(&spec, &[1 << 20; 3]).unwrap();
+        let legs = |map: &Map| {
+            let leg = |position| locate(map, Ask { op: 0, ..ask(position, 512) }).unwrap().file;
+            (0..size).step_by(4096).map(leg).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(legs(&map), [0, 1, 2].into());
+        map.failed[1] = 1;
+        assert_eq!(legs(&map), [0, 2].into());
+        map.failed = [1; FILES];
+        assert_eq!(locate(&map, Ask { op: 0, ..ask(0, 512) }), None);
+    }
+
+    #[test]
+    fn what_makes_no_device_is_refused() {
+        let of = |target, chunk, files: usize| Spec {
+            target,
+            chunk,
+            files: vec!["x".into(); files],
+            ..Spec::default()
+        };
+        for (spec, said) in [
+            (of(Kind::Null, 4096, 1), "null takes no files, not 1"),
+            (of(Kind::Loop, 4096, 2), "loop takes one file, not 2"),
+            (of(Kind::Mirror, 4096, 1), "mirror takes 2 to 16 files, not 1"),
+            (of(Kind::Linear, 4096, 17), "linear takes 1 to 16 files, not 17"),
+            (of(Kind::Stripe, 12288, 2), "a power of two"),
+            (of(Kind::Stripe, 512, 2), "a power of two, at least 4096"),
+            (Spec { block_size: 1024, ..of(Kind::Loop, 4096, 1) }, "512 or 4096"),
+        ] {
+            let error = check(&spec).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let small = lay_out(&of(Kind::Stripe, 8192, 2), &[1 << 20, 4096]).unwrap_err();
+        assert!(small.to_string().contains("less than a chunk of 8192"), "{small}");
+    }
+}

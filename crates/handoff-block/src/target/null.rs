@@ -1,0 +1,27 @@
+//! A device whose bytes are nowhere: what is written is forgotten, and what is read is whatever the
+//! request's memory held before. It shows what a request costs without I/O. Whoever may read such a
+//! device may see pages that others have given up, so its node belongs to root.
+
+use super::Target;
+use crate::life::{KIND_NULL, Map};
+use crate::{Error, Spec};
+
+const DEFAULT_SIZE: u64 = 1 << 30;
+
+pub(super) struct Null;
+
+impl Target for Null {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn files(&self) -> std::ops::RangeInclusive<usize> {
+        0..=0
+    }
+
+    fn lay_out(&self, spec: &Spec, _sizes: &[u64], map: &mut Map) -> Result<u64, Error> {
+        map.kind = KIND_NULL;
+        let size = spec.size.unwrap_or(DEFAULT_SIZE);
+        Ok(size - size % u64::from(spec.block_size))
+    }
+}

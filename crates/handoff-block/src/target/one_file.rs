@@ -1,0 +1,22 @@
+//! A device in one file or on one block device: linear with one part.
+
+use super::Target;
+use super::linear::Linear;
+use crate::life::Map;
+use crate::{Error, Spec};
+
+pub(super) struct Loop;
+
+impl Target for Loop {
+    fn name(&self) -> &'static str {
+        "loop"
+    }
+
+    fn files(&self) -> std::ops::RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn lay_out(&self, spec: &Spec, sizes: &[u64], map: &mut Map) -> Result<u64, Error> {
+        Linear.lay_out(spec, sizes, map)
+    }
+}

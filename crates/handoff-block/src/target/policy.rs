@@ -1,0 +1,26 @@
+//! A mapping of the user's ([`policy`](crate::policy)). How large the device is, and how many places
+//! a write goes to, cannot be seen from it.
+
+use super::Target;
+use crate::life::{FILES, KIND_POLICY, Map};
+use crate::{Error, Spec};
+
+pub(super) struct Policy;
+
+impl Target for Policy {
+    fn name(&self) -> &'static str {
+        "policy"
+    }
+
+    fn files(&self) -> std::ops::RangeInclusive<usize> {
+        1..=FILES
+    }
+
+    fn lay_out(&self, spec: &Spec, sizes: &[u64], map: &mut Map) -> Result<u64, Error> {
+        map.kind = KIND_POLICY;
+        map.copies = spec.copies;
+        let all = sizes.iter().fold(0u64, |all, size| all.saturating_add(*size));
+        let size = spec.size.unwrap_or(all);
+        Ok(size - size % u64::from(spec.block_size))
+    }
+}

@@ -1,0 +1,11 @@
+//! Devices on the lab's kernel: what is written comes back, lies where it should, and nothing stays
+//! behind.
+//!
+//! They need root and the module `ublk_drv`; elsewhere they skip.
+
+mod guest {
+    mod contents;
+    mod device;
+    mod file_systems;
+    mod policies;
+}

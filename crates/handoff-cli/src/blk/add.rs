@@ -1,0 +1,187 @@
+//! `handoff blk add` and `recover`: a supervisor is started, and its first line is the answer.
+
+use std::path::{self, PathBuf};
+
+use clap::ValueEnum;
+use handoff_bench::quantity::{format_size, parse_size};
+use handoff_block::state::{Directory, Record};
+use handoff_block::{Engine, Kind, Spec};
+
+use super::supervise::{self, Task};
+use crate::{Context, Failure, output};
+
+const EXAMPLES: &str = "\
+Targets:
+  null    bytes go nowhere and come from nowhere; for measuring
+  loop    one file or block device
+  linear  several, one after the other
+  stripe  chunks dealt out to several in turn
+  mirror  the same bytes in each; one that fails is taken out and reported by show
+  policy  where a BPF function of yours says (--policy); bpf/blk_policy.h has what it is asked
+
+Engines, best first; the best possible is taken, and show says why not a better one:
+  bpf        the loop is a BPF program in the kernel; needs Linux 7.1
+  user-auto  the loop is here, requests' memory is lent to it; needs Linux 6.16
+  copy       the driver copies data into our memory and out of it
+
+Examples:
+  handoff blk add linear half-1.img half-2.img
+  handoff blk add loop /dev/vdb --engine bpf --queues 4 --depth 128
+  handoff blk add stripe --chunk 256k a b c --block-size 4096
+  handoff blk add policy a b --policy shard.bpf.o --size 64g
+  handoff blk add loop disk.img --buffered --read-only --json";
+
+/// Arguments of `handoff blk add`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AddArgs {
+    /// How the bytes of the device lie in its files
+    pub target: Target,
+    /// Files or block devices
+    pub files: Vec<PathBuf>,
+    /// Number of the device; the driver chooses a free one if not given
+    #[arg(long)]
+    pub id: Option<u32>,
+    /// Bytes of a null device (1g if not given) or of one with a policy (its files together)
+    #[arg(long, value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// The object with the mapping of the target policy
+    #[arg(long, value_name = "OBJECT")]
+    pub policy: Option<PathBuf>,
+    /// To how many places a policy's device writes
+    #[arg(long, default_value_t = 1)]
+    pub copies: u32,
+    /// Logical block size in bytes: 512 or 4096
+    #[arg(long, default_value_t = 512)]
+    pub block_size: u32,
+    /// Bytes of a stripe's chunk, and of what a mirror reads from one leg
+    #[arg(long, default_value = "64k", value_parser = parse_size)]
+    pub chunk: u64,
+    /// Go through the page cache, which copies, instead of O_DIRECT
+    #[arg(long)]
+    pub buffered: bool,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Queues, each with a thread of its own
+    #[arg(long, default_value_t = 1)]
+    pub queues: u16,
+    /// Requests under way in each queue
+    #[arg(long, default_value_t = 64)]
+    pub depth: u16,
+    /// Bytes of the largest request
+    #[arg(long, default_value = "512k", value_parser = parse_size)]
+    pub max_request: u64,
+    /// Take this engine or none
+    #[arg(long)]
+    pub engine: Option<Engine>,
+    /// Stay, as the supervisor, until the device is removed
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+/// Names of the targets.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs, reason = "they are in the help")]
+pub enum Target {
+    Null,
+    Loop,
+    Linear,
+    Stripe,
+    Mirror,
+    Policy,
+}
+
+impl From<Target> for Kind {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Null => Self::Null,
+            Target::Loop => Self::Loop,
+            Target::Linear => Self::Linear,
+            Target::Stripe => Self::Stripe,
+            Target::Mirror => Self::Mirror,
+            Target::Policy => Self::Policy,
+        }
+    }
+}
+
+const RECOVER_EXAMPLES: &str = "\
+Requests that the last server held are served again, by the new one.
+
+Examples:
+  handoff blk recover 0";
+
+/// Arguments of `handoff blk recover`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RECOVER_EXAMPLES)]
+pub struct RecoverArgs {
+    /// Number of the device
+    pub id: u32,
+    /// Stay, as the supervisor, until the device is removed
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
+    let files = args.files.iter().map(path::absolute).collect::<Result<Vec<_>, _>>();
+    let policy = args.policy.as_ref().map(path::absolute).transpose();
+    let spec = Spec {
+        target: args.target.into(),
+        files: files.map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?,
+        size: args.size,
+        policy: policy.map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?,
+        copies: args.copies,
+        id: args.id,
+        block_size: args.block_size,
+        chunk: args.chunk,
+        direct: !args.buffered,
+        read_only: args.read_only,
+        queues: args.queues,
+        depth: args.depth,
+        max_request: u32::try_from(args.max_request).unwrap_or(u32::MAX),
+        engine: args.engine,
+    };
+    start(&Task { spec, recover: None }, args.foreground, context)
+}
+
+pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
+    let id = args.id;
+    let record = Directory::of(id).read().map_err(|error| {
+        Failure::usage(format!("what device {id} was made of is not known here: {error}"))
+    })?;
+    start(&Task { spec: record.spec, recover: Some(id) }, args.foreground, context)
+}
+
+fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
+    if foreground {
+        return supervise::watch(task, context, |id, record| tell(id, record, context));
+    }
+    let id = supervise::detach(task)?;
+    let record = Directory::of(id)
+        .read()
+        .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
+    tell(id, &record, context)
+}
+
+/// Prints what came to be.
+fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
+    if context.json {
+        return output::json(&serde_json::json!({
+            "id": id,
+            "device": format!("/dev/ublkb{id}"),
+            "engine": record.engine,
+            "passed_over": record.passed_over,
+            "size": record.size,
+        }));
+    }
+    let mut text = format!(
+        "/dev/ublkb{id}: {} bytes ({}), engine {}\n",
+        record.size,
+        format_size(record.size),
+        record.engine
+    );
+    for better in &record.passed_over {
+        text.push_str(&format!("not {}: {}\n", better.engine, better.reason));
+    }
+    output::text(&text)
+}

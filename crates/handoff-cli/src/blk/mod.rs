@@ -1,0 +1,84 @@
+//! `handoff blk`: block devices whose data need not pass through user space.
+//!
+//! Contracts:
+//! - a device has a server, which owns its threads and files, and a supervisor, which starts the
+//!   next server when one is killed; both are this program, detached from the terminal;
+//! - `add` returns when the block device is there, or leaves nothing behind;
+//! - what `list` and `show` print they read from the driver and from the state in memory
+//!   (`handoff_block::state`); they ask no server.
+
+use clap::Subcommand;
+use handoff_block::Error;
+
+use crate::{Context, Failure};
+
+mod add;
+mod del;
+mod set;
+mod show;
+mod supervise;
+
+const EXAMPLES: &str = "\
+A device is removed by `del`, or by SIGTERM to its supervisor. It does not outlive the machine.
+
+Examples:
+  handoff blk add linear half-1.img half-2.img       two files, one after the other
+  handoff blk add stripe --chunk 256k a b c          chunks dealt out to three files
+  handoff blk add mirror /dev/vdb /dev/vdc           the same bytes on two disks
+  handoff blk show 0                                 engine, queues, requests and their times
+  handoff blk del 0";
+
+/// Arguments of `handoff blk`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Make a device and serve it
+    Add(add::AddArgs),
+    /// List the devices
+    List(show::ListArgs),
+    /// Show how a device is served, and what it has done
+    Show(show::ShowArgs),
+    /// Set values in the maps of a device's policy
+    Set(set::SetArgs),
+    /// Serve a device again whose server and supervisor are gone
+    Recover(add::RecoverArgs),
+    /// Remove devices
+    Del(del::DelArgs),
+    /// Serve a device in this process (started by its supervisor)
+    #[command(hide = true)]
+    Serve(supervise::ServeArgs),
+    /// Watch over a device's server (started by add and recover)
+    #[command(hide = true)]
+    Supervise(supervise::ServeArgs),
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    match &args.action {
+        Action::Add(args) => add::add(args, context),
+        Action::List(args) => show::list(args, context),
+        Action::Show(args) => show::show(args, context),
+        Action::Set(args) => set::run(args, context),
+        Action::Recover(args) => add::recover(args, context),
+        Action::Del(args) => del::run(args, context),
+        Action::Serve(args) => supervise::serve(args, context),
+        Action::Supervise(args) => supervise::supervise(args, context),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(cause) => Self::Usage(cause),
+            Error::NotPossible(cause) => Self::NotPossible(cause),
+            Error::Failed(cause) => Self::Failed(cause),
+        }
+    }
+}

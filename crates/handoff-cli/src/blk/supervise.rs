@@ -1,0 +1,257 @@
+//! The processes behind a device.
+//!
+//! Contracts:
+//! - each says one line on its stdout: that the device is there, or why not, with the exit code;
+//! - a server that ends by itself has removed its device, and its supervisor ends with it; one that
+//!   was killed is followed by another, which takes the device over;
+//! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
+//!   is killed leaves the server, and `recover` makes a new one when that is gone too.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use handoff_block::state::{Directory, Record};
+use handoff_block::{Control, Server, Spec, Start};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use crate::{Context, Failure, output};
+
+/// A server that lives for less than this has not served, and after so many of them it is given up.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+const SHORT_LIVES: u32 = 10;
+
+/// What a server is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) spec: Spec,
+    /// The device to take over, instead of making one.
+    pub(super) recover: Option<u32>,
+}
+
+/// The line on stdout.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// The device is there.
+    Serving { id: u32 },
+    /// It is not; as a [`Failure`].
+    Refused { usage: bool, possible: bool, line: String },
+}
+
+impl Answer {
+    fn refused(failure: &Failure) -> Self {
+        Self::Refused {
+            usage: matches!(failure, Failure::Usage(_)),
+            possible: !matches!(failure, Failure::NotPossible(_)),
+            line: failure.line().unwrap_or_default(),
+        }
+    }
+}
+
+/// Arguments of the processes behind a device.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples: none; `handoff blk add` starts it.")]
+pub struct ServeArgs {
+    /// The task, as JSON
+    task: String,
+}
+
+impl ServeArgs {
+    fn task(&self) -> Result<Task, Failure> {
+        serde_json::from_str(&self.task)
+            .map_err(|error| Failure::usage(format!("this is no task: {error}")))
+    }
+}
+
+/// `handoff blk serve`.
+pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    let task = args.task()?;
+    let start = task.recover.map_or(Start::New, Start::Recover);
+    let server = match Server::start(&task.spec, start) {
+        Ok(server) => server,
+        Err(error) => return refuse(error.into()),
+    };
+    say(&Answer::Serving { id: server.id() })?;
+    Ok(server.wait(context.stop.flag())?)
+}
+
+/// `handoff blk supervise`.
+pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    let task = args.task()?;
+    let mut serving = false;
+    let watched = watch(&task, context, |id, _| {
+        serving = true;
+        say(&Answer::Serving { id })?;
+        log_from_here(id)
+    });
+    match watched {
+        Err(failure) if !serving => refuse(failure),
+        watched => watched,
+    }
+}
+
+fn refuse(failure: Failure) -> Result<(), Failure> {
+    say(&Answer::refused(&failure))?;
+    Err(failure)
+}
+
+fn say(answer: &Answer) -> Result<(), Failure> {
+    let line = serde_json::to_string(answer).map_err(Failure::failed)?;
+    output::text(&format!("{line}\n"))
+}
+
+/// Where a device's processes log to.
+fn log_path(id: u32) -> String {
+    format!("/run/handoff/blk/{id}.log")
+}
+
+/// Lets go of the pipe to whoever started this, and logs to a file.
+fn log_from_here(id: u32) -> Result<(), Failure> {
+    let path = log_path(id);
+    let moved = File::create(&path).and_then(|log| {
+        rustix::stdio::dup2_stderr(&log)?;
+        rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
+        Ok(())
+    });
+    moved.map_err(|error| Failure::failed(format!("{path}: {error}")))
+}
+
+/// Starts a supervisor that outlives this process, and returns the device's number.
+pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
+    let mut command = process("supervise", task)?;
+    command.stderr(Stdio::null()).current_dir("/");
+    // SAFETY: between fork and exec only setsid, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        });
+    }
+    let (_, id) = begin(command)?;
+    Ok(id)
+}
+
+fn process(role: &str, task: &Task) -> Result<Command, Failure> {
+    let this = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("this program is not found: {error}")))?;
+    let task = serde_json::to_string(task).map_err(Failure::failed)?;
+    let mut command = Command::new(this);
+    command.args(["blk", role, &task]).stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts a process and reads its line.
+fn begin(mut command: Command) -> Result<(Child, u32), Failure> {
+    let mut child = command
+        .spawn()
+        .map_err(|error| Failure::failed(format!("a process cannot be started: {error}")))?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    // A process that ended without a word has an empty line.
+    let _ = BufReader::new(stdout).read_line(&mut line);
+    match serde_json::from_str(&line) {
+        Ok(Answer::Serving { id }) => Ok((child, id)),
+        Ok(Answer::Refused { usage, possible, line }) => {
+            let _ = child.wait();
+            Err(match (usage, possible) {
+                (true, _) => Failure::Usage(line),
+                (_, false) => Failure::NotPossible(line),
+                _ => Failure::Failed(line),
+            })
+        }
+        Err(_) => {
+            let status = child.wait().map_err(Failure::failed)?;
+            Err(Failure::failed(format!("the server ended before it served: {status}")))
+        }
+    }
+}
+
+/// Serves a device by processes that follow each other, until it is removed. `ready` is told when
+/// it is there.
+pub(super) fn watch(
+    task: &Task,
+    context: &Context,
+    ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (mut child, id) = begin(process("serve", task)?)?;
+    let directory = Directory::of(id);
+    let record = directory
+        .read()
+        .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
+    ready(id, &record)?;
+    let next = Task { spec: record.spec, recover: Some(id) };
+    let mut short_lives = 0;
+    let mut since = Instant::now();
+    loop {
+        let status = wait(&mut child, context).map_err(Failure::failed)?;
+        let Some(signal) = status.signal() else {
+            if status.success() {
+                let _ = std::fs::remove_file(log_path(id));
+                return Ok(());
+            }
+            return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
+        };
+        tracing::warn!("the server of device {id} was killed by signal {signal}");
+        if context.stop.requested() {
+            let mut control = Control::open()?;
+            control.stop(id)?;
+            control.remove(id)?;
+            directory.remove();
+            return Err(context.stop.failure());
+        }
+        loop {
+            short_lives = if since.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+            if short_lives == SHORT_LIVES {
+                return Err(Failure::failed(format!(
+                    "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover {id}` \
+                     tries again"
+                )));
+            }
+            since = Instant::now();
+            match begin(process("serve", &next)?) {
+                Ok((server, _)) => {
+                    child = server;
+                    break;
+                }
+                // Removed while it had no server.
+                Err(_) if Control::open()?.find(id)?.is_none() => {
+                    directory.remove();
+                    return Ok(());
+                }
+                Err(failure) => {
+                    tracing::warn!("{}", failure.line().unwrap_or_default());
+                    std::thread::sleep(SHORT_LIFE / SHORT_LIVES);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a server, which is asked to end when we are.
+fn wait(child: &mut Child, context: &Context) -> io::Result<ExitStatus> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    let stop = context.stop.fd();
+    let mut asked = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if context.stop.requested() && !asked {
+            asked = true;
+            // It may have ended, and its id waits for us.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let mut fds = vec![PollFd::new(&ended, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        // It stays readable.
+        fds.truncate(if asked { 1 } else { 2 });
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

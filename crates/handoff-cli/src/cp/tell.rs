@@ -1,0 +1,24 @@
+//! Frames without payload, said on every connection of a transfer.
+
+use handoff::{Buffer, Socket};
+
+use super::Failed;
+use super::wire::Frame;
+use crate::Failure;
+
+/// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins
+/// what is said of a failure.
+pub(super) async fn tell(
+    sockets: impl IntoIterator<Item = &Socket>,
+    frame: &Frame,
+    action: &'static str,
+) -> Result<(), Failure> {
+    let mut sendings = Vec::new();
+    for socket in sockets {
+        sendings.push(socket.send(Buffer::from(frame.encode())).failed(action)?);
+    }
+    for sending in sendings {
+        sending.await.sent.failed(action)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! `handoff bench --lab`, as users call it.
+
+mod native {
+    mod lab;
+}

@@ -1,0 +1,178 @@
+//! Runs the command and the machine's own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Why there can be no devices here, if there can't.
+pub(super) fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    let _ = Command::new("modprobe").arg("ublk_drv").status();
+    (!Path::new("/dev/ublk-control").exists()).then(|| "no ublk_drv".to_owned())
+}
+
+macro_rules! driver_or_skip {
+    () => {
+        if let Some(reason) = super::command::missing() {
+            handoff_lab::skip!("{reason}");
+        }
+    };
+}
+pub(super) use driver_or_skip;
+
+pub(super) fn blk(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.arg("blk").args(arguments).output().expect("handoff starts")
+}
+
+/// The one line that a refusal has, with its exit code.
+#[track_caller]
+pub(super) fn refused(arguments: &[&str], code: i32) -> String {
+    let output = blk(arguments);
+    let line = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {line}");
+    assert_eq!(line.lines().count(), 1, "{arguments:?}: {line}");
+    line
+}
+
+#[track_caller]
+pub(super) fn answer(arguments: &[&str]) -> Value {
+    let output = blk(&[arguments, &["--json"]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).expect("one JSON value")
+}
+
+/// A device that is removed when this is dropped.
+pub(super) struct Added {
+    pub(super) id: u64,
+    pub(super) answer: Value,
+}
+
+impl Added {
+    #[track_caller]
+    pub(super) fn new(arguments: &[&str]) -> Self {
+        let answer = answer(&[&["add"], arguments].concat());
+        Self { id: answer["id"].as_u64().expect("a number"), answer }
+    }
+
+    pub(super) fn node(&self) -> String {
+        format!("/dev/ublkb{}", self.id)
+    }
+
+    pub(super) fn show(&self) -> Value {
+        answer(&["show", &self.id.to_string()])
+    }
+
+    /// The process that serves it; waits for it to be another one than `not`.
+    pub(super) fn server(&self, not: Option<i32>) -> i32 {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let show = self.show();
+            let server = show["server"].as_i64().map(|pid| pid as i32);
+            match server {
+                Some(server) if show["state"] == "live" && Some(server) != not => return server,
+                _ => {}
+            }
+            assert!(Instant::now() < deadline, "no new server: {show}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(super) fn del(self) {
+        answer(&["del", &self.id.to_string()]);
+        assert!(!Path::new(&self.node()).exists());
+    }
+}
+
+impl Drop for Added {
+    fn drop(&mut self) {
+        blk(&["del", "--force", &self.id.to_string()]);
+    }
+}
+
+/// No device, no state and no process is left.
+#[track_caller]
+pub(super) fn nothing_is_left() {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let nodes = fs::read_dir("/dev").expect("/dev").filter(|entry| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("ublkb") || name.starts_with("ublkc")
+        });
+        let states = fs::read_dir("/run/handoff/blk").into_iter().flatten().filter(|entry| {
+            entry.as_ref().expect("an entry").file_type().expect("a type").is_dir()
+        });
+        let processes = fs::read_dir("/proc").expect("/proc").filter(|entry| {
+            let path = entry.as_ref().expect("an entry").path().join("cmdline");
+            fs::read(path).is_ok_and(|line| {
+                let line = String::from_utf8_lossy(&line).replace('\0', " ");
+                line.contains(" blk serve ") || line.contains(" blk supervise ")
+            })
+        });
+        let left = (nodes.count(), states.count(), processes.count());
+        if left == (0, 0, 0) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "left: nodes, states, processes {left:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+pub(super) struct Files {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) paths: Vec<PathBuf>,
+}
+
+impl Files {
+    pub(super) fn new(count: usize, size: u64) -> Self {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let make = |index| {
+            let path = directory.path().join(format!("backing-{index}"));
+            File::create(&path).and_then(|file| file.set_len(size)).expect("a file");
+            path
+        };
+        let paths = (0..count).map(make).collect();
+        Self { directory, paths }
+    }
+
+    pub(super) fn name(&self, index: usize) -> &str {
+        self.paths[index].to_str().expect("UTF-8")
+    }
+}
+
+/// fio, which writes what it can check, and checks it.
+pub(super) fn verifier(node: &str, size: &str, seconds: u64, more: &[&str]) -> Child {
+    let mut command = Command::new("fio");
+    command.args([
+        "--name=verify",
+        "--ioengine=libaio",
+        "--direct=1",
+        "--rw=randrw",
+        "--rwmixwrite=60",
+        "--bsrange=4k-256k",
+        "--iodepth=16",
+        "--verify=crc32c",
+        "--verify_backlog=64",
+        "--verify_fatal=1",
+        "--time_based",
+        "--norandommap=0",
+    ]);
+    command.arg(format!("--filename={node}")).arg(format!("--size={size}"));
+    command.arg(format!("--runtime={seconds}")).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio starts")
+}
+
+#[track_caller]
+pub(super) fn verified(child: Child) {
+    let output = child.wait_with_output().expect("fio ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}{errors}", output.status);
+}

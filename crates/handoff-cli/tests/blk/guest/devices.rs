@@ -1,0 +1,122 @@
+//! Devices that are made, shown and removed.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+
+use super::command::{
+    Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused, verifier,
+};
+
+#[test]
+fn a_device_is_added_shown_and_removed() {
+    driver_or_skip!();
+    let files = Files::new(2, 32 << 20);
+    let device = Added::new(&["linear", files.name(0), files.name(1)]);
+    assert_eq!(device.answer["size"], 64 << 20);
+    assert_eq!(device.answer["engine"], "bpf", "{}", device.answer);
+    let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+    disk.write_all_at(&[7; 8192], (32 << 20) - 4096).expect("written");
+    disk.sync_all().expect("flushed");
+    let show = device.show();
+    assert_eq!(show["engine"], "bpf");
+    assert_eq!(show["state"], "live");
+    assert_eq!(show["copied_bytes"], serde_json::Value::Null, "nobody has counted");
+    let operations = show["counters"][0]["operations"].as_array().expect("a list").clone();
+    for name in ["read", "write", "flush"] {
+        let row = operations.iter().find(|row| row["name"] == name);
+        let row = row.unwrap_or_else(|| panic!("no {name}: {show}"));
+        assert!(!row["answer"].as_array().expect("buckets").is_empty());
+    }
+    let list = answer(&["list"]);
+    assert_eq!(list[0]["device"], device.node());
+    let text = blk(&["show", &device.id.to_string()]);
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    assert!(text.contains("engine       bpf") && text.contains("to the answer"), "{text}");
+    assert!(text.contains("copied       unknown"), "{text}");
+    drop(disk);
+    device.del();
+    for file in 0..2 {
+        let bytes = fs::read(&files.paths[file]).expect("a file");
+        let part = if file == 0 { &bytes[(32 << 20) - 4096..] } else { &bytes[..4096] };
+        assert_eq!(part, [7; 4096]);
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn a_witness_sees_what_a_device_copies() {
+    driver_or_skip!();
+    let files = Files::new(1, 64 << 20);
+    let copied = |arguments: &[&str]| {
+        let device = Added::new(&[&["loop", files.name(0)], arguments].concat());
+        let load = ["--bs=128k", "--verify=0", "--rw=write"];
+        let mut load = verifier(&device.node(), "32m", 300, &load);
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        let show = answer(&["show", &device.id.to_string(), "--witness", "3s"]);
+        load.kill().and_then(|()| load.wait()).expect("fio is ended");
+        let number = |key: &str| show[key].as_u64().expect("a number") as f64;
+        (number("copied_bytes"), number("moved_bytes"))
+    };
+    let (bytes, moved) = copied(&["--engine", "bpf"]);
+    assert!(moved > 0.0 && bytes / moved < 0.02, "{bytes} of {moved} by bpf");
+    let (bytes, moved) = copied(&["--engine", "copy", "--buffered"]);
+    assert!(moved > 0.0 && bytes / moved > 0.9, "{bytes} of {moved} by copying");
+    nothing_is_left();
+}
+
+#[test]
+fn sixty_four_devices_at_once() {
+    driver_or_skip!();
+    let files = Files::new(64, 1 << 20);
+    let devices: Vec<_> = (0..64)
+        .map(|file| {
+            let engine = ["bpf", "user-auto", "copy"][file % 3];
+            Added::new(&["loop", files.name(file), "--engine", engine, "--depth", "4"])
+        })
+        .collect();
+    for (index, device) in devices.iter().enumerate() {
+        let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+        disk.write_all_at(&[index as u8; 4096], 4096).expect("written");
+        disk.sync_all().expect("flushed");
+    }
+    assert_eq!(answer(&["list"]).as_array().expect("a list").len(), 64);
+    assert_eq!(answer(&["del", "--all"])["removed"].as_array().expect("a list").len(), 64);
+    for (index, path) in files.paths.iter().enumerate() {
+        assert_eq!(fs::read(path).expect("a file")[4096..8192], [index as u8; 4096]);
+    }
+    drop(devices);
+    nothing_is_left();
+}
+
+#[test]
+fn a_read_only_device_refuses_writes() {
+    driver_or_skip!();
+    let files = Files::new(1, 4 << 20);
+    let device = Added::new(&["loop", files.name(0), "--read-only"]);
+    let written = fs::File::options().write(true).open(device.node());
+    let written = written.and_then(|disk| disk.write_all_at(&[1; 4096], 0));
+    assert_eq!(written.map_err(|error| error.raw_os_error()), Err(Some(libc::EPERM)));
+    assert!(fs::read(device.node()).is_ok_and(|bytes| bytes.len() == 4 << 20));
+    device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn a_mounted_device_is_removed_by_force_only() {
+    driver_or_skip!();
+    let files = Files::new(1, 32 << 20);
+    let device = Added::new(&["loop", files.name(0)]);
+    let point = files.directory.path().join("mounted");
+    fs::create_dir(&point).expect("a directory");
+    let run = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program).args(arguments).status();
+        assert!(status.expect("starts").success(), "{program}");
+    };
+    run("mkfs.ext4", &["-q", &device.node()]);
+    run("mount", &[&device.node(), point.to_str().expect("UTF-8")]);
+    let line = refused(&["del", &device.id.to_string()], 1);
+    assert!(line.contains("in use") && line.contains("--force"), "{line}");
+    run("umount", &[point.to_str().expect("UTF-8")]);
+    device.del();
+    nothing_is_left();
+}

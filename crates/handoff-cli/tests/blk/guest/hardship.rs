@@ -1,0 +1,210 @@
+//! Servers that are killed, devices that are removed under load, backings that fail.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::command::{Added, Files, blk, driver_or_skip, nothing_is_left, verified, verifier};
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("killed");
+}
+
+/// Rounds of killing, at moments that differ.
+fn killed_under_load(arguments: &[&str]) {
+    let rounds = if std::env::var_os("HANDOFF_SOAK").is_some() { 100 } else { 10 };
+    let files = Files::new(2, 48 << 20);
+    let files = [files.name(0), files.name(1)].map(str::to_owned);
+    let device = Added::new(&[&arguments[..1], &[&files[0], &files[1]], &arguments[1..]].concat());
+    let load = verifier(&device.node(), "64m", 6 + 3 * rounds, &[]);
+    let mut server = device.server(None);
+    for round in 0..rounds {
+        std::thread::sleep(Duration::from_millis(400 + 170 * (round % 10)));
+        kill(server);
+        server = device.server(Some(server));
+    }
+    verified(load);
+    assert_eq!(device.show()["counters"][0]["errors"], 0);
+    device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn a_killed_server_of_a_kernel_loop_is_followed_by_another() {
+    driver_or_skip!();
+    killed_under_load(&["linear", "--engine", "bpf"]);
+}
+
+#[test]
+fn a_killed_server_of_a_user_loop_is_followed_by_another() {
+    driver_or_skip!();
+    killed_under_load(&["mirror", "--engine", "user-auto", "--queues", "2"]);
+}
+
+#[test]
+fn a_killed_server_that_copies_is_followed_by_another() {
+    driver_or_skip!();
+    killed_under_load(&["linear", "--engine", "copy"]);
+}
+
+#[test]
+fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
+    driver_or_skip!();
+    let files = Files::new(1, 16 << 20);
+    let device = Added::new(&["loop", files.name(0)]);
+    let server = device.server(None);
+    let stat = fs::read_to_string(format!("/proc/{server}/stat")).expect("a process");
+    let after_name = stat.rsplit(") ").next().expect("fields");
+    kill(after_name.split(' ').nth(1).expect("its parent").parse().expect("a number"));
+    kill(server);
+    while device.show()["state"] == "live" {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let written = {
+        let node = device.node();
+        std::thread::spawn(move || {
+            let disk = fs::File::options().write(true).open(node).expect("opens");
+            disk.write_all_at(&[9; 4096], 8192).and_then(|()| disk.sync_all())
+        })
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!written.is_finished(), "requests wait for a server");
+    assert!(blk(&["recover", &device.id.to_string()]).status.success());
+    written.join().expect("no panic").expect("written by the new server");
+    device.del();
+    assert_eq!(fs::read(&files.paths[0]).expect("a file")[8192..12288], [9; 4096]);
+    nothing_is_left();
+}
+
+#[test]
+fn a_device_is_removed_under_load() {
+    driver_or_skip!();
+    let files = Files::new(2, 32 << 20);
+    for engine in ["bpf", "user-auto", "copy"] {
+        let stripe = ["stripe", files.name(0), files.name(1), "--engine", engine];
+        let device = Added::new(&stripe);
+        let load = verifier(&device.node(), "32m", 30, &[]);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(blk(&["del", "--force", &device.id.to_string()]).status.success());
+        let output = load.wait_with_output().expect("fio ends");
+        assert!(!output.status.success(), "fio has lost its device");
+        nothing_is_left();
+    }
+}
+
+#[test]
+fn a_backing_that_shrinks_gives_errors_and_keeps_the_rest() {
+    driver_or_skip!();
+    for engine in ["bpf", "user-auto", "copy"] {
+        let files = Files::new(1, 8 << 20);
+        let device = Added::new(&["loop", files.name(0), "--engine", engine]);
+        let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+        disk.write_all_at(&[5; 1 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
+        let backing = fs::File::options().write(true).open(&files.paths[0]).expect("opens");
+        backing.set_len(1 << 20).expect("shrunk");
+        let mut bytes = vec![0; 4096];
+        let error = disk.read_exact_at(&mut bytes, 4 << 20).expect_err("nothing is there");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}: {error}");
+        disk.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(bytes, [5; 4096]);
+        assert!(device.show()["counters"][0]["errors"].as_u64() > Some(0));
+        drop(disk);
+        device.del();
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn a_full_file_system_reaches_the_caller() {
+    driver_or_skip!();
+    let point = tempfile::tempdir().expect("a directory");
+    let path = point.path().to_str().expect("UTF-8").to_owned();
+    let run = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program).args(arguments).status();
+        assert!(status.expect("starts").success(), "{program}");
+    };
+    run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", &path]);
+    for engine in ["bpf", "user-auto", "copy"] {
+        let backing = format!("{path}/backing");
+        fs::File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
+        let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
+        // The page cache would say EIO for all errors.
+        let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct".split(' ');
+        let mut dd = std::process::Command::new("dd");
+        dd.args(zeroes).arg(format!("of={}", device.node()));
+        let output = dd.output().expect("dd starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("No space left on device"), "{engine}: {errors}");
+        device.del();
+        fs::remove_file(backing).expect("removed");
+    }
+    run("umount", &[&path]);
+    nothing_is_left();
+}
+
+#[test]
+fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
+    driver_or_skip!();
+    for engine in ["bpf", "user-auto", "copy"] {
+        let files = Files::new(3, 8 << 20);
+        let mirror = ["mirror", files.name(0), files.name(1), files.name(2), "--queues", "2"];
+        let device = Added::new(&[&mirror[..], &["--engine", engine]].concat());
+        let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+        disk.write_all_at(&[1; 8 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
+        assert_eq!(device.show()["failed_legs"], serde_json::json!([]));
+        let backing = fs::File::options().write(true).open(&files.paths[1]).expect("opens");
+        backing.set_len(0).expect("shrunk");
+        let read_all = || {
+            // From the files, not from the page cache.
+            let dd = std::process::Command::new("dd")
+                .args(["bs=64k", "iflag=direct", "status=none", &format!("if={}", device.node())])
+                .output()
+                .expect("dd starts");
+            assert!(dd.status.success(), "{engine}: {}", String::from_utf8_lossy(&dd.stderr));
+            dd.stdout
+        };
+        assert!(read_all() == vec![1; 8 << 20], "{engine}: read from the other legs");
+        assert_eq!(device.show()["failed_legs"], serde_json::json!([1]), "{engine}");
+        // What is written now goes past it, and the next server knows as well.
+        let server = device.server(None);
+        kill(server);
+        device.server(Some(server));
+        disk.write_all_at(&[2; 1 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
+        assert_eq!(device.show()["failed_legs"], serde_json::json!([1]), "{engine}");
+        assert!(read_all()[..1 << 20] == [2; 1 << 20]);
+        assert_eq!(device.show()["counters"][0]["errors"], 0);
+        drop(disk);
+        device.del();
+        assert_eq!(fs::metadata(&files.paths[1]).expect("a file").len(), 0, "{engine}: left alone");
+        for leg in [0, 2] {
+            let bytes = fs::read(&files.paths[leg]).expect("a file");
+            assert!(bytes[..1 << 20] == [2; 1 << 20] && bytes[1 << 20..] == [1; 7 << 20]);
+        }
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
+    driver_or_skip!();
+    for engine in ["bpf", "user-auto", "copy"] {
+        let files = Files::new(2, 4 << 20);
+        let device = Added::new(&["mirror", files.name(0), files.name(1), "--engine", engine]);
+        for path in &files.paths {
+            fs::File::options()
+                .write(true)
+                .open(path)
+                .and_then(|file| file.set_len(0))
+                .expect("shrunk");
+        }
+        let disk = fs::File::options().read(true).open(device.node()).expect("opens");
+        let error = disk.read_exact_at(&mut [0; 4096], 1 << 20).expect_err("nothing is there");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}");
+        assert_eq!(device.show()["failed_legs"].as_array().expect("a list").len(), 1);
+        drop(disk);
+        device.del();
+    }
+    nothing_is_left();
+}

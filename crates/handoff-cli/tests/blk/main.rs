@@ -1,0 +1,10 @@
+//! `handoff blk` on the lab's kernel, as a user meets it.
+//!
+//! Root and the module `ublk_drv` are needed; elsewhere the tests skip.
+
+mod guest {
+    mod command;
+    mod devices;
+    mod hardship;
+    mod mistakes;
+}

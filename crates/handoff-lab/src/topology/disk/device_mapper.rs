@@ -1,0 +1,137 @@
+//! The few requests to the device mapper that one device of one target takes.
+//!
+//! Kernel interface: the ioctls of `/dev/mapper/control`, linux/dm-ioctl.h, version 4.0.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::fd::AsRawFd as _,
+};
+
+const DEV_CREATE: libc::Ioctl = 3;
+const DEV_REMOVE: libc::Ioctl = 4;
+const DEV_SUSPEND: libc::Ioctl = 6;
+const TABLE_LOAD: libc::Ioctl = 9;
+/// Remove it when its last user has gone.
+const DEFERRED_REMOVE: u32 = 1 << 17;
+const SECTOR: u64 = 512;
+/// Room for a target's parameters.
+const ROOM: usize = 512;
+
+/// `struct dm_ioctl`.
+#[repr(C)]
+struct Head {
+    version: [u32; 3],
+    data_size: u32,
+    data_start: u32,
+    target_count: u32,
+    open_count: i32,
+    flags: u32,
+    event_nr: u32,
+    padding: u32,
+    device: u64,
+    name: [u8; 128],
+    uuid: [u8; 129],
+    data: [u8; 7],
+}
+
+/// `struct dm_target_spec`.
+#[repr(C)]
+struct Target {
+    start: u64,
+    length: u64,
+    status: i32,
+    next: u32,
+    kind: [u8; 16],
+}
+
+/// A request with the one target that it may have.
+#[repr(C)]
+struct Request {
+    head: Head,
+    target: Target,
+    parameters: [u8; ROOM],
+}
+
+const _: () = assert!(size_of::<Head>() == 312 && size_of::<Target>() == 40);
+
+/// A device of the device mapper, removed on drop.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    control: File,
+    name: String,
+    /// Its number: `/dev/dm-NUMBER`.
+    pub(super) number: u64,
+}
+
+impl Mapped {
+    /// Makes a device without a table; it takes no requests yet.
+    pub(super) fn new(name: String) -> io::Result<Self> {
+        let control = OpenOptions::new().read(true).write(true).open("/dev/mapper/control")?;
+        let mut device = Self { control, name, number: 0 };
+        let mut request = device.request();
+        let made = device.ask(DEV_CREATE, &mut request);
+        if let Err(error) = made {
+            // Not ours to remove.
+            device.name.clear();
+            return Err(error);
+        }
+        let encoded = request.head.device;
+        device.number = (encoded & 0xff) | ((encoded >> 12) & 0xfff00);
+        Ok(device)
+    }
+
+    /// Gives it one target for all of its bytes, in place of the one before.
+    pub(super) fn set(&self, kind: &str, parameters: &str, bytes: u64) -> io::Result<()> {
+        let mut request = self.request();
+        request.head.target_count = 1;
+        request.target.length = bytes / SECTOR;
+        fill(&mut request.target.kind, kind)?;
+        fill(&mut request.parameters, parameters)?;
+        self.ask(TABLE_LOAD, &mut request)?;
+        // Resuming makes the loaded table the one in use.
+        self.ask(DEV_SUSPEND, &mut self.request())
+    }
+
+    fn request(&self) -> Request {
+        // SAFETY: all-zero bytes are a valid request, which is plain data.
+        let mut request: Request = unsafe { std::mem::zeroed() };
+        request.head.version = [4, 0, 0];
+        request.head.data_size = size_of::<Request>() as u32;
+        request.head.data_start = size_of::<Head>() as u32;
+        request
+    }
+
+    fn ask(&self, number: libc::Ioctl, request: &mut Request) -> io::Result<()> {
+        const READ_AND_WRITE: libc::Ioctl = 3;
+        const TYPE: libc::Ioctl = 0xfd;
+        fill(&mut request.head.name, &self.name)?;
+        let number =
+            READ_AND_WRITE << 30 | (size_of::<Head>() as libc::Ioctl) << 16 | TYPE << 8 | number;
+        // SAFETY: the request is live, and says its whole size, within which the kernel writes.
+        let answer = unsafe { libc::ioctl(self.control.as_raw_fd(), number, &raw mut *request) };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A terminated string.
+fn fill(field: &mut [u8], text: &str) -> io::Result<()> {
+    if text.len() >= field.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(())
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.name.is_empty() {
+            return;
+        }
+        let mut request = self.request();
+        request.head.flags = DEFERRED_REMOVE;
+        if let Err(error) = self.ask(DEV_REMOVE, &mut request) {
+            tracing::warn!("the device {} stays: {error}", self.name);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Disks that exist only in this machine's memory, or misbehave on purpose.
+//!
+//! Contracts:
+//!
+//! 1. A disk is there when its constructor returns, under [`Disk::path`], and gone when it is
+//!    dropped. After kill -9 a [`LoopDisk`] is gone too; the others stay, as the kernel has no way
+//!    to tie them to a process, so they are for guests, which end with their test.
+//! 2. Drivers are loaded by modprobe(8); one that this machine lacks, or forbids this user, is
+//!    [`TopologyError::Unavailable`] with the reason.
+//!
+//! Capability: CAP_SYS_ADMIN, and CAP_SYS_MODULE where the driver is not loaded yet.
+
+mod device_mapper;
+mod flaky;
+mod looped;
+mod null;
+mod ram;
+
+pub use flaky::{Fault, Flaky, Schedule};
+pub use looped::LoopDisk;
+pub use null::NullDisk;
+pub use ram::RamDisk;
+
+use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path, process::Command};
+
+use super::{TopologyError, asked};
+
+/// A block device of one of the kinds here.
+pub trait Disk {
+    /// Its device file.
+    fn path(&self) -> &Path;
+
+    /// How many bytes it has.
+    ///
+    /// # Errors
+    ///
+    /// What opening it says.
+    fn bytes(&self) -> Result<u64, TopologyError> {
+        let wrong = || format!("find the size of {}", self.path().display());
+        let mut device = File::open(self.path()).map_err(asked(wrong()))?;
+        device.seek(SeekFrom::End(0)).map_err(asked(wrong()))
+    }
+}
+
+/// Loads a driver, with its parameters. One that is there already keeps those that it has.
+fn load(driver: &str, parameters: &[&str]) -> Result<(), TopologyError> {
+    let unavailable = |reason: String| TopologyError::Unavailable {
+        what: format!("the driver {driver}"),
+        reason,
+    };
+    let loaded = Command::new("modprobe").arg(driver).args(parameters).output();
+    let output = loaded.map_err(|error| unavailable(format!("modprobe: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(unavailable(text.trim().to_owned()))
+}

@@ -1,0 +1,104 @@
+//! A disk that ends every request at once and has no memory, by the driver null_blk: reads leave
+//! the buffer as it is, writes go nowhere.
+//!
+//! Minimum kernel: 4.14 (made through configfs).
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use super::{Disk, load};
+use crate::topology::{TopologyError, asked};
+
+const CONFIGURATION: &str = "/sys/kernel/config/nullb";
+const MIB: u64 = 1 << 20;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A disk without memory.
+#[derive(Debug)]
+pub struct NullDisk {
+    configuration: PathBuf,
+    path: PathBuf,
+}
+
+impl NullDisk {
+    /// Makes one of `mib` MiB in blocks of `block` bytes (512 to 4,096), with `queues` hardware
+    /// queues. Requests complete in the context that submits them.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the driver or configfs is absent.
+    pub fn new(mib: u64, block: u32, queues: u32) -> Result<Self, TopologyError> {
+        load("null_blk", &["nr_devices=0"])?;
+        if !Path::new(CONFIGURATION).exists() {
+            mount_configfs().map_err(|error| TopologyError::Unavailable {
+                what: "a disk of null_blk".into(),
+                reason: format!("no {CONFIGURATION}, and configfs cannot be mounted: {error}"),
+            })?;
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("handoff-{}-{number}", std::process::id());
+        let configuration = Path::new(CONFIGURATION).join(&name);
+        fs::create_dir(&configuration).map_err(asked(format!("make {name}")))?;
+        // From here on it is removed by the drop.
+        let mut disk = Self { configuration, path: PathBuf::new() };
+        for (attribute, value) in [
+            ("memory_backed", 0),
+            ("size", mib),
+            ("blocksize", block.into()),
+            ("submit_queues", queues.into()),
+            ("queue_mode", 2),
+            ("irqmode", 0),
+            ("completion_nsec", 0),
+            ("power", 1),
+        ] {
+            disk.set(attribute, value)?;
+        }
+        let index = fs::read_to_string(disk.configuration.join("index"))
+            .map_err(asked(format!("find {name}")))?;
+        // Older kernels number their disks, newer ones name them as they are configured.
+        let named = Path::new("/dev").join(&name);
+        let numbered = PathBuf::from(format!("/dev/nullb{}", index.trim()));
+        disk.path = if named.exists() { named } else { numbered };
+        let bytes = disk.bytes()?;
+        assert_eq!(bytes, mib * MIB, "{} is another disk", disk.path.display());
+        Ok(disk)
+    }
+
+    fn set(&self, attribute: &str, value: u64) -> Result<(), TopologyError> {
+        fs::write(self.configuration.join(attribute), value.to_string())
+            .map_err(asked(format!("set {attribute} of a disk of null_blk to {value}")))
+    }
+}
+
+/// Where everybody has it; it stays.
+fn mount_configfs() -> io::Result<()> {
+    // SAFETY: all are terminated strings, and configfs takes no data.
+    let answer = unsafe {
+        libc::mount(
+            c"configfs".as_ptr(),
+            c"/sys/kernel/config".as_ptr(),
+            c"configfs".as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+impl Disk for NullDisk {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for NullDisk {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir(&self.configuration) {
+            tracing::warn!("{}: {error}", self.configuration.display());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A disk in memory, by the driver brd: what is written can be read again.
+//!
+//! Minimum kernel: any. The driver makes its disks when it is loaded, so there is one at a time.
+
+use std::{
+    ffi::CStr,
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{Disk, load};
+use crate::topology::TopologyError;
+
+const DRIVER: &CStr = c"brd";
+const DEVICE: &str = "/dev/ram0";
+
+/// The machine's one disk in memory.
+#[derive(Debug)]
+pub struct RamDisk {
+    path: PathBuf,
+}
+
+impl RamDisk {
+    /// Makes it; `kib` is its size in KiB. Memory is taken when it is written to.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the driver is absent, or in use already.
+    pub fn new(kib: u64) -> Result<Self, TopologyError> {
+        let path = PathBuf::from(DEVICE);
+        if path.exists() {
+            return Err(TopologyError::Unavailable {
+                what: "a disk in memory".into(),
+                reason: format!("{DEVICE} is there already; there is one at a time"),
+            });
+        }
+        load("brd", &["rd_nr=1", &format!("rd_size={kib}"), "max_part=0"])?;
+        Ok(Self { path })
+    }
+}
+
+impl Disk for RamDisk {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RamDisk {
+    fn drop(&mut self) {
+        // SAFETY: the name is a terminated string; the kernel takes no other pointer.
+        let answer =
+            unsafe { libc::syscall(libc::SYS_delete_module, DRIVER.as_ptr(), libc::O_NONBLOCK) };
+        if answer < 0 {
+            let error = io::Error::last_os_error();
+            tracing::warn!("the driver brd stays, somebody has its disk open: {error}");
+        }
+    }
+}

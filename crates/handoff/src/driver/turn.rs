@@ -1,0 +1,182 @@
+//! One turn of a driver: what is marked starts, the kernel is entered, completions are told to
+//! their operations; and the last turns, when the driver goes.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use super::{Backend, Inner, Mark};
+use crate::engine::{msg_zerocopy, order, receiving, transfer, uring_zc};
+use crate::error::{Error, Result};
+use crate::inflight::{
+    DETACHED, Kind, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN, STAGE_TRANSFER, Token, WAKE,
+};
+use crate::readiness::Ready;
+use crate::ring::{BATCH, Batch, Ring, Until, teardown};
+
+impl Inner {
+    pub(crate) fn turn(&self, until: Until) -> Result<usize> {
+        self.start_marked();
+        let until = self.start_later(until);
+        // What was due may have marked more, and a wait must not begin before that is started.
+        self.start_marked();
+        let events = self.look(until);
+        self.turns.set(self.turns.get().wrapping_add(1));
+        events
+    }
+
+    /// Enters the kernel and tells operations what became of them.
+    fn look(&self, until: Until) -> Result<usize> {
+        match &self.backend {
+            Backend::Ring(ring) => {
+                ring.borrow_mut()
+                    .enter(until)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+                let count = self.take_completions(ring)?;
+                let more = !self.marks.borrow().is_empty() || self.has_later();
+                ring.borrow_mut().settle_event(more);
+                Ok(count)
+            }
+            Backend::Readiness(epoll) => {
+                let time = match until {
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
+                    Until::One => None,
+                    Until::OneOr(time) => Some(time),
+                };
+                let ready = epoll
+                    .borrow_mut()
+                    .wait(time)
+                    .map_err(|error| Error::io("waiting in epoll", error))?;
+                for event in &ready {
+                    match event {
+                        Ready::Operation(token) => self.ready(*token),
+                        Ready::Wake => self.unpark.clear(),
+                    }
+                }
+                Ok(ready.len())
+            }
+        }
+    }
+
+    pub(super) fn start_marked(&self) {
+        while !self.marks.borrow().is_empty() {
+            // The two lists take turns, so that steady use allocates nothing.
+            let mut marks = self.marks.replace(self.spare_marks.take());
+            for mark in marks.drain(..) {
+                match mark {
+                    Mark::Stream(socket) => {
+                        if let Some(socket) = socket.upgrade() {
+                            order::pump(self, &socket);
+                        }
+                    }
+                    Mark::Receive(key) => receiving::arm(self, key),
+                }
+            }
+            self.spare_marks.replace(marks);
+        }
+    }
+
+    pub(super) fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let reports_usage = ring.borrow().reports_usage;
+        let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
+        let mut count = 0;
+        loop {
+            let taken = ring.borrow_mut().take(&mut batch);
+            let last = taken.len() < BATCH;
+            count += taken.len();
+            for completion in taken {
+                self.dispatch(
+                    completion.user_data(),
+                    completion.result(),
+                    completion.flags(),
+                    reports_usage,
+                );
+            }
+            if last {
+                // What did not fit comes over now that there is room.
+                if !ring.borrow_mut().overflown() {
+                    return Ok(count);
+                }
+                ring.borrow_mut()
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+            }
+        }
+    }
+
+    fn dispatch(&self, data: u64, result: i32, flags: u32, reports_usage: bool) {
+        match data {
+            DETACHED => return,
+            WAKE => {
+                self.unpark.clear();
+                if !io_uring::cqueue::more(flags)
+                    && let Err(error) = self.watch_unpark()
+                {
+                    tracing::error!(%error, "wake-ups from other threads are lost");
+                }
+                return;
+            }
+            _ => {}
+        }
+        let token = Token::from_user_data(data);
+        match token.stage {
+            STAGE_READY | STAGE_RETURN => self.ready(token),
+            STAGE_TRANSFER => transfer::completed(self, token.key, result),
+            STAGE_RECEIVE => receiving::completed(self, token.key, result, flags),
+            stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
+        }
+    }
+
+    pub(super) fn ready(&self, token: Token) {
+        let kind = self.inflight.borrow().kind(token.key);
+        match (kind, token.stage) {
+            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), _) => order::ready(self, token.key),
+            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
+            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (None, _) => unreachable!("what waits for readiness keeps its record"),
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
+    /// moment to end, and what the kernel keeps beyond that stays its own.
+    fn drop(&mut self) {
+        let waiting = self.inflight.borrow_mut().give_up();
+        match &self.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Readiness(_) => {
+                for &key in &waiting {
+                    self.cancel(Token { key, stage: STAGE_READY });
+                }
+            }
+        }
+        for key in waiting {
+            msg_zerocopy::give_up(self, key);
+        }
+        let deadline = Instant::now() + teardown::PATIENCE;
+        while self.inflight.borrow().kernel_holds_any() {
+            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+            if self.turn(Until::OneOr(time)).is_err() {
+                break;
+            }
+        }
+        if let Err(error) = self.end_waits() {
+            tracing::warn!(%error, "ending the waits of a driver failed");
+        }
+        if let Backend::Ring(ring) = &self.backend {
+            ring.borrow_mut().uninstall_all();
+        }
+        for backing in self.registered.get_mut() {
+            backing.set_registration(None);
+        }
+        let leaked = self.inflight.borrow_mut().abandon();
+        if leaked > 0 {
+            tracing::warn!(
+                leaked,
+                "the kernel still holds buffers of operations; their memory is kept for it"
+            );
+        }
+    }
+}

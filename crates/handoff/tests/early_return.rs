@@ -1,0 +1,408 @@
+//! A buffer comes back when the kernel no longer reads it, and not before: the netem discipline
+//! holds packets on the sender's device, with the lent pages in them, while every buffer is
+//! overwritten in the moment in which it returns. What leaves the device is what was lent.
+//!
+//! Where it is looked at: at the far end of a veth pair, behind the netem of the near one, and for a
+//! dummy device with a packet socket, which gets its packets when they leave the discipline. Both
+//! look only after the delay, so that an early return shows. That they do see it is tested too, by
+//! senders in plain system calls that break the rule.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+mod guest {
+    use std::io::{self, Read};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use handoff::{Buffer, Driver, Engine, OnLoan, Region, Tally, Wait};
+    use handoff_lab::topology::{Discard, DiscardKind, Netem, Pair};
+    use io_uring::{IoUring, cqueue, opcode, types};
+    use rustix::net::{RecvFlags, sockopt};
+    use socket2::SockRef;
+
+    use crate::traffic::{engines_apart, pattern, within};
+
+    const LONG: Duration = Duration::from_secs(25);
+    const DELAY: Duration = Duration::from_millis(400);
+    /// Datagrams on loan at a time, each within one packet.
+    const COUNT: usize = 12;
+    const SIZE: usize = 8_192;
+    const MTU: u32 = 9_000;
+    /// What a buffer is overwritten with; `pattern` stays below.
+    const OVERWRITTEN: u8 = 0xff;
+
+    fn netem() -> Netem {
+        Netem { delay: DELAY, ..Netem::default() }
+    }
+
+    /// A way for datagrams on which netem holds them, and what comes out at its end.
+    trait Road {
+        fn sender(&self) -> UdpSocket;
+        /// The payloads of the next `count` datagrams, in the order in which they left.
+        fn arrived(&self, count: usize) -> Vec<Vec<u8>>;
+    }
+
+    fn delayed_pair() -> Pair {
+        let pair = Pair::new(MTU).unwrap();
+        pair.left.set_netem(&netem()).unwrap();
+        pair
+    }
+
+    /// A connection from the host that delays, and its far end.
+    fn stream(pair: &Pair) -> (TcpStream, TcpStream) {
+        let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 0)));
+        let listener = listener.unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        let near = pair.left.namespace().run(|| TcpStream::connect(address)).unwrap().unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// Two hosts, the first of which delays.
+    struct Veth {
+        pair: Pair,
+        receiver: UdpSocket,
+    }
+
+    impl Veth {
+        fn new() -> Self {
+            let pair = delayed_pair();
+            let bound = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
+            let receiver = bound.unwrap().unwrap();
+            make_room(&receiver);
+            Self { pair, receiver }
+        }
+    }
+
+    impl Road for Veth {
+        fn sender(&self) -> UdpSocket {
+            let left = &self.pair.left;
+            let socket = left.namespace().run(|| UdpSocket::bind((left.v4(), 0))).unwrap().unwrap();
+            socket.connect(self.receiver.local_addr().unwrap()).unwrap();
+            socket
+        }
+
+        fn arrived(&self, count: usize) -> Vec<Vec<u8>> {
+            let mut space = vec![0; SIZE + 1];
+            let mut next = || {
+                let len = uninterrupted(|| self.receiver.recv(&mut space)).expect("a datagram");
+                space[..len].to_vec()
+            };
+            (0..count).map(|_| next()).collect()
+        }
+    }
+
+    /// A dummy that delays, and a packet socket on it.
+    struct Dummy {
+        sink: Discard,
+        tap: OwnedFd,
+    }
+
+    impl Dummy {
+        fn new() -> Self {
+            let sink = Discard::new().unwrap();
+            assert_eq!(sink.kind(), DiscardKind::Dummy);
+            sink.set_netem(&netem()).unwrap();
+            let tap = sink.namespace().run(|| tap_on(sink.device())).unwrap().unwrap();
+            make_room(&tap);
+            Self { sink, tap }
+        }
+    }
+
+    impl Road for Dummy {
+        fn sender(&self) -> UdpSocket {
+            let bound = self.sink.namespace().run(|| UdpSocket::bind("0.0.0.0:0"));
+            let socket = bound.unwrap().unwrap();
+            socket.connect((self.sink.v4(), 9)).unwrap();
+            socket
+        }
+
+        fn arrived(&self, count: usize) -> Vec<Vec<u8>> {
+            /// IPv4 without options, and UDP.
+            const HEADERS: usize = 20 + 8;
+            let mut space = vec![0; HEADERS + SIZE];
+            let mut payloads = Vec::new();
+            while payloads.len() < count {
+                let packet = || Ok(rustix::net::recv(&self.tap, &mut space[..], RecvFlags::TRUNC)?);
+                let (_, len) = uninterrupted(packet).expect("a packet");
+                // Others are announcements of the kernel itself.
+                if len == HEADERS + SIZE {
+                    payloads.push(space[HEADERS..].to_vec());
+                }
+            }
+            payloads
+        }
+    }
+
+    /// A ring interrupts system calls that have a time limit when it has work to do.
+    fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// A packet socket that gets all IPv4 packets of a device from the network layer's header on.
+    fn tap_on(device: &str) -> io::Result<OwnedFd> {
+        use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+        // Outgoing packets are shown to sockets for all protocols only.
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        let any = socket(AddressFamily::PACKET, SocketType::DGRAM, None)?;
+        let index = netdevice::name_to_index(&any, device)?;
+        // SAFETY: all-zero bytes are a valid sockaddr_ll, which is plain data.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = all;
+        address.sll_ifindex = index as i32;
+        // SAFETY: the address is a live sockaddr_ll of the length that is told.
+        let answer = unsafe {
+            libc::bind(
+                any.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of_val(&address) as libc::socklen_t,
+            )
+        };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(any) }
+    }
+
+    /// All that a test sends fits, and a packet that does not come is an error.
+    fn make_room(socket: &impl AsFd) {
+        sockopt::set_socket_recv_buffer_size_force(socket, 4 << 20).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, patience).unwrap();
+    }
+
+    /// Overwrites each buffer when it is back; says what became of the bytes, and how long the last
+    /// was away.
+    fn overwrite_returned(driver: &Driver, mut on_loan: Vec<OnLoan<Buffer>>) -> (Tally, Duration) {
+        let begin = Instant::now();
+        let mut tally = Tally::default();
+        loop {
+            for loan in std::mem::take(&mut on_loan) {
+                match loan.try_take() {
+                    Ok(mut returned) => {
+                        returned.buffer.fill(OVERWRITTEN);
+                        tally += returned.receipt.tally;
+                    }
+                    Err(loan) => on_loan.push(loan),
+                }
+            }
+            if on_loan.is_empty() {
+                return (tally, begin.elapsed());
+            }
+            driver.turn(Wait::Event).unwrap();
+        }
+    }
+
+    fn datagrams_leave_as_they_were_lent(road: &dyn Road) {
+        for (driver, engine) in engines_apart() {
+            let registrations = if driver.ring_unavailable().is_none() { 2 } else { 1 };
+            for registered in 0..registrations {
+                let what = format!("{engine}, registered {registered}");
+                let mut region = Region::anonymous(COUNT * SIZE).unwrap();
+                if registered == 1 {
+                    driver.register(&region).unwrap();
+                }
+                let socket = driver.socket(road.sender()).unwrap();
+                socket.set_engine(engine).unwrap();
+                let on_loan = (0..COUNT).map(|seed| {
+                    let mut buffer = region.take(SIZE).unwrap();
+                    buffer.copy_from_slice(&pattern(seed, SIZE));
+                    socket.send(buffer).unwrap().split().1
+                });
+                let (tally, away) = overwrite_returned(&driver, on_loan.collect());
+                assert_eq!(tally.total(), (COUNT * SIZE) as u64, "{what}");
+                if matches!(engine, Engine::UringZc | Engine::MsgZerocopy) {
+                    assert!(away > DELAY * 9 / 10, "{what}: netem holds nothing, back in {away:?}");
+                }
+                for (seed, payload) in road.arrived(COUNT).into_iter().enumerate() {
+                    assert!(payload == pattern(seed, SIZE), "{what}: {}", describe(&payload));
+                }
+            }
+        }
+    }
+
+    /// Headers, several pieces, and a joint return; the second wave uses records, headers and
+    /// buffers of the first again at once.
+    fn groups_leave_as_they_were_lent(road: &dyn Road) {
+        const HEADER: usize = 16;
+        const WAVE: usize = COUNT / 2;
+        for (driver, engine) in engines_apart() {
+            let socket = driver.socket(road.sender()).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(2 * WAVE * SIZE).unwrap();
+            let mut piece = |len| region.take(len).unwrap();
+            let mut messages: Vec<Vec<Buffer>> =
+                (0..WAVE).map(|_| vec![piece(SIZE / 2 - HEADER), piece(SIZE / 2)]).collect();
+            for wave in 0..2 {
+                let mut group = driver.group();
+                for (place, mut pieces) in messages.drain(..).enumerate() {
+                    let content = pattern(wave * WAVE + place, SIZE);
+                    let (header, payload) = content.split_at(HEADER);
+                    pieces[0].copy_from_slice(&payload[..SIZE / 2 - HEADER]);
+                    pieces[1].copy_from_slice(&payload[SIZE / 2 - HEADER..]);
+                    drop(socket.message(pieces).header(header).send_in(&mut group).unwrap());
+                }
+                let mut on_loan = group.flush();
+                while let Err(back) = on_loan.try_take(&mut messages) {
+                    on_loan = back;
+                    driver.turn(Wait::Event).unwrap();
+                }
+                messages.iter_mut().flatten().for_each(|piece| piece.fill(OVERWRITTEN));
+            }
+            for (seed, payload) in road.arrived(2 * WAVE).into_iter().enumerate() {
+                assert!(payload == pattern(seed, SIZE), "{engine}: {}", describe(&payload));
+            }
+        }
+    }
+
+    fn describe(payload: &[u8]) -> String {
+        let overwritten = payload.iter().filter(|&&byte| byte == OVERWRITTEN).count();
+        format!("{overwritten} of {} bytes were overwritten before they left", payload.len())
+    }
+
+    #[test]
+    fn over_veth_datagrams_leave_as_they_were_lent() {
+        within(LONG, || datagrams_leave_as_they_were_lent(&Veth::new()));
+    }
+
+    #[test]
+    fn over_dummy_datagrams_leave_as_they_were_lent() {
+        within(LONG, || datagrams_leave_as_they_were_lent(&Dummy::new()));
+    }
+
+    #[test]
+    fn over_veth_groups_leave_as_they_were_lent() {
+        within(LONG, || groups_leave_as_they_were_lent(&Veth::new()));
+    }
+
+    #[test]
+    fn over_dummy_groups_leave_as_they_were_lent() {
+        within(LONG, || groups_leave_as_they_were_lent(&Dummy::new()));
+    }
+
+    #[test]
+    fn over_veth_a_stream_leaves_as_it_was_lent() {
+        const LEN: usize = 256 << 10;
+        within(LONG, || {
+            let pair = delayed_pair();
+            for (driver, engine) in engines_apart() {
+                let (near, mut far) = stream(&pair);
+                // One message is under way whole, and no more than two.
+                SockRef::from(&near).set_send_buffer_size(2 * LEN).unwrap();
+                let reader = thread::spawn(move || {
+                    let mut all = Vec::new();
+                    far.read_to_end(&mut all).unwrap();
+                    all
+                });
+                let mut region = Region::anonymous(4 * LEN).unwrap();
+                let socket = driver.socket(near).unwrap();
+                socket.set_engine(engine).unwrap();
+                let on_loan = (0..4).map(|seed| {
+                    let mut buffer = region.take(LEN).unwrap();
+                    buffer.copy_from_slice(&pattern(seed, LEN));
+                    socket.send(buffer).unwrap().split().1
+                });
+                let (tally, away) = overwrite_returned(&driver, on_loan.collect());
+                assert_eq!(tally.total(), 4 * LEN as u64, "{engine}");
+                if matches!(engine, Engine::UringZc | Engine::MsgZerocopy) {
+                    assert!(away > DELAY * 9 / 10, "{engine}: back in {away:?}");
+                }
+                drop(socket);
+                let expected: Vec<u8> = (0..4).flat_map(|seed| pattern(seed, LEN)).collect();
+                let arrived = reader.join().unwrap();
+                assert!(arrived == expected, "{engine}: {}", describe(&arrived));
+            }
+        });
+    }
+
+    /// Breaks the rule on purpose: lends bytes, and writes to them before they are returned.
+    type BreakTheRule = fn(&dyn AsFd, &mut [u8]);
+    const OFFENDERS: [BreakTheRule; 2] = [lend_to_ring, lend_to_system_call];
+
+    fn an_early_overwrite_shows(road: &dyn Road) {
+        for lend in OFFENDERS {
+            let mut bytes = pattern(1, SIZE);
+            lend(&road.sender(), &mut bytes);
+            let payload = road.arrived(1).remove(0);
+            assert!(payload == [OVERWRITTEN; SIZE], "{}", describe(&payload));
+        }
+    }
+
+    /// Has the kernel send `bytes`, and overwrites them while it holds them.
+    fn lend_to_ring(socket: &dyn AsFd, bytes: &mut [u8]) {
+        let mut ring = IoUring::new(4).unwrap();
+        let send = opcode::SendZc::new(
+            types::Fd(socket.as_fd().as_raw_fd()),
+            bytes.as_ptr(),
+            bytes.len().try_into().unwrap(),
+        );
+        // SAFETY: buffer and socket outlive both completions, which are awaited below. The kernel
+        // only reads the bytes, and no reference says that they do not change meanwhile but ours,
+        // which writes them.
+        unsafe { ring.submission().push(&send.build()) }.unwrap();
+        ring.submit_and_wait(1).unwrap();
+        let taken = ring.completion().next().unwrap();
+        assert_eq!(taken.result(), bytes.len() as i32);
+        assert!(cqueue::more(taken.flags()) && ring.completion().is_empty(), "they are on loan");
+        bytes.fill(OVERWRITTEN);
+        ring.submit_and_wait(1).unwrap();
+        assert!(cqueue::notif(ring.completion().next().unwrap().flags()));
+    }
+
+    /// The same by MSG_ZEROCOPY.
+    fn lend_to_system_call(socket: &dyn AsFd, bytes: &mut [u8]) {
+        let socket = socket.as_fd();
+        handoff_sys::zerocopy::enable(socket).unwrap();
+        // SAFETY: the kernel reads the bytes, which live until its notification is awaited below.
+        let sent = unsafe {
+            libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY)
+        };
+        assert_eq!(sent, bytes.len() as isize, "{}", io::Error::last_os_error());
+        assert!(!notified(socket, Duration::ZERO), "they are on loan");
+        bytes.fill(OVERWRITTEN);
+        assert!(notified(socket, DELAY * 50), "never returned");
+        // SAFETY: all-zero bytes are a valid msghdr: no name, no data, no control.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        // SAFETY: the message has no buffers to write to.
+        let taken =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) };
+        assert_eq!(taken, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Whether the error queue has a notification within the time.
+    fn notified(socket: BorrowedFd<'_>, within: Duration) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut wait = [PollFd::new(&socket, PollFlags::empty())];
+        let time = Timespec::try_from(within).unwrap();
+        poll(&mut wait, Some(&time)).unwrap() > 0
+    }
+
+    #[test]
+    fn over_veth_an_early_overwrite_shows() {
+        within(LONG, || an_early_overwrite_shows(&Veth::new()));
+    }
+
+    #[test]
+    fn over_dummy_an_early_overwrite_shows() {
+        within(LONG, || an_early_overwrite_shows(&Dummy::new()));
+    }
+
+    #[test]
+    fn over_veth_an_early_overwrite_of_a_stream_shows() {
+        within(LONG, || {
+            let pair = delayed_pair();
+            for lend in OFFENDERS {
+                let (near, mut far) = stream(&pair);
+                let mut bytes = pattern(1, SIZE);
+                lend(&near, &mut bytes);
+                far.read_exact(&mut bytes).unwrap();
+                assert!(bytes == [OVERWRITTEN; SIZE], "{}", describe(&bytes));
+            }
+        });
+    }
+}
