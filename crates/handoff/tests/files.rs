@@ -7,6 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,10 +104,8 @@ fn failures_are_told_with_the_buffer() {
 #[test]
 fn direct_files_are_read_to_their_unaligned_end() {
     const NAME: &str = "direct_files_are_read_to_their_unaligned_end";
-    // A place on a disk, which the lab's guest does not have yet.
-    let place = env!("CARGO_TARGET_TMPDIR");
-    std::fs::create_dir_all(place).unwrap();
-    let directory = tempfile::tempdir_in(place).unwrap();
+    // A place on a disk: /tmp may be memory, which older kernels know no O_DIRECT for.
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = directory.path().join("direct");
     std::fs::write(&path, pattern(3, 10_000)).unwrap();
     let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
@@ -143,9 +143,20 @@ fn make_nonblocking(end: &OwnedFd) {
     fcntl_setfl(end, fcntl_getfl(end).unwrap() | OFlags::NONBLOCK).unwrap();
 }
 
-fn cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+/// How long the far end keeps a waiting thread.
+const WAIT: Duration = Duration::from_millis(300);
+
+/// Runs what waits for about [`WAIT`], and panics if the thread worked for most of it.
+fn without_work<T>(waits: impl FnOnce() -> T) -> T {
+    let cpu = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let (start, before) = (Instant::now(), cpu());
+    let result = waits();
+    let (took, work) = (start.elapsed(), cpu() - before);
+    assert!(took >= WAIT / 2 && work < took * 2 / 3, "{work:?} of work in {took:?}");
+    result
 }
 
 #[test]
@@ -174,17 +185,14 @@ fn pipes_give_what_there_is_and_take_all() {
                 }
                 let file = driver.file(write).unwrap();
                 let reader = thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(30));
+                    thread::sleep(WAIT);
                     let mut all = Vec::new();
                     File::from(read).read_to_end(&mut all).unwrap();
                     all
                 });
-                let start = cpu();
-                let write = file.write(Buffer::from(pattern(1, 300_000))).unwrap();
-                let over = driver.block_on(write).unwrap();
+                let buffer = Buffer::from(pattern(1, 300_000));
+                let over = without_work(|| driver.block_on(file.write(buffer).unwrap())).unwrap();
                 assert_eq!(over.result.unwrap(), 300_000);
-                // Waiting for the reader is no work.
-                assert!(cpu() - start < patience(Duration::from_millis(25)), "{:?}", cpu() - start);
                 drop(file);
                 assert!(reader.join().unwrap() == pattern(1, 300_000));
                 assert_eq!(driver.in_flight(), 0);
@@ -207,12 +215,10 @@ fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
                 let read = file.read(Buffer::from(vec![0; 100])).unwrap();
                 assert!(start.elapsed() < patience(Duration::from_millis(500)), "the call waited");
                 let writer = thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(50));
+                    thread::sleep(WAIT);
                     File::from(write).write_all(b"handoff").unwrap();
                 });
-                let start = cpu();
-                let over = driver.block_on(read).unwrap();
-                assert!(cpu() - start < patience(Duration::from_millis(25)), "{:?}", cpu() - start);
+                let over = without_work(|| driver.block_on(read)).unwrap();
                 assert_eq!(over.result.unwrap(), 7);
                 writer.join().unwrap();
             }
@@ -246,7 +252,7 @@ fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
                             }
                         }
                         drop((file, driver));
-                        assert!(start.elapsed() < patience(Duration::from_secs(1)));
+                        assert!(start.elapsed() < patience(Duration::from_secs(5)));
                         if !forget {
                             // Nobody takes what comes now from the others that read.
                             File::from(write).write_all(b"handoff").unwrap();
@@ -259,4 +265,26 @@ fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
             }
         }
     });
+}
+
+#[test]
+fn a_wait_without_reading_leaves_the_bytes_and_can_be_dropped() {
+    for driver in drivers() {
+        let (read, write) = pipe();
+        let file = driver.file(read).unwrap();
+        let buffer = || Buffer::from(vec![0; 16]);
+        drop(file.readable().unwrap());
+        drop(file.read(buffer()).unwrap());
+        driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+        driver.turn(Wait::No).unwrap();
+        assert_eq!(driver.in_flight(), 0);
+        let mut readable = pin!(file.readable().unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        driver.turn(Wait::No).unwrap();
+        assert!(matches!(readable.as_mut().poll(&mut context), Poll::Pending));
+        File::from(write).write_all(b"here").unwrap();
+        driver.block_on(readable).unwrap().unwrap();
+        let read = driver.block_on(file.read(buffer()).unwrap()).unwrap();
+        assert_eq!(read.result.unwrap(), 4);
+    }
 }

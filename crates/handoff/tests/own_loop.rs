@@ -167,6 +167,8 @@ fn a_message_of_a_header_alone_is_sent_at_once() {
             let socket = driver.socket(near).unwrap();
             socket.set_engine(engine).unwrap();
             let mut region = Region::anonymous(4096).unwrap();
+            // A busy machine may be late once; a kernel that waits for more bytes is late each time.
+            let mut soonest = LONG;
             for _ in 0..4 {
                 let buffer = region.take(0).unwrap();
                 let start = Instant::now();
@@ -175,8 +177,9 @@ fn a_message_of_a_header_alone_is_sent_at_once() {
                 let mut got = [0; 6];
                 far.read_exact(&mut got).unwrap();
                 assert_eq!(&got, b"header");
-                assert!(start.elapsed() < patience(Duration::from_millis(100)), "{engine}");
+                soonest = soonest.min(start.elapsed());
             }
+            assert!(soonest < patience(Duration::from_millis(100)), "{engine} {soonest:?}");
         }
     });
 }

@@ -379,3 +379,15 @@ fn pools_are_refused_with_the_reason() {
         }
     }
 }
+
+#[test]
+fn a_receiver_that_waits_can_be_dropped() {
+    for driver in drivers() {
+        let pool = pool(&driver, 2, 4096);
+        let (receiver, _far) = receiving(&driver, &pool);
+        driver.turn(Wait::No).unwrap();
+        drop(receiver);
+        driver.turn(Wait::AtMost(Duration::from_millis(10))).unwrap();
+        assert_eq!(driver.in_flight(), 0);
+    }
+}

@@ -244,7 +244,7 @@ fn a_driver_that_goes_takes_stalled_sends_along() {
                 // Forgotten handles hold the driver too: its end is then that of the process.
                 drop(driver);
                 assert!(
-                    start.elapsed() < patience(Duration::from_secs(1)),
+                    start.elapsed() < patience(Duration::from_secs(5)),
                     "{engine} {:?}",
                     start.elapsed()
                 );

@@ -21,7 +21,7 @@ const MAY_SKIP: &str = "lab/may-skip.txt";
 /// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 21] = [
+const OF_KERNELS: [&str; 20] = [
     "allocations",
     "crowd",
     "descriptor",
@@ -33,7 +33,6 @@ const OF_KERNELS: [&str; 21] = [
     "overflow",
     "own_loop",
     "peers",
-    "pipe",
     "probe",
     "probe_memlock",
     "receive",

@@ -1,0 +1,21 @@
+//! What users of the library may rely on. The texts that are compared are those of one compiler.
+
+mod ownership;
+mod public_api;
+
+/// The compiler whose messages and documentation format are known; others differ.
+const COMPILER: &str = "rustc 1.95.";
+
+/// Why a text of the compiler can't be compared here, if it can't.
+fn other_compiler() -> Option<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    match std::process::Command::new(rustc).arg("--version").output() {
+        Ok(output) => {
+            let version = String::from_utf8_lossy(&output.stdout);
+            let version = version.trim();
+            (!version.starts_with(COMPILER))
+                .then(|| format!("the text is that of {COMPILER}x, and this is {version}"))
+        }
+        Err(error) => Some(format!("no rustc: {error}")),
+    }
+}

@@ -1,0 +1,9 @@
+//! Programs that break a rule of ownership do not compile, each for the reason that is meant.
+
+#[test]
+fn broken_rules_do_not_compile() {
+    match crate::other_compiler() {
+        Some(reason) => println!("HANDOFF-SKIP broken_rules_do_not_compile: {reason}"),
+        None => trybuild::TestCases::new().compile_fail("tests/ui/*.rs"),
+    }
+}
