@@ -13,8 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rustix::net::SendFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::{flag, low_level};
+use signal_hook::low_level;
 
 use crate::Failure;
 
@@ -36,13 +37,23 @@ impl Stop {
         let requested = Arc::new(AtomicBool::new(false));
         let signal = Arc::new(AtomicUsize::new(0));
         let (wake, waker) = UnixStream::pair()?;
+        let waker = Arc::new(waker);
         for number in [SIGINT, SIGTERM] {
-            // Handlers run in the order of registration: this one sees the flag of an earlier
-            // signal, not of the one that is being delivered.
-            flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&requested))?;
-            flag::register_usize(number, Arc::clone(&signal), number as usize)?;
-            flag::register(number, Arc::clone(&requested))?;
-            low_level::pipe::register(number, waker.try_clone()?)?;
+            let (requested, signal) = (Arc::clone(&requested), Arc::clone(&signal));
+            let waker = Arc::clone(&waker);
+            // One action does all: between several, a signal would be half handled.
+            let action = move || {
+                if requested.load(Ordering::Acquire) {
+                    low_level::exit(128 + number);
+                }
+                signal.store(number as usize, Ordering::Release);
+                requested.store(true, Ordering::Release);
+                // The stream has room for one byte, and a second signal does not come here.
+                let _ = rustix::net::send(&*waker, &[0], SendFlags::DONTWAIT);
+            };
+            // SAFETY: the action touches atomics and makes system calls, nothing else; it neither
+            // allocates, locks, panics nor changes `errno`, which raw system calls do not have.
+            unsafe { low_level::register(number, action) }?;
         }
         Ok(Self { requested, signal, wake: Arc::new(wake) })
     }

@@ -39,18 +39,27 @@ fn become_nobody(test: &str, limit: u64) -> bool {
     true
 }
 
-/// Sends over a connection that is read from meanwhile.
-fn send(driver: &Driver, engine: Engine, buffers: Vec<Buffer>) -> (Vec<Finished<Buffer>>, Socket) {
+/// Sends over a connection that is read from meanwhile, each buffer behind the header.
+fn send(
+    driver: &Driver,
+    engine: Engine,
+    header: &[u8],
+    buffers: Vec<Buffer>,
+) -> (Vec<Finished<Buffer>>, Socket) {
     let (near, mut far) = tcp("127.0.0.1");
     let socket = driver.socket(near).unwrap();
     socket.set_engine(engine).unwrap();
-    let mut expected: Vec<Vec<u8>> = buffers.iter().map(|buffer| buffer.to_vec()).collect();
+    let mut expected: Vec<Vec<u8>> =
+        buffers.iter().map(|buffer| [header, &buffer[..]].concat()).collect();
     let reader = thread::spawn(move || {
         let mut all = Vec::new();
         far.read_to_end(&mut all).unwrap();
         all
     });
-    let sendings: Vec<_> = buffers.into_iter().map(|buffer| socket.send(buffer).unwrap()).collect();
+    let sendings: Vec<_> = buffers
+        .into_iter()
+        .map(|buffer| socket.message(buffer).header(header).send().unwrap())
+        .collect();
     let finished = driver
         .block_on(async {
             let mut finished = Vec::new();
@@ -61,7 +70,7 @@ fn send(driver: &Driver, engine: Engine, buffers: Vec<Buffer>) -> (Vec<Finished<
         })
         .unwrap();
     for (finished, expected) in finished.iter().zip(&mut expected) {
-        assert!(finished.buffer[..] == expected[..]);
+        assert!(finished.buffer[..] == expected[header.len()..]);
         if finished.sent.is_err() {
             expected.clear();
         }
@@ -86,14 +95,17 @@ fn refuses_to_pin(limit: u64) {
         }
         let mut buffer = region.take(len).unwrap();
         buffer.copy_from_slice(&pattern(1, len));
-        for engine in [Engine::Auto, Engine::Copy] {
-            let (mut finished, socket) = send(&driver, engine, vec![buffer]);
-            let finished = finished.remove(0);
-            assert_eq!(finished.sent.unwrap(), len, "{engine}");
-            buffer = finished.buffer;
-            if engine == Engine::Auto {
-                let choice = socket.choice(len);
-                assert_eq!(choice.engine, Engine::Copy, "{choice:?}");
+        // A header goes before the payload that is refused, and must not go twice.
+        for header in [&b""[..], b"header"] {
+            for engine in [Engine::Auto, Engine::Copy] {
+                let (mut finished, socket) = send(&driver, engine, header, vec![buffer]);
+                let finished = finished.remove(0);
+                assert_eq!(finished.sent.unwrap(), header.len() + len, "{engine}");
+                buffer = finished.buffer;
+                if engine == Engine::Auto {
+                    let choice = socket.choice(len);
+                    assert_eq!(choice.engine, Engine::Copy, "{choice:?}");
+                }
             }
         }
         let explicit = match ring {
@@ -102,7 +114,7 @@ fn refuses_to_pin(limit: u64) {
             _ => vec![Engine::UringZc, Engine::MsgZerocopy],
         };
         for engine in explicit {
-            let (mut finished, _socket) = send(&driver, engine, vec![buffer]);
+            let (mut finished, _socket) = send(&driver, engine, b"", vec![buffer]);
             let finished = finished.remove(0);
             let error = finished.sent.unwrap_err();
             let Error::Memlock { limit: told, .. } = error else { panic!("{engine}: {error}") };
@@ -136,13 +148,13 @@ fn a_small_limit_is_named_and_small_sends_fit() {
         }
         for engine in traffic::engines(&driver) {
             let (finished, _socket) =
-                send(&driver, engine, vec![Buffer::from(pattern(1, 100_000))]);
+                send(&driver, engine, b"", vec![Buffer::from(pattern(1, 100_000))]);
             assert_eq!(*finished[0].sent.as_ref().unwrap(), 100_000, "{engine}");
         }
         // Together they would pass the limit; each alone does not.
         for engine in [Engine::Auto, Engine::Copy] {
             let buffers = (0..20).map(|seed| Buffer::from(pattern(seed, 200_000))).collect();
-            let (finished, _socket) = send(&driver, engine, buffers);
+            let (finished, _socket) = send(&driver, engine, b"", buffers);
             for finished in finished {
                 assert_eq!(finished.sent.unwrap(), 200_000, "{engine}");
             }

@@ -92,7 +92,7 @@ fn signals_unwind_and_the_other_side_is_told() {
     let copy = directory.path().join("copy");
     let mut reading = Running::start(cp(&["-", path(&copy)]).stdin(Stdio::piped()));
     let _input = reading.child.stdin.take();
-    thread::sleep(Duration::from_millis(200));
+    reading.handles(Signal::INT);
     reading.signal(Signal::INT);
     reading.end().says(130, "stopped");
     assert!(names(directory.path()).is_empty());

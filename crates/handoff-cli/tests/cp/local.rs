@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use rustix::event::{PollFd, PollFlags};
+
 use crate::session::{Running, cp, names, path, pattern, run};
 
 #[test]
@@ -96,7 +98,9 @@ fn a_source_that_is_cut_leaves_nothing() {
     file.set_len(8 << 20).unwrap();
     let child = cp(&[path(&source), "-"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let out = child.stdout.as_ref().unwrap();
+    let mut begun = [PollFd::new(out, PollFlags::IN)];
+    rustix::event::poll(&mut begun, None).unwrap();
     file.set_len(1 << 20).unwrap();
     let output = {
         let mut all = Vec::new();
@@ -117,7 +121,7 @@ fn named_pipes_are_waited_for_until_a_signal() {
         .unwrap();
     for args in [[path(&fifo), "-"], ["/proc/version", path(&fifo)]] {
         let waiting = Running::start(&mut cp(&args));
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        waiting.handles(rustix::process::Signal::INT);
         waiting.signal(rustix::process::Signal::INT);
         waiting.end().says(130, "stopped by SIGINT");
     }

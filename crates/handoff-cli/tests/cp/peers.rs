@@ -154,7 +154,8 @@ fn bare_bytes_to_and_from_other_programs() {
     let sender = Running::start(&mut cp(&["--raw", path(&source), &address]));
     let mut got = Vec::new();
     listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
-    assert_eq!(sender.end().code, Some(0));
+    let ended = sender.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(got == bytes);
 
     for direct in [false, true] {

@@ -109,6 +109,23 @@ impl Running {
         }
     }
 
+    /// Waits until it has set up what a signal does.
+    pub(crate) fn handles(&self, signal: rustix::process::Signal) {
+        let table = format!("/proc/{}/status", self.child.id());
+        let caught = || {
+            let status = std::fs::read_to_string(&table).expect("it runs");
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let mask = mask.expect("the kernel tells which signals are caught").trim();
+            let mask = u64::from_str_radix(mask, 16).expect("a number");
+            mask & (1 << (signal.as_raw() - 1)) != 0
+        };
+        let begin = Instant::now();
+        while !caught() {
+            assert!(begin.elapsed() < PATIENCE, "it handles no {signal:?}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);

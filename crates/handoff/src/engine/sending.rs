@@ -229,7 +229,7 @@ impl SendOp {
             libc::EMSGSIZE => self.fits_a_datagram(),
             _ => false,
         };
-        about_zero_copy && self.done == 0 && self.socket.chooser.borrow().is_free()
+        about_zero_copy && self.socket.chooser.borrow().is_free()
     }
 
     /// Has the send copied; see [`copy_went_through`](Self::copy_went_through).
