@@ -57,7 +57,8 @@ Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at 
 first of them limited to 745 MiB/s, where the server's share of a processor compares.
 
 Enters are calls of io_uring_enter, switches context switches of the server's threads, both per
-request; the witness is the copy meter, which counts in a guest only.
+request; the witness is the copy meter, which counts in a guest only. Minsn/s is the server's share of
+an emulated processor, whose second is 1,000 million instructions.
 
 A peer is another program that serves a ublk device; {target} (null or loop), {files} (empty for null)
 and {depth} in the command are replaced.

@@ -72,9 +72,13 @@ impl<D: Device> Engine for Served<D> {
 
         let alone = self.device.is_served_by_threads_alone();
         let share = || spent.cpu.as_secs_f64() / elapsed.as_secs_f64();
-        // Where each instruction takes a nanosecond, the server's are what counts.
-        let time = (instructions::counting() && alone)
-            .then_some(Time { elapsed: spent.cpu, kept_waiting: Duration::ZERO });
+        // Where each instruction takes a nanosecond, the server's are what counts. And time in which
+        // the load does not run is no others' doing: the server has it.
+        let server_counts = instructions::counting() && alone;
+        let time = Time {
+            elapsed: if server_counts { spent.cpu } else { elapsed },
+            kept_waiting: Duration::ZERO,
+        };
         Ok(Tally {
             bytes: operations * u64::from(self.job.bytes),
             operations: Some(operations),
@@ -85,7 +89,7 @@ impl<D: Device> Engine for Served<D> {
             cpu_share: (alone && self.job.rate.is_some()).then(share),
             enters: enters.zip(enters_before).map(|(after, before)| after - before),
             switches: alone.then_some(spent.switches),
-            time,
+            time: Some(time),
         })
     }
 
