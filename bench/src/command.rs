@@ -24,7 +24,7 @@ pub enum Bench {
     /// Sending from user memory: copying, MSG_ZEROCOPY, and io_uring zero copy
     Send(Box<SendArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
-    Block(BlockArgs),
+    Block(Box<BlockArgs>),
 }
 
 /// How the command was called.

@@ -10,6 +10,7 @@
 //!    there is nothing to clean up, however it ends.
 
 pub mod block;
+pub mod calls;
 pub mod command;
 pub mod lab;
 pub mod machine;
@@ -18,6 +19,7 @@ pub mod peer;
 pub mod processor;
 pub mod quantity;
 pub mod report;
+pub mod run;
 pub mod send;
 pub mod statistics;
 pub mod table;

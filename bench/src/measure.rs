@@ -29,6 +29,21 @@ pub trait Engine {
     ///
     /// What ends this engine's measurements, in one line.
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
+
+    /// Whether it works better after a while. What begins anew with each slot does not.
+    fn warms_up(&self) -> bool {
+        true
+    }
+
+    /// From here on it works for the witness, not for the clock, and counts its system calls if it
+    /// can: see [`Tally::enters`].
+    ///
+    /// # Errors
+    ///
+    /// Why they can't be counted, in one line.
+    fn begin_witness(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// What an engine did in one slot.
@@ -42,6 +57,14 @@ pub struct Tally {
     pub copied: Option<u64>,
     /// CPU time used, where the engine knows better than the frame (other processes).
     pub cpu: Cpu,
+    /// CPU time used together with that of the load, where the above is of a server alone.
+    pub cpu_with_load: Option<Duration>,
+    /// Share of one processor's time that the server took, where the load has a limit.
+    pub cpu_share: Option<f64>,
+    /// Calls of io_uring_enter(2) by the server, where they are counted.
+    pub enters: Option<u64>,
+    /// Context switches of the server's threads.
+    pub switches: Option<u64>,
     /// The time it took, and was kept waiting, where the engine knows better than the frame.
     pub time: Option<Time>,
 }
@@ -164,6 +187,9 @@ struct Figures {
     ops_per_s: Option<f64>,
     cpu_ns_per_byte: Option<f64>,
     cpu_ns_per_op: Option<f64>,
+    cpu_ns_per_op_all: Option<f64>,
+    cpu_share: Option<f64>,
+    switches_per_op: Option<f64>,
     copied_share: Option<f64>,
 }
 
@@ -234,11 +260,9 @@ impl<'a> Track<'a> {
                 return None;
             }
         };
-        // A peer is a process of its own: nothing of ours would be warmed up.
-        let warm = if subject.peer {
-            Ok(())
-        } else {
-            engine.run(&Slot::new(WARM_UP.min(plan.slot), stop)).map(drop)
+        let warm = match engine.warms_up() {
+            true => engine.run(&Slot::new(WARM_UP.min(plan.slot), stop)).map(drop),
+            false => Ok(()),
         };
         let length = if subject.peer { plan.peer_slot } else { plan.slot };
         match warm.and_then(|()| timed(&mut *engine, length, stop, far_end_cpu)) {
@@ -283,12 +307,16 @@ fn timed(
         Cpu::Unknown => None,
         Cpu::Known(time) => Some(time.as_nanos() as f64),
     };
+    let per_operation = |sum: Option<f64>| sum.zip(operations).map(|(sum, count)| sum / count);
     Ok(Some(Figures {
         time,
         bytes_per_s: bytes / elapsed.as_secs_f64(),
         ops_per_s: operations.map(|count| count / elapsed.as_secs_f64()),
         cpu_ns_per_byte: cpu_ns.map(|ns| ns / bytes),
-        cpu_ns_per_op: cpu_ns.zip(operations).map(|(ns, count)| ns / count),
+        cpu_ns_per_op: per_operation(cpu_ns),
+        cpu_ns_per_op_all: per_operation(tally.cpu_with_load.map(|time| time.as_nanos() as f64)),
+        cpu_share: tally.cpu_share,
+        switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
         copied_share: tally.copied.map(|copied| copied as f64 / bytes),
     }))
 }
@@ -316,7 +344,7 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 Spread::of(track.slots.iter().flatten().filter_map(of)).map(|it| it.median)
             };
             let bytes_per_s = median(&|slot| Some(slot.bytes_per_s));
-            let none = || "nothing was sent in any of its slots".to_owned();
+            let none = || "nothing was moved in any of its slots".to_owned();
             Row {
                 name: subject.name.clone(),
                 engine: subject.engine.clone(),
@@ -330,11 +358,12 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 ops_per_s: median(&|slot| slot.ops_per_s),
                 cpu_ns_per_byte: median(&|slot| slot.cpu_ns_per_byte),
                 cpu_ns_per_op: median(&|slot| slot.cpu_ns_per_op),
+                cpu_ns_per_op_all: median(&|slot| slot.cpu_ns_per_op_all),
+                cpu_share: median(&|slot| slot.cpu_share),
+                switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
-                kinsn_per_op: None,
-                minsn_per_gib: None,
-                copied_share_witness: None,
                 skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
+                ..Row::default()
             }
         })
         .collect()

@@ -1,8 +1,9 @@
 //! Other programs, run beside us in the same network and in turns with our rows.
 //!
-//! A peer is `NAME=COMMAND`. The command runs through the shell, once per round, inside the bench's
-//! namespace and on its processor, after `{addr}`, `{port}`, `{bytes}`, `{seconds}` and `{cpu}` in
-//! it were replaced. Its figure is the last match of a regular expression in what it prints:
+//! A peer is `NAME=COMMAND`. The command runs through the shell, after the placeholders in it were
+//! replaced. One that sends runs once per round, inside the bench's namespace and on its processor;
+//! `{addr}`, `{port}`, `{bytes}`, `{seconds}` and `{cpu}` stand for what it needs. Its figure is the
+//! last match of a regular expression in what it prints:
 //!
 //! - the group `value`, or the first group, is the number;
 //! - the group `unit`, or the second group, is its unit, unless a unit was given by hand, which is
@@ -12,8 +13,7 @@
 
 use std::{
     fs::File,
-    io::{Read as _, Seek as _},
-    os::unix::process::CommandExt as _,
+    os::unix::{fs::FileExt as _, process::CommandExt as _},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
@@ -107,27 +107,58 @@ impl Figure {
     }
 }
 
-/// What replaces the placeholders of a command.
-#[derive(Debug, Clone)]
-pub struct Placeholders {
-    /// `{addr}`: the receiver's IP address.
-    pub addr: String,
-    /// `{port}`: the receiver's port.
-    pub port: u16,
-    /// `{bytes}`: payload bytes per message.
-    pub bytes: u64,
-    /// `{cpu}`: the processor that the bench runs on.
-    pub cpu: usize,
-}
+/// What replaces the placeholders of a command: `{name}` by its value.
+#[derive(Debug, Clone, Default)]
+pub struct Placeholders(pub Vec<(&'static str, String)>);
 
 impl Placeholders {
-    fn fill(&self, command: &str, seconds: u64) -> String {
-        command
-            .replace("{addr}", &self.addr)
-            .replace("{port}", &self.port.to_string())
-            .replace("{bytes}", &self.bytes.to_string())
-            .replace("{cpu}", &self.cpu.to_string())
-            .replace("{seconds}", &seconds.to_string())
+    /// The command with all of them replaced.
+    pub(crate) fn fill(&self, command: &str) -> String {
+        self.0.iter().fold(command.to_owned(), |command, (name, value)| {
+            command.replace(&format!("{{{name}}}"), value)
+        })
+    }
+}
+
+/// What a program prints, kept in memory.
+#[derive(Debug)]
+pub(crate) struct Output(File);
+
+impl Output {
+    pub(crate) fn new() -> Result<Self, String> {
+        let file = memfd_create("peer", MemfdFlags::CLOEXEC)
+            .map_err(|errno| format!("no memory for its output: {errno}"))?;
+        Ok(Self(file.into()))
+    }
+
+    /// Where the program is to print to.
+    pub(crate) fn sink(&self) -> Stdio {
+        self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn text(&self) -> Result<String, String> {
+        let mut text = Vec::new();
+        // The offset is shared with the program, which may go on.
+        let mut at = 0;
+        loop {
+            let mut piece = [0; 4_096];
+            match self.0.read_at(&mut piece, at) {
+                Ok(0) => return Ok(String::from_utf8_lossy(&text).into_owned()),
+                Ok(read) => {
+                    text.extend_from_slice(&piece[..read]);
+                    at += read as u64;
+                }
+                Err(error) => return Err(format!("its output is unreadable: {error}")),
+            }
+        }
+    }
+
+    /// How it ended, with the last line that it printed.
+    pub(crate) fn failure(&self, status: ExitStatus) -> String {
+        let text = self.text().unwrap_or_default();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+        format!("{status}: {}", last.trim())
     }
 }
 
@@ -159,7 +190,7 @@ impl Receiver {
     ///
     /// A line that says why it did not start.
     pub fn start(command: &str, namespace: &Namespace) -> Result<Self, String> {
-        let mut running = Running::start(command, namespace, Stdio::null, Affinity::All)?;
+        let mut running = Running::start(command, Some(namespace), Stdio::null, Affinity::All)?;
         std::thread::sleep(START_UP);
         match running.child.try_wait() {
             Ok(None) => Ok(Self { _running: running }),
@@ -171,7 +202,7 @@ impl Receiver {
 
 /// Which processors a program may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Affinity {
+pub(crate) enum Affinity {
     /// That of the bench.
     Inherited,
     /// All.
@@ -180,7 +211,7 @@ enum Affinity {
 
 /// A process group that ends with its owner.
 #[derive(Debug)]
-struct Running {
+pub(crate) struct Running {
     child: Child,
 }
 
@@ -195,9 +226,10 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn start(
+    /// Starts a command through the shell; in the caller's namespace where none is given.
+    pub(crate) fn start(
         command: &str,
-        namespace: &Namespace,
+        namespace: Option<&Namespace>,
         output: impl Fn() -> Stdio,
         affinity: Affinity,
     ) -> Result<Self, String> {
@@ -216,11 +248,18 @@ impl Running {
                 Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
             });
         }
-        namespace
-            .attach(&mut shell)
+        if let Some(namespace) = namespace {
+            namespace.attach(&mut shell);
+        }
+        shell
             .spawn()
             .map(|child| Self { child })
             .map_err(|error| format!("cannot start the shell: {error}"))
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, String> {
+        self.child.try_wait().map_err(|error| error.to_string())
     }
 
     /// Waits for the end. None if the user ended the bench meanwhile.
@@ -245,7 +284,7 @@ impl Running {
                 Err(errno) => return Err(line(errno.into())),
             }
             time.elapsed = begin.elapsed();
-            if let Some(status) = self.child.try_wait().map_err(line)? {
+            if let Some(status) = self.ended()? {
                 return Ok(Some((status, time)));
             }
             if slot.is_stopped() {
@@ -262,34 +301,29 @@ impl Engine for Peer {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
         // Programs take whole seconds.
         let seconds = slot.length().as_secs().max(1);
-        let mut output: File = memfd_create("peer", MemfdFlags::CLOEXEC)
-            .map_err(|errno| format!("no memory for its output: {errno}"))?
-            .into();
-        let sink = output.try_clone().map_err(|error| error.to_string())?;
-        let sink = || sink.try_clone().map_or_else(|_| Stdio::null(), Stdio::from);
-        let command = self.placeholders.fill(&self.command, seconds);
-        let mut running = Running::start(&command, &self.namespace, sink, Affinity::Inherited)?;
+        let output = Output::new()?;
+        let command = self.placeholders.fill(&self.command);
+        let command = command.replace("{seconds}", &seconds.to_string());
+        let (namespace, sink) = (Some(&self.namespace), || output.sink());
+        let mut running = Running::start(&command, namespace, sink, Affinity::Inherited)?;
         let limit = Duration::from_secs(seconds * 3 + 10);
         let Some((status, time)) = running.wait(slot, limit)? else {
             return Ok(Tally::default());
         };
-
-        let mut text = Vec::new();
-        output
-            .rewind()
-            .and_then(|()| output.read_to_end(&mut text))
-            .map_err(|error| format!("its output is unreadable: {error}"))?;
-        let text = String::from_utf8_lossy(&text);
         if !status.success() {
-            let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-            return Err(format!("{status}: {}", last.trim()));
+            return Err(output.failure(status));
         }
+        let text = output.text()?;
         let bytes = match self.figure.read(&text)? {
             // Its own clock went on while it was kept waiting, and so does this one.
             Reading::Rate(rate) => rate * time.elapsed.as_secs_f64(),
             Reading::Total(total) => total,
         };
         Ok(Tally { bytes: bytes as u64, cpu: Cpu::Unknown, time: Some(time), ..Tally::default() })
+    }
+
+    fn warms_up(&self) -> bool {
+        false
     }
 }
 
@@ -362,7 +396,11 @@ mod tests {
         Peer {
             command: command.into(),
             figure: Figure::new(None, None).unwrap(),
-            placeholders: Placeholders { addr: "10.0.0.1".into(), port: 9, bytes: 77, cpu: 0 },
+            placeholders: Placeholders(
+                [("addr", "10.0.0.1"), ("port", "9"), ("bytes", "77"), ("cpu", "0")]
+                    .map(|(name, value)| (name, value.to_owned()))
+                    .to_vec(),
+            ),
             namespace,
             receiver: None,
         }

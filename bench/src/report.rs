@@ -1,5 +1,6 @@
 //! What a bench found, in the form that `--json` prints and `--compare` reads.
 
+use handoff_lab::instructions;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
@@ -56,10 +57,26 @@ pub struct Row {
     /// CPU time per operation, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op: Option<f64>,
+    /// The same with that of the load, where the above is of a server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_op_all: Option<f64>,
     /// Thousands of instructions per operation, user and kernel, where instructions are counted;
     /// then there are no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinsn_per_op: Option<f64>,
+    /// The same with those of the load, where the above is of a server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinsn_per_op_all: Option<f64>,
+    /// Share of one processor's time that the server of a load with a limit took; where
+    /// instructions are counted, of 10^9 a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_share: Option<f64>,
+    /// Calls of io_uring_enter(2) per operation, counted in a run apart from the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enters_per_op: Option<f64>,
+    /// Switches per operation from the server's threads to others, and back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches_per_op: Option<f64>,
     /// Millions of instructions per GiB of payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minsn_per_gib: Option<f64>,
@@ -75,8 +92,8 @@ pub struct Row {
     pub skipped: Option<String>,
 }
 
-/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`
-/// and `depth` compare.
+/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth` and
+/// `rate` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -100,19 +117,25 @@ pub struct Config {
     /// The device's MTU in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Where the payload goes: the type of the network device.
+    /// Where the payload goes: the type of the network device, or how a block device's bytes lie.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Operations under way at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
+    /// Payload bytes per second that the load does not exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
-        (&self.op, &self.proto, self.bytes, self.mtu, &self.target, self.depth)
-            == (&other.op, &other.proto, other.bytes, other.mtu, &other.target, other.depth)
+        let work = |config: &Self| {
+            let Self { op, proto, bytes, mtu, target, depth, rate, .. } = config.clone();
+            (op, proto, bytes, mtu, target, depth, rate)
+        };
+        work(self) == work(other)
     }
 }
 
@@ -123,11 +146,27 @@ impl Row {
         const PER_SECOND: f64 = 1e9;
         self.kinsn_per_op = self.ops_per_s.take().map(|rate| PER_SECOND / rate / 1e3);
         self.minsn_per_gib = self.bytes_per_s.take().map(|rate| PER_SECOND / rate * GIB / 1e6);
+        self.kinsn_per_op_all = self.cpu_ns_per_op_all.take().map(|count| count / 1e3);
         (self.cpu_ns_per_byte, self.cpu_ns_per_op) = (None, None);
     }
 }
 
 impl Report {
+    /// That of a run on this machine.
+    pub(crate) fn new(bench: &str, date: String, machine: Machine, mut rows: Vec<Row>) -> Self {
+        let emulated = machine.is_emulated();
+        for row in &mut rows {
+            if instructions::counting() {
+                row.count_instructions();
+            } else if emulated {
+                // Times under emulation mean nothing, and so do their ratios.
+                (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
+            }
+        }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { bench: bench.to_owned(), version, date, machine, emulated, rows }
+    }
+
     /// Whether its costs are instructions, not times.
     pub fn counts_instructions(&self) -> bool {
         self.rows.iter().any(|row| row.minsn_per_gib.is_some())
@@ -174,7 +213,7 @@ mod tests {
                         registered: Some(false),
                         mtu: Some(65_535),
                         target: Some("ifb".into()),
-                        depth: None,
+                        ..Config::default()
                     },
                     baseline: true,
                     peer: false,
@@ -254,5 +293,7 @@ mod tests {
         assert!(one.same_work(&batched));
         let smaller = Config { bytes: Some(4_096), ..one.clone() };
         assert!(!one.same_work(&smaller));
+        let limited = Config { rate: Some(1 << 30), ..one.clone() };
+        assert!(!one.same_work(&limited));
     }
 }

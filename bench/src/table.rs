@@ -11,10 +11,14 @@ use crate::{
 
 const GIB: f64 = 1_073_741_824.0;
 
+/// The bench whose operations are requests, not messages.
+const BLOCK: &str = "block";
+
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    let with_sizes = sizes.len() > 1;
+    // Names of the block bench have theirs.
+    let with_sizes = sizes.len() > 1 && report.bench != BLOCK;
 
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -66,34 +70,59 @@ fn columns(report: &Report) -> Vec<Column> {
         ("ratio", |row| show(row.ratio, |ratio| format!("{ratio:.2}"))),
         ("min-max", |row| {
             let range = row.ratio_min.zip(row.ratio_max);
-            range.map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}"))
+            range.map_or_else(|| NONE.to_owned(), |(min, max)| format!("{min:.2}-{max:.2}"))
         }),
     ];
-    let costs: [Column; 2] = match report.counts_instructions() {
+    let requests = report.bench == BLOCK;
+    let counted = report.counts_instructions();
+    let per_operation = if requests { "kinsn/request" } else { "kinsn/message" };
+    let costs: [Column; 2] = match counted {
         true => [
             ("Minsn/GiB", |row| show(row.minsn_per_gib, |count| format!("{count:.1}"))),
-            ("kinsn/message", |row| show(row.kinsn_per_op, |count| format!("{count:.2}"))),
+            (per_operation, |row| show(row.kinsn_per_op, |count| format!("{count:.2}"))),
         ],
         false => [
-            ("messages/s", |row| show(row.ops_per_s, |rate| format!("{rate:.0}"))),
+            (if requests { "requests/s" } else { "messages/s" }, |row| {
+                show(row.ops_per_s, |rate| format!("{rate:.0}"))
+            }),
             ("CPU s/GiB", |row| show(row.cpu_ns_per_byte, |ns| format!("{:.3}", ns * GIB / 1e9))),
         ],
     };
     let mut columns: Vec<Column> = Vec::new();
-    if !report.counts_instructions() {
+    if !counted {
         columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
     }
     columns.extend(ratio);
     columns.extend(costs);
-    columns.push(("copied", |row| show(row.copied_share, percent)));
-    if report.rows.iter().any(|row| row.copied_share_witness.is_some()) {
-        columns.push(("witness", |row| show(row.copied_share_witness, percent)));
-    }
+    let others: [(bool, Column); 8] = [
+        (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
+        (
+            true,
+            ("CPU us, load too", |row| {
+                show(row.cpu_ns_per_op_all, |ns| format!("{:.2}", ns / 1e3))
+            }),
+        ),
+        (counted, ("Minsn/s", |row| show(row.cpu_share, |share| format!("{:.1}", share * 1e3)))),
+        (
+            !counted,
+            ("server CPU", |row| show(row.cpu_share, |share| format!("{:.1} %", share * 100.0))),
+        ),
+        (true, ("enters", |row| show(row.enters_per_op, |count| format!("{count:.2}")))),
+        (true, ("switches", |row| show(row.switches_per_op, |count| format!("{count:.2}")))),
+        (true, ("copied", |row| show(row.copied_share, percent))),
+        (true, ("witness", |row| show(row.copied_share_witness, percent))),
+    ];
+    let told = |figure: fn(&Row) -> String| report.rows.iter().any(|row| figure(row) != NONE);
+    let others = others.into_iter().filter(|(wanted, (_, figure))| *wanted && told(*figure));
+    columns.extend(others.map(|(_, column)| column));
     columns
 }
 
+/// Stands where there is no figure.
+const NONE: &str = "-";
+
 fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {
-    figure.map_or_else(|| "-".to_owned(), write)
+    figure.map_or_else(|| NONE.to_owned(), write)
 }
 
 fn percent(share: f64) -> String {

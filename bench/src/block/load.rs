@@ -1,4 +1,4 @@
-//! Random requests to a block device, so many at a time.
+//! Random requests to a block device, so many at a time, and so many a second if that is limited.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,6 +9,7 @@ use std::{
     },
     path::Path,
     ptr,
+    time::{Duration, Instant},
 };
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -31,12 +32,17 @@ pub(super) struct Load {
 struct Memory {
     address: *mut u8,
     len: usize,
+    /// A ring that failed may still have requests under way: it stays mapped.
+    lost: bool,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no request is under way when a load is dropped.
-        let _ = unsafe { munmap(self.address.cast(), self.len) };
+        if !self.lost {
+            // SAFETY: the mapping is ours, and no request is under way: a run waits for all, or
+            // leaves the memory lost.
+            let _ = unsafe { munmap(self.address.cast(), self.len) };
+        }
     }
 }
 
@@ -57,7 +63,7 @@ impl Load {
                 MapFlags::PRIVATE | MapFlags::POPULATE,
             )?
         };
-        let memory = Memory { address: address.cast(), len };
+        let memory = Memory { address: address.cast(), len, lost: false };
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -68,35 +74,61 @@ impl Load {
 
     /// Requests until the slot is over; returns how many were answered.
     pub(super) fn run(&mut self, slot: &Slot<'_>) -> io::Result<u64> {
-        let (mut under_way, mut done) = (0, 0);
-        for index in 0..self.job.depth {
-            self.push(index);
-            under_way += 1;
-        }
+        let begin = Instant::now();
+        let mut free: Vec<u32> = (0..self.job.depth).collect();
+        let (mut begun, mut done) = (0, 0);
         let mut failure = None;
-        while under_way > 0 {
-            match self.ring.submit_and_wait(1) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
+        loop {
+            let over = slot.is_over() || failure.is_some();
+            let wait = self.job.due(begun).saturating_sub(begin.elapsed());
+            if !over
+                && wait.is_zero()
+                && let Some(index) = free.pop()
+            {
+                self.push(index);
+                begun += 1;
+                continue;
             }
-            let over = slot.is_over();
-            loop {
-                let Some(answer) = self.ring.completion().next() else { break };
-                under_way -= 1;
+            match (begun == done, over) {
+                (true, true) => break,
+                (true, false) => std::thread::sleep(wait),
+                (false, _) if wait.is_zero() || over => self.wait(None)?,
+                (false, _) => self.wait(Some(wait))?,
+            }
+            while let Some(answer) = self.ring.completion().next() {
                 if answer.result() != self.job.bytes.cast_signed() {
                     failure = Some(answer.result());
                 }
+                free.push(answer.user_data() as u32);
                 done += 1;
-                if !over && failure.is_none() {
-                    self.push(answer.user_data() as u32);
-                    under_way += 1;
-                }
             }
         }
         match failure {
             None => Ok(done),
             Some(error @ ..0) => Err(io::Error::from_raw_os_error(-error)),
             Some(short) => Err(io::Error::other(format!("a request ended after {short} bytes"))),
+        }
+    }
+
+    /// Submits what is queued and waits for an answer, not for longer than is said.
+    fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let waited = match limit {
+            None => self.ring.submit_and_wait(1),
+            Some(limit) => {
+                let limit = types::Timespec::from(limit);
+                let arguments = types::SubmitArgs::new().timespec(&limit);
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+        };
+        match waited {
+            Err(error)
+                if error.kind() != io::ErrorKind::Interrupted
+                    && error.raw_os_error() != Some(libc::ETIME) =>
+            {
+                self.memory.lost = true;
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -112,7 +144,8 @@ impl Load {
             true => opcode::Write::new(fd, buffer, self.job.bytes).offset(offset).build(),
             false => opcode::Read::new(fd, buffer, self.job.bytes).offset(offset).build(),
         };
-        // SAFETY: the buffer is this request's alone until its answer, and `run` waits for all.
+        // SAFETY: the buffer is this request's alone until its answer, which `run` waits for; where it
+        // cannot, the memory stays.
         unsafe { self.ring.submission().push(&entry.user_data(index.into())) }
             .expect("room for the depth");
     }

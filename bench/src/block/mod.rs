@@ -2,84 +2,97 @@
 //!
 //! Contracts:
 //!
-//! 1. A row is a device of its own, served by threads of this process, and a load on it through
-//!    O_DIRECT; its costs are those of the serving threads and the kernel's workers for them.
-//! 2. The load is the same for all engines: random places, so many requests at a time.
+//! 1. A row is a device of its own, served by threads of this process, by the kernel or by another
+//!    program, and a load on it through O_DIRECT; its costs are those of the serving threads and the
+//!    kernel's workers for them.
+//! 2. The load is the same for all: random places, so many requests at a time.
 //! 3. Where instructions are counted, speeds and ratios are of the server's instructions: those of
 //!    the load are no engine's doing.
 
+mod bed;
+mod kernel_loop;
 mod load;
+mod ours;
+mod program;
 mod served;
+mod tasks;
 
-use std::{fmt::Write as _, fs, path::PathBuf, time::Duration, time::SystemTime};
+use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
-use handoff_lab::instructions;
-use regex::Regex;
+use handoff_lab::{instructions, topology};
 
-use self::served::Served;
+use self::{
+    bed::{Bed, WITHOUT_MEMORY},
+    kernel_loop::KernelLoop,
+    ours::Ours,
+    program::Program,
+    served::{Device, Served},
+};
 use crate::{
     command::{BenchError, Context},
-    machine::Machine,
-    measure::{self, Plan, Subject},
+    measure::{self, Measured, Plan, Subject},
+    peer::{Placeholders, parse_named},
     quantity::format_size,
     report::{Config, Report},
-    table,
+    run::{self, Bench, RunOptions},
+    witness,
 };
 
-/// Bytes of each file where none are given.
-const FILE: u64 = 256 << 20;
+/// The name of the kernel's driver among the engines.
+const KERNEL_LOOP: &str = "kernel-loop";
+/// Requests that a device takes at a time: more than any load has, so that none waits for a tag.
+const DEPTH: u16 = 32;
 
 const EXAMPLES: &str = "\
-Rows (the ratio is to copying, of the same target, size and depth):
-  copy       the driver copies data into our memory and out of it
-  user-auto  requests' memory is lent to the loop in user space
-  bpf        and the loop is a BPF program in the kernel
+Rows (the ratio is to copying, of the same target and load):
+  copy         the driver copies data into our memory and out of it
+  user-auto    requests' memory is lent to the loop in user space
+  bpf          and the loop is a BPF program in the kernel
+  kernel-loop  the kernel's own loop driver with direct I/O, which works partly in the thread that
+               asks: its cost shows only together with the load's
 
-Jobs: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16.
+Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16; and the
+first of them limited to 745 MiB/s, where the server's share of a processor compares.
+
+Enters are calls of io_uring_enter, switches context switches of the server's threads, both per
+request; the witness is the copy meter, which counts in a guest only. Minsn/s is the server's share of
+an emulated processor, whose second is 1,000 million instructions.
+
+A peer is another program that serves a ublk device; {target} (null or loop), {files} (empty for null)
+and {depth} in the command are replaced.
 
 Examples:
+  handoff bench block --quick --lab
   handoff bench block --quick
   handoff bench block --backing /dev/nvme1n1p3 --backing /dev/nvme1n1p4   (they are overwritten)
+  handoff bench block --only loop --peer 'kublk-copy=kublk add -t {target} -q 1 -d {depth} {files}'
+  handoff lab run --icount --program ./kublk -- handoff bench block --quick \\
+      --peer 'kublk-auto=kublk add -t {target} -q 1 -d {depth} --auto_zc {files}'
 
-Counting instructions in the lab, on disks without memory (a file's own costs are the server's too):
-  handoff lab run --icount -- sh -c 'modprobe ublk_drv; modprobe null_blk nr_devices=2 irqmode=0 gb=1;
-      handoff bench block --quick --backing /dev/nullb0 --backing /dev/nullb1'
-
-Needs root and the module ublk_drv.";
+Needs root and the module ublk_drv; with --lab, what the lab needs.";
 
 /// Options of `handoff bench block`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BlockArgs {
-    /// Block devices to serve from, two of them, which are overwritten [default: files]
-    #[arg(long, value_name = "PATH")]
+    /// What every bench takes.
+    #[command(flatten)]
+    pub run: RunOptions,
+
+    /// Block devices to serve from, two of them, which are overwritten [default: files; where
+    /// instructions are counted, disks without memory]
+    #[arg(long, value_name = "PATH", conflicts_with = "lab")]
     pub backing: Vec<PathBuf>,
 
     /// Where to make files to serve from
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
-    /// Only rows whose name matches, and those that ratios refer to
-    #[arg(long, value_name = "REGEX")]
-    pub only: Option<Regex>,
-
-    /// Length of one slot in seconds [default: 0.3, counting instructions 0.05]
-    #[arg(long, value_name = "SECONDS")]
-    pub time: Option<f64>,
-
-    /// How many slots each row gets [default: 7]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rounds: Option<u32>,
-
-    /// Ends in under 30 seconds, in the lab in 3 minutes, with wider spread
-    #[arg(long, conflicts_with_all = ["time", "rounds"])]
-    pub quick: bool,
-
-    /// Also write the JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub json_file: Option<PathBuf>,
+    /// Another program to serve devices in turns with the rows, as below
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named, conflicts_with = "lab")]
+    pub peer: Vec<(String, String)>,
 }
 
 /// One kind of load.
@@ -88,14 +101,56 @@ struct Job {
     writes: bool,
     bytes: u32,
     depth: u32,
+    /// Bytes per second that it does not exceed.
+    rate: Option<u64>,
 }
 
-const JOBS: [Job; 4] = [
-    Job { writes: true, bytes: 512 << 10, depth: 16 },
-    Job { writes: false, bytes: 512 << 10, depth: 16 },
-    Job { writes: false, bytes: 4 << 10, depth: 1 },
-    Job { writes: false, bytes: 4 << 10, depth: 16 },
+const MIB: u64 = 1 << 20;
+
+const LIMITED: Job = Job { writes: true, bytes: 512 << 10, depth: 16, rate: Some(745 * MIB) };
+const JOBS: [Job; 5] = [
+    Job { rate: None, ..LIMITED },
+    Job { writes: false, rate: None, ..LIMITED },
+    Job { writes: false, bytes: 4 << 10, depth: 1, rate: None },
+    Job { writes: false, bytes: 4 << 10, depth: 16, rate: None },
+    LIMITED,
 ];
+
+/// Name, mapping and number of files.
+const TARGETS: [(&str, Kind, usize); 3] =
+    [("null", Kind::Null, 0), ("loop", Kind::Loop, 1), ("linear", Kind::Linear, 2)];
+
+impl Job {
+    fn op(&self) -> &'static str {
+        if self.writes { "write" } else { "read" }
+    }
+
+    /// When a request is due after the first, if so many were before it.
+    fn due(&self, before: u64) -> Duration {
+        let bytes = before * u64::from(self.bytes);
+        self.rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64)
+        })
+    }
+
+    /// A row's name.
+    fn name(&self, target: &str, engine: &str) -> String {
+        let (op, size, depth) = (self.op(), format_size(self.bytes.into()), self.depth);
+        let rate = self.rate.map_or_else(String::new, |rate| format!("{}MiB/s ", rate / MIB));
+        format!("{op} {size} depth={depth} {rate}{target} {engine}")
+    }
+
+    fn config(&self, target: &str) -> Config {
+        Config {
+            bytes: Some(self.bytes.into()),
+            op: Some(self.op().to_owned()),
+            target: Some(target.to_owned()),
+            depth: Some(self.depth),
+            rate: self.rate,
+            ..Config::default()
+        }
+    }
+}
 
 /// Runs the bench.
 ///
@@ -103,170 +158,144 @@ const JOBS: [Job; 4] = [
 ///
 /// See [`BenchError`].
 pub fn run(args: &BlockArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    let machine = Machine::this();
-    handoff_block::Control::open().map_err(|error| BenchError::NotPossible(error.to_string()))?;
-    let backings = Backings::new(args)?;
-    let subjects = subjects(args, &backings.paths);
-    let plan = plan(args);
-    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
-        .ok_or(BenchError::Stopped)?;
-    let mut report = Report {
-        bench: "block".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        date,
-        emulated: machine.is_emulated(),
-        machine,
-        rows: measured.rows,
-    };
-    for row in &mut report.rows {
-        if instructions::counting() {
-            row.count_instructions();
-        } else if report.emulated {
-            // Times under emulation mean nothing, and so do their ratios.
-            (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
-        }
-    }
-    let json = serde_json::to_string_pretty(&report)
-        .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
-    if let Some(path) = &args.json_file {
-        fs::write(path, format!("{json}\n")).map_err(|error| {
-            BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
-        })?;
-    }
-    let text = match context.json {
-        true => json,
-        false => {
-            format!("{}\n{}", conditions(&report, plan, &backings), table::draw(&report, None))
-        }
-    };
-    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
-    match measured.failed.is_empty() {
-        true => Ok(()),
-        false => {
-            Err(BenchError::Failed(format!("failed while running: {}", measured.failed.join(", "))))
-        }
-    }
+    run::run(&Block { args }, context)
 }
 
-/// What devices are served from. Files vanish with this.
-struct Backings {
-    paths: Vec<PathBuf>,
-    _directory: Option<tempfile::TempDir>,
+struct Block<'a> {
+    args: &'a BlockArgs,
 }
 
-impl Backings {
-    fn new(args: &BlockArgs) -> Result<Self, BenchError> {
-        match args.backing.len() {
-            2 => return Ok(Self { paths: args.backing.clone(), _directory: None }),
-            0 => {}
-            given => {
-                return Err(BenchError::Usage(format!(
-                    "--backing is given twice, not {given} times"
-                )));
-            }
-        }
-        let failed = |error: std::io::Error| {
-            BenchError::Failed(format!("no files in {}: {error}", args.directory.display()))
+impl Bench for Block<'_> {
+    const NAME: &'static str = "block";
+
+    fn options(&self) -> &RunOptions {
+        &self.args.run
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        // The guest's bench makes its own disks.
+        Vec::new()
+    }
+
+    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
+        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
+            (true, false) => (100, 3),
+            (false, false) => (300, 7),
+            (true, true) => (20, 2),
+            (false, true) => (50, 3),
         };
-        let directory = tempfile::tempdir_in(&args.directory).map_err(failed)?;
-        let paths = ["one", "two"].map(|name| directory.path().join(name)).to_vec();
-        for path in &paths {
-            let file = fs::File::create(path).map_err(failed)?;
-            // With all its blocks, so that the file system has nothing to look for.
-            let zeroes = vec![0; 1 << 20];
-            for at in 0..FILE >> 20 {
-                std::os::unix::fs::FileExt::write_all_at(&file, &zeroes, at << 20)
-                    .map_err(failed)?;
-            }
-            file.sync_all().map_err(failed)?;
+        (Duration::from_millis(milliseconds), rounds)
+    }
+
+    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+        if witness::is_at_hand() {
+            topology::load("ublk_drv", &[])
+                .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
-        Ok(Self { paths, _directory: Some(directory) })
+        let not_possible = |error: handoff_block::Error| BenchError::NotPossible(error.to_string());
+        handoff_block::Control::open().map_err(not_possible)?;
+        let bed = Bed::new(self.args)?;
+        let subjects = subjects(self.args, &bed, context.stop);
+        let counted = instructions::counting();
+        let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
+        // A file or device serves one at a time.
+        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
+        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
+            .ok_or(BenchError::Stopped)?;
+        for row in &mut measured.rows {
+            // A speed that all have, or the server's instructions where there is no server.
+            let limited = row.config.rate.is_some() && !counted;
+            if limited || row.engine == KERNEL_LOOP && counted {
+                (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
+            }
+            if row.engine == KERNEL_LOOP && counted {
+                (row.bytes_per_s, row.ops_per_s) = (None, None);
+            }
+        }
+        witness::attest(&subjects, &mut measured.rows, context.stop);
+        Ok((measured, served_from(bed.kind)))
+    }
+
+    fn subject(&self, _report: &Report) -> String {
+        "block devices with O_DIRECT".to_owned()
+    }
+
+    fn conditions(&self, _report: &Report) -> String {
+        let whose = "CPU and instructions are the server's, with the kernel's workers for it\n";
+        // The guest's remarks stay there.
+        let from = self.args.run.lab.then(|| served_from(WITHOUT_MEMORY));
+        from.unwrap_or_default() + whose
     }
 }
 
-fn subjects<'a>(args: &'a BlockArgs, backings: &'a [PathBuf]) -> Vec<Subject<'a>> {
+fn served_from(kind: &str) -> String {
+    format!("served from {kind}\n")
+}
+
+/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<Subject<'a>> {
+    let limited_to_loop = |job: &Job, target: &str| job.rate.is_none() || target == "loop";
     let mut subjects = Vec::new();
     for job in JOBS {
-        for (target, kind, files) in
-            [("null", Kind::Null, 0), ("loop", Kind::Loop, 1), ("linear", Kind::Linear, 2)]
-        {
-            for engine in [Engine::Copy, Engine::UserAuto, Engine::Bpf] {
-                let op = if job.writes { "write" } else { "read" };
-                let size = format_size(job.bytes.into());
-                let name = format!("{op} {size} depth={} {target} {engine}", job.depth);
-                let baseline = engine == Engine::Copy;
-                if !baseline && args.only.as_ref().is_some_and(|only| !only.is_match(&name)) {
-                    continue;
-                }
+        for (target, kind, files) in TARGETS.into_iter().filter(|it| limited_to_loop(&job, it.0)) {
+            let files = &bed.paths[..files];
+            // Best last: the first is what the others are compared with.
+            for engine in Engine::ALL.into_iter().rev() {
                 let spec = Spec {
                     target: kind,
-                    files: backings[..files].to_vec(),
+                    files: files.to_vec(),
                     direct: true,
-                    depth: 32,
+                    depth: DEPTH,
                     engine: Some(engine),
                     ..Spec::default()
                 };
                 subjects.push(Subject {
-                    name,
-                    engine: engine.to_string(),
-                    config: Config {
-                        bytes: Some(job.bytes.into()),
-                        op: Some(op.to_owned()),
-                        target: Some(target.to_owned()),
-                        depth: Some(job.depth),
-                        ..Config::default()
-                    },
-                    baseline,
-                    peer: false,
-                    make: Box::new(move || {
-                        Served::new(&spec, job).map(|served| Box::new(served) as _)
-                    }),
+                    baseline: engine == Engine::Copy,
+                    ..subject(job, target, &engine.to_string(), move || Ours::new(&spec))
                 });
+            }
+            if kind == Kind::Loop {
+                let make = move || KernelLoop::new(&files[0]);
+                subjects.push(subject(job, target, KERNEL_LOOP, make));
+            }
+            // What other programs call linear, nobody knows.
+            for (name, command) in args.peer.iter().filter(|_| kind != Kind::Linear) {
+                let paths: Vec<String> =
+                    files.iter().map(|path| path.display().to_string()).collect();
+                let placeholders = Placeholders(vec![
+                    ("target", target.to_owned()),
+                    ("files", paths.join(" ")),
+                    ("depth", DEPTH.to_string()),
+                ]);
+                let make = move || Program::start(command, &placeholders, stop);
+                subjects.push(Subject { peer: true, ..subject(job, target, name, make) });
             }
         }
     }
-    // Copying that nothing is compared with.
-    let wanted =
-        |subject: &Subject<'_>| args.only.as_ref().is_none_or(|only| only.is_match(&subject.name));
+    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
     let compared: Vec<Config> =
         subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| compared.iter().any(|config| config.same_work(&it.config)));
+    subjects.retain(|it| {
+        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
+    });
     subjects
 }
 
-fn plan(args: &BlockArgs) -> Plan {
-    let (slot, rounds) = match (args.quick, instructions::counting()) {
-        (true, false) => (0.1, 3),
-        (false, false) => (0.3, 7),
-        (true, true) => (0.02, 2),
-        (false, true) => (0.05, 3),
-    };
-    let slot = Duration::from_secs_f64(args.time.unwrap_or(slot).clamp(0.001, 600.0));
-    // A file or device serves one at a time.
-    Plan { slot, peer_slot: slot, rounds: args.rounds.unwrap_or(rounds), keep_engines: false }
+fn subject<'a, D: Device + 'a>(
+    job: Job,
+    target: &str,
+    engine: &str,
+    device: impl Fn() -> Result<D, String> + 'a,
+) -> Subject<'a> {
+    Subject {
+        name: job.name(target, engine),
+        engine: engine.to_owned(),
+        config: job.config(target),
+        baseline: false,
+        peer: false,
+        make: Box::new(move || Served::new(device()?, job).map(|served| Box::new(served) as _)),
+    }
 }
 
-fn conditions(report: &Report, plan: Plan, backings: &Backings) -> String {
-    let machine = &report.machine;
-    let mut text = String::new();
-    let counted = report.counts_instructions();
-    let _ = writeln!(
-        text,
-        "block devices on {} with O_DIRECT, median of {} slots of {} {}",
-        backings.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
-        plan.rounds,
-        plan.slot.as_millis(),
-        if counted { "million instructions" } else { "ms" },
-    );
-    let _ = writeln!(
-        text,
-        "{machine}{}",
-        match (report.emulated, counted) {
-            (false, _) => "; CPU is the server's",
-            (true, false) => ", emulated: times mean nothing",
-            (true, true) => ", emulated: figures and ratios are of the server's instructions",
-        },
-    );
-    text
-}
+#[cfg(test)]
+mod tests;

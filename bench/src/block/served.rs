@@ -1,94 +1,110 @@
-//! A device that this process serves, as an engine of the measuring frame.
+//! A block device under load, as an engine of the measuring frame.
 
 use std::{
-    fs,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
+    path::PathBuf,
+    time::{Duration, Instant},
 };
 
-use handoff_block::{Error, Server, Spec, Start};
 use handoff_lab::instructions;
+use rustix::time::{ClockId, clock_gettime};
 
-use super::{Job, load::Load};
-use crate::measure::{Cpu, Engine, Slot, Tally, Time};
+use super::{
+    Job,
+    load::Load,
+    tasks::{self, Spent, spent},
+};
+use crate::{
+    calls::Enters,
+    measure::{Cpu, Engine, Slot, Tally, Time},
+};
 
-pub(super) struct Served {
+/// A block device that somebody serves.
+pub(super) trait Device {
+    /// Its device file.
+    fn path(&self) -> PathBuf;
+
+    /// The threads that serve it, as their directories in `/proc`, workers of the kernel included.
+    fn threads(&self) -> Vec<PathBuf>;
+
+    /// Whether they are all that serves it. A driver also works in the thread that asks.
+    fn is_served_by_threads_alone(&self) -> bool {
+        true
+    }
+}
+
+pub(super) struct Served<D> {
     /// Lets go of the device before that ends.
-    load: Option<Load>,
-    threads: Vec<i32>,
-    stop: Arc<AtomicBool>,
-    serving: Option<JoinHandle<Result<(), Error>>>,
-    bytes: u64,
+    load: Load,
+    device: D,
+    job: Job,
+    enters: Option<Enters>,
+    /// Whether it is the witness's turn: what the threads spent is not asked for then, since the
+    /// answers are copied too.
+    attested: bool,
 }
 
-impl Served {
-    pub(super) fn new(spec: &Spec, job: Job) -> Result<Self, String> {
-        let server = Server::start(spec, Start::New).map_err(|error| error.to_string())?;
-        let path = format!("/dev/ublkb{}", server.id());
-        let threads = server.threads().to_vec();
-        let stop = Arc::new(AtomicBool::new(false));
-        let serving = thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || server.wait(&stop)
-        });
-        let mut served =
-            Self { load: None, threads, stop, serving: Some(serving), bytes: job.bytes.into() };
-        let load = Load::new(Path::new(&path), job);
-        let load = load.and_then(|load| load.try_out().map(|()| load));
-        served.load = Some(load.map_err(|error| format!("{path}: {error}"))?);
-        Ok(served)
-    }
-
-    /// CPU time of the threads that serve, and of the kernel's workers for them.
-    fn cpu(&self) -> Duration {
-        let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Duration::ZERO };
-        let ours = |task: &Path| {
-            let id = task.file_name().and_then(|name| name.to_str()?.parse::<i32>().ok());
-            let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
-            let worker_of = name.trim().strip_prefix("iou-wrk-").and_then(|id| id.parse().ok());
-            [id, worker_of].iter().flatten().any(|id| self.threads.contains(id))
-        };
-        let nanoseconds =
-            tasks.flatten().map(|task| task.path()).filter(|task| ours(task)).map(|task| {
-                let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-                text.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or(0)
-            });
-        Duration::from_nanos(nanoseconds.sum())
+impl<D: Device> Served<D> {
+    /// Puts a load on a device.
+    ///
+    /// # Errors
+    ///
+    /// A device that does not answer, in one line.
+    pub(super) fn new(device: D, job: Job) -> Result<Self, String> {
+        let path = device.path();
+        let load = Load::new(&path, job).and_then(|load| load.try_out().map(|()| load));
+        let load = load.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self { load, device, job, enters: None, attested: false })
     }
 }
 
-impl Engine for Served {
+impl<D: Device> Engine for Served<D> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let before = self.cpu();
-        let load = self.load.as_mut().expect("made with one");
-        let operations = load.run(slot).map_err(|error| error.to_string())?;
-        let cpu = self.cpu().saturating_sub(before);
-        // Where each instruction takes a nanosecond, the server's are what counts.
-        let time =
-            instructions::counting().then_some(Time { elapsed: cpu, kept_waiting: Duration::ZERO });
+        let enters = |this: &Self| this.enters.as_ref().map(Enters::count).transpose();
+        let spent = |this: &Self| match this.attested {
+            true => Spent::default(),
+            false => spent(&this.device.threads()),
+        };
+        let (enters_before, before) = (enters(self)?, spent(self));
+        let (begin, own_before) = (Instant::now(), own_cpu());
+        let operations = self.load.run(slot).map_err(|error| error.to_string())?;
+        let (elapsed, own) = (begin.elapsed(), own_cpu().saturating_sub(own_before));
+        let (spent, enters) = (spent(self) - before, enters(self)?);
+
+        let alone = self.device.is_served_by_threads_alone();
+        let share = || spent.cpu.as_secs_f64() / elapsed.as_secs_f64();
+        // Where each instruction takes a nanosecond, the server's are what counts. And time in which
+        // the load does not run is no others' doing: the server has it.
+        let server_counts = instructions::counting() && alone;
+        let time = Time {
+            elapsed: if server_counts { spent.cpu } else { elapsed },
+            kept_waiting: Duration::ZERO,
+        };
         Ok(Tally {
-            bytes: operations * self.bytes,
+            bytes: operations * u64::from(self.job.bytes),
             operations: Some(operations),
             // What is copied on the way nobody reports.
             copied: None,
-            cpu: Cpu::Known(cpu),
-            time,
+            cpu: if alone { Cpu::Known(spent.cpu) } else { Cpu::Unknown },
+            cpu_with_load: Some(own + spent.cpu),
+            cpu_share: (alone && self.job.rate.is_some()).then(share),
+            enters: enters.zip(enters_before).map(|(after, before)| after - before),
+            switches: alone.then_some(spent.switches),
+            time: Some(time),
         })
+    }
+
+    fn begin_witness(&mut self) -> Result<(), String> {
+        self.attested = true;
+        if self.device.is_served_by_threads_alone() {
+            let threads = self.device.threads();
+            self.enters = Some(Enters::of(threads.iter().filter_map(|thread| tasks::id(thread)))?);
+        }
+        Ok(())
     }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.load = None;
-        self.stop.store(true, Ordering::Release);
-        if let Some(serving) = self.serving.take() {
-            // A server that failed has shown in the load.
-            let _ = serving.join();
-        }
-    }
+/// CPU time of the calling thread, which is the load.
+fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

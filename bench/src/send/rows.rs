@@ -79,9 +79,7 @@ pub(super) fn subjects<'a>(
     bed: &'a Bed,
     stock: &'a Stock,
 ) -> Vec<Subject<'a>> {
-    let wanted = |subject: &Subject<'_>| {
-        subject.baseline || args.only.as_ref().is_none_or(|only| only.is_match(&subject.name))
-    };
+    let wanted = |subject: &Subject<'_>| subject.baseline || args.run.wants(&subject.name);
     let working_set = args.working_set;
     let of_size = |&bytes: &u64| {
         let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
@@ -159,8 +157,14 @@ pub(super) fn peers<'a>(
     figures: &'a [Figure],
     cpu: usize,
 ) -> Vec<Subject<'a>> {
-    let placeholders =
-        move |bytes, port| Placeholders { addr: bed.address().to_string(), port, bytes, cpu };
+    let placeholders = move |bytes: u64, port: u16| {
+        Placeholders(vec![
+            ("addr", bed.address().to_string()),
+            ("port", port.to_string()),
+            ("bytes", bytes.to_string()),
+            ("cpu", cpu.to_string()),
+        ])
+    };
     let subject = |bytes, name: &str, engine: &str, make| Subject {
         name: name.to_owned(),
         engine: engine.to_owned(),
@@ -185,7 +189,7 @@ pub(super) fn peers<'a>(
         })
     };
     let iperf3 = |bytes: u64| {
-        let wanted = args.only.as_ref().is_none_or(|only| only.is_match(IPERF3));
+        let wanted = args.run.wants(IPERF3);
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
                 let peer = Peer {

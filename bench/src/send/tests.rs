@@ -126,25 +126,33 @@ fn impossible_sizes_and_peers_are_usage_errors() {
 fn the_guest_is_told_all_but_what_stays_here() {
     let line = "--lab --sizes 4k,64k --proto tcp --working-set 1m --only ^copy|zc --time 0.5 \
                 --rounds 2 --compare a --json-file b";
-    let words = arguments_in_guest(&args(line));
+    let in_guest = |line: &str| {
+        let args = args(line);
+        let sizes = sizes(&args).unwrap();
+        run::arguments_in_guest(&Send { args: &args, sizes, figures: Vec::new() })
+    };
+    let words = in_guest(line);
     assert_eq!(words[..3], ["bench", "send", "--json"]);
     let guest = args(&words[3..].join(" "));
     let before = args(line);
     assert_eq!(guest.sizes, before.sizes);
     assert_eq!(guest.proto, before.proto);
     assert_eq!(guest.working_set, before.working_set);
+    let (guest, before) = (guest.run, before.run);
     assert_eq!((guest.time, guest.rounds), (before.time, before.rounds));
     assert_eq!(guest.only.map(|it| it.to_string()), before.only.map(|it| it.to_string()));
     assert!(!guest.lab && guest.json_file.is_none() && guest.compare.is_none());
-    assert!(arguments_in_guest(&args("--lab --quick")).contains(&"--quick".to_owned()));
+    assert!(in_guest("--lab --quick").contains(&"--quick".to_owned()));
 }
 
 #[test]
 fn quick_fits_its_time() {
+    let args = args("--quick");
+    let bench = Send { args: &args, sizes: Vec::new(), figures: Vec::new() };
     for rows in [1, 4, 28, 40] {
-        let plan = plan(&args("--quick"), rows, false);
-        assert!(plan.rounds >= 1);
-        let total = plan.slot * plan.rounds * rows as u32;
+        let (slot, rounds) = bench.slots(rows, false);
+        assert!(rounds >= 1);
+        let total = slot * rounds * rows as u32;
         assert!(total <= Duration::from_secs(25), "{rows} rows take {total:?}");
     }
 }

@@ -112,6 +112,22 @@ mod guest {
     }
 
     #[test]
+    fn a_loop_disk_over_another_is_that_one() {
+        let lower = RamDisk::new(8192).unwrap();
+        write(&lower, 3, 1).unwrap();
+        let disk = LoopDisk::over(lower.path(), 512, true).unwrap();
+        assert_eq!(disk.bytes().unwrap(), lower.bytes().unwrap());
+        assert_eq!(read(&disk, 1).unwrap(), Some(3));
+        write(&disk, 5, 2).unwrap();
+        let name = disk.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let backing = PathBuf::from(format!("/sys/block/{name}/loop/backing_file"));
+        drop(disk);
+        // Else the disk below could not go either.
+        assert_gone(&name, || backing.exists());
+        assert_eq!(read(&lower, 2).unwrap(), Some(5));
+    }
+
+    #[test]
     fn a_flaky_disk_fails_as_it_is_told() {
         let disk = Flaky::over(RamDisk::new(8192).unwrap(), Schedule::WORKS).unwrap();
         keeps_what_is_written(&disk, 8 * MIB);

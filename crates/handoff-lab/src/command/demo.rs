@@ -3,9 +3,13 @@
 use super::guest_options::GuestOptions;
 use super::run::{pass_on, run_once};
 use crate::error::Result;
+use crate::machine::{Disk, DiskContent};
 use crate::tool::StopFlag;
 
 const SCRIPT: &str = include_str!("../../../../lab/demo.sh");
+/// What the script makes one device of.
+const HALVES: [&str; 2] = ["half-1", "half-2"];
+const HALF: u64 = 128 << 20;
 
 /// What `handoff lab demo` is given.
 #[derive(Debug, clap::Args)]
@@ -16,7 +20,9 @@ pub struct DemoArgs {
 }
 
 pub(super) fn run(args: &DemoArgs, stop: &StopFlag) -> Result<u8> {
-    let prepared = args.guest.prepare(stop)?;
+    let mut prepared = args.guest.prepare(stop)?;
+    let halves = HALVES.map(|name| Disk { name: name.into(), content: DiskContent::Scratch(HALF) });
+    prepared.machine.disks.extend(halves);
     let words = ["sh", "-c", SCRIPT, "demo.sh"].map(|word| word.as_bytes().to_vec());
     run_once(&prepared.machine, words.to_vec(), stop, pass_on)
 }

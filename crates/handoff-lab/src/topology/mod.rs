@@ -27,7 +27,7 @@ mod rtnetlink;
 mod tests;
 
 pub use discard::{Discard, DiscardKind};
-pub use disk::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule};
+pub use disk::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule, load};
 pub use namespace::{Namespace, NamespaceGuard, enter_user_namespace};
 pub use netem::Netem;
 pub use pair::{Pair, PairEnd, Side};

@@ -1,12 +1,15 @@
-//! A disk whose content is a file without a name, by the driver loop.
+//! A disk whose content is a file without a name, or what is given, by the driver loop.
 //!
 //! Minimum kernel: 5.8 (LOOP_CONFIGURE). The device clears itself when its last user has gone, and
-//! we are one, so it goes with the process, and the file with it.
+//! we are one, so it goes with the process, and a file without a name with it.
 
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::fd::{AsRawFd as _, RawFd},
+    os::{
+        fd::{AsRawFd as _, RawFd},
+        unix::fs::OpenOptionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -64,10 +67,26 @@ impl LoopDisk {
         block: u32,
         direct: bool,
     ) -> Result<Self, TopologyError> {
-        load("loop", &[])?;
         let wrong = || format!("make a file of {bytes} bytes in {}", directory.display());
         let file = tempfile::tempfile_in(directory).map_err(asked(wrong()))?;
         file.set_len(bytes).map_err(asked(wrong()))?;
+        Self::of(&file, block, direct)
+    }
+
+    /// Makes one over a file or a block device that is there, in blocks of `block` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`LoopDisk::new`], and what opening it says.
+    pub fn over(path: &Path, block: u32, direct: bool) -> Result<Self, TopologyError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(if direct { libc::O_DIRECT } else { 0 });
+        let file = options.open(path).map_err(asked(format!("open {}", path.display())))?;
+        Self::of(&file, block, direct)
+    }
+
+    fn of(file: &File, block: u32, direct: bool) -> Result<Self, TopologyError> {
+        load("loop", &[])?;
         let control = File::open("/dev/loop-control").map_err(asked("open /dev/loop-control"))?;
         loop {
             let number = ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, std::ptr::null_mut())
@@ -78,7 +97,7 @@ impl LoopDisk {
                 .write(true)
                 .open(&path)
                 .map_err(asked(format!("open {}", path.display())))?;
-            match configure(&device, &file, block, direct) {
+            match configure(&device, file, block, direct) {
                 // Somebody else was faster; the next will be another.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(asked(format!("set {} up", path.display()))(error)),

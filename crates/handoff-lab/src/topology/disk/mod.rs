@@ -42,8 +42,13 @@ pub trait Disk {
     }
 }
 
-/// Loads a driver, with its parameters. One that is there already keeps those that it has.
-fn load(driver: &str, parameters: &[&str]) -> Result<(), TopologyError> {
+/// Loads a driver by modprobe(8), with its parameters. One that is there already keeps those that
+/// it has.
+///
+/// # Errors
+///
+/// [`TopologyError::Unavailable`] with modprobe's reason.
+pub fn load(driver: &str, parameters: &[&str]) -> Result<(), TopologyError> {
     let unavailable = |reason: String| TopologyError::Unavailable {
         what: format!("the driver {driver}"),
         reason,

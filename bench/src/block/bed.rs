@@ -1,0 +1,87 @@
+//! What the devices of the bench are served from.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use handoff_lab::{
+    instructions,
+    topology::{Disk as _, NullDisk},
+};
+
+use super::BlockArgs;
+use crate::command::BenchError;
+
+/// Bytes of each file where none are given.
+const FILE: u64 = 256 << 20;
+/// MiB of each disk without memory.
+const DISK: u64 = 1 << 10;
+
+/// What they are where instructions are counted.
+pub(super) const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
+
+/// Two files or block devices. Those that were made for it go with it.
+pub(super) struct Bed {
+    pub(super) paths: [PathBuf; 2],
+    pub(super) kind: &'static str,
+    _made: Made,
+}
+
+enum Made {
+    Nothing,
+    Files { _directory: tempfile::TempDir },
+    Disks { _disks: [NullDisk; 2] },
+}
+
+impl Bed {
+    /// What the user gives; else disks without memory where instructions are counted, since what a
+    /// file system does for a file is no engine's doing, and files where time is measured.
+    pub(super) fn new(args: &BlockArgs) -> Result<Self, BenchError> {
+        match <[PathBuf; 2]>::try_from(args.backing.clone()) {
+            Ok(paths) => Ok(Self { paths, kind: "what was given", _made: Made::Nothing }),
+            Err(given) if !given.is_empty() => Err(BenchError::Usage(format!(
+                "--backing is given twice, not {} times",
+                given.len()
+            ))),
+            Err(_) if instructions::counting() => Self::disks(),
+            Err(_) => Self::files(&args.directory),
+        }
+    }
+
+    fn disks() -> Result<Self, BenchError> {
+        let disk = || {
+            NullDisk::new(DISK, 512, 1).map_err(|error| match error.is_unavailable() {
+                true => BenchError::NotPossible(error.to_string()),
+                false => BenchError::Failed(error.to_string()),
+            })
+        };
+        let disks = [disk()?, disk()?];
+        let paths = [0, 1].map(|index: usize| disks[index].path().to_owned());
+        Ok(Self { paths, kind: WITHOUT_MEMORY, _made: Made::Disks { _disks: disks } })
+    }
+
+    fn files(parent: &Path) -> Result<Self, BenchError> {
+        let failed = |error: io::Error| {
+            BenchError::Failed(format!("no files in {}: {error}", parent.display()))
+        };
+        let directory = tempfile::tempdir_in(parent).map_err(failed)?;
+        let paths = ["one", "two"].map(|name| directory.path().join(name));
+        for path in &paths {
+            fill(path).map_err(failed)?;
+        }
+        Ok(Self { paths, kind: "two files", _made: Made::Files { _directory: directory } })
+    }
+}
+
+/// With all its blocks, so that the file system has nothing to look for.
+fn fill(path: &Path) -> io::Result<()> {
+    let file = File::create(path)?;
+    let zeroes = vec![0; 1 << 20];
+    for at in 0..FILE >> 20 {
+        file.write_all_at(&zeroes, at << 20)?;
+    }
+    file.sync_all()
+}

@@ -1,0 +1,63 @@
+//! A device that threads of this process serve, by one of our engines.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use handoff_block::{Error, Server, Spec, Start};
+
+use super::{
+    served::Device,
+    tasks::{self, of_process},
+};
+
+pub(super) struct Ours {
+    id: u32,
+    threads: Vec<i32>,
+    stop: Arc<AtomicBool>,
+    serving: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Ours {
+    pub(super) fn new(spec: &Spec) -> Result<Self, String> {
+        let server = Server::start(spec, Start::New).map_err(|error| error.to_string())?;
+        let (id, threads) = (server.id(), server.threads().to_vec());
+        let stop = Arc::new(AtomicBool::new(false));
+        let serving = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || server.wait(&stop)
+        });
+        Ok(Self { id, threads, stop, serving: Some(serving) })
+    }
+}
+
+impl Device for Ours {
+    fn path(&self) -> PathBuf {
+        format!("/dev/ublkb{}", self.id).into()
+    }
+
+    fn threads(&self) -> Vec<PathBuf> {
+        let mut threads = of_process(std::process::id());
+        threads.retain(|thread| {
+            let name = tasks::name(thread);
+            let worker_of = name.strip_prefix("iou-wrk-").and_then(|id| id.parse().ok());
+            [tasks::id(thread), worker_of].iter().flatten().any(|id| self.threads.contains(id))
+        });
+        threads
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(serving) = self.serving.take() {
+            // A server that failed has shown in the load.
+            let _ = serving.join();
+        }
+    }
+}

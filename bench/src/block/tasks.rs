@@ -1,0 +1,110 @@
+//! What the kernel says that threads have spent.
+//!
+//! Kernel interface: `/proc/PID/task/TID/schedstat` (CONFIG_SCHED_INFO) and `status`.
+
+use std::{
+    fs,
+    ops::Sub,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Of a thread or several, since they were started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    pub(super) cpu: Duration,
+    /// How often they were switched away from, by their own wish or not.
+    pub(super) switches: u64,
+}
+
+impl Sub for Spent {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            switches: self.switches.saturating_sub(earlier.switches),
+        }
+    }
+}
+
+/// The sum over threads, given as their directories. One that is gone has spent nothing.
+pub(super) fn spent(threads: &[PathBuf]) -> Spent {
+    let each = threads.iter().map(|thread| {
+        let text = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
+        let schedstat = text("schedstat");
+        let cpu = schedstat.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or(0);
+        (cpu, switches(&text("status")))
+    });
+    let (cpu, switches) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    Spent { cpu: Duration::from_nanos(cpu), switches }
+}
+
+fn switches(status: &str) -> u64 {
+    let counts = status.lines().filter_map(|line| {
+        let (name, count) = line.split_once(':')?;
+        name.ends_with("voluntary_ctxt_switches").then_some(count)
+    });
+    counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
+}
+
+/// The threads of a process.
+pub(super) fn of_process(process: u32) -> Vec<PathBuf> {
+    below(&format!("/proc/{process}/task"))
+}
+
+/// The kernel's workers that serve work of all kinds.
+pub(super) fn workers() -> Vec<PathBuf> {
+    let mut found = below("/proc");
+    found.retain(|task| name(task).starts_with("kworker/"));
+    found
+}
+
+/// A thread's name.
+pub(super) fn name(thread: &Path) -> String {
+    fs::read_to_string(thread.join("comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// A thread's id.
+pub(super) fn id(thread: &Path) -> Option<i32> {
+    thread.file_name()?.to_str()?.parse().ok()
+}
+
+/// The directories with a number for a name.
+fn below(directory: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| id(path).is_some()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_switches_and_one_that_spins_spends() {
+        let begin = spent(&of_process(std::process::id()));
+        std::thread::spawn(move || {
+            let own = [PathBuf::from("/proc/thread-self")];
+            let before = spent(&own);
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!((spent(&own) - before).switches >= 10);
+            if own[0].join("schedstat").exists() {
+                let end = std::time::Instant::now() + Duration::from_millis(50);
+                while std::time::Instant::now() < end {}
+                assert!((spent(&own) - before).cpu > Duration::from_millis(5));
+            }
+            assert!((spent(&of_process(std::process::id())) - begin).switches >= 10);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn both_kinds_of_switches_count() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(switches(status), 12);
+        assert_eq!(switches(""), 0);
+    }
+}

@@ -1,0 +1,201 @@
+//! One run of one bench: what every table is asked for, where it runs, and how its report reaches
+//! the user.
+//!
+//! Contracts:
+//!
+//! 1. What is wrong with the command line shows before anything is made or booted.
+//! 2. With `--lab` the same bench runs in a guest, and the table is drawn here from its report; files
+//!    of the user stay on this side.
+//! 3. Under emulation there are instructions, where they are counted, or no speeds and ratios.
+
+use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
+
+use clap::Args;
+use regex::Regex;
+
+use crate::{
+    command::{BenchError, Context},
+    lab,
+    machine::Machine,
+    measure::Measured,
+    report::Report,
+    table,
+};
+
+/// The options of every bench.
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// Only rows whose name matches, and those that ratios refer to
+    #[arg(long, value_name = "REGEX")]
+    pub only: Option<Regex>,
+
+    /// Length of one slot in seconds, of 10^9 instructions each where they are counted; the table
+    /// says which it was [default: 0.05 to 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_slot)]
+    pub time: Option<f64>,
+
+    /// How many slots each row gets [default: 3 to 15]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: Option<u32>,
+
+    /// Ends in under 30 seconds (and the time of the peers), in the lab in 3 minutes, with wider
+    /// spread
+    #[arg(long, conflicts_with_all = ["time", "rounds"])]
+    pub quick: bool,
+
+    /// Run in the lab's guest: instructions are counted instead of time, on a stock kernel, and the
+    /// copy meter stands beside
+    #[arg(long)]
+    pub lab: bool,
+
+    /// Also write the JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+
+    /// Show each ratio beside that in the JSON of an earlier run
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+}
+
+fn parse_slot(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if (0.01..=600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("a slot is 0.01 to 600 seconds long".into())
+    }
+}
+
+/// What makes one bench another than the next.
+pub trait Bench {
+    /// As it is called on the command line.
+    const NAME: &'static str;
+
+    /// The options of every bench.
+    fn options(&self) -> &RunOptions;
+
+    /// The bench's own options, as the guest's is to be given them.
+    fn arguments(&self) -> Vec<String>;
+
+    /// Length and number of slots where the user gives none; for so many `rows`, peers apart;
+    /// `counted`: where instructions are, not time.
+    fn slots(&self, rows: usize, counted: bool) -> (Duration, u32);
+
+    /// Measures on this machine; with remarks for above the table, in lines.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError>;
+
+    /// What was measured and on what, in the words for the table's first line.
+    fn subject(&self, report: &Report) -> String;
+
+    /// Further conditions, in lines.
+    fn conditions(&self, report: &Report) -> String;
+
+    /// What follows from the table, in lines below it.
+    fn verdict(&self, _report: &Report) -> String {
+        String::new()
+    }
+}
+
+impl RunOptions {
+    /// Whether a row of this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.is_match(name))
+    }
+
+    /// The slots that the user wants, or those of `default`.
+    pub fn slots(&self, default: (Duration, u32)) -> (Duration, u32) {
+        let slot = self.time.map_or(default.0, Duration::from_secs_f64);
+        (slot, self.rounds.unwrap_or(default.1))
+    }
+
+    /// For the guest's bench: all but what stays on this side.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |name: &str, value: Option<String>| {
+            arguments.extend(value.map(|value| format!("--{name}={value}")));
+        };
+        add("only", self.only.as_ref().map(Regex::to_string));
+        add("time", self.time.map(|seconds| seconds.to_string()));
+        add("rounds", self.rounds.map(|rounds| rounds.to_string()));
+        arguments.extend(self.quick.then(|| "--quick".to_owned()));
+        arguments
+    }
+
+    fn earlier(&self) -> Result<Option<Report>, BenchError> {
+        let Some(path) = &self.compare else { return Ok(None) };
+        let usage = |error: String| BenchError::Usage(format!("{}: {error}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
+        serde_json::from_str(&text)
+            .map_err(|error| usage(format!("not the JSON of a bench of this version: {error}")))
+    }
+}
+
+/// What follows `handoff` on the guest's command line.
+pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
+    let words = ["bench", B::NAME, "--json"].map(str::to_owned);
+    words.into_iter().chain(bench.options().arguments()).chain(bench.arguments()).collect()
+}
+
+/// Runs a bench, here or in the lab, and shows its table.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchError> {
+    let options = bench.options();
+    let earlier = options.earlier()?;
+    let (report, remarks, failure) = if options.lab {
+        let (report, failed) = lab::run(&arguments_in_guest(bench), context)?;
+        let failure =
+            failed.map(|code| format!("the bench in the guest ended with exit code {code}"));
+        (report, String::new(), failure)
+    } else {
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let (measured, remarks) = bench.measure(context)?;
+        let failed = measured.failed.join(", ");
+        let failure = (!failed.is_empty()).then(|| format!("failed while running: {failed}"));
+        (Report::new(B::NAME, date, Machine::this(), measured.rows), remarks, failure)
+    };
+    let json = serde_json::to_string_pretty(&report)
+        .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
+    if let Some(path) = &options.json_file {
+        fs::write(path, format!("{json}\n")).map_err(|error| {
+            BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
+    let text = match context.json {
+        true => json,
+        false => format!(
+            "{}{remarks}\n{}{}",
+            heading(bench, &report),
+            table::draw(&report, earlier.as_ref()),
+            bench.verdict(&report)
+        ),
+    };
+    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
+    failure.map_or(Ok(()), |failure| Err(BenchError::Failed(failure)))
+}
+
+/// What the figures were measured under, above the table.
+fn heading<B: Bench>(bench: &B, report: &Report) -> String {
+    let counted = report.counts_instructions();
+    let rows = report.rows.iter().filter(|row| !row.peer).count();
+    let (slot, rounds) = bench.options().slots(bench.slots(rows, counted));
+    format!(
+        "{}, median of {rounds} slots of {} {}\n{}{}{}\n",
+        bench.subject(report),
+        slot.as_millis(),
+        if counted { "million instructions" } else { "ms" },
+        bench.conditions(report),
+        report.machine,
+        match (report.emulated, counted) {
+            (false, _) => "",
+            (true, false) => ", emulated: times mean nothing",
+            (true, true) => ", emulated: figures and ratios are of instructions, not of time",
+        },
+    )
+}

@@ -1,0 +1,55 @@
+//! The table of sending in a guest: costs in instructions, and the copy meter beside what the kernel
+//! reports.
+
+use serde_json::Value;
+
+use super::lab::{bench_or_skip, row};
+
+const ROWS: &str = "--only=^copy$|tuned$|fixed flush=no batch=8$";
+
+#[test]
+fn the_table_counts_instructions_beside_the_copy_meter() {
+    let output = bench_or_skip!("send", &[ROWS, "--json"]);
+    let report: Value = serde_json::from_slice(&output).expect("one JSON object");
+    assert_eq!(report["emulated"], true);
+    assert_eq!(report["machine"]["virtualisation"], "qemu-tcg");
+
+    let names =
+        ["copy", "msg-zerocopy-seed", "msg-zerocopy-tuned", "uring-zc-fixed flush=no batch=8"];
+    for name in names {
+        let row = row(&report, name);
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!(row["config"]["target"], "dummy");
+        assert!(row["bytes_per_s"].is_null(), "a time from an emulated processor: {row}");
+        let (insn, kinsn) = (row["minsn_per_gib"].as_f64(), row["kinsn_per_op"].as_f64());
+        let (insn, kinsn) = (insn.expect("a number"), kinsn.expect("a number"));
+        assert!(insn > 10.0 && kinsn > 1.0, "{row}");
+        // Both are of the same work.
+        let per_gib = kinsn / 1e3 * (1 << 30) as f64 / row["config"]["bytes"].as_f64().unwrap();
+        assert!((per_gib / insn - 1.0).abs() < 0.02, "{row}");
+        // Two that do not know of each other.
+        let copied = if name == "copy" { 1.0 } else { 0.0 };
+        assert_eq!(row["copied_share"], copied, "{row}");
+        let witness = row["copied_share_witness"].as_f64().expect("a number");
+        assert!((witness - copied).abs() < 0.01, "{row}");
+        // The same instructions each time: that is what counting is for.
+        let spread = row["ratio_max"].as_f64().unwrap() / row["ratio_min"].as_f64().unwrap();
+        assert!(spread < 1.03, "{row}");
+    }
+    let cost = |name| row(&report, name)["minsn_per_gib"].as_f64().unwrap();
+    assert!(cost(names[3]) < cost(names[1]), "registered memory is cheaper: {report}");
+}
+
+#[test]
+fn the_table_says_that_it_is_emulated() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("report.json");
+    let output = bench_or_skip!("send", &[ROWS, "--json-file", file.to_str().expect("UTF-8")]);
+    let text = String::from_utf8(output).expect("UTF-8");
+    for word in ["emulated", "device dummy", "Minsn/GiB", "witness"] {
+        assert!(text.contains(word), "no {word}: {text}");
+    }
+    assert!(!text.contains("MB/s"), "{text}");
+    let kept: Value = serde_json::from_slice(&std::fs::read(file).expect("on this side")).unwrap();
+    assert_eq!(kept["emulated"], true);
+}
