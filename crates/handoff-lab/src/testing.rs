@@ -5,7 +5,7 @@
 //!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
 //!   subject of another test, and run by it alone); a test with none of them is hermetic;
 //! - a test has one of three results; one that cannot run where it is says so with
-//!   [`skip!`](crate::skip) and is a skip with its reason, never a pass;
+//!   [`skip!`](macro@crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
 //! - in a guest each test is a process of its own, so that a kernel report, a hang or a crash is
 //!   counted to the test that caused it; when the guest dies, the next test gets a new one; several
