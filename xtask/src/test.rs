@@ -30,6 +30,8 @@ const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
 /// All of the project, with what is optional in it.
 const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
+/// Set, it asks tests for their long form.
+const SOAK: &str = "HANDOFF_SOAK";
 /// Cases of each property test in the long form; proptest's own default is 256.
 const SOAK_CASES: &str = "20000";
 
@@ -206,7 +208,7 @@ impl Session {
         command.args(["test", "--no-fail-fast", "--color=never"]).args(WHOLE).args(targets);
         command.args(["--", "--show-output"]).args(self.tier.filter());
         if self.soak {
-            command.envs([("HANDOFF_SOAK", "1"), ("PROPTEST_CASES", SOAK_CASES)]);
+            command.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
         }
         let mut reader = Reader::default();
         let problem = self.watch(&mut command, |line| reader.line(line)).problem();

@@ -433,7 +433,9 @@ impl Guest {
         if let Some(how) = self.acceleration.emulated() {
             environment.push(format!("HANDOFF_EMULATED={how}"));
         }
-        for name in ["TERM", "COLORTERM", "RUST_BACKTRACE", "RUST_LOG", "HANDOFF_LOG"] {
+        const PASSED_ON: [&str; 6] =
+            ["TERM", "COLORTERM", "RUST_BACKTRACE", "RUST_LOG", "HANDOFF_LOG", "HANDOFF_SOAK"];
+        for name in PASSED_ON {
             if let Ok(value) = std::env::var(name) {
                 environment.push(format!("{name}={value}"));
             }

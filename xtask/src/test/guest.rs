@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Session, WHOLE, cargo};
+use super::{SOAK, Session, WHOLE, cargo};
 use crate::libtest::{Counts, Program};
 use crate::run::End;
 
@@ -17,6 +17,9 @@ const MESSAGES: &str = "target/test-programs.json";
 const REPORT: &str = "target/guest-report.json";
 /// The skips that are foreseen; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
+
+/// How long one test may take in its long form.
+const SOAK_SECONDS: &str = "7200";
 
 /// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
@@ -92,6 +95,9 @@ fn run(session: &mut Session) -> Result<Vec<Program>, Program> {
     lab.args(["lab", "test", "--report", REPORT]);
     if Path::new(MAY_SKIP).exists() {
         lab.args(["--may-skip", MAY_SKIP]);
+    }
+    if session.soak {
+        lab.env(SOAK, "1").args(["--timeout", SOAK_SECONDS]);
     }
     lab.args(stages().iter().flat_map(|stage| ["--stage", stage]));
     lab.stdin(Stdio::from(File::open(MESSAGES).map_err(trouble(MESSAGES))?));
