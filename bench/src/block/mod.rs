@@ -34,7 +34,8 @@ const FILE: u64 = 256 << 20;
 const EXAMPLES: &str = "\
 Rows (the ratio is to copying, of the same target, size and depth):
   copy       the driver copies data into our memory and out of it
-  user-auto  requests' memory is lent to the loop in user space
+  batch      requests' memory is lent to the loop in user space, a command serves many requests
+  user-auto  requests' memory is lent to the loop in user space, a command serves one
   bpf        and the loop is a BPF program in the kernel
 
 Jobs: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16.
@@ -191,7 +192,7 @@ fn subjects<'a>(args: &'a BlockArgs, backings: &'a [PathBuf]) -> Vec<Subject<'a>
         for (target, kind, files) in
             [("null", Kind::Null, 0), ("loop", Kind::Loop, 1), ("linear", Kind::Linear, 2)]
         {
-            for engine in [Engine::Copy, Engine::UserAuto, Engine::Bpf] {
+            for engine in Engine::ALL.into_iter().rev() {
                 let op = if job.writes { "write" } else { "read" };
                 let size = format_size(job.bytes.into());
                 let name = format!("{op} {size} depth={} {target} {engine}", job.depth);

@@ -135,7 +135,7 @@ impl Server {
             Some(_) => State::take_over(&directory, queues, depth),
         };
         let state = state.map_err(stateful)?;
-        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine.lends())
+        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
         let record = Record { spec, engine, passed_over, size, memory };
@@ -333,7 +333,7 @@ impl Thread {
             queue: self.queue,
             depth: self.depth,
             max_request: self.max_request,
-            lent: self.engine.lends(),
+            engine: self.engine,
             files: &self.shared.files,
             region: self.region,
         })?;
