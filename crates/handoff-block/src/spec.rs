@@ -51,7 +51,9 @@ impl Kind {
             Self::Loop => "one file or block device",
             Self::Linear => "several, one after the other",
             Self::Stripe => "chunks dealt out to several in turn",
-            Self::Mirror => "the same bytes in each; one that fails is taken out and reported by show",
+            Self::Mirror => {
+                "the same bytes in each; one that fails is taken out and reported by show"
+            }
             Self::Policy => {
                 "where a BPF function of yours says (--policy); bpf/blk_policy.h has what it is asked"
             }
@@ -71,7 +73,10 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = Self::ALL.into_iter().find(|kind| kind.name() == text);
         named.ok_or_else(|| {
-            format!("no target is called {text}: there are {}", Self::ALL.map(Self::name).join(", "))
+            format!(
+                "no target is called {text}: there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
         })
     }
 }

@@ -198,7 +198,9 @@ impl TagBuffers {
 
     fn buffer(&self, buffer: u16) -> *mut u16 {
         // SAFETY: the place of any of the buffers is inside of the second page.
-        unsafe { self.pages.start().as_ptr().add(PAGE).cast::<u16>().add(TAGS * usize::from(buffer)) }
+        unsafe {
+            self.pages.start().as_ptr().add(PAGE).cast::<u16>().add(TAGS * usize::from(buffer))
+        }
     }
 
     /// Lends a buffer to the driver.

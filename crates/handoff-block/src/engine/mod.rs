@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// Whether it can be taken here, tried where nothing else tells.
-    fn possible(self, features: u64, program: &Program) -> Result<(), String> {
+    fn possible(self, spec: &Spec, features: u64, program: &Program) -> Result<(), String> {
         for (flag, name, since) in [
             (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
             (ublk::F_BATCH_IO, "UBLK_F_BATCH_IO", "7.0"),
@@ -94,6 +94,7 @@ impl Engine {
         match self {
             Self::Bpf => kernel_loop::try_out(program),
             _ if program.is_policy() => Err("a policy needs the loop in the kernel (bpf)".into()),
+            Self::Batch if spec.depth < 2 => Err("the driver has it from a depth of 2 on".into()),
             Self::UserAuto | Self::Batch | Self::Copy => Ok(()),
         }
     }
@@ -129,7 +130,10 @@ impl FromStr for Engine {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = Self::ALL.into_iter().find(|engine| engine.name() == text);
         named.ok_or_else(|| {
-            format!("no engine is called {text}: there are {}", Self::ALL.map(Self::name).join(", "))
+            format!(
+                "no engine is called {text}: there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
         })
     }
 }
@@ -151,15 +155,14 @@ pub(crate) fn choose(
     program: &Program,
 ) -> Result<(Engine, Vec<PassedOver>), Error> {
     let of_engines = ublk::F_AUTO_BUF_REG | ublk::F_BATCH_IO;
-    let fits = |engine: Engine| {
-        device_flags.is_none_or(|flags| flags & of_engines == engine.flags())
-    };
+    let fits =
+        |engine: Engine| device_flags.is_none_or(|flags| flags & of_engines == engine.flags());
     let mut passed_over = Vec::new();
     for engine in Engine::ALL {
         if spec.engine.is_some_and(|wanted| wanted != engine) || !fits(engine) {
             continue;
         }
-        match engine.possible(features, program) {
+        match engine.possible(spec, features, program) {
             Ok(()) => return Ok((engine, passed_over)),
             Err(reason) if program.is_policy() => {
                 return Err(Error::NotPossible(format!("a policy is not possible: {reason}")));

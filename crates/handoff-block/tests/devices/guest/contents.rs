@@ -104,6 +104,12 @@ fn what_is_written_is_where_it_belongs_by_the_user_loop() {
 }
 
 #[test]
+fn what_is_written_is_where_it_belongs_by_batches() {
+    driver_or_skip!();
+    all_targets(Engine::Batch);
+}
+
+#[test]
 fn what_is_written_is_where_it_belongs_by_the_loop_in_the_kernel() {
     driver_or_skip!();
     all_targets(Engine::Bpf);

@@ -111,6 +111,15 @@ fn file_systems_on_the_user_loop() {
 }
 
 #[test]
+fn file_systems_by_batches() {
+    driver_or_skip!();
+    file_system("ext4", Kind::Linear, Engine::Batch, 512, false);
+    file_system("ext4", Kind::Stripe, Engine::Batch, 4096, false);
+    file_system("xfs", Kind::Mirror, Engine::Batch, 512, true);
+    file_system("xfs", Kind::Loop, Engine::Batch, 4096, true);
+}
+
+#[test]
 fn file_systems_by_copying() {
     driver_or_skip!();
     file_system("ext4", Kind::Linear, Engine::Copy, 4096, true);

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::command::{Added, Files, blk, driver_or_skip, nothing_is_left, verified, verifier};
+use super::command::{
+    Added, ENGINES, Files, blk, driver_or_skip, nothing_is_left, verified, verifier,
+};
 
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("killed");
@@ -44,9 +46,37 @@ fn a_killed_server_of_a_user_loop_is_followed_by_another() {
 }
 
 #[test]
+fn a_killed_server_of_batches_is_followed_by_another() {
+    driver_or_skip!();
+    killed_under_load(&["stripe", "--engine", "batch", "--queues", "2"]);
+}
+
+#[test]
 fn a_killed_server_that_copies_is_followed_by_another() {
     driver_or_skip!();
     killed_under_load(&["linear", "--engine", "copy"]);
+}
+
+/// More requests at once than there are buffers for their tags.
+#[test]
+fn a_server_of_batches_that_was_held_up_finds_all_requests() {
+    driver_or_skip!();
+    let files = Files::new(1, 16 << 20);
+    let deep = ["--engine", "batch", "--depth", "2048"];
+    let device = Added::new(&[&["loop", files.name(0)], &deep[..]].concat());
+    let many = ["--bsrange=4k-4k", "--iodepth=2048", "--iodepth_batch_submit=2048"];
+    let load = verifier(&device.node(), "16m", 6, &many);
+    let server = Pid::from_raw(device.server(None)).expect("a process");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(700));
+        kill_process(server, Signal::STOP).expect("held up");
+        std::thread::sleep(Duration::from_millis(700));
+        kill_process(server, Signal::CONT).expect("let go");
+    }
+    verified(load);
+    assert_eq!(device.show()["counters"][0]["errors"], 0);
+    device.del();
+    nothing_is_left();
 }
 
 #[test]
@@ -82,7 +112,7 @@ fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
 fn a_device_is_removed_under_load() {
     driver_or_skip!();
     let files = Files::new(2, 32 << 20);
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let stripe = ["stripe", files.name(0), files.name(1), "--engine", engine];
         let device = Added::new(&stripe);
         let load = verifier(&device.node(), "32m", 30, &[]);
@@ -97,7 +127,7 @@ fn a_device_is_removed_under_load() {
 #[test]
 fn a_backing_that_shrinks_gives_errors_and_keeps_the_rest() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(1, 8 << 20);
         let device = Added::new(&["loop", files.name(0), "--engine", engine]);
         let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
@@ -126,7 +156,7 @@ fn a_full_file_system_reaches_the_caller() {
         assert!(status.expect("starts").success(), "{program}");
     };
     run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", &path]);
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let backing = format!("{path}/backing");
         fs::File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
         let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
@@ -147,7 +177,7 @@ fn a_full_file_system_reaches_the_caller() {
 #[test]
 fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(3, 8 << 20);
         let mirror = ["mirror", files.name(0), files.name(1), files.name(2), "--queues", "2"];
         let device = Added::new(&[&mirror[..], &["--engine", engine]].concat());
@@ -189,7 +219,7 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
 #[test]
 fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(2, 4 << 20);
         let device = Added::new(&["mirror", files.name(0), files.name(1), "--engine", engine]);
         for path in &files.paths {

@@ -30,6 +30,8 @@ fn mistakes_name_themselves() {
         let line = refused(&[&["add"], arguments].concat(), 2);
         assert!(line.contains(said), "{arguments:?}: {line}");
     }
+    let line = refused(&["add", "loop", one, "--engine", "batch", "--depth", "1"], 3);
+    assert!(line.contains("batch is not possible") && line.contains("depth of 2"), "{line}");
     for action in ["show", "del", "recover"] {
         let line = refused(&[action, "77"], 2);
         assert!(line.contains("device 77"), "{line}");
