@@ -6,6 +6,7 @@
 mod guest {
     mod contents;
     mod device;
+    mod exchange;
     mod file_systems;
     mod policies;
 }

@@ -13,6 +13,7 @@ macro_rules! object {
         include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")).as_slice()
     };
 }
+pub(super) use object;
 
 fn with_policy(files: &Files, object: &[u8], size: u64) -> Spec {
     let path: PathBuf = files.directory.path().join("policy.bpf.o");
