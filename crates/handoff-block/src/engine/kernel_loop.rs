@@ -19,12 +19,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::region;
 use io_uring::{IoUring, opcode, squeue};
-use libbpf_rs::{Link, MapCore as _, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, PrintLevel};
 
 use crate::life::Config;
 use crate::queue::Queue;
@@ -239,6 +239,13 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
         {
             // It is made by the first queue, and used by all.
             let path = pins.join(map.name());
+            if path.exists() && !goes_with(&map, &path).map_err(|error| explained(&error))? {
+                return Err(format!(
+                    "its map {} is of another type or size than that of the device: give it another \
+                     name",
+                    map.name().display()
+                ));
+            }
             map.set_pin_path(path).map_err(|error| explained(&error))?;
         }
     }
@@ -250,6 +257,15 @@ fn attach(object: &mut Object) -> Result<Link, String> {
     listen();
     let mut map = object.maps_mut().find(|map| map.name() == LOOP).expect("the object has it");
     map.attach_struct_ops().map_err(|error| explained(&error))
+}
+
+/// Whether a map can be the one that is pinned.
+fn goes_with(map: &OpenMap<'_>, pin: &Path) -> libbpf_rs::Result<bool> {
+    let info = MapHandle::from_pinned_path(pin)?;
+    Ok(map.map_type() == info.map_type()
+        && map.key_size() == info.key_size()
+        && map.value_size() == info.value_size()
+        && map.max_entries() == info.max_entries())
 }
 
 /// Whether a map is none of the loop's, nor of variables.

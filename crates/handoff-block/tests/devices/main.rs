@@ -8,5 +8,6 @@ mod guest {
     mod device;
     mod exchange;
     mod file_systems;
+    mod fixture;
     mod policies;
 }

@@ -8,6 +8,7 @@ use handoff_block::state::Directory;
 use handoff_block::{Engine, Kind, Spec, policy};
 
 use super::device::{Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
+use super::fixture;
 use super::policies::object;
 
 const SIZE: u64 = 8 * MIB;
@@ -28,15 +29,19 @@ impl Policies {
         path
     }
 
-    fn device(&self, policy: PathBuf) -> Device {
-        Device::of(&Spec {
+    fn spec(&self, policy: PathBuf) -> Spec {
+        Spec {
             policy: Some(policy),
             size: Some(SIZE),
             queues: 2,
             depth: 16,
             direct: true,
             ..spec(Kind::Policy, &self.files, Engine::Bpf)
-        })
+        }
+    }
+
+    fn device(&self, policy: PathBuf) -> Device {
+        Device::of(&self.spec(policy))
     }
 }
 
@@ -126,7 +131,7 @@ fn maps_stay_where_both_policies_have_them() {
     for (name, object, said) in [
         ("endless", object!("endless"), "verifier refuses the policy"),
         ("kfunc", object!("kfunc"), "which it does not define"),
-        ("wider", object!("wider"), "choice"),
+        ("wider", object!("wider"), "its map choice is of another type or size"),
     ] {
         let path = policies.path(name, object);
         let line = policy::exchange(device.id, &path).expect_err(name).to_string();
@@ -149,4 +154,23 @@ fn maps_stay_where_both_policies_have_them() {
     assert_eq!(byte(), 1, "the map is a new one");
     drop(disk);
     device.end();
+}
+
+#[test]
+fn the_next_server_has_the_policy_that_was_last() {
+    driver_or_skip!();
+    let policies = Policies::new();
+    let plain = policies.path("plain", object!("plain"));
+    let chosen = policies.path("chosen", object!("chosen"));
+    let (mut server, id) = fixture::server(&policies.spec(plain));
+    policy::exchange(id, &chosen).expect("exchanged");
+    policy::set(id, "choice", &[("0".to_owned(), "1".to_owned())]).expect("set");
+    // What it was made from is gone.
+    fs::remove_file(chosen).expect("removed");
+    server.kill().and_then(|()| server.wait()).expect("killed");
+    let record = Directory::of(id).read().expect("a record");
+    let device = Device::recovered(&record.spec, id);
+    write_at(&device.open(), MIB, &[5; 4096]).expect("written");
+    device.end();
+    assert_eq!(policies.files.read(1)[MIB as usize..][..4096], [5; 4096]);
 }
