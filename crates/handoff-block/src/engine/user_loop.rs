@@ -56,8 +56,14 @@ pub(super) fn run(
             for completion in done {
                 match Done::of(completion.user_data()) {
                     Done::Command(command) => {
+                        arrived.clear();
                         if carrier.completed(queue, command, completion, &mut arrived)? {
                             return Ok(());
+                        }
+                        for &tag in &arrived {
+                            let descriptor = queue.descriptor(tag)?;
+                            let end = queue.life.arrived(tag, &descriptor, now, &mut entries);
+                            go_on(queue, &mut carrier, tag, end, &entries);
                         }
                     }
                     Done::Piece { tag, slot } => {
@@ -65,11 +71,6 @@ pub(super) fn run(
                         let end = queue.life.moved(piece, completion.result(), now, &mut entries);
                         go_on(queue, &mut carrier, tag, end, &entries);
                     }
-                }
-                for tag in arrived.drain(..) {
-                    let descriptor = queue.descriptor(tag)?;
-                    let end = queue.life.arrived(tag, &descriptor, now, &mut entries);
-                    go_on(queue, &mut carrier, tag, end, &entries);
                 }
             }
         }
