@@ -108,8 +108,9 @@ impl Queue {
 
     /// Queues an entry.
     pub(crate) fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: entries are made by `Life`: they point to lent buffers, or to ours, which are
-        // given back only after all requests are answered.
+        // SAFETY: entries are made by `Life`, and point to lent buffers, or to ours, which are given
+        // back only after all requests are answered; or by `Batch`, which keeps what they point to
+        // until they have completed.
         unsafe { self.ring.submission().push(entry) }.expect("room for all pieces of all requests");
     }
 

@@ -168,6 +168,7 @@ impl Carrier for Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
+        // The ring is still open, and what is under way in it is not over.
         mem::forget(self.on_loan.take());
         if !self.stopped {
             mem::forget(self.tags.take());
@@ -190,7 +191,7 @@ impl TagBuffers {
     fn register(queue: &Queue) -> io::Result<Self> {
         let mut buffers = Self { pages: Pages::anonymous(2 * PAGE)?, tail: 0 };
         let ring = buffers.pages.start().as_ptr() as u64;
-        // SAFETY: whole pages of ours, which stay mapped until the ring no longer looks at them.
+        // SAFETY: whole pages of ours, which stay mapped until this is undone, or for good.
         unsafe { queue.ring.submitter().register_buf_ring_with_flags(ring, BUFFERS, GROUP, 0)? };
         (0..BUFFERS).for_each(|buffer| buffers.supply(buffer));
         Ok(buffers)
