@@ -308,6 +308,7 @@ impl Server {
         let before = policy::pinned(id);
         let maps = self.program.exchange(&next).map_err(|cause| {
             policy::keep_pins(id, &before);
+            directory.drop_policy();
             Error::usage(format!("{} does not follow the policy: {cause}", path.display()))
         })?;
         self.record.spec.policy = Some(path.to_owned());

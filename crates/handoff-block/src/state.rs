@@ -81,6 +81,11 @@ impl Directory {
         fs::rename(self.next_policy_path(), self.policy_path())
     }
 
+    /// What was written down is not kept.
+    pub(crate) fn drop_policy(&self) {
+        let _ = fs::remove_file(self.next_policy_path());
+    }
+
     /// Where engines work.
     fn state_path(&self) -> PathBuf {
         self.path.join("state")

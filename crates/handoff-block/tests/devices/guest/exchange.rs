@@ -1,7 +1,8 @@
 //! Policies that take each other's place under I/O.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use handoff_block::state::Directory;
@@ -107,6 +108,13 @@ fn policies_take_each_others_place_under_load() {
     assert!(policies.files.read(1).iter().all(|byte| *byte == 0), "the second was never meant");
 }
 
+fn names(directory: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+    names.sort();
+    names
+}
+
 #[test]
 fn maps_stay_where_both_policies_have_them() {
     driver_or_skip!();
@@ -138,9 +146,9 @@ fn maps_stay_where_both_policies_have_them() {
         assert!(line.contains(said) && !line.contains('\n'), "{line}");
         println!("{line}");
         assert_eq!(byte(), 2);
-        let pins = fs::read_dir(policy::pins(device.id)).expect("pins");
-        let pins: Vec<_> = pins.map(|pin| pin.expect("a pin").file_name()).collect();
-        assert_eq!(pins, ["choice"], "{name}");
+        assert_eq!(names(&policy::pins(device.id)), ["choice"], "{name}");
+        let kept = names(format!("/run/handoff/blk/{}", device.id).as_ref());
+        assert_eq!(kept, ["exchange", "policy.bpf.o", "spec.json", "state"], "{name}");
     }
     let record = Directory::of(device.id).read().expect("a record");
     assert_eq!(record.spec.policy, Some(again));
