@@ -10,8 +10,8 @@
  * - it ends the loop when the last command has come back for good, and says so in the region, which
  *   tells its end from that of a loop that was detached.
  *
- * Minimum kernel: 7.1 (io_uring_bpf_ops); CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. The ring has
- * IORING_SETUP_DEFER_TASKRUN and IORING_SETUP_NO_SQARRAY.
+ * Minimum kernel: one with io_uring_bpf_ops, tried on 7.2; CAP_SYS_ADMIN, or CAP_BPF and
+ * CAP_PERFMON. The ring has IORING_SETUP_DEFER_TASKRUN and IORING_SETUP_NO_SQARRAY.
  */
 #include "blk_request.h"
 

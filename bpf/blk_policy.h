@@ -23,8 +23,8 @@
  *   for the rest. A negative answer is an I/O error for the caller, and so is an extent that lies
  *   beyond its file or between blocks. Nothing worse can come of it.
  * - Maps may be defined (SEC(".maps")): they are one for all queues, keep their contents when a
- *   server is followed by another, and `handoff blk set` changes them while I/O runs. Global
- *   variables are each queue's own.
+ *   server is followed by another or a policy by one that has them too, and `handoff blk set` changes
+ *   them while I/O runs. Global variables are each queue's own, and begin anew.
  * - Programs, functions of the kernel (kfuncs), and anything that is declared but not defined are
  *   refused; helpers that any program may call are allowed.
  */

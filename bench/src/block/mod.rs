@@ -47,8 +47,9 @@ const DEPTH: u16 = 32;
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to copying, of the same target and load):
-  copy         the driver copies data into our memory and out of it
-  user-auto    requests' memory is lent to the loop in user space
+  user-copy    the driver copies data into our memory and out of it
+  batch-auto   requests' memory is lent to the loop in user space, a command serves many requests
+  user-auto    requests' memory is lent to the loop in user space, a command serves one
   bpf          and the loop is a BPF program in the kernel
   kernel-loop  the kernel's own loop driver with direct I/O, which works partly in the thread that
                asks: its cost shows only together with the load's
@@ -250,7 +251,7 @@ fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<
                     ..Spec::default()
                 };
                 subjects.push(Subject {
-                    baseline: engine == Engine::Copy,
+                    baseline: engine == Engine::UserCopy,
                     ..subject(job, target, &engine.to_string(), move || Ours::new(&spec))
                 });
             }

@@ -2,8 +2,10 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 /// Error of this crate; the kinds are the exit codes of the command.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// What was asked for makes no sense.
     #[error("{0}")]

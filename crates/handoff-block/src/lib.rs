@@ -22,8 +22,9 @@
 //! - an engine that is not the best one is taken openly: [`Server::passed_over`] has the reasons;
 //! - the state of a device ([`state`]) outlives its server, so that the next one goes on with it.
 //!
-//! Minimum kernel: 6.6 for copying, 6.16 for lent buffers (`UBLK_F_AUTO_BUF_REG`), 7.1 for the loop
-//! in the kernel (`io_uring_bpf_ops`). Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
+//! Minimum kernel: 6.6 for copying, 6.16 for lent buffers (`UBLK_F_AUTO_BUF_REG`), 7.0 for batched
+//! commands (`UBLK_F_BATCH_IO`); the loop in the kernel (`io_uring_bpf_ops`) was tried on 7.2.
+//! Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
 //! Return signal of a lent request buffer: the commit of its result.
 //!
 //! The `libublk` crate has neither the loop in the kernel nor the piece of C in common, and one way
@@ -34,6 +35,7 @@ mod control;
 mod device;
 pub mod engine;
 mod error;
+mod exchange;
 mod life;
 pub mod policy;
 mod queue;

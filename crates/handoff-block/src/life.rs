@@ -170,7 +170,7 @@ pub(crate) fn request_bytes() -> usize {
 /// What a completion was of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// The command of a tag: a request is there, or none will come.
+    /// A command to the driver: that of a tag, or another that its engine has numbered.
     Command(u32),
     /// A piece of a tag's request.
     Piece { tag: u32, slot: u32 },
@@ -178,10 +178,10 @@ pub(crate) enum Done {
 
 impl Done {
     pub(crate) fn of(user_data: u64) -> Self {
-        let tag = user_data as u32 & 0xffff;
+        let number = user_data as u32 & 0xffff;
         match user_data >> 32 {
-            DATA_PIECE => Self::Piece { tag, slot: user_data as u32 >> 16 },
-            _ => Self::Command(tag),
+            DATA_PIECE => Self::Piece { tag: number, slot: user_data as u32 >> 16 },
+            _ => Self::Command(number),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! - the object is kept beside the device's state, so a server that follows has the same;
 //! - maps are pinned, so that they outlive a server, as the data that they lead to does.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -23,6 +24,7 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::Error;
 use crate::engine::loop_object;
+pub use crate::exchange::exchange;
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
@@ -36,12 +38,24 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const CALL: u8 = 0x85;
 const CALL_OF_THE_KERNEL: u8 = 2;
 
-/// Reads an object and joins it with the loop's.
-pub(crate) fn join(path: &Path) -> Result<Vec<u8>, Error> {
-    let name = path.display();
-    let bytes = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
-    vet(&bytes).map_err(|cause| Error::usage(format!("{name} is refused: {cause}")))?;
-    link(&bytes).map_err(|cause| Error::usage(format!("{name} does not go with the loop: {cause}")))
+/// A policy that has been looked at.
+pub(crate) struct Policy {
+    /// Its object.
+    pub(crate) object: Vec<u8>,
+    /// That joined with the loop's.
+    pub(crate) joined: Vec<u8>,
+}
+
+impl Policy {
+    /// Reads an object and joins it with the loop's.
+    pub(crate) fn read(path: &Path) -> Result<Self, Error> {
+        let name = path.display();
+        let object = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
+        vet(&object).map_err(|cause| Error::usage(format!("{name} is refused: {cause}")))?;
+        let joined = link(&object)
+            .map_err(|cause| Error::usage(format!("{name} does not go with the loop: {cause}")))?;
+        Ok(Self { object, joined })
+    }
 }
 
 /// What is wrong with an object, if something is.
@@ -147,13 +161,23 @@ pub(crate) fn make_pins(id: u32) -> Result<PathBuf, Error> {
     Ok(directory)
 }
 
-/// Takes the pins away. Those that are not there are gone.
-pub(crate) fn remove_pins(id: u32) {
-    let directory = pins(id);
-    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-        let _ = fs::remove_file(entry.path());
+/// The names of the maps that are pinned.
+pub(crate) fn pinned(id: u32) -> Vec<OsString> {
+    let entries = fs::read_dir(pins(id)).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).collect()
+}
+
+/// Takes the pins of all other maps away. Those that are not there are gone.
+pub(crate) fn keep_pins(id: u32, maps: &[OsString]) {
+    for map in pinned(id).iter().filter(|map| !maps.contains(map)) {
+        let _ = fs::remove_file(pins(id).join(map));
     }
-    let _ = fs::remove_dir(directory);
+}
+
+/// Takes the pins away.
+pub(crate) fn remove_pins(id: u32) {
+    keep_pins(id, &[]);
+    let _ = fs::remove_dir(pins(id));
 }
 
 /// Sets values in a map of a device's policy, while it serves.
@@ -169,9 +193,8 @@ pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> 
     }
     let path = pins(id).join(map);
     let handle = MapHandle::from_pinned_path(&path).map_err(|error| {
-        let known = fs::read_dir(pins(id)).into_iter().flatten().flatten();
         let known: Vec<_> =
-            known.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            pinned(id).iter().map(|map| map.to_string_lossy().into_owned()).collect();
         Error::usage(format!(
             "device {id} has no map {map} ({error}): it has {}",
             if known.is_empty() { "none".to_owned() } else { known.join(", ") }

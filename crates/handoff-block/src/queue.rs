@@ -3,8 +3,8 @@
 //!
 //! Contracts:
 //! - a queue is made and used by one thread, as the driver and the ring want it;
-//! - the submission queue has room for all pieces of all requests, so that nothing has to wait for
-//!   room; the completion queue has room for twice that;
+//! - the submission queue has room for all pieces of all requests and the engine's commands beside
+//!   them, so that nothing has to wait for room; the completion queue has room for twice that;
 //! - the ring closes before the memory goes that the kernel may still use; own buffers of requests
 //!   that were not answered are never given back.
 
@@ -17,10 +17,11 @@ use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use crate::engine::Engine;
 use crate::life::{Config, Descriptor, Entries, Life, PIECES};
 use crate::state::Mapping;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// What queues are made of.
 pub(crate) struct Parts<'a> {
@@ -28,8 +29,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) depth: u16,
     /// Bytes of the largest request.
     pub(crate) max_request: u32,
-    /// Whether requests' buffers are lent to the ring.
-    pub(crate) lent: bool,
+    pub(crate) engine: Engine,
     /// The device's char device, then its backings.
     pub(crate) files: &'a [OwnedFd],
     pub(crate) region: Mapping,
@@ -55,11 +55,11 @@ impl Queue {
             .setup_defer_taskrun()
             .setup_no_sqarray()
             .setup_submit_all()
-            .build(tags * PIECES as u32)?;
+            .build(entries(parts.depth, parts.engine))?;
         let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files(&files)?;
         let buffer_size = (parts.max_request as usize).next_multiple_of(PAGE);
-        let buffers = if parts.lent {
+        let buffers = if parts.engine.lends() {
             ring.submitter().register_buffers_sparse(tags)?;
             None
         } else {
@@ -98,18 +98,19 @@ impl Queue {
         })
     }
 
-    /// Bytes of memory that a queue takes: its buffers, ring and descriptions.
-    pub(crate) fn memory(depth: u16, max_request: u32, lent: bool) -> u64 {
-        let tags = u64::from(depth).next_power_of_two();
-        let buffers = if lent { 0 } else { u64::from(depth) * u64::from(max_request) };
-        let entries = tags * PIECES as u64;
-        buffers + entries * 64 + 2 * entries * 16 + u64::from(depth) * 24
+    /// Bytes of memory that a queue takes: its buffers, ring and descriptions, and its engine's own.
+    pub(crate) fn memory(depth: u16, max_request: u32, engine: Engine) -> u64 {
+        let requests = u64::from(depth);
+        let buffers = if engine.lends() { 0 } else { requests * u64::from(max_request) };
+        let entries = u64::from(entries(depth, engine));
+        buffers + entries * 64 + 2 * entries * 16 + requests * 24 + engine.memory(depth)
     }
 
     /// Queues an entry.
     pub(crate) fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: entries are made by `Life`: they point to lent buffers, or to ours, which are
-        // given back only after all requests are answered.
+        // SAFETY: entries are made by `Life`, and point to lent buffers, or to ours, which are given
+        // back only after all requests are answered; or by `Batch`, which keeps what they point to
+        // until they have completed.
         unsafe { self.ring.submission().push(entry) }.expect("room for all pieces of all requests");
     }
 
@@ -148,14 +149,14 @@ impl Queue {
     }
 
     /// The driver's description of the request that has arrived with this tag.
-    pub(crate) fn descriptor(&self, tag: u32) -> Descriptor {
-        let index = (tag & self.config.tag_mask) as usize;
-        assert!(index < self.config.depth as usize, "the driver's tags are below the depth");
+    pub(crate) fn descriptor(&self, tag: u32) -> io::Result<Descriptor> {
+        if tag >= self.config.depth {
+            return Err(io::Error::other(format!("the driver has a request with the tag {tag}")));
+        }
+        let all = self.descriptors.start().as_ptr().cast::<Descriptor>();
         // SAFETY: inside of the mapping, which has one for each tag below the depth; the driver
         // does not write it until the request is answered.
-        unsafe {
-            ptr::read_volatile(self.descriptors.address.as_ptr().cast::<Descriptor>().add(index))
-        }
+        Ok(unsafe { ptr::read_volatile(all.add(tag as usize)) })
     }
 
     /// Submits the first command of every tag.
@@ -196,14 +197,24 @@ impl Drop for Queue {
     }
 }
 
+/// Entries of the ring of a queue.
+fn entries(depth: u16, engine: Engine) -> u32 {
+    let pieces = u32::from(depth).next_power_of_two() * PIECES as u32;
+    (pieces + engine.commands_beside()).next_power_of_two()
+}
+
 /// A mapping of whole pages.
-struct Pages {
+pub(crate) struct Pages {
     address: NonNull<u8>,
     len: usize,
 }
 
 impl Pages {
-    fn anonymous(len: usize) -> io::Result<Self> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address =

@@ -7,9 +7,10 @@
 //!   answer;
 //! - threads serve the processors that the driver sends them requests from.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -24,10 +25,12 @@ use crate::device::{
     Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Engine, PassedOver, Program};
+use crate::exchange::Exchanges;
 use crate::life::Map;
+use crate::policy::{self, Policy};
 use crate::queue::{Parts, Queue};
 use crate::state::{self, Directory, Mapping, Record, State};
-use crate::{Control, Error, Spec, policy, target};
+use crate::{Control, Error, Spec, target};
 
 /// How often the wish to stop is looked at.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -51,6 +54,9 @@ pub struct Server {
     thread_ids: Vec<i32>,
     ends: Receiver<End>,
     record: Record,
+    program: Arc<Program>,
+    /// Where others ask for another policy; `None` where there is none.
+    exchanges: Option<Exchanges>,
 }
 
 /// A queue's thread is ready, or has ended.
@@ -79,10 +85,13 @@ impl Server {
             Start::Recover(id) => Some(recoverable(&mut control, id)?),
         };
         let mut program = Program::default();
-        if let Some(policy) = &spec.policy {
+        let mut policy = None;
+        if let Some(path) = &spec.policy {
             // What was taken when the device was made, whatever became of the file since.
             let kept = found.map(|found| Directory::of(found.id).policy_path());
-            program.joined = Some(policy::join(kept.as_ref().unwrap_or(policy))?);
+            let Policy { object, joined } = Policy::read(kept.as_ref().unwrap_or(path))?;
+            program = Program::of_policy(joined, None);
+            policy = Some(object);
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
@@ -124,18 +133,21 @@ impl Server {
             Error::failed(format!("the state of device {id} cannot be kept in /run: {error}"))
         };
         directory.make().map_err(stateful)?;
-        if let (Some(policy), None) = (&spec.policy, found) {
-            fs::copy(policy, directory.policy_path()).map_err(stateful)?;
-        }
-        if program.is_policy() {
+        let mut exchanges = None;
+        if let Some(object) = policy {
+            directory
+                .write_policy(&object)
+                .and_then(|()| directory.keep_policy())
+                .map_err(stateful)?;
             program.pins = Some(policy::make_pins(id)?);
+            exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
             None => State::make(&directory, &map, queues, depth),
             Some(_) => State::take_over(&directory, queues, depth),
         };
         let state = state.map_err(stateful)?;
-        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine.lends())
+        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
         let record = Record { spec, engine, passed_over, size, memory };
@@ -143,8 +155,10 @@ impl Server {
 
         let files = Arc::new(files(id, backings)?);
         let (sender, ends) = mpsc::channel();
-        let mut server = Self { device, threads: Vec::new(), thread_ids: Vec::new(), ends, record };
-        let parts = Shared { files, program: Arc::new(program), sender };
+        let program = Arc::new(program);
+        let parts = Shared { files, program: Arc::clone(&program), sender };
+        let (threads, thread_ids) = (Vec::new(), Vec::new());
+        let mut server = Self { device, threads, thread_ids, ends, record, program, exchanges };
         let begun = server.begin(&state, &parts, &map, found.is_some());
         drop(parts);
         match begun {
@@ -252,6 +266,10 @@ impl Server {
                 stopping = true;
                 self.device.control.stop(self.device.id)?;
             }
+            if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
+                let exchanged = self.exchange(&request.policy);
+                request.answer(&exchanged);
+            }
             match self.ends.recv_timeout(PAUSE) {
                 Ok((_, Step::Ready(_))) | Err(RecvTimeoutError::Timeout) => {}
                 Ok((queue, Step::Ended(ended))) => {
@@ -272,6 +290,31 @@ impl Server {
         }
         self.join();
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Puts another policy in the place of the device's, or leaves that as it is.
+    fn exchange(&mut self, path: &Path) -> Result<(), Error> {
+        let id = self.id();
+        let kept = |error: io::Error| {
+            Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
+        };
+        let Policy { object, joined } = Policy::read(path)?;
+        let mut next = Program::of_policy(joined, None);
+        engine::try_out(&next)
+            .map_err(|cause| Error::NotPossible(format!("a policy is not possible: {cause}")))?;
+        let directory = Directory::of(id);
+        directory.write_policy(&object).map_err(kept)?;
+        next.pins = self.program.pins.clone();
+        let before = policy::pinned(id);
+        let maps = self.program.exchange(&next).map_err(|cause| {
+            policy::keep_pins(id, &before);
+            directory.drop_policy();
+            Error::usage(format!("{} does not follow the policy: {cause}", path.display()))
+        })?;
+        self.record.spec.policy = Some(path.to_owned());
+        directory.keep_policy().and_then(|()| directory.write(&self.record)).map_err(kept)?;
+        policy::keep_pins(id, &maps);
+        Ok(())
     }
 
     fn join(&mut self) {
@@ -333,7 +376,7 @@ impl Thread {
             queue: self.queue,
             depth: self.depth,
             max_request: self.max_request,
-            lent: self.engine.lends(),
+            engine: self.engine,
             files: &self.shared.files,
             region: self.region,
         })?;

@@ -1,6 +1,8 @@
 //! What a device is to be.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,60 @@ pub enum Kind {
     Mirror,
     /// As the user's own mapping says.
     Policy,
+}
+
+impl Kind {
+    /// All.
+    pub const ALL: [Self; 6] =
+        [Self::Null, Self::Loop, Self::Linear, Self::Stripe, Self::Mirror, Self::Policy];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Loop => "loop",
+            Self::Linear => "linear",
+            Self::Stripe => "stripe",
+            Self::Mirror => "mirror",
+            Self::Policy => "policy",
+        }
+    }
+
+    /// Where the bytes are, for a list.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Null => "bytes go nowhere and come from nowhere; for measuring",
+            Self::Loop => "one file or block device",
+            Self::Linear => "several, one after the other",
+            Self::Stripe => "chunks dealt out to several in turn",
+            Self::Mirror => {
+                "the same bytes in each; one that fails is taken out and reported by show"
+            }
+            Self::Policy => {
+                "where a BPF function of yours says (--policy); bpf/blk_policy.h has what it is asked"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        named.ok_or_else(|| {
+            format!(
+                "no target is called {text}: there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
+        })
+    }
 }
 
 /// A device as it was asked for. It is kept beside the device, for whoever has to serve it next.
@@ -77,6 +133,23 @@ impl Default for Spec {
             depth: 64,
             max_request: 512 << 10,
             engine: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        for engine in Engine::ALL {
+            assert_eq!(engine.to_string().parse(), Ok(engine));
+            assert_eq!(serde_json::to_value(engine).unwrap(), engine.name());
         }
     }
 }

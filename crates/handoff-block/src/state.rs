@@ -60,6 +60,32 @@ impl Directory {
         self.path.join("policy.bpf.o")
     }
 
+    /// The copy of one that is to follow it.
+    fn next_policy_path(&self) -> PathBuf {
+        self.path.join("policy.bpf.o.new")
+    }
+
+    /// The socket by which a policy is exchanged.
+    pub(crate) fn exchange_path(&self) -> PathBuf {
+        self.path.join("exchange")
+    }
+
+    /// Writes down the object of a policy, which is kept when [`keep_policy`](Self::keep_policy) says
+    /// so.
+    pub(crate) fn write_policy(&self, object: &[u8]) -> io::Result<()> {
+        fs::write(self.next_policy_path(), object)
+    }
+
+    /// What was written down is the device's policy from here on, whole.
+    pub(crate) fn keep_policy(&self) -> io::Result<()> {
+        fs::rename(self.next_policy_path(), self.policy_path())
+    }
+
+    /// What was written down is not kept.
+    pub(crate) fn drop_policy(&self) {
+        let _ = fs::remove_file(self.next_policy_path());
+    }
+
     /// Where engines work.
     fn state_path(&self) -> PathBuf {
         self.path.join("state")

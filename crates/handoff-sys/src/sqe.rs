@@ -13,20 +13,33 @@ pub const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`: set in a notification's result when any byte was copied.
 pub const NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
+/// `IORING_URING_CMD_MULTISHOT` (Linux 6.18): the command completes more than once.
+pub const URING_CMD_MULTISHOT: u32 = 1 << 1;
+
 const SQE_LEN: usize = 64;
+const COMMAND_FLAGS_OFFSET: usize = 28;
 const BUF_INDEX_OFFSET: usize = 40;
 
 const _: () = assert!(size_of::<Entry>() == SQE_LEN);
-const _: () = assert!(align_of::<Entry>() >= align_of::<u16>());
+const _: () = assert!(align_of::<Entry>() >= align_of::<u32>());
 
-/// Names the registered buffer that a vectored request's pieces lie in (`buf_index`).
+/// Names the registered buffer that a vectored request's pieces lie in (`buf_index`), or the group
+/// that buffers are selected from (`buf_group`, the same place).
 ///
-/// `IORING_OP_SENDMSG_ZC` takes it since Linux 6.15, together with [`RECVSEND_FIXED_BUF`].
+/// `IORING_OP_SENDMSG_ZC` takes the buffer since Linux 6.15, together with [`RECVSEND_FIXED_BUF`].
 pub fn set_buf_index(entry: &mut Entry, index: u16) {
     // SAFETY: `Entry` is a `repr(C)` wrapper of the kernel's 64-byte entry (size asserted above),
     // in which bytes 40 and 41 are `buf_index`; the borrow is exclusive.
     unsafe {
         std::ptr::from_mut(entry).cast::<u8>().add(BUF_INDEX_OFFSET).cast::<u16>().write(index)
+    }
+}
+
+/// Sets the flags of `IORING_OP_URING_CMD` (`uring_cmd_flags`).
+pub fn set_command_flags(entry: &mut Entry, flags: u32) {
+    // SAFETY: as in `set_buf_index`; bytes 28 to 31 are the operation's flags.
+    unsafe {
+        std::ptr::from_mut(entry).cast::<u8>().add(COMMAND_FLAGS_OFFSET).cast::<u32>().write(flags)
     }
 }
 
@@ -47,5 +60,20 @@ mod tests {
             unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }
         };
         assert_eq!(bytes(&entry), bytes(&with(0x1234)));
+    }
+
+    #[test]
+    fn the_flags_of_a_command_land_where_the_crate_puts_them() {
+        // The crate sets IORING_URING_CMD_FIXED, the lowest bit, with a buffer.
+        let command = || opcode::UringCmd16::new(types::Fd(3), 7);
+        let expected = command().buf_index(Some(5)).build();
+        let mut entry = command().build();
+        super::set_buf_index(&mut entry, 5);
+        super::set_command_flags(&mut entry, 1);
+        let bytes = |entry: &super::Entry| {
+            // SAFETY: both are 64 plain bytes, asserted in this module.
+            unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }
+        };
+        assert_eq!(bytes(&entry), bytes(&expected));
     }
 }

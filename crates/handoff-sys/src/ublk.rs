@@ -193,6 +193,51 @@ pub struct ControlCommand {
 
 const _: () = assert!(size_of::<ControlCommand>() == 32);
 
+/// `struct ublk_batch_io`, the command area of an entry with one of the batched commands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchCommand {
+    /// Queue number.
+    pub queue_id: u16,
+    /// `UBLK_BATCH_F_*`; 0 for [`U_IO_FETCH_IO_CMDS`].
+    pub flags: u16,
+    /// Elements at the entry's address, at most the queue's depth.
+    pub elements: u16,
+    /// Bytes of one of them: those of a [`BatchElement`] without flags, of a tag for
+    /// [`U_IO_FETCH_IO_CMDS`].
+    pub element_bytes: u8,
+    /// Must be zero.
+    pub reserved: u8,
+    /// Must be zero.
+    pub reserved2: u64,
+}
+
+/// `struct ublk_elem_header`: one tag of a batched command.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchElement {
+    /// The request's tag.
+    pub tag: u16,
+    /// Where the tag's next request is registered with the ring, with [`F_AUTO_BUF_REG`].
+    pub buf_index: u16,
+    /// Bytes, or a negative error number; of [`U_IO_COMMIT_IO_CMDS`] only.
+    pub result: i32,
+}
+
+const _: () = assert!(size_of::<BatchCommand>() == 16 && size_of::<BatchElement>() == 8);
+
+impl BatchCommand {
+    /// The command as the 16 command bytes of a 64-byte submission entry.
+    pub fn to_entry_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0..2].copy_from_slice(&self.queue_id.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.flags.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.elements.to_ne_bytes());
+        bytes[6] = self.element_bytes;
+        bytes
+    }
+}
+
 impl ControlCommand {
     /// The command as the 80 command bytes of a 128-byte submission entry.
     pub fn to_entry_bytes(self) -> [u8; 80] {

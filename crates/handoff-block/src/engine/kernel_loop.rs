@@ -1,11 +1,12 @@
 //! The loop in the kernel: `bpf/blk_loop.bpf.c`, one program for each queue.
 //!
-//! Minimum kernel: 7.1 with `CONFIG_IO_URING_BPF_OPS` (`struct io_uring_bpf_ops`) and BTF.
-//! Capability: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. Return signal: as in
+//! Minimum kernel: one with `CONFIG_IO_URING_BPF_OPS` (`struct io_uring_bpf_ops`) and BTF; tried on
+//! 7.2. Capability: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. Return signal: as in
 //! [`user_loop`](super::user_loop); we only hear of the end.
 //!
 //! The thread enters the ring once and stays there for the device's life. A signal brings it back,
-//! with nothing lost, and it enters again.
+//! with nothing lost, and it enters again; so does another program that takes the loop's place
+//! ([`exchange`](crate::exchange)).
 //!
 //! Requests that the kernel hands to a worker thread (fsync, fallocate, buffered writes of most file
 //! systems) go one after the other: on this kernel a worker that is started from inside of the loop
@@ -13,14 +14,17 @@
 //! and no others may be.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::mem;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::region;
 use io_uring::{IoUring, opcode, squeue};
-use libbpf_rs::{Link, MapCore as _, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, PrintLevel};
 
 use crate::life::Config;
 use crate::queue::Queue;
@@ -32,6 +36,8 @@ struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/blk_loop.bpf.o")));
 
+/// The name of the loop's map.
+const LOOP: &str = "loop";
 /// As `struct io_uring_bpf_ops` in `bpf/kernel.h`: the descriptor follows one pointer.
 const RING_FD: std::ops::Range<usize> = 8..12;
 
@@ -42,6 +48,8 @@ pub(crate) struct Program {
     pub(crate) joined: Option<Vec<u8>>,
     /// Where the policy's maps are kept.
     pub(crate) pins: Option<PathBuf>,
+    /// The loops of queues that are being served.
+    loops: Mutex<BTreeMap<u32, Seat>>,
 }
 
 impl Program {
@@ -49,8 +57,40 @@ impl Program {
         self.joined.is_some()
     }
 
+    /// A policy whose maps are kept.
+    pub(crate) fn of_policy(joined: Vec<u8>, pins: Option<PathBuf>) -> Self {
+        Self { joined: Some(joined), pins, ..Self::default() }
+    }
+
+    /// Puts another program in the place of all loops, or leaves them as they are. Returns the names
+    /// of its maps.
+    pub(crate) fn exchange(&self, next: &Self) -> Result<Vec<OsString>, String> {
+        let mut loops = self.loops();
+        let mut objects = Vec::new();
+        for seat in loops.values() {
+            objects.push(load(seat.ring, &seat.config, next)?);
+        }
+        let maps = objects.first().map(maps_of).unwrap_or_default();
+        let mut pairs: Vec<_> = loops.values_mut().zip(&mut objects).collect();
+        for done in 0..pairs.len() {
+            let (seat, object) = &mut pairs[done];
+            if let Err(cause) = seat.exchange(object) {
+                for (seat, object) in &mut pairs[..=done] {
+                    // A queue that is without a loop then ends its device.
+                    let _ = seat.exchange(object);
+                }
+                return Err(cause);
+            }
+        }
+        Ok(maps)
+    }
+
     fn object(&self) -> &[u8] {
         self.joined.as_deref().unwrap_or(&OBJECT.0)
+    }
+
+    fn loops(&self) -> MutexGuard<'_, BTreeMap<u32, Seat>> {
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,10 +99,63 @@ pub(crate) fn loop_object() -> &'static [u8] {
     &OBJECT.0
 }
 
-/// A program that is the loop of a ring until it is dropped.
-struct Attached {
-    _link: Link,
-    _object: Object,
+/// Which program is the loop of a ring. The ring is open for as long as this is in
+/// [`Program::loops`].
+#[derive(Debug)]
+struct Seat {
+    ring: RawFd,
+    config: Config,
+    /// `None` only where neither of two programs could be attached.
+    link: Option<Link>,
+    object: Object,
+    exchanges: u64,
+}
+
+impl Seat {
+    fn take(ring: &IoUring, config: &Config, program: &Program) -> Result<Self, String> {
+        let mut object = load(ring.as_raw_fd(), config, program)?;
+        let link = Some(attach(&mut object)?);
+        Ok(Self { ring: ring.as_raw_fd(), config: *config, link, object, exchanges: 0 })
+    }
+
+    /// Detaches the loop, and attaches another, with which it changes places.
+    fn exchange(&mut self, object: &mut Object) -> Result<(), String> {
+        self.exchanges += 1;
+        self.link = None;
+        mem::swap(&mut self.object, object);
+        self.link = Some(attach(&mut self.object)?);
+        Ok(())
+    }
+}
+
+/// A queue whose loop is in [`Program::loops`], until this is dropped.
+struct Seated<'a> {
+    program: &'a Program,
+    queue: u32,
+}
+
+impl<'a> Seated<'a> {
+    fn new(queue: &Queue, program: &'a Program) -> Result<Self, String> {
+        let seat = Seat::take(&queue.ring, &queue.config, program)?;
+        program.loops().insert(queue.config.queue, seat);
+        Ok(Self { program, queue: queue.config.queue })
+    }
+
+    /// How many loops have followed the first. Waits until an exchange that is under way is over.
+    fn exchanges(&self) -> io::Result<u64> {
+        let loops = self.program.loops();
+        let seat = &loops[&self.queue];
+        match seat.link {
+            Some(_) => Ok(seat.exchanges),
+            None => Err(io::Error::other("the ring is without a loop")),
+        }
+    }
+}
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        self.program.loops().remove(&self.queue);
+    }
 }
 
 pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) -> io::Result<()> {
@@ -72,24 +165,31 @@ pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) 
         region::register(queue.ring.as_raw_fd(), queue.region.as_ptr(), queue.region.len())?;
     }
     queue.fetch_all()?;
-    let attached = attach(&queue.ring, &queue.config, program).map_err(io::Error::other)?;
+    let seated = Seated::new(queue, program).map_err(io::Error::other)?;
     started();
+    let mut exchanges = 0;
     loop {
-        queue.enter()?;
+        let entered = queue.enter();
         match queue.region.ending() {
             (_, refused @ ..0) => return Err(io::Error::from_raw_os_error(-refused)),
             (true, _) => break,
-            // A signal.
+            // A signal, or an exchange.
             (false, _) => {}
         }
+        let before = mem::replace(&mut exchanges, seated.exchanges()?);
+        match entered {
+            // The loop was taken away while it waited.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && exchanges > before => {}
+            entered => entered?,
+        }
     }
-    drop(attached);
+    drop(seated);
     queue.all_gone();
     Ok(())
 }
 
 /// Whether the loop can be in the kernel, tried on a ring that carries nothing.
-pub(super) fn try_out(program: &Program) -> Result<(), String> {
+pub(crate) fn try_out(program: &Program) -> Result<(), String> {
     let ring: IoUring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -105,17 +205,17 @@ pub(super) fn try_out(program: &Program) -> Result<(), String> {
         region_size: 16384,
         ..Config::default()
     };
-    let Err(error) = attach(&ring, &config, program) else { return Ok(()) };
-    if program.is_policy() && attach(&ring, &config, &Program::default()).is_ok() {
+    let Err(error) = Seat::take(&ring, &config, program) else { return Ok(()) };
+    if program.is_policy() && Seat::take(&ring, &config, &Program::default()).is_ok() {
         return Err(format!("the kernel's verifier refuses the policy: {error}"));
     }
     Err(format!(
-        "the kernel does not take the program: {error}; it takes root and Linux 7.1 with \
-         CONFIG_IO_URING_BPF_OPS"
+        "the kernel does not take the program: {error}; it takes root and a kernel with \
+         CONFIG_IO_URING_BPF_OPS, such as Linux 7.2"
     ))
 }
 
-fn attach(ring: &IoUring, config: &Config, program: &Program) -> Result<Attached, String> {
+fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, String> {
     listen();
     let mut open = ObjectBuilder::default()
         .open_memory(program.object())
@@ -131,22 +231,50 @@ fn attach(ring: &IoUring, config: &Config, program: &Program) -> Result<Attached
                 )
             };
             place[..bytes.len()].copy_from_slice(bytes);
-        } else if map.name() == OsStr::new("loop") {
+        } else if map.name() == OsStr::new(LOOP) {
             let place = map.initial_value_mut().expect("a structure");
-            place[RING_FD].copy_from_slice(&ring.as_raw_fd().to_ne_bytes());
+            place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
         } else if let Some(pins) = &program.pins
-            && !map.name().as_encoded_bytes().contains(&b'.')
+            && is_policys(map.name())
         {
-            // A map of the policy's. It is made by the first queue, and used by all.
+            // It is made by the first queue, and used by all.
             let path = pins.join(map.name());
+            if path.exists() && !goes_with(&map, &path).map_err(|error| explained(&error))? {
+                return Err(format!(
+                    "its map {} is of another type or size than that of the device: give it another \
+                     name",
+                    map.name().display()
+                ));
+            }
             map.set_pin_path(path).map_err(|error| explained(&error))?;
         }
     }
-    let mut object = open.load().map_err(|error| explained(&error))?;
-    let mut map =
-        object.maps_mut().find(|map| map.name() == OsStr::new("loop")).expect("the object has it");
-    let link = map.attach_struct_ops().map_err(|error| explained(&error))?;
-    Ok(Attached { _link: link, _object: object })
+    open.load().map_err(|error| explained(&error))
+}
+
+/// Makes a loaded program the loop of its ring, until the link is dropped.
+fn attach(object: &mut Object) -> Result<Link, String> {
+    listen();
+    let mut map = object.maps_mut().find(|map| map.name() == LOOP).expect("the object has it");
+    map.attach_struct_ops().map_err(|error| explained(&error))
+}
+
+/// Whether a map can be the one that is pinned.
+fn goes_with(map: &OpenMap<'_>, pin: &Path) -> libbpf_rs::Result<bool> {
+    let info = MapHandle::from_pinned_path(pin)?;
+    Ok(map.map_type() == info.map_type()
+        && map.key_size() == info.key_size()
+        && map.value_size() == info.value_size()
+        && map.max_entries() == info.max_entries())
+}
+
+/// Whether a map is none of the loop's, nor of variables.
+fn is_policys(map: &OsStr) -> bool {
+    map != LOOP && !map.as_encoded_bytes().contains(&b'.')
+}
+
+fn maps_of(object: &Object) -> Vec<OsString> {
+    object.maps().map(|map| map.name().to_owned()).filter(|map| is_policys(map)).collect()
 }
 
 /// Collects what libbpf says from here on.

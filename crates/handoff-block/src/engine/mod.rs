@@ -2,17 +2,22 @@
 
 use std::fmt;
 use std::io;
+use std::str::FromStr;
 
 use handoff_sys::ublk;
 use serde::{Deserialize, Serialize};
 
+use self::batch::Batch;
+use self::single::Single;
 use crate::queue::Queue;
 use crate::{Error, Spec};
 
+mod batch;
 mod kernel_loop;
+mod single;
 mod user_loop;
 
-pub(crate) use kernel_loop::{Program, explained, listen, loop_object};
+pub(crate) use kernel_loop::{Program, explained, listen, loop_object, try_out};
 
 /// How requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,35 +25,79 @@ pub(crate) use kernel_loop::{Program, explained, listen, loop_object};
 pub enum Engine {
     /// A BPF program in the kernel is the loop; buffers are lent.
     Bpf,
-    /// The loop is in user space; buffers are lent.
+    /// The loop is in user space, with a command for each request; buffers are lent.
     UserAuto,
+    /// The loop is in user space, with a command for many requests; buffers are lent.
+    BatchAuto,
     /// The loop is in user space, and data goes through its memory.
-    Copy,
+    UserCopy,
 }
 
 impl Engine {
     /// All, best first.
-    pub const ALL: [Self; 3] = [Self::Bpf, Self::UserAuto, Self::Copy];
+    pub const ALL: [Self; 4] = [Self::Bpf, Self::UserAuto, Self::BatchAuto, Self::UserCopy];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bpf => "bpf",
+            Self::UserAuto => "user-auto",
+            Self::BatchAuto => "batch-auto",
+            Self::UserCopy => "user-copy",
+        }
+    }
+
+    /// How it works and what it needs, for a list.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Bpf => "the loop is a BPF program in the kernel; tried on Linux 7.2",
+            Self::UserAuto => "the loop is here, requests' memory is lent to it; needs Linux 6.16",
+            Self::BatchAuto => "the same with a command for many requests; needs Linux 7.0",
+            Self::UserCopy => "the driver copies data into our memory and out of it",
+        }
+    }
 
     /// Whether requests' buffers are lent to the ring.
     pub(crate) fn lends(self) -> bool {
-        self != Self::Copy
+        self != Self::UserCopy
+    }
+
+    /// Entries of a ring that are for commands beside the pieces of requests.
+    pub(crate) fn commands_beside(self) -> u32 {
+        if self == Self::BatchAuto { batch::COMMANDS } else { 0 }
+    }
+
+    /// Bytes of memory of its own for a queue.
+    pub(crate) fn memory(self, depth: u16) -> u64 {
+        if self == Self::BatchAuto { batch::memory(depth) } else { 0 }
     }
 
     /// The driver's flags of a device with this engine.
     pub(crate) fn flags(self) -> u64 {
-        if self.lends() { ublk::F_AUTO_BUF_REG } else { 0 }
+        match self {
+            Self::Bpf | Self::UserAuto => ublk::F_AUTO_BUF_REG,
+            Self::BatchAuto => ublk::F_AUTO_BUF_REG | ublk::F_BATCH_IO,
+            Self::UserCopy => 0,
+        }
     }
 
     /// Whether it can be taken here, tried where nothing else tells.
-    fn possible(self, features: u64, program: &Program) -> Result<(), String> {
-        if self.lends() && features & ublk::F_AUTO_BUF_REG == 0 {
-            return Err("the driver has no UBLK_F_AUTO_BUF_REG, which came with Linux 6.16".into());
+    fn possible(self, spec: &Spec, features: u64, program: &Program) -> Result<(), String> {
+        for (flag, name, since) in [
+            (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
+            (ublk::F_BATCH_IO, "UBLK_F_BATCH_IO", "7.0"),
+        ] {
+            if self.flags() & !features & flag != 0 {
+                return Err(format!("the driver has no {name}, which came with Linux {since}"));
+            }
         }
         match self {
             Self::Bpf => kernel_loop::try_out(program),
             _ if program.is_policy() => Err("a policy needs the loop in the kernel (bpf)".into()),
-            Self::UserAuto | Self::Copy => Ok(()),
+            Self::BatchAuto if spec.depth < 2 => {
+                Err("the driver has it from a depth of 2 on".into())
+            }
+            Self::UserAuto | Self::BatchAuto | Self::UserCopy => Ok(()),
         }
     }
 
@@ -62,28 +111,32 @@ impl Engine {
     ) -> io::Result<()> {
         match self {
             Self::Bpf => kernel_loop::run(queue, program, started),
-            Self::UserAuto | Self::Copy => user_loop::run(queue, started),
+            Self::UserAuto | Self::UserCopy => user_loop::run(queue, Single::new(), started),
+            Self::BatchAuto => {
+                let batch = Batch::new(queue.config.depth);
+                user_loop::run(queue, batch, started)
+            }
         }
     }
 }
 
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bpf => "bpf",
-            Self::UserAuto => "user-auto",
-            Self::Copy => "copy",
-        })
+        f.write_str(self.name())
     }
 }
 
-impl std::str::FromStr for Engine {
+impl FromStr for Engine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = Self::ALL.into_iter().find(|engine| engine.to_string() == text);
-        named
-            .ok_or_else(|| format!("no engine is called {text}: there are bpf, user-auto and copy"))
+        let named = Self::ALL.into_iter().find(|engine| engine.name() == text);
+        named.ok_or_else(|| {
+            format!(
+                "no engine is called {text}: there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
+        })
     }
 }
 
@@ -103,15 +156,15 @@ pub(crate) fn choose(
     device_flags: Option<u64>,
     program: &Program,
 ) -> Result<(Engine, Vec<PassedOver>), Error> {
-    let lent = |engine: Engine| {
-        device_flags.is_none_or(|flags| flags & ublk::F_AUTO_BUF_REG == engine.flags())
-    };
+    let of_engines = ublk::F_AUTO_BUF_REG | ublk::F_BATCH_IO;
+    let fits =
+        |engine: Engine| device_flags.is_none_or(|flags| flags & of_engines == engine.flags());
     let mut passed_over = Vec::new();
     for engine in Engine::ALL {
-        if spec.engine.is_some_and(|wanted| wanted != engine) || !lent(engine) {
+        if spec.engine.is_some_and(|wanted| wanted != engine) || !fits(engine) {
             continue;
         }
-        match engine.possible(features, program) {
+        match engine.possible(spec, features, program) {
             Ok(()) => return Ok((engine, passed_over)),
             Err(reason) if program.is_policy() => {
                 return Err(Error::NotPossible(format!("a policy is not possible: {reason}")));

@@ -1,12 +1,8 @@
-//! The loop in user space, one command for each request.
-//!
-//! Minimum kernel: 6.16 where buffers are lent (`UBLK_F_AUTO_BUF_REG`), else 6.6. A request's buffer
-//! is registered with our ring, under its tag, before we hear of it, and comes back with the commit;
-//! without, the driver copies into and out of our memory.
+//! The loop in user space. What becomes of requests is the same for all that run in it; how they come
+//! and how their results go is a [`Carrier`]'s.
 
 use std::io;
 
-use handoff_sys::ublk;
 use io_uring::cqueue;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,10 +12,37 @@ use crate::queue::Queue;
 /// Completions taken over at a time.
 const BATCH: usize = 64;
 
-pub(super) fn run(queue: &mut Queue, started: impl FnOnce()) -> io::Result<()> {
+/// The commands by which requests come and results go.
+pub(super) trait Carrier {
+    /// Asks the driver for requests.
+    fn begin(&mut self, queue: &mut Queue) -> io::Result<()>;
+
+    /// A command has completed. Adds the tags of requests that have arrived; whether the device is
+    /// stopped and all commands have come back.
+    fn completed(
+        &mut self,
+        queue: &mut Queue,
+        command: u32,
+        completion: &cqueue::Entry,
+        arrived: &mut Vec<u32>,
+    ) -> io::Result<bool>;
+
+    /// Gives the result of a request.
+    fn answer(&mut self, queue: &mut Queue, tag: u32, result: i32);
+
+    /// All completions of a turn have been looked at.
+    fn turned(&mut self, queue: &mut Queue);
+}
+
+pub(super) fn run(
+    queue: &mut Queue,
+    mut carrier: impl Carrier,
+    started: impl FnOnce(),
+) -> io::Result<()> {
     let mut batch = [const { std::mem::MaybeUninit::<cqueue::Entry>::uninit() }; BATCH];
     let mut entries = Entries::new();
-    queue.fetch_all()?;
+    let mut arrived = Vec::with_capacity(queue.config.depth as usize);
+    carrier.begin(queue)?;
     started();
     loop {
         queue.enter()?;
@@ -31,36 +54,42 @@ pub(super) fn run(queue: &mut Queue, started: impl FnOnce()) -> io::Result<()> {
                 break;
             }
             for completion in done {
-                if take(queue, completion, now, &mut entries)? {
-                    return Ok(());
+                match Done::of(completion.user_data()) {
+                    Done::Command(command) => {
+                        arrived.clear();
+                        if carrier.completed(queue, command, completion, &mut arrived)? {
+                            return Ok(());
+                        }
+                        for &tag in &arrived {
+                            let descriptor = queue.descriptor(tag)?;
+                            let end = queue.life.arrived(tag, &descriptor, now, &mut entries);
+                            go_on(queue, &mut carrier, tag, end, &entries);
+                        }
+                    }
+                    Done::Piece { tag, slot } => {
+                        let piece = (tag, slot);
+                        let end = queue.life.moved(piece, completion.result(), now, &mut entries);
+                        go_on(queue, &mut carrier, tag, end, &entries);
+                    }
                 }
             }
         }
+        carrier.turned(queue);
     }
 }
 
-/// Whether the device is stopped and all commands have come back.
-fn take(
+/// A request has a result, or more of it is to be done.
+fn go_on(
     queue: &mut Queue,
-    completion: &cqueue::Entry,
-    now: u64,
-    entries: &mut Entries,
-) -> io::Result<bool> {
-    let (tag, result) = match Done::of(completion.user_data()) {
-        Done::Command(_) if completion.result() != 0 => return queue.is_gone(completion.result()),
-        Done::Command(tag) => {
-            let descriptor = queue.descriptor(tag);
-            (tag, queue.life.arrived(tag, &descriptor, now, entries))
-        }
-        Done::Piece { tag, slot } => {
-            (tag, queue.life.moved((tag, slot), completion.result(), now, entries))
-        }
-    };
-    if let Some(result) = result {
-        queue.life.command(ublk::U_IO_COMMIT_AND_FETCH_REQ, tag, result, entries);
+    carrier: &mut impl Carrier,
+    tag: u32,
+    end: Option<i32>,
+    entries: &Entries,
+) {
+    match end {
+        Some(result) => carrier.answer(queue, tag, result),
+        None => queue.push_all(entries),
     }
-    queue.push_all(entries);
-    Ok(false)
 }
 
 fn now() -> u64 {

@@ -7,10 +7,6 @@ use crate::{Error, Spec};
 pub(super) struct Linear;
 
 impl Target for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         1..=FILES
     }

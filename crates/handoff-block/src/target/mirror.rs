@@ -13,10 +13,6 @@ use crate::{Error, Spec};
 pub(super) struct Mirror;
 
 impl Target for Mirror {
-    fn name(&self) -> &'static str {
-        "mirror"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         2..=FILES
     }

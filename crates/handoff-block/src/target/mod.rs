@@ -13,9 +13,6 @@ mod stripe;
 
 /// A mapping.
 pub(crate) trait Target {
-    /// Its name, for messages.
-    fn name(&self) -> &'static str;
-
     /// How many files it takes.
     fn files(&self) -> std::ops::RangeInclusive<usize>;
 
@@ -36,8 +33,7 @@ fn of(kind: Kind) -> &'static dyn Target {
 
 /// Checks what can be checked before a file is opened.
 pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
-    let target = of(spec.target);
-    let (name, takes, given) = (target.name(), target.files(), spec.files.len());
+    let (name, takes, given) = (spec.target, of(spec.target).files(), spec.files.len());
     if !takes.contains(&given) {
         let wants = match (takes.start(), takes.end()) {
             (0, 0) => "no files".to_owned(),
@@ -77,10 +73,9 @@ pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
         ..Map::default()
     };
     map.size[..sizes.len()].copy_from_slice(sizes);
-    let target = of(spec.target);
-    let size = target.lay_out(spec, sizes, &mut map)?;
+    let size = of(spec.target).lay_out(spec, sizes, &mut map)?;
     if size < u64::from(spec.block_size) {
-        return Err(Error::usage(format!("{} of {size} bytes is too small", target.name())));
+        return Err(Error::usage(format!("{} of {size} bytes is too small", spec.target)));
     }
     Ok((map, size))
 }

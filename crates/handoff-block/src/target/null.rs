@@ -11,10 +11,6 @@ const DEFAULT_SIZE: u64 = 1 << 30;
 pub(super) struct Null;
 
 impl Target for Null {
-    fn name(&self) -> &'static str {
-        "null"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         0..=0
     }

@@ -8,10 +8,6 @@ use crate::{Error, Spec};
 pub(super) struct Loop;
 
 impl Target for Loop {
-    fn name(&self) -> &'static str {
-        "loop"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         1..=1
     }

@@ -8,10 +8,6 @@ use crate::{Error, Spec};
 pub(super) struct Policy;
 
 impl Target for Policy {
-    fn name(&self) -> &'static str {
-        "policy"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         1..=FILES
     }

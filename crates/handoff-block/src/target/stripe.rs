@@ -8,10 +8,6 @@ use crate::{Error, Spec};
 pub(super) struct Stripe;
 
 impl Target for Stripe {
-    fn name(&self) -> &'static str {
-        "stripe"
-    }
-
     fn files(&self) -> std::ops::RangeInclusive<usize> {
         2..=FILES
     }

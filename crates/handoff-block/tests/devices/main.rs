@@ -6,6 +6,8 @@
 mod guest {
     mod contents;
     mod device;
+    mod exchange;
     mod file_systems;
+    mod fixture;
     mod policies;
 }

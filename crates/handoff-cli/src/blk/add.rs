@@ -1,8 +1,10 @@
 //! `handoff blk add` and `recover`: a supervisor is started, and its first line is the answer.
 
+use std::fmt::Debug;
 use std::path::{self, PathBuf};
+use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_bench::quantity::{format_size, parse_size};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Engine, Kind, Spec};
@@ -11,19 +13,6 @@ use super::supervise::{self, Task};
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-Targets:
-  null    bytes go nowhere and come from nowhere; for measuring
-  loop    one file or block device
-  linear  several, one after the other
-  stripe  chunks dealt out to several in turn
-  mirror  the same bytes in each; one that fails is taken out and reported by show
-  policy  where a BPF function of yours says (--policy); bpf/blk_policy.h has what it is asked
-
-Engines, best first; the best possible is taken, and show says why not a better one:
-  bpf        the loop is a BPF program in the kernel; needs Linux 7.1
-  user-auto  the loop is here, requests' memory is lent to it; needs Linux 6.16
-  copy       the driver copies data into our memory and out of it
-
 Examples:
   handoff blk add linear half-1.img half-2.img
   handoff blk add loop /dev/vdb --engine bpf --queues 4 --depth 128
@@ -31,12 +20,38 @@ Examples:
   handoff blk add policy a b --policy shard.bpf.o --size 64g
   handoff blk add loop disk.img --buffered --read-only --json";
 
+/// What there is to choose from, then the examples.
+fn after_help() -> String {
+    let mut text = "Targets:\n".to_owned();
+    for kind in Kind::ALL {
+        text.push_str(&format!("  {:6}  {}\n", kind.name(), kind.about()));
+    }
+    text.push_str(
+        "\nEngines, best first; the best possible is taken, and show says why not a better one:\n",
+    );
+    for engine in Engine::ALL {
+        text.push_str(&format!("  {:9}  {}\n", engine.name(), engine.about()));
+    }
+    format!("{text}\n{EXAMPLES}")
+}
+
+/// One of a few names.
+fn one_of<T: FromStr + Clone + Send + Sync + 'static>(
+    names: impl IntoIterator<Item = &'static str>,
+) -> impl TypedValueParser<Value = T>
+where
+    T::Err: Debug,
+{
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("one of the names"))
+}
+
 /// Arguments of `handoff blk add`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = after_help())]
 pub struct AddArgs {
     /// How the bytes of the device lie in its files
-    pub target: Target,
+    #[arg(value_parser = one_of::<Kind>(Kind::ALL.map(Kind::name)))]
+    pub target: Kind,
     /// Files or block devices
     pub files: Vec<PathBuf>,
     /// Number of the device; the driver chooses a free one if not given
@@ -73,36 +88,11 @@ pub struct AddArgs {
     #[arg(long, default_value = "512k", value_parser = parse_size)]
     pub max_request: u64,
     /// Take this engine or none
-    #[arg(long)]
+    #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
     /// Stay, as the supervisor, until the device is removed
     #[arg(long)]
     pub foreground: bool,
-}
-
-/// Names of the targets.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[allow(missing_docs, reason = "they are in the help")]
-pub enum Target {
-    Null,
-    Loop,
-    Linear,
-    Stripe,
-    Mirror,
-    Policy,
-}
-
-impl From<Target> for Kind {
-    fn from(target: Target) -> Self {
-        match target {
-            Target::Null => Self::Null,
-            Target::Loop => Self::Loop,
-            Target::Linear => Self::Linear,
-            Target::Stripe => Self::Stripe,
-            Target::Mirror => Self::Mirror,
-            Target::Policy => Self::Policy,
-        }
-    }
 }
 
 const RECOVER_EXAMPLES: &str = "\
@@ -126,7 +116,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
     let files = args.files.iter().map(path::absolute).collect::<Result<Vec<_>, _>>();
     let policy = args.policy.as_ref().map(path::absolute).transpose();
     let spec = Spec {
-        target: args.target.into(),
+        target: args.target,
         files: files.map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?,
         size: args.size,
         policy: policy.map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?,

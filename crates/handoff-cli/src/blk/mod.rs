@@ -46,7 +46,7 @@ pub enum Action {
     List(show::ListArgs),
     /// Show how a device is served, and what it has done
     Show(show::ShowArgs),
-    /// Set values in the maps of a device's policy
+    /// Set values in the maps of a device's policy, or another policy
     Set(set::SetArgs),
     /// Serve a device again whose server and supervisor are gone
     Recover(add::RecoverArgs),

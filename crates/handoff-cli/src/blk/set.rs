@@ -1,4 +1,6 @@
-//! `handoff blk set`: values in the maps of a policy, while I/O runs.
+//! `handoff blk set`: values in the maps of a policy, or the policy itself, while I/O runs.
+
+use std::path::{self, PathBuf};
 
 use handoff_block::{Control, policy};
 
@@ -7,9 +9,13 @@ use crate::{Context, Failure, output};
 const EXAMPLES: &str = "\
 Keys and values are numbers as long as the map has them, or bytes: hex: and two digits for each.
 
+Another policy is looked at as when a device is made; one that is refused leaves the device as it is.
+Its maps keep what is in them where the last one has them too, of the same type and size.
+
 Examples:
   handoff blk set 0 places 7=1 8=2
-  handoff blk set 0 owners 3=hex:00112233";
+  handoff blk set 0 owners 3=hex:00112233
+  handoff blk set 0 --policy shard-2.bpf.o";
 
 /// Arguments of `handoff blk set`.
 #[derive(Debug, clap::Args)]
@@ -18,10 +24,14 @@ pub struct SetArgs {
     /// Number of the device
     pub id: u32,
     /// Name of a map of its policy
-    pub map: String,
+    #[arg(required_unless_present = "policy", conflicts_with = "policy")]
+    pub map: Option<String>,
     /// What to set
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    #[arg(required_unless_present = "policy", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub pairs: Vec<(String, String)>,
+    /// The object with the mapping that is to take the policy's place
+    #[arg(long, value_name = "OBJECT")]
+    pub policy: Option<PathBuf>,
 }
 
 fn parse_pair(text: &str) -> Result<(String, String), String> {
@@ -33,9 +43,18 @@ pub(super) fn run(args: &SetArgs, context: &Context) -> Result<(), Failure> {
     if Control::open()?.find(args.id)?.is_none() {
         return Err(Failure::usage(format!("there is no device {}: handoff blk list", args.id)));
     }
-    policy::set(args.id, &args.map, &args.pairs)?;
-    if context.json {
-        return output::json(&serde_json::json!({ "set": args.pairs.len() }));
-    }
-    Ok(())
+    let set = match (&args.policy, &args.map) {
+        (Some(object), _) => {
+            let object = path::absolute(object)
+                .map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?;
+            policy::exchange(args.id, &object)?;
+            serde_json::json!({ "policy": object })
+        }
+        (None, Some(map)) => {
+            policy::set(args.id, map, &args.pairs)?;
+            serde_json::json!({ "set": args.pairs.len() })
+        }
+        (None, None) => unreachable!("one of them is required"),
+    };
+    if context.json { output::json(&set) } else { Ok(()) }
 }

@@ -74,7 +74,7 @@ pub(super) fn list(_args: &ListArgs, context: &Context) -> Result<(), Failure> {
         let _ = writeln!(
             text,
             "/dev/ublkb{id}  {}  {}  engine {}  {}",
-            json!(target).as_str().unwrap_or_default(),
+            target,
             format_size(record.size),
             record.engine,
             state(found),
@@ -174,7 +174,7 @@ fn as_text(
     line("device", format!("/dev/ublkb{}", found.id));
     line("state", state(Some(*found)).to_owned());
     line("server", found.server.map_or("none".to_owned(), |pid| format!("process {pid}")));
-    line("target", json!(spec.target).as_str().unwrap_or_default().to_owned());
+    line("target", spec.target.to_string());
     if let Some(policy) = &spec.policy {
         line("policy", policy.display().to_string());
     }

@@ -183,7 +183,6 @@ pub(super) fn watch(
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     ready(id, &record)?;
-    let next = Task { spec: record.spec, recover: Some(id) };
     let mut short_lives = 0;
     let mut since = Instant::now();
     loop {
@@ -212,7 +211,9 @@ pub(super) fn watch(
                 )));
             }
             since = Instant::now();
-            match begin(process("serve", &next)?) {
+            // Its policy may be another by now.
+            let spec = directory.read().map_or_else(|_| record.spec.clone(), |record| record.spec);
+            match begin(process("serve", &Task { spec, recover: Some(id) })?) {
                 Ok((server, _)) => {
                     child = server;
                     break;

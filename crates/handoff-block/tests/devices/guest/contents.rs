@@ -94,13 +94,19 @@ fn all_targets(engine: Engine) {
 #[test]
 fn what_is_written_is_where_it_belongs_by_copying() {
     driver_or_skip!();
-    all_targets(Engine::Copy);
+    all_targets(Engine::UserCopy);
 }
 
 #[test]
 fn what_is_written_is_where_it_belongs_by_the_user_loop() {
     driver_or_skip!();
     all_targets(Engine::UserAuto);
+}
+
+#[test]
+fn what_is_written_is_where_it_belongs_by_batches() {
+    driver_or_skip!();
+    all_targets(Engine::BatchAuto);
 }
 
 #[test]

@@ -43,7 +43,16 @@ pub(super) struct Device {
 
 impl Device {
     pub(super) fn of(spec: &Spec) -> Self {
-        let server = Server::start(spec, Start::New).unwrap_or_else(|error| panic!("{error}"));
+        Self::served(spec, Start::New)
+    }
+
+    /// One whose server is gone.
+    pub(super) fn recovered(spec: &Spec, id: u32) -> Self {
+        Self::served(spec, Start::Recover(id))
+    }
+
+    fn served(spec: &Spec, start: Start) -> Self {
+        let server = Server::start(spec, start).unwrap_or_else(|error| panic!("{error}"));
         let stop = Arc::new(AtomicBool::new(false));
         let (id, engine) = (server.id(), server.engine());
         let serving = std::thread::spawn({

@@ -111,10 +111,19 @@ fn file_systems_on_the_user_loop() {
 }
 
 #[test]
+fn file_systems_by_batches() {
+    driver_or_skip!();
+    file_system("ext4", Kind::Linear, Engine::BatchAuto, 512, false);
+    file_system("ext4", Kind::Stripe, Engine::BatchAuto, 4096, false);
+    file_system("xfs", Kind::Mirror, Engine::BatchAuto, 512, true);
+    file_system("xfs", Kind::Loop, Engine::BatchAuto, 4096, true);
+}
+
+#[test]
 fn file_systems_by_copying() {
     driver_or_skip!();
-    file_system("ext4", Kind::Linear, Engine::Copy, 4096, true);
-    file_system("xfs", Kind::Stripe, Engine::Copy, 512, false);
-    file_system("ext4", Kind::Mirror, Engine::Copy, 512, false);
-    file_system("xfs", Kind::Loop, Engine::Copy, 4096, true);
+    file_system("ext4", Kind::Linear, Engine::UserCopy, 4096, true);
+    file_system("xfs", Kind::Stripe, Engine::UserCopy, 512, false);
+    file_system("ext4", Kind::Mirror, Engine::UserCopy, 512, false);
+    file_system("xfs", Kind::Loop, Engine::UserCopy, 4096, true);
 }

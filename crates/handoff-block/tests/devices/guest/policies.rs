@@ -13,6 +13,7 @@ macro_rules! object {
         include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")).as_slice()
     };
 }
+pub(super) use object;
 
 fn with_policy(files: &Files, object: &[u8], size: u64) -> Spec {
     let path: PathBuf = files.directory.path().join("policy.bpf.o");
@@ -124,7 +125,8 @@ fn hostile_policies_are_refused() {
         assert!(!line.contains('\n'), "{line}");
         println!("{line}");
     }
-    let spec = Spec { engine: Some(Engine::Copy), ..with_policy(&files, object!("shard"), MIB) };
+    let spec =
+        Spec { engine: Some(Engine::UserCopy), ..with_policy(&files, object!("shard"), MIB) };
     let error = Server::start(&spec, Start::New).unwrap_err();
     assert!(matches!(error, Error::NotPossible(_)), "{error}");
     let left = fs::read_dir("/dev").expect("/dev").flatten();

@@ -20,7 +20,7 @@ fn the_table_has_the_servers_costs_and_what_was_copied() {
         for time in ["bytes_per_s", "ops_per_s", "cpu_ns_per_op", "copied_share"] {
             assert!(row[time].is_null(), "{time} from an emulated processor: {row}");
         }
-        let copied = if row["engine"] == "copy" { 1.0 } else { 0.0 };
+        let copied = if row["engine"] == "user-copy" { 1.0 } else { 0.0 };
         // At depth 1, the few bytes that looking costs show.
         assert!((number(row, "copied_share_witness") - copied).abs() < 0.05, "{row}");
         let all = number(row, "kinsn_per_op_all");
@@ -51,9 +51,9 @@ fn the_table_has_the_servers_costs_and_what_was_copied() {
 
     let limited = "write 512k depth=16 745MiB/s loop";
     let share = |engine: &str| number(named(limited, engine), "cpu_share");
-    assert!(share("bpf") < 0.5 * share("copy"), "{report}");
+    assert!(share("bpf") < 0.5 * share("user-copy"), "{report}");
     // 1,490 requests a second.
-    let expected = number(named(limited, "copy"), "kinsn_per_op") * 1_490.0 / 1e6;
-    assert!((share("copy") / expected - 1.0).abs() < 0.1, "{expected}: {report}");
-    assert!(named(wide, "copy")["cpu_share"].is_null());
+    let expected = number(named(limited, "user-copy"), "kinsn_per_op") * 1_490.0 / 1e6;
+    assert!((share("user-copy") / expected - 1.0).abs() < 0.1, "{expected}: {report}");
+    assert!(named(wide, "user-copy")["cpu_share"].is_null());
 }

@@ -16,6 +16,8 @@ pub(super) fn missing() -> Option<String> {
     (!Path::new("/dev/ublk-control").exists()).then(|| "no ublk_drv".to_owned())
 }
 
+pub(super) const ENGINES: [&str; 4] = ["bpf", "user-auto", "batch-auto", "user-copy"];
+
 macro_rules! driver_or_skip {
     () => {
         if let Some(reason) = super::command::missing() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 
 use super::command::{
-    Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused, verifier,
+    Added, ENGINES, Files, answer, blk, driver_or_skip, nothing_is_left, refused, verifier,
 };
 
 #[test]
@@ -59,7 +59,7 @@ fn a_witness_sees_what_a_device_copies() {
     };
     let (bytes, moved) = copied(&["--engine", "bpf"]);
     assert!(moved > 0.0 && bytes / moved < 0.02, "{bytes} of {moved} by bpf");
-    let (bytes, moved) = copied(&["--engine", "copy", "--buffered"]);
+    let (bytes, moved) = copied(&["--engine", "user-copy", "--buffered"]);
     assert!(moved > 0.0 && bytes / moved > 0.9, "{bytes} of {moved} by copying");
     nothing_is_left();
 }
@@ -70,7 +70,7 @@ fn sixty_four_devices_at_once() {
     let files = Files::new(64, 1 << 20);
     let devices: Vec<_> = (0..64)
         .map(|file| {
-            let engine = ["bpf", "user-auto", "copy"][file % 3];
+            let engine = ENGINES[file % ENGINES.len()];
             Added::new(&["loop", files.name(file), "--engine", engine, "--depth", "4"])
         })
         .collect();

@@ -1,12 +1,17 @@
 //! Servers that are killed, devices that are removed under load, backings that fail.
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::time::Duration;
 
+use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::command::{Added, Files, blk, driver_or_skip, nothing_is_left, verified, verifier};
+use super::command::{
+    Added, ENGINES, Files, blk, driver_or_skip, nothing_is_left, verified, verifier,
+};
 
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("killed");
@@ -44,9 +49,37 @@ fn a_killed_server_of_a_user_loop_is_followed_by_another() {
 }
 
 #[test]
+fn a_killed_server_of_batches_is_followed_by_another() {
+    driver_or_skip!();
+    killed_under_load(&["stripe", "--engine", "batch-auto", "--queues", "2"]);
+}
+
+#[test]
 fn a_killed_server_that_copies_is_followed_by_another() {
     driver_or_skip!();
-    killed_under_load(&["linear", "--engine", "copy"]);
+    killed_under_load(&["linear", "--engine", "user-copy"]);
+}
+
+/// More requests at once than there are buffers for their tags.
+#[test]
+fn a_server_of_batches_that_was_held_up_finds_all_requests() {
+    driver_or_skip!();
+    let files = Files::new(1, 16 << 20);
+    let deep = ["--engine", "batch-auto", "--depth", "2048"];
+    let device = Added::new(&[&["loop", files.name(0)], &deep[..]].concat());
+    let many = ["--bsrange=4k-4k", "--iodepth=2048", "--iodepth_batch_submit=2048"];
+    let load = verifier(&device.node(), "16m", 6, &many);
+    let server = Pid::from_raw(device.server(None)).expect("a process");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(700));
+        kill_process(server, Signal::STOP).expect("held up");
+        std::thread::sleep(Duration::from_millis(700));
+        kill_process(server, Signal::CONT).expect("let go");
+    }
+    verified(load);
+    assert_eq!(device.show()["counters"][0]["errors"], 0);
+    device.del();
+    nothing_is_left();
 }
 
 #[test]
@@ -82,7 +115,7 @@ fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
 fn a_device_is_removed_under_load() {
     driver_or_skip!();
     let files = Files::new(2, 32 << 20);
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let stripe = ["stripe", files.name(0), files.name(1), "--engine", engine];
         let device = Added::new(&stripe);
         let load = verifier(&device.node(), "32m", 30, &[]);
@@ -97,7 +130,7 @@ fn a_device_is_removed_under_load() {
 #[test]
 fn a_backing_that_shrinks_gives_errors_and_keeps_the_rest() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(1, 8 << 20);
         let device = Added::new(&["loop", files.name(0), "--engine", engine]);
         let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
@@ -126,7 +159,7 @@ fn a_full_file_system_reaches_the_caller() {
         assert!(status.expect("starts").success(), "{program}");
     };
     run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", &path]);
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let backing = format!("{path}/backing");
         fs::File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
         let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
@@ -147,7 +180,7 @@ fn a_full_file_system_reaches_the_caller() {
 #[test]
 fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(3, 8 << 20);
         let mirror = ["mirror", files.name(0), files.name(1), files.name(2), "--queues", "2"];
         let device = Added::new(&[&mirror[..], &["--engine", engine]].concat());
@@ -189,7 +222,7 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
 #[test]
 fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
     driver_or_skip!();
-    for engine in ["bpf", "user-auto", "copy"] {
+    for engine in ENGINES {
         let files = Files::new(2, 4 << 20);
         let device = Added::new(&["mirror", files.name(0), files.name(1), "--engine", engine]);
         for path in &files.paths {
@@ -205,6 +238,113 @@ fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
         assert_eq!(device.show()["failed_legs"].as_array().expect("a list").len(), 1);
         drop(disk);
         device.del();
+    }
+    nothing_is_left();
+}
+
+/// A disk of 8 MiB that fails when it is told to.
+fn flaky() -> Flaky<LoopDisk> {
+    let lower = LoopDisk::new(Path::new("/var/tmp"), 8 << 20, 512, false).expect("a loop device");
+    Flaky::over(lower, Schedule::WORKS).expect("a disk that fails")
+}
+
+/// One block past the page cache.
+fn write_block(node: &str, byte: u8, number: u64) -> io::Result<()> {
+    let block = Block([byte; 4096]);
+    let options = fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(node);
+    options.expect("opens").write_all_at(&block.0, number * 4096)
+}
+
+fn read_block(node: &str, number: u64) -> io::Result<[u8; 4096]> {
+    let mut block = Block([0xee; 4096]);
+    let options = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(node);
+    options.expect("opens").read_exact_at(&mut block.0, number * 4096)?;
+    Ok(block.0)
+}
+
+#[repr(C, align(4096))]
+struct Block([u8; 4096]);
+
+#[test]
+fn errors_of_a_backing_reach_the_caller_and_end_with_it() {
+    driver_or_skip!();
+    let disk = flaky();
+    let path = disk.path().to_str().expect("UTF-8");
+    for engine in ENGINES {
+        let device = Added::new(&["loop", path, "--engine", engine]);
+        let node = device.node();
+        let eio = |result: io::Result<()>| {
+            let error = result.expect_err("it fails").raw_os_error();
+            assert_eq!(error, Some(libc::EIO), "{engine}");
+        };
+        write_block(&node, 1, 5).expect("written");
+        for fault in [Fault::ErrorReads, Fault::ErrorWrites, Fault::Everything] {
+            disk.set(Schedule::fails(fault)).expect("told to fail");
+            if fault == Fault::ErrorWrites {
+                assert_eq!(read_block(&node, 5).expect("read"), [1; 4096]);
+            } else {
+                eio(read_block(&node, 5).map(drop));
+            }
+            if fault == Fault::ErrorReads {
+                write_block(&node, 1, 5).expect("written");
+            } else {
+                eio(write_block(&node, 2, 5));
+            }
+        }
+        disk.set(Schedule::WORKS).expect("told to work");
+        assert_eq!(read_block(&node, 5).expect("read"), [1; 4096], "{engine}");
+        write_block(&node, 3, 5).expect("written");
+        assert_eq!(read_block(&node, 5).expect("read"), [3; 4096], "{engine}");
+        assert_eq!(device.show()["counters"][0]["errors"], 4, "{engine}");
+        device.del();
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn a_mirror_takes_out_a_leg_whose_writes_fail() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    for engine in ENGINES {
+        let disk = flaky();
+        let path = disk.path().to_str().expect("UTF-8");
+        let device = Added::new(&["mirror", path, files.name(0), "--engine", engine]);
+        let load = verifier(&device.node(), "8m", 3, &[]);
+        std::thread::sleep(Duration::from_millis(1200));
+        disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
+        verified(load);
+        let show = device.show();
+        assert_eq!(show["failed_legs"], serde_json::json!([0]), "{engine}");
+        assert_eq!(show["counters"][0]["errors"], 0, "{engine}");
+        // Well again, it stays out.
+        disk.set(Schedule::WORKS).expect("told to work");
+        write_block(&device.node(), 7, 0).expect("written");
+        assert_eq!(read_block(&device.node(), 0).expect("read"), [7; 4096], "{engine}");
+        device.del();
+        assert_ne!(read_block(path, 0).expect("read"), [7; 4096], "{engine}: it is left alone");
+        assert_eq!(fs::read(&files.paths[0]).expect("a file")[..4096], [7; 4096], "{engine}");
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn a_backing_that_vanishes_under_load_gives_errors() {
+    driver_or_skip!();
+    for engine in ENGINES {
+        let disk = NullDisk::new(64, 512, 1).expect("a disk");
+        let path = disk.path().to_str().expect("UTF-8").to_owned();
+        let device = Added::new(&["loop", &path, "--engine", engine]);
+        let load = verifier(&device.node(), "32m", 60, &["--verify=0"]);
+        std::thread::sleep(Duration::from_millis(1000));
+        drop(disk);
+        let output = load.wait_with_output().expect("fio ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{engine}: its disk is gone");
+        assert!(errors.contains("Input/output error"), "{engine}: {errors}");
+        let error = read_block(&device.node(), 1).expect_err("its disk is gone");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}");
+        device.del();
+        assert!(!Path::new(&path).exists(), "{engine}: {path} is held");
     }
     nothing_is_left();
 }

@@ -30,6 +30,8 @@ fn mistakes_name_themselves() {
         let line = refused(&[&["add"], arguments].concat(), 2);
         assert!(line.contains(said), "{arguments:?}: {line}");
     }
+    let line = refused(&["add", "loop", one, "--engine", "batch-auto", "--depth", "1"], 3);
+    assert!(line.contains("batch is not possible") && line.contains("depth of 2"), "{line}");
     for action in ["show", "del", "recover"] {
         let line = refused(&[action, "77"], 2);
         assert!(line.contains("device 77"), "{line}");
@@ -40,7 +42,7 @@ fn mistakes_name_themselves() {
 #[test]
 fn a_device_that_cannot_be_served_is_removed_again() {
     driver_or_skip!();
-    let large = ["add", "null", "--engine", "copy", "--depth", "4096", "--max-request", "32m"];
+    let large = ["add", "null", "--engine", "user-copy", "--depth", "4096", "--max-request", "32m"];
     let line = refused(&large, 1);
     assert!(line.contains("cannot be served") && line.contains("memory"), "{line}");
     nothing_is_left();

@@ -1,0 +1,113 @@
+//! A policy's code is exchanged while its device serves.
+//!
+//! The kernel does not exchange it by itself: links of `io_uring_bpf_ops` cannot be updated, replacing
+//! one function of such a program (freplace) brings this kernel down, and a tail call does not return
+//! to the loop. So the loops change places. The next ones are loaded for all queues, which is when a
+//! policy is refused; then one after the other is detached, between two of its steps, and the next
+//! attached. All that a loop works in is the ring's and the region's, so the next one goes on with
+//! the requests that are under way: extents that were asked for stay where they are, and what is left
+//! of a request is asked of the next policy.
+//!
+//! Contracts:
+//! - who asks ([`exchange`]) is answered when all queues have changed, or none has;
+//! - maps that both policies have are the same; one of the same name and another type or size is
+//!   refused; maps that the next one does not have are gone. Variables begin anew;
+//! - what a server that follows will load is replaced when all queues have changed.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Error;
+use crate::state::Directory;
+
+/// How long the server waits for the request of one who has connected.
+const REQUEST: Duration = Duration::from_secs(1);
+/// How long the answer may take: the kernel looks at the policy once for each queue.
+const ANSWER: Duration = Duration::from_secs(120);
+/// A path and its quotes.
+const REQUEST_BYTES: u64 = 16 << 10;
+
+/// Puts another policy in the place of that of a device, while it serves.
+///
+/// # Errors
+///
+/// A device without a policy or a server, and what would be refused when a device is made; then the
+/// policy that it has goes on.
+pub fn exchange(id: u32, policy: &Path) -> Result<(), Error> {
+    let record = Directory::of(id).read().map_err(|error| {
+        Error::usage(format!("what device {id} was made of is not known here: {error}"))
+    })?;
+    if record.spec.policy.is_none() {
+        return Err(Error::usage(format!(
+            "device {id} has no policy: its target is {}",
+            record.spec.target
+        )));
+    }
+    let stream = UnixStream::connect(Directory::of(id).exchange_path()).map_err(|error| {
+        Error::failed(format!("device {id} has no server at the moment ({error}): try again"))
+    })?;
+    ask(&stream, policy).unwrap_or_else(|error| {
+        Err(Error::failed(format!(
+            "the server of device {id} does not answer ({error}): `handoff blk show {id}` tells the \
+             policy that it has"
+        )))
+    })
+}
+
+fn ask(mut stream: &UnixStream, policy: &Path) -> io::Result<Result<(), Error>> {
+    stream.set_read_timeout(Some(ANSWER))?;
+    let request = serde_json::to_string(policy)?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+/// Where a server is asked.
+#[derive(Debug)]
+pub(crate) struct Exchanges(UnixListener);
+
+impl Exchanges {
+    /// In the place of the last server, if there was one.
+    pub(crate) fn listen(directory: &Directory) -> io::Result<Self> {
+        let path = directory.exchange_path();
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// One who has asked, if there is one.
+    pub(crate) fn next(&self) -> Option<Request> {
+        let (stream, _) = self.0.accept().ok()?;
+        Request::read(stream).map_err(|error| tracing::warn!("a request: {error}")).ok()
+    }
+}
+
+/// A request that wants an answer.
+pub(crate) struct Request {
+    pub(crate) policy: PathBuf,
+    stream: UnixStream,
+}
+
+impl Request {
+    fn read(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(REQUEST))?;
+        stream.set_write_timeout(Some(REQUEST))?;
+        let mut line = String::new();
+        BufReader::new((&stream).take(REQUEST_BYTES)).read_line(&mut line)?;
+        Ok(Self { policy: serde_json::from_str(&line)?, stream })
+    }
+
+    pub(crate) fn answer(mut self, result: &Result<(), Error>) {
+        let answer = serde_json::to_string(result).expect("a line of text");
+        // Who has gone away does not want to know.
+        let _ = self.stream.write_all(answer.as_bytes());
+    }
+}
