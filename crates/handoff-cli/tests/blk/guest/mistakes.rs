@@ -31,7 +31,7 @@ fn mistakes_name_themselves() {
         assert!(line.contains(said), "{arguments:?}: {line}");
     }
     let line = refused(&["add", "loop", one, "--engine", "batch-auto", "--depth", "1"], 3);
-    assert!(line.contains("batch is not possible") && line.contains("depth of 2"), "{line}");
+    assert!(line.contains("batch-auto is not possible") && line.contains("depth of 2"), "{line}");
     for action in ["show", "del", "recover"] {
         let line = refused(&[action, "77"], 2);
         assert!(line.contains("device 77"), "{line}");
