@@ -7,7 +7,7 @@
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Server, Spec, Start};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -82,11 +83,12 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
 /// `handoff blk supervise`.
 pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
+    let log = log()?;
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
         serving = true;
         say(&Answer::Serving { id })?;
-        log_from_here(id)
+        log_as(&log, id)
     });
     match watched {
         Err(failure) if !serving => refuse(failure),
@@ -104,20 +106,38 @@ fn say(answer: &Answer) -> Result<(), Failure> {
     output::text(&format!("{line}\n"))
 }
 
-/// Where a device's processes log to.
+/// Where the processes of devices log to.
+const LOGS: &str = "/run/handoff/blk";
+
 fn log_path(id: u32) -> String {
-    format!("/run/handoff/blk/{id}.log")
+    format!("{LOGS}/{id}.log")
 }
 
-/// Lets go of the pipe to whoever started this, and logs to a file.
-fn log_from_here(id: u32) -> Result<(), Failure> {
-    let path = log_path(id);
-    let moved = File::create(&path).and_then(|log| {
+/// Has this process and those that it starts log to a file. It has no name before there is a device,
+/// so that nothing is left where none comes to be.
+fn log() -> Result<File, Failure> {
+    let made = fs::create_dir_all(LOGS).and_then(|()| {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let log = rustix::fs::open(LOGS, flags, Mode::from_raw_mode(0o644))?;
         rustix::stdio::dup2_stderr(&log)?;
+        Ok(log.into())
+    });
+    made.map_err(|error| Failure::failed(format!("{LOGS}: {error}")))
+}
+
+/// Gives the log its name, and lets go of the pipe to whoever started this.
+fn log_as(log: &File, id: u32) -> Result<(), Failure> {
+    let path = log_path(id);
+    let named = || {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
         rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
         Ok(())
-    });
-    moved.map_err(|error| Failure::failed(format!("{path}: {error}")))
+    };
+    named().map_err(|error: io::Error| Failure::failed(format!("{path}: {error}")))
 }
 
 /// Starts a supervisor that outlives this process, and returns the device's number.
@@ -189,7 +209,7 @@ pub(super) fn watch(
         let status = wait(&mut child, context).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
             if status.success() {
-                let _ = std::fs::remove_file(log_path(id));
+                let _ = fs::remove_file(log_path(id));
                 return Ok(());
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));

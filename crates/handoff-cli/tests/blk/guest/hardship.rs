@@ -23,15 +23,17 @@ fn killed_under_load(arguments: &[&str]) {
     let files = Files::new(2, 48 << 20);
     let files = [files.name(0), files.name(1)].map(str::to_owned);
     let device = Added::new(&[&arguments[..1], &[&files[0], &files[1]], &arguments[1..]].concat());
-    let load = verifier(&device.node(), "64m", 6 + 3 * rounds, &[]);
+    let load = verifier(&device.node(), "64m", 6 + 2 * rounds, &[]);
     let mut server = device.server(None);
     for round in 0..rounds {
-        std::thread::sleep(Duration::from_millis(400 + 170 * (round % 10)));
+        std::thread::sleep(Duration::from_millis(150 + 90 * (round % 10)));
         kill(server);
         server = device.server(Some(server));
     }
     verified(load);
     assert_eq!(device.show()["counters"][0]["errors"], 0);
+    let log = std::fs::read_to_string(format!("/run/handoff/blk/{}.log", device.id)).unwrap();
+    assert_eq!(log.matches("was killed by signal 9").count() as u64, rounds, "{log}");
     device.del();
     nothing_is_left();
 }
