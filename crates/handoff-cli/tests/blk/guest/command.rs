@@ -82,7 +82,7 @@ impl Added {
                 _ => {}
             }
             assert!(Instant::now() < deadline, "no new server: {show}");
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 

@@ -68,15 +68,23 @@ fn a_witness_sees_what_a_device_copies() {
 fn sixty_four_devices_at_once() {
     driver_or_skip!();
     let files = Files::new(64, 1 << 20);
-    let devices: Vec<_> = (0..64)
-        .map(|file| {
-            let engine = ENGINES[file % ENGINES.len()];
-            Added::new(&["loop", files.name(file), "--engine", engine, "--depth", "4"])
-        })
-        .collect();
-    for (index, device) in devices.iter().enumerate() {
+    // Each engine's are added one by one, and the engines' together.
+    let add = |place: usize| {
+        let numbers = (place..64).step_by(ENGINES.len());
+        let add = |file| {
+            let arguments = ["loop", files.name(file), "--engine", ENGINES[place], "--depth", "4"];
+            (file, Added::new(&arguments))
+        };
+        numbers.map(add).collect::<Vec<_>>()
+    };
+    let devices: Vec<_> = std::thread::scope(|scope| {
+        let adding: Vec<_> =
+            (0..ENGINES.len()).map(|place| scope.spawn(move || add(place))).collect();
+        adding.into_iter().flat_map(|added| added.join().expect("all are added")).collect()
+    });
+    for (index, device) in &devices {
         let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
-        disk.write_all_at(&[index as u8; 4096], 4096).expect("written");
+        disk.write_all_at(&[*index as u8; 4096], 4096).expect("written");
         disk.sync_all().expect("flushed");
     }
     assert_eq!(answer(&["list"]).as_array().expect("a list").len(), 64);

@@ -35,31 +35,23 @@ fn killed_under_load(arguments: &[&str]) {
     let log = std::fs::read_to_string(format!("/run/handoff/blk/{}.log", device.id)).unwrap();
     assert_eq!(log.matches("was killed by signal 9").count() as u64, rounds, "{log}");
     device.del();
+}
+
+#[test]
+fn killed_servers_are_followed_by_others() {
+    driver_or_skip!();
+    let devices: [&[&str]; 4] = [
+        &["linear", "--engine", "bpf"],
+        &["mirror", "--engine", "user-auto", "--queues", "2"],
+        &["stripe", "--engine", "batch-auto", "--queues", "2"],
+        &["linear", "--engine", "user-copy"],
+    ];
+    std::thread::scope(|scope| {
+        for arguments in devices {
+            scope.spawn(move || killed_under_load(arguments));
+        }
+    });
     nothing_is_left();
-}
-
-#[test]
-fn a_killed_server_of_a_kernel_loop_is_followed_by_another() {
-    driver_or_skip!();
-    killed_under_load(&["linear", "--engine", "bpf"]);
-}
-
-#[test]
-fn a_killed_server_of_a_user_loop_is_followed_by_another() {
-    driver_or_skip!();
-    killed_under_load(&["mirror", "--engine", "user-auto", "--queues", "2"]);
-}
-
-#[test]
-fn a_killed_server_of_batches_is_followed_by_another() {
-    driver_or_skip!();
-    killed_under_load(&["stripe", "--engine", "batch-auto", "--queues", "2"]);
-}
-
-#[test]
-fn a_killed_server_that_copies_is_followed_by_another() {
-    driver_or_skip!();
-    killed_under_load(&["linear", "--engine", "user-copy"]);
 }
 
 /// More requests at once than there are buffers for their tags.
