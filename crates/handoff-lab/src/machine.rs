@@ -234,10 +234,14 @@ fn processor(qemu: &mut Command, acceleration: Acceleration, cpus: u32) {
     // QEMU carries out a fast-string copy byte by byte, which makes copying several times slower
     // than it is beside everything else; without these feature bits the kernel copies by words.
     let slow_strings = "max,-erms,-fsrm";
+    // Emulated processors take turns in one thread. With a thread each, QEMU up to 8.0 may go on
+    // executing an instruction that another processor has replaced while it was being translated,
+    // and the kernel replaces its own where it is traced: it would panic.
+    let in_turns = "tcg,thread=single";
     let (accel, model, cpus) = match acceleration {
         Acceleration::Kvm => ("kvm", "host", cpus),
-        Acceleration::Auto | Acceleration::Emulation => ("tcg,thread=multi", slow_strings, cpus),
-        Acceleration::InstructionCounting => ("tcg,thread=single", slow_strings, 1),
+        Acceleration::Auto | Acceleration::Emulation => (in_turns, slow_strings, cpus),
+        Acceleration::InstructionCounting => (in_turns, slow_strings, 1),
     };
     qemu.args(["-machine", "q35", "-accel", accel, "-cpu", model, "-smp", &cpus.to_string()]);
     if acceleration == Acceleration::InstructionCounting {
