@@ -30,7 +30,7 @@ static ktime_t wire_drain(struct wire_engine *engine, unsigned int index)
 	struct wire_nic *to = engine->to;
 	struct wire_tx *tx = &queue->tx;
 	struct wire_frame *frame = &tx->frame;
-	u32 head = smp_load_acquire(&tx->head);
+	u32 head = smp_load_acquire(&tx->head); /* pairs with wire_xmit() */
 	ktime_t again = KTIME_MAX, now = 0;
 	unsigned int budget = WIRE_BATCH;
 	u32 sent = tx->sent;

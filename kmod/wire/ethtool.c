@@ -190,6 +190,8 @@ const struct ethtool_ops wire_ethtool_ops = {
 	.rxfh_key_space		= WIRE_KEY,
 	.rxfh_max_num_contexts	= WIRE_CONTEXTS,
 	.cap_rss_rxnfc_adds	= true,
+	/* The queueing disciplines of other queues come and go under RTNL only. */
+	.op_needs_rtnl		= ETHTOOL_OP_NEEDS_RTNL_SCHANNELS,
 	.get_drvinfo		= wire_get_drvinfo,
 	.get_link		= ethtool_op_get_link,
 	.get_link_ksettings	= wire_get_link_ksettings,

@@ -134,10 +134,11 @@ int wire_rebuild(struct wire_nic *nic, unsigned int queues, u32 rx_ring, u32 tx_
 	unsigned int before = dev->real_num_rx_queues;
 	unsigned int room = max(queues, before);
 	struct wire_rings *rings;
-	int err;
+	int err = 0;
 
 	if (!netif_running(dev)) {
-		err = netif_set_real_num_queues(dev, queues, queues);
+		if (queues != before)
+			err = netif_set_real_num_queues(dev, queues, queues);
 		if (!err) {
 			nic->rx_ring = rx_ring;
 			nic->tx_ring = tx_ring;
@@ -148,7 +149,8 @@ int wire_rebuild(struct wire_nic *nic, unsigned int queues, u32 rx_ring, u32 tx_
 	if (IS_ERR(rings))
 		return PTR_ERR(rings);
 	wire_halt(nic, before);
-	err = netif_set_real_num_queues(dev, queues, queues);
+	if (queues != before)
+		err = netif_set_real_num_queues(dev, queues, queues);
 	if (err) {
 		wire_resume(nic, before);
 	} else {

@@ -90,7 +90,7 @@ int wire_poll(struct napi_struct *napi, int budget)
 	struct wire_queue *queue = container_of(napi, struct wire_queue, napi);
 	struct wire_engine *feeder = wire_feeder(queue->nic);
 	struct wire_rx *rx = queue->rx;
-	u32 written = smp_load_acquire(&rx->written);
+	u32 written = smp_load_acquire(&rx->written); /* pairs with wire_deliver() */
 	u32 read = rx->read;
 	int work = 0;
 

@@ -117,7 +117,7 @@ static int wire_place(struct wire_buffers *buffers, bool packing, struct sk_buff
 
 static bool wire_has_room(struct wire_buffers *buffers, u32 length)
 {
-	u32 posted = smp_load_acquire(&buffers->posted);
+	u32 posted = smp_load_acquire(&buffers->posted); /* pairs with the refill */
 
 	return (u64)(posted - buffers->taken) * buffers->chunk >= (u64)buffers->used + length;
 }
@@ -298,6 +298,7 @@ static bool wire_deliver(struct wire_engine *engine, struct wire_frame *frame, u
 	if (!rx)
 		goto no_buffer;
 	written = rx->written;
+	/* Pairs with wire_poll(), which has read what we overwrite. */
 	if (written - smp_load_acquire(&rx->read) > rx->mask) {
 		if (!lossless)
 			wire_add(queue->count.rx_no_completion, 1);

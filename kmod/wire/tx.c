@@ -36,6 +36,7 @@ netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	slot->queued = ktime_get();
 	skb_tx_timestamp(skb);
 	kick = __netdev_tx_sent_queue(txq, skb->len, netdev_xmit_more());
+	/* The slot first: the engine may look at it at once. */
 	smp_store_release(&tx->head, tx->head + 1);
 	if (!netif_txq_maybe_stop(txq, wire_tx_room(tx), 1, WIRE_TX_WAKE(tx))) {
 		wire_add(queue->count.tx_stopped, 1);
@@ -63,7 +64,7 @@ void wire_tx_clean(struct wire_queue *queue, int budget)
 	struct net_device *dev = queue->nic->dev;
 	struct wire_tx *tx = &queue->tx;
 	struct netdev_queue *txq = netdev_get_tx_queue(dev, queue - queue->nic->queue);
-	u32 sent = smp_load_acquire(&tx->sent);
+	u32 sent = smp_load_acquire(&tx->sent); /* pairs with wire_drain() */
 	unsigned int packets = 0, bytes = 0;
 	u32 clean = tx->clean;
 
