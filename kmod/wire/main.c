@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The module, and pairs: made and removed over rtnetlink. */
 #include <linux/cc_platform.h>
-#include <linux/dma-mapping.h>
+#include <linux/dma-map-ops.h>
 #include <linux/etherdevice.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
@@ -182,8 +182,10 @@ static int __init wire_init(void)
 		return PTR_ERR(wire_platform);
 	wire_parent = &wire_platform->dev;
 	err = dma_coerce_mask_and_coherent(wire_parent, DMA_BIT_MASK(64));
+	if (!err && (get_dma_ops(wire_parent) || device_iommu_mapped(wire_parent)))
+		err = -EOPNOTSUPP;
 	if (err) {
-		pr_err("wire: no direct DMA on this machine (%d)\n", err);
+		pr_err("wire: DMA addresses are not those of memory on this machine (%d)\n", err);
 		goto no_dma;
 	}
 	err = rtnl_link_register(&wire_link_ops);
@@ -208,4 +210,3 @@ module_exit(wire_exit);
 MODULE_DESCRIPTION("Pairs of software NICs with simulated DMA, for tests of zero-copy receive");
 MODULE_LICENSE("GPL");
 MODULE_ALIAS_RTNL_LINK("wire");
-MODULE_IMPORT_NS("NETDEV_INTERNAL");

@@ -73,8 +73,8 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 	skb_mark_for_recycle(skb);
 	skb_record_rx_queue(skb, queue - queue->nic->queue);
 	if (dev->features & NETIF_F_RXHASH)
-		skb_set_hash(skb, completion->hash,
-			     completion->flags & WIRE_HASH_L4 ? PKT_HASH_TYPE_L4 : PKT_HASH_TYPE_L3);
+		skb_set_hash(skb, completion->hash, completion->flags & WIRE_HASH_L4 ?
+			     PKT_HASH_TYPE_L4 : PKT_HASH_TYPE_L3);
 	if (completion->segment)
 		wire_mark_whole(queue, completion, skb);
 	else if (completion->flags & WIRE_VERIFIED)

@@ -145,6 +145,11 @@ static void wire_look_for_tcp(struct wire_frame *frame)
 
 	if (keys->basic.ip_proto != IPPROTO_TCP || keys->control.flags & FLOW_DIS_IS_FRAGMENT)
 		return;
+	/* Whoever writes frames by hand may want any two bytes for a checksum. */
+	if (frame->skb->ip_summed == CHECKSUM_PARTIAL &&
+	    (skb_checksum_start_offset(frame->skb) != transport ||
+	     frame->skb->csum_offset != offsetof(struct tcphdr, check)))
+		return;
 	if (network + sizeof(struct iphdr) > transport ||
 	    transport + sizeof(struct tcphdr) > frame->header)
 		return;
@@ -344,8 +349,10 @@ enum wire_sent wire_frame_send(struct wire_engine *engine, struct wire_frame *fr
 	int index;
 
 	/* We offer to cut TCP only, and only with a header that can be seen. */
-	if (frame->segment && !frame->tcp)
+	if (frame->segment && !frame->tcp) {
+		wire_add(to->count.malformed, 1);
 		return WIRE_DONE;
+	}
 	if (packet > READ_ONCE(to->dev->mtu) + VLAN_ETH_HLEN) {
 		wire_add(to->count.too_long, 1);
 		return WIRE_DONE;

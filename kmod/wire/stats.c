@@ -14,6 +14,7 @@ static const struct wire_name wire_of_nic[] = {
 	WIRE_OF_NIC(dma_bytes),
 	WIRE_OF_NIC(dma_refused),
 	WIRE_OF_NIC(too_long),
+	WIRE_OF_NIC(malformed),
 	WIRE_OF_NIC(by_rule),
 	WIRE_OF_NIC(dropped_by_rule),
 	WIRE_OF_NIC(fault_dropped),
@@ -95,6 +96,8 @@ void wire_get_stats64(struct net_device *dev, struct rtnl_link_stats64 *stats)
 		stats->tx_dropped += READ_ONCE(count->tx_discarded);
 	}
 	stats->rx_length_errors = READ_ONCE(nic->count.too_long);
+	stats->rx_frame_errors = READ_ONCE(nic->count.malformed);
+	stats->rx_errors = stats->rx_length_errors + stats->rx_frame_errors;
 }
 
 static void wire_queue_stats_rx(struct net_device *dev, int index,

@@ -155,6 +155,7 @@ struct wire_engine_counters {
 	u64 dma_bytes;
 	u64 dma_refused;
 	u64 too_long;
+	u64 malformed;
 	u64 by_rule;
 	u64 dropped_by_rule;
 	u64 fault_dropped;
@@ -198,7 +199,7 @@ struct wire_faults {
 };
 
 struct wire_engine {
-	struct mutex lock;
+	struct mutex lock;	/* while it works, and for what it works with: see above */
 	struct wire_nic *from;	/* NULL while that end is down */
 	struct wire_nic *to;
 	struct task_struct *task;
@@ -285,6 +286,7 @@ enum wire_sent {
 	WIRE_MORE,	/* a part of it has */
 	WIRE_STALLED,	/* lossless, and there is no room */
 };
+
 void wire_frame_look(struct wire_engine *engine, struct wire_frame *frame, struct sk_buff *skb);
 enum wire_sent wire_frame_send(struct wire_engine *engine, struct wire_frame *frame);
 

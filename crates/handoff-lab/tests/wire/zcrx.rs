@@ -78,7 +78,12 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// Binds the rx queue of the interface with this index; the area is `chunks` of `chunk` bytes.
-    pub(crate) fn bind(interface: u32, rx_queue: u32, chunks: usize, chunk: u32) -> io::Result<Self> {
+    pub(crate) fn bind(
+        interface: u32,
+        rx_queue: u32,
+        chunks: usize,
+        chunk: u32,
+    ) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
