@@ -67,7 +67,6 @@ impl GuestOptions {
                 .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
         );
         let cache = Cache::open()?;
-        puts.extend(module::ours(&self.kernel, &cache, stop)?);
         for directory in &self.module {
             puts.extend(module::build(&self.kernel, directory, &cache, stop)?);
         }

@@ -7,11 +7,14 @@ mod guest {
     use std::io::{Read, Write};
     use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
     use std::num::NonZeroU32;
+    use std::os::fd::AsRawFd;
     use std::process::{Child, Command, Stdio};
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use handoff_lab::topology::{Pair, PairEnd};
+    use io_uring::types::Fd;
+    use io_uring::{IoUring, cqueue, opcode};
     use rustix::net::sockopt::{self, Timeout};
     use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
@@ -19,6 +22,8 @@ mod guest {
 
     const MIB: usize = 1 << 20;
     const PORT: u16 = 4_000;
+    /// `IORING_SEND_ZC_REPORT_USAGE`: the notification says whether the kernel has copied.
+    const REPORT_USAGE: u16 = 1 << 3;
     /// Of the receiving NIC; the first two are for everything else.
     const QUEUE: u32 = 3;
 
@@ -135,6 +140,43 @@ mod guest {
         }
     }
 
+    #[test]
+    fn lent_memory_is_back_when_the_engine_has_read_it() {
+        const DELAY: Duration = Duration::from_millis(300);
+        let pair = pair(65_535);
+        let open = |end: &PairEnd| {
+            let bound = end.namespace().run(|| UdpSocket::bind((end.v4(), 0)));
+            bound.expect("enters").expect("binds")
+        };
+        let (from, to) = (open(&pair.left), open(&pair.right));
+        from.connect(to.local_addr().expect("bound")).expect("connects");
+        set_fault(&pair.right, "delay", DELAY.as_micros() as u32);
+
+        let mut ring = IoUring::new(4).expect("a ring");
+        let mut lent = stream_of(32_768);
+        let request = opcode::SendZc::new(Fd(from.as_raw_fd()), lent.as_ptr(), lent.len() as u32)
+            .zc_flags(REPORT_USAGE)
+            .build();
+        let begin = Instant::now();
+        // SAFETY: the memory is not touched before the notification below has come.
+        unsafe { ring.submission().push(&request) }.expect("room");
+        ring.submit_and_wait(1).expect("submits");
+        let sent = ring.completion().next().expect("a completion");
+        assert_eq!(sent.result(), 32_768);
+        assert!(cqueue::more(sent.flags()));
+        assert!(begin.elapsed() < DELAY, "sent only after {:?}", begin.elapsed());
+        ring.submit_and_wait(1).expect("waits");
+        let back = ring.completion().next().expect("a notification");
+        assert!(cqueue::notif(back.flags()));
+        assert_eq!(back.result(), 0, "copied");
+        assert!(begin.elapsed() >= DELAY, "back after {:?}", begin.elapsed());
+        // Whoever still read it would read this.
+        lent.fill(0);
+        let mut received = vec![0; 65_536];
+        let length = to.recv(&mut received).expect("arrives");
+        assert!(received[..length] == stream_of(32_768), "what arrived differs");
+    }
+
     /// The Internet checksum: 0 over what contains a right one.
     fn checksum(parts: &[&[u8]]) -> u16 {
         let mut sum = 0;
@@ -222,7 +264,7 @@ mod guest {
     }
 
     /// Sends a stream to a queue that is bound; what the kernel has copied of it.
-    fn receive_bound(pair: &Pair, bytes: usize, chunks: usize) -> (u64, u64) {
+    fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32) -> (u64, u64) {
         let index =
             run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
         let index = index.trim().parse().expect("a number");
@@ -230,7 +272,7 @@ mod guest {
         let mut left = connect(&pair.left, pair.right.v4());
         let (right, _) = listener.accept().expect("accepts");
         let namespace = pair.right.namespace();
-        let bound = namespace.run(|| Receiver::bind(index, QUEUE, chunks, 4_096));
+        let bound = namespace.run(|| Receiver::bind(index, QUEUE, chunks, chunk));
         let mut receiver = bound.expect("enters").expect("binds");
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -266,7 +308,7 @@ mod guest {
             run(&pair.right, &format!("ethtool -K {} rx-gro-hw {whole}", pair.right.device()));
             set_fault(&pair.right, "packing", packing);
             let case = format!("MTU {mtu}, hardware GRO {whole}, packing {packing}");
-            assert_eq!(receive_bound(&pair, 4 * MIB, 2_048), (0, 0), "{case}");
+            assert_eq!(receive_bound(&pair, 4 * MIB, 2_048, 4_096), (0, 0), "{case}");
             let count = counters(&pair.right);
             assert!(count["queue3_rx_split"] > 0, "{case}: {count:?}");
             assert_eq!(count["queue3_rx_gro_packets"] > 0, whole == "on", "{case}: {count:?}");
@@ -274,10 +316,55 @@ mod guest {
     }
 
     #[test]
+    fn large_chunks_are_filled() {
+        std::fs::write("/proc/sys/vm/nr_hugepages", "64").expect("takes huge pages");
+        // A share of a chunk for each packet, a chunk for each, and a whole frame in one.
+        for (packing, whole, chunk) in
+            [(1, "off", 2 * MIB as u32), (0, "off", 16_384), (0, "on", 65_536), (1, "on", 65_536)]
+        {
+            let pair = ready_to_bind(1_500);
+            run(&pair.right, &format!("ethtool -K {} rx-gro-hw {whole}", pair.right.device()));
+            set_fault(&pair.right, "packing", packing);
+            let chunks = 128 * MIB / chunk as usize;
+            let copied = receive_bound(&pair, 4 * MIB, chunks, chunk);
+            assert_eq!(copied, (0, 0), "chunk {chunk}, packing {packing}, hardware GRO {whole}");
+        }
+        std::fs::write("/proc/sys/vm/nr_hugepages", "0").expect("gives them back");
+    }
+
+    #[test]
+    fn contexts_and_tables_spread_flows() {
+        let pair = pair(1_500);
+        let device = pair.right.device();
+        let bytes_of =
+            |count: &BTreeMap<String, u64>, queue: u32| count[&format!("queue{queue}_rx_bytes")];
+        let said = run(&pair.right, &format!("ethtool -X {device} context new start 2 equal 1"));
+        let context = said.trim().rsplit(' ').next().expect("a number");
+        let rule = format!("flow-type tcp6 dst-port {PORT} context {context}");
+        run(&pair.right, &format!("ethtool -N {device} {rule}"));
+        exchange(&pair, pair.right.v6(), MIB);
+        let count = counters(&pair.right);
+        assert!(bytes_of(&count, 2) > MIB as u64, "{count:?}");
+        // The rule is about IPv6; all the rest goes where the table says.
+        run(&pair.right, &format!("ethtool -X {device} start 1 equal 1"));
+        let before = counters(&pair.right);
+        exchange(&pair, pair.right.v4(), MIB);
+        let after = counters(&pair.right);
+        assert!(bytes_of(&after, 1) - bytes_of(&before, 1) > MIB as u64, "{after:?}");
+        run(&pair.right, &format!("ethtool -N {device} flow-type tcp4 dst-port {PORT} action -1"));
+        let refused = pair.left.namespace().run(|| {
+            let far = (pair.right.v4(), PORT).into();
+            TcpStream::connect_timeout(&far, Duration::from_millis(500))
+        });
+        assert!(refused.expect("enters").is_err(), "a rule that drops lets a flow pass");
+        assert!(counters(&pair.right)["dropped_by_rule"] > 0);
+    }
+
+    #[test]
     fn wrong_queue_traffic_is_copied_and_told() {
         let pair = ready_to_bind(1_500);
         set_fault(&pair.right, "wrong_queue", 200_000);
-        let (spans, bytes) = receive_bound(&pair, MIB, 2_048);
+        let (spans, bytes) = receive_bound(&pair, MIB, 2_048, 4_096);
         assert!(spans > 0 && bytes > 0, "copied {spans} spans, {bytes} bytes");
         assert!(counters(&pair.right)["fault_wrong_queue"] > 0);
     }
@@ -294,7 +381,7 @@ mod guest {
             // Small frames, so that one is behind another in the sender's ring.
             run(&pair.left, &format!("ethtool -K {} tso off", pair.left.device()));
             set_fault(&pair.right, fault, value);
-            assert_eq!(receive_bound(&pair, MIB, 2_048).0, 0, "{fault}");
+            assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096).0, 0, "{fault}");
             let count = counters(&pair.right);
             assert!(counter.is_none_or(|counter| count[counter] > 0), "{fault}: {count:?}");
         }
@@ -305,7 +392,7 @@ mod guest {
         let pair = ready_to_bind(1_500);
         run(&pair.right, &format!("ethtool -G {} rx 16", pair.right.device()));
         set_fault(&pair.right, "lossless", 1);
-        assert_eq!(receive_bound(&pair, MIB, 2_048), (0, 0));
+        assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
         let count = counters(&pair.right);
         for counter in ["queue3_rx_no_buffer", "queue3_rx_no_completion"] {
             assert_eq!(count[counter], 0, "{count:?}");
@@ -342,7 +429,7 @@ mod guest {
         }
         // The kernel lets go of a dead ring from a worker of its own.
         thread::sleep(Duration::from_millis(300));
-        assert_eq!(receive_bound(&pair, MIB, 2_048), (0, 0));
+        assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
     }
 
     #[test]

@@ -39,9 +39,9 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(bytes: usize) -> io::Result<Self> {
+    fn new(bytes: usize, pages: libc::c_int) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | pages;
         // SAFETY: a new mapping touches no memory that anybody has.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -77,7 +77,8 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Binds the rx queue of the interface with this index; the area is `chunks` of `chunk` bytes.
+    /// Binds the rx queue of the interface with this index; the area is `chunks` of `chunk` bytes,
+    /// in huge pages if these are more than a page.
     pub(crate) fn bind(
         interface: u32,
         rx_queue: u32,
@@ -89,10 +90,12 @@ impl Receiver {
             .setup_defer_taskrun()
             .setup_cqsize(ENTRIES)
             .build(8)?;
-        let area = Memory::new(chunks * chunk as usize)?;
+        // A chunk lies in one piece.
+        let pages = if chunk as usize > PAGE { libc::MAP_HUGETLB } else { 0 };
+        let area = Memory::new(chunks * chunk as usize, pages)?;
         // Head and tail, the entries, and a page for the statistics.
         let statistics = PAGE + ENTRIES as usize * size_of::<io_uring_zcrx_rqe>();
-        let queue = Memory::new(statistics + PAGE)?;
+        let queue = Memory::new(statistics + PAGE, 0)?;
 
         let mut region = io_uring_region_desc {
             user_addr: queue.start.as_ptr() as u64,
