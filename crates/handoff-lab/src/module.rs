@@ -103,8 +103,8 @@ const MODULES: &str = "/opt/handoff/modules";
 /// Where modprobe looks for its configuration there.
 const MODPROBE: &str = "/etc/modprobe.d";
 
-/// Writes what modprobe must be told about a module that is not below the kernel's own: the
-/// guest's index of those is on a read-only disk, and making it anew takes minutes there.
+/// Writes what modprobe must be told about a module that is not among the kernel's own: their
+/// index is on a read-only disk, and would have to be made anew at every boot.
 fn describe(module: &Path, stop: &StopFlag) -> Result<()> {
     let name = module.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let field = |field: &str| {
