@@ -1,15 +1,54 @@
-//! Builds the guest's init (`lab/init`): a static program without dependencies.
+//! Builds the guest's init (`lab/init`): a static program without dependencies. Embeds the sources
+//! of the kernel modules (`kmod/`).
 //!
-//! It runs from the initramfs, where there is no C library, so it cannot be an ordinary target of
+//! The init runs from the initramfs, where there is no C library, so it cannot be an ordinary target of
 //! the workspace: those are linked dynamically.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
 const SOURCES: [&str; 4] = ["main.rs", "agent.rs", "system.rs", "wire.rs"];
 
 fn main() {
+    embed_modules();
+    build_init();
+}
+
+/// Writes `OURS`: the directories of kmod/ and the files in each.
+fn embed_modules() {
+    let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
+    let place = Path::new(&manifest).join("../../kmod");
+    println!("cargo::rerun-if-changed={}", place.display());
+    let mut text = "const OURS: &[(&str, &[(&str, &str)])] = &[\n".to_owned();
+    for directory in entries(&place) {
+        text += &format!("    ({:?}, &[\n", name_of(&directory));
+        for file in entries(&directory) {
+            // What somebody has built there does not belong to the sources.
+            let source = ["c", "h"].iter().any(|kind| file.extension() == Some(kind.as_ref()));
+            if source || name_of(&file) == "Kbuild" {
+                text += &format!("        ({:?}, include_str!({file:?})),\n", name_of(&file));
+            }
+        }
+        text += "    ]),\n";
+    }
+    text += "];\n";
+    let out = Path::new(&env::var("OUT_DIR").expect("set by cargo")).join("kmod.rs");
+    fs::write(out, text).expect("OUT_DIR is writable");
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("kmod/ and what is in it can be read");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("can be read").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn build_init() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
     let sources = Path::new(&manifest).join("../../lab/init");
     for source in SOURCES {

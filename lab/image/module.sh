@@ -15,5 +15,7 @@ cp -R "$source/." "$tree/build/"
 mount -t proc proc "$tree/proc"
 mount --rbind /dev "$tree/dev"
 chroot "$tree" /usr/bin/env -i PATH=/usr/sbin:/usr/bin LC_ALL=C.UTF-8 \
-    make --no-print-directory -C "/usr/src/linux-headers-$release" M=/build W=1 modules
+    make --no-print-directory -C "/usr/src/linux-headers-$release" M=/build CC=gcc-14 W=1 modules
+# What debuggers would want is most of it.
+chroot "$tree" /bin/sh -c 'strip --strip-debug /build/*.ko'
 cp "$tree"/build/*.ko "$result/"

@@ -28,6 +28,7 @@ use crate::error::{Error, Result, Trying};
 use crate::initramfs;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::machine::{Acceleration, Machine, QEMU};
+use crate::module;
 use crate::terminal;
 use crate::tool::StopFlag;
 use crate::userland;
@@ -146,8 +147,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots `machine`, building first whatever of it is not in the cache. The guest ends, at the
-    /// latest, with the thread that booted it: the kernel ties the two together.
+    /// Boots `machine`, with the project's own kernel modules, building first whatever is not in
+    /// the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties
+    /// the two together.
     ///
     /// # Errors
     ///
@@ -157,16 +159,19 @@ impl Guest {
         if initramfs::INIT.is_empty() {
             return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
         }
-        let mut guest = match Self::bring_up(machine, stop) {
+        let mut machine = machine.clone();
+        // In front, so that what the caller puts at the same place stays.
+        machine.puts.splice(..0, module::ours(&machine.kernel, &Cache::open()?, stop)?);
+        let mut guest = match Self::bring_up(&machine, stop) {
             // On a busy host an emulated kernel now and then misjudges its timers while it starts,
             // and stands still. Nothing has run by then, so nothing is hidden by another try.
             Err(Error::Failed(reason)) => {
                 tracing::warn!(%reason, "booting once more");
-                Self::bring_up(machine, stop)?
+                Self::bring_up(&machine, stop)?
             }
             result => result?,
         };
-        guest.unpack(machine)?;
+        guest.unpack(&machine)?;
         if guest.acceleration == Acceleration::InstructionCounting {
             guest.settle()?;
         }

@@ -1,10 +1,12 @@
 //! Builds kernel modules for a guest's kernel, with Debian's headers and the compiler that the
-//! kernel was built with, in a tree of their own.
+//! kernel was built with, in a tree of their own: the project's (`kmod/`), which are embedded here,
+//! and anybody's.
 //!
 //! Contracts:
 //! - the source directory is not written to; what is built is kept under the hash of the sources
 //!   and the kernel's release;
-//! - the source directory has a `Kbuild` or `Makefile` as `make M=…` wants it, and stands alone.
+//! - the source directory has a `Kbuild` or `Makefile` as `make M=…` wants it, and stands alone;
+//! - in the guest, modprobe finds each module by its name and its aliases.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use crate::archive::Archive;
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
 use crate::kernel::{BACKPORTS, Kernel, KernelChoice};
+use crate::machine::Put;
 use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 use crate::userland::SUITE;
@@ -20,9 +23,38 @@ use crate::userland::SUITE;
 const PACKAGES: &str = include_str!("../../../lab/image/headers.packages");
 const SCRIPT: &str = include_str!("../../../lab/image/module.sh");
 /// Changed when the way of building changes, which the other inputs do not show.
-const REVISION: &str = "1";
+const REVISION: &str = "2";
+const HEADERS_REVISION: &str = "1";
 
-/// The modules (`.ko` files) that `source` makes for the kernel of `choice`.
+// Made by build.rs: OURS, the name of each directory in kmod/, and the names and contents of its
+// files.
+include!(concat!(env!("OUT_DIR"), "/kmod.rs"));
+
+/// What puts the project's own modules into a guest with the kernel of `choice`; nothing for
+/// Debian 12's.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn ours(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Vec<Put>> {
+    let mut puts = Vec::new();
+    if *choice == KernelChoice::Bookworm {
+        return Ok(puts);
+    }
+    let scratch = tempfile::tempdir().trying("directory for sources")?;
+    for (name, files) in OURS {
+        let source = scratch.path().join(name);
+        fs::create_dir(&source).trying(source.display())?;
+        for (file, content) in *files {
+            fs::write(source.join(file), content).trying(file)?;
+        }
+        puts.extend(build(choice, &source, cache, stop)?);
+    }
+    Ok(puts)
+}
+
+/// What puts the modules that `source` makes into a guest with the kernel of `choice`: the `.ko`
+/// files go to `/opt/handoff/modules`, and modprobe learns of them.
 ///
 /// # Errors
 ///
@@ -32,7 +64,7 @@ pub fn build(
     source: &Path,
     cache: &Cache,
     stop: &StopFlag,
-) -> Result<Vec<PathBuf>> {
+) -> Result<Vec<Put>> {
     let source = source
         .canonicalize()
         .map_err(|error| Error::Usage(format!("module {}: {error}", source.display())))?;
@@ -52,9 +84,48 @@ pub fn build(
         let mut make = tool::command("unshare");
         make.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT, "module.sh"]);
         make.arg(tree).arg(&source).arg(&kernel.release).arg(work);
-        tool::run(make, stop, |line| progress.step(line)).map(drop)
+        tool::run(make, stop, |line| progress.step(line))?;
+        for module in files_in(work)? {
+            describe(&module, stop)?;
+        }
+        Ok(())
     })?;
-    modules_in(&directory)
+    let puts = files_in(&directory)?.into_iter().map(|source| {
+        let name = source.file_name().unwrap_or_default();
+        let place = if is_module(&source) { MODULES } else { MODPROBE };
+        Put { target: Path::new(place).join(name), source }
+    });
+    Ok(puts.collect())
+}
+
+/// Where modules are in the guest.
+const MODULES: &str = "/opt/handoff/modules";
+/// Where modprobe looks for its configuration there.
+const MODPROBE: &str = "/etc/modprobe.d";
+
+/// Writes what modprobe must be told about a module that is not among the kernel's own: their
+/// index is on a read-only disk, and would have to be made anew at every boot.
+fn describe(module: &Path, stop: &StopFlag) -> Result<()> {
+    let name = module.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let field = |field: &str| {
+        let mut modinfo = tool::command("modinfo");
+        modinfo.args(["-F", field]).arg(module);
+        tool::run(modinfo, stop, |_| {})
+    };
+    let mut text = format!("install {name} insmod {MODULES}/{name}.ko $CMDLINE_OPTS\n");
+    for alias in field("alias")?.lines() {
+        text += &format!("alias {alias} {name}\n");
+    }
+    let needs = field("depends")?.trim().replace(',', " ");
+    if !needs.is_empty() {
+        text += &format!("softdep {name} pre: {needs}\n");
+    }
+    let path = module.with_extension("conf");
+    fs::write(&path, text).trying(path.display())
+}
+
+fn is_module(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "ko")
 }
 
 /// A tree with compiler and headers for `kernel`.
@@ -75,7 +146,7 @@ fn headers(
     };
     let layer = Layer {
         label: &format!("headers-{choice}"),
-        inputs: &[REVISION, release_suite, kernel_suite, PACKAGES, &kernel.release],
+        inputs: &[HEADERS_REVISION, release_suite, kernel_suite, PACKAGES, &kernel.release],
         space: 1500 << 20,
         title: "fetching compiler and kernel headers",
     };
@@ -104,13 +175,8 @@ fn headers(
 
 /// Names and contents of all files of a source directory, in a fixed order.
 fn contents(source: &Path) -> Result<Vec<String>> {
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(source).trying(source.display())? {
-        entries.push(entry.trying(source.display())?.path());
-    }
-    entries.sort();
     let mut contents = Vec::new();
-    for path in entries {
+    for path in files_in(source)? {
         if path.is_dir() {
             contents.extend(self::contents(&path)?);
         } else {
@@ -121,11 +187,11 @@ fn contents(source: &Path) -> Result<Vec<String>> {
     Ok(contents)
 }
 
-fn modules_in(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut modules = Vec::new();
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for entry in fs::read_dir(directory).trying(directory.display())? {
-        modules.push(entry.trying(directory.display())?.path());
+        files.push(entry.trying(directory.display())?.path());
     }
-    modules.sort();
-    Ok(modules)
+    files.sort();
+    Ok(files)
 }

@@ -27,7 +27,7 @@ const LAST_LINES: usize = 8;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Debian packages of the programs that the lab starts.
-const PACKAGES: [(&str, &str); 11] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("apt-get", "apt"),
@@ -36,6 +36,7 @@ const PACKAGES: [(&str, &str); 11] = [
     ("dpkg-deb", "dpkg"),
     ("mke2fs", "e2fsprogs"),
     ("depmod", "kmod"),
+    ("modinfo", "kmod"),
     ("xz", "xz-utils"),
     ("strip", "binutils"),
     ("unshare", "util-linux"),

@@ -33,7 +33,8 @@ pub struct GuestOptions {
     /// Put this program on the guest's path; may be given several times
     #[arg(long, value_name = "PATH")]
     pub program: Vec<PathBuf>,
-    /// Build the kernel module in this directory and put it into the guest's $HANDOFF_MODULES
+    /// Build the kernel module in this directory for the guest, where modprobe finds it and
+    /// $HANDOFF_MODULES has it
     #[arg(long, value_name = "DIRECTORY")]
     pub module: Vec<PathBuf>,
     /// How instructions are executed: auto, kvm, tcg or icount
@@ -65,12 +66,9 @@ impl GuestOptions {
                 .iter()
                 .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
         );
+        let cache = Cache::open()?;
         for directory in &self.module {
-            for path in module::build(&self.kernel, directory, &Cache::open()?, stop)? {
-                let name = path.file_name().unwrap_or_default();
-                let target = Path::new("/opt/handoff/modules").join(name);
-                puts.push(Put { source: path, target });
-            }
+            puts.extend(module::build(&self.kernel, directory, &cache, stop)?);
         }
         let machine = Machine {
             kernel: self.kernel.clone(),

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::Result;
 use crate::guest;
 use crate::kernel::KernelChoice;
+use crate::module;
 use crate::tool::StopFlag;
 
 /// What `handoff lab image` is given.
@@ -19,6 +20,7 @@ pub(super) fn run(args: &ImageArgs, stop: &StopFlag) -> Result<u8> {
     let begin = Instant::now();
     for choice in &args.kernel {
         let (cache, _, kernel) = guest::prepare(choice, stop)?;
+        module::ours(choice, &cache, stop)?;
         println!("{choice}: {} in {}", kernel.release, cache.directory().display());
     }
     println!("ready after {:.1?}", begin.elapsed());

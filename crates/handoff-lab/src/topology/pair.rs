@@ -1,4 +1,4 @@
-//! Two namespaces joined by a veth pair: two hosts and a cable.
+//! Two namespaces joined by a pair of devices: two hosts and a cable.
 
 use std::{
     io::{self, ErrorKind},
@@ -16,7 +16,7 @@ use super::{
     rtnetlink::{NewLink, Rtnetlink},
 };
 
-const DEVICE: &str = "veth0";
+const DEVICE: &str = "cable0";
 /// How long the kernel may take to let packets pass.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// After which a datagram counts as lost.
@@ -145,9 +145,23 @@ impl Pair {
     ///
     /// [`TopologyError::Unavailable`] where the kernel has no veth.
     pub fn new(mtu: u32) -> Result<Self, TopologyError> {
+        Self::of(InfoKind::Veth, mtu)
+    }
+
+    /// As [`Pair::new`], joined by software NICs (`kmod/wire`), which have rx queues, header split
+    /// and zero-copy receive. Lent memory is not copied before the simulated DMA reads it.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where the kernel has no such module.
+    pub fn wire(mtu: u32) -> Result<Self, TopologyError> {
+        Self::of(InfoKind::Other("wire".to_owned()), mtu)
+    }
+
+    fn of(kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
         let end = |side| Ok(PairEnd { namespace: Namespace::new()?, side });
         let pair = Self { left: end(Side::Left)?, right: end(Side::Right)? };
-        pair.left.namespace.run(|| pair.join(mtu))??;
+        pair.left.namespace.run(|| pair.join(kind, mtu))??;
         for end in [&pair.left, &pair.right] {
             end.namespace.run(|| configure(end.side))??;
         }
@@ -156,7 +170,7 @@ impl Pair {
         Ok(pair)
     }
 
-    fn join(&self, mtu: u32) -> Result<(), TopologyError> {
+    fn join(&self, kind: InfoKind, mtu: u32) -> Result<(), TopologyError> {
         let end =
             |side: Side| vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(side.mac().to_vec())];
         let mut peer = LinkMessage::default();
@@ -165,7 +179,8 @@ impl Pair {
         peer.attributes.push(LinkAttribute::NetNsFd(self.right.namespace.as_fd().as_raw_fd()));
         Rtnetlink::open()?.add_link(NewLink {
             name: DEVICE,
-            kind: InfoKind::Veth,
+            kind,
+            // Both kinds take their peer as the same attribute.
             data: Some(LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))),
             attributes: end(Side::Left),
         })

@@ -193,7 +193,7 @@ fn needs_root_netem_delays_or_says_why_not() {
 #[test]
 fn needs_root_a_namespace_ends_with_its_last_holder() {
     let Pair { left, right } = topology_or_skip!(Pair::new(1_500));
-    let connected = || left.namespace().run(devices).unwrap().contains(&"veth0".to_owned());
+    let connected = || left.namespace().run(devices).unwrap().contains(&"cable0".to_owned());
     let clone = right.clone();
     drop(right);
     thread::sleep(Duration::from_millis(100));

@@ -67,11 +67,7 @@ fn each_ending_is_reported_rightly() {
     let stop = StopFlag::default();
     let warn = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/cases/warn");
     let cache = Cache::open().expect("a cache");
-    let modules = module::build(&KernelChoice::default(), &warn, &cache, &stop).expect("builds");
-    let puts = modules.into_iter().map(|source| {
-        let target = Path::new("/opt/handoff/modules").join(source.file_name().expect("a name"));
-        Put { source, target }
-    });
+    let puts = module::build(&KernelChoice::default(), &warn, &cache, &stop).expect("builds");
     let plan = Plan {
         programs: vec![Program {
             name: "boots".to_owned(),
@@ -85,7 +81,7 @@ fn each_ending_is_reported_rightly() {
         )
         .expect("a rule"),
         timeout: Duration::from_secs(12),
-        machine: Machine { memory: 1024, puts: puts.collect(), ..Machine::default() },
+        machine: Machine { memory: 1024, puts, ..Machine::default() },
     };
     let report = testing::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
     let verdicts: BTreeMap<&str, &Verdict> = report

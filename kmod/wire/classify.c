@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Rules of steering (ntuple): added, removed and listed. */
+#include "wire.h"
+
+u32 wire_get_rx_ring_count(struct net_device *dev)
+{
+	return dev->real_num_rx_queues;
+}
+
+/* With the mutex of the engine that feeds the NIC, as the two below. */
+static int wire_rule_get(struct wire_nic *nic, struct ethtool_rxnfc *info)
+{
+	u32 location = info->fs.location;
+	struct wire_rule *rule;
+
+	if (location >= WIRE_RULES || !nic->steering.rule[location].used)
+		return -ENOENT;
+	rule = &nic->steering.rule[location];
+	info->fs = rule->spec;
+	info->rss_context = rule->context;
+	info->data = WIRE_RULES;
+	return 0;
+}
+
+static int wire_rule_list(struct wire_nic *nic, struct ethtool_rxnfc *info, u32 *locations)
+{
+	u32 i, count = 0;
+
+	for (i = 0; i < WIRE_RULES; i++) {
+		if (!nic->steering.rule[i].used)
+			continue;
+		if (locations) {
+			if (count == info->rule_cnt)
+				return -EMSGSIZE;
+			locations[count] = i;
+		}
+		count++;
+	}
+	info->rule_cnt = count;
+	info->data = WIRE_RULES;
+	if (!locations)
+		info->data |= RX_CLS_LOC_SPECIAL;
+	return 0;
+}
+
+static int wire_rule_insert(struct wire_nic *nic, struct ethtool_rxnfc *info)
+{
+	u32 location = info->fs.location;
+
+	if (location == RX_CLS_LOC_ANY || location == RX_CLS_LOC_FIRST) {
+		for (location = 0; location < WIRE_RULES; location++) {
+			if (!nic->steering.rule[location].used)
+				break;
+		}
+		if (location == WIRE_RULES)
+			return -ENOSPC;
+	}
+	if (location >= WIRE_RULES)
+		return -EINVAL;
+	info->fs.location = location;
+	nic->steering.rule[location] = (struct wire_rule) {
+		.used		= true,
+		.spec		= info->fs,
+		.context	= info->fs.flow_type & FLOW_RSS ? info->rss_context : 0,
+	};
+	return 0;
+}
+
+/* Whether all that a rule asks for is something that we look at. */
+static int wire_rule_check(struct wire_nic *nic, const struct ethtool_rxnfc *info)
+{
+	const struct ethtool_rx_flow_spec *spec = &info->fs;
+	bool context = spec->flow_type & FLOW_RSS;
+
+	if (spec->flow_type & (FLOW_EXT | FLOW_MAC_EXT))
+		return -EOPNOTSUPP;
+	switch (spec->flow_type & ~FLOW_RSS) {
+	case TCP_V4_FLOW:
+	case UDP_V4_FLOW:
+		if (spec->m_u.tcp_ip4_spec.tos)
+			return -EOPNOTSUPP;
+		break;
+	case TCP_V6_FLOW:
+	case UDP_V6_FLOW:
+		if (spec->m_u.tcp_ip6_spec.tclass)
+			return -EOPNOTSUPP;
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	if (context && info->rss_context >= WIRE_CONTEXTS)
+		return -EINVAL;
+	if (spec->ring_cookie == RX_CLS_FLOW_DISC)
+		return context ? -EINVAL : 0;
+	return spec->ring_cookie < nic->dev->real_num_rx_queues ? 0 : -EINVAL;
+}
+
+int wire_get_rxnfc(struct net_device *dev, struct ethtool_rxnfc *info, u32 *locations)
+{
+	struct wire_nic *nic = netdev_priv(dev);
+	struct wire_engine *engine = wire_feeder(nic);
+	int err = -EOPNOTSUPP;
+
+	mutex_lock(&engine->lock);
+	switch (info->cmd) {
+	case ETHTOOL_GRXCLSRLCNT:
+		err = wire_rule_list(nic, info, NULL);
+		break;
+	case ETHTOOL_GRXCLSRLALL:
+		err = wire_rule_list(nic, info, locations);
+		break;
+	case ETHTOOL_GRXCLSRULE:
+		err = wire_rule_get(nic, info);
+		break;
+	}
+	mutex_unlock(&engine->lock);
+	return err;
+}
+
+int wire_set_rxnfc(struct net_device *dev, struct ethtool_rxnfc *info)
+{
+	struct wire_nic *nic = netdev_priv(dev);
+	struct wire_engine *engine = wire_feeder(nic);
+	int err = -EOPNOTSUPP;
+
+	mutex_lock(&engine->lock);
+	switch (info->cmd) {
+	case ETHTOOL_SRXCLSRLINS:
+		err = wire_rule_check(nic, info);
+		if (!err)
+			err = wire_rule_insert(nic, info);
+		break;
+	case ETHTOOL_SRXCLSRLDEL:
+		err = -ENOENT;
+		if (info->fs.location < WIRE_RULES &&
+		    nic->steering.rule[info->fs.location].used) {
+			nic->steering.rule[info->fs.location].used = false;
+			err = 0;
+		}
+		break;
+	}
+	mutex_unlock(&engine->lock);
+	return err;
+}

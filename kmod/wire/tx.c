@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The tx ring: filled by the sender, read by the engine, cleaned by NAPI. A frame
+ * is freed only after the engine has read the last byte of it, so memory that
+ * was lent to it comes back no earlier than from hardware.
+ */
+#include <linux/etherdevice.h>
+#include <linux/tcp.h>
+
+#include "wire.h"
+
+/* Room that wakes a stopped queue. */
+#define WIRE_TX_WAKE(tx) (((tx)->mask + 1) / 4)
+
+static u32 wire_tx_room(struct wire_tx *tx)
+{
+	return tx->mask + 1 - (READ_ONCE(tx->head) - READ_ONCE(tx->clean));
+}
+
+netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
+{
+	struct wire_nic *nic = netdev_priv(dev);
+	unsigned int index = skb_get_queue_mapping(skb);
+	struct netdev_queue *txq = netdev_get_tx_queue(dev, index);
+	struct wire_queue *queue = &nic->queue[index];
+	struct wire_tx *tx = &queue->tx;
+	struct wire_slot *slot;
+	bool kick;
+
+	if (unlikely(!wire_tx_room(tx))) {
+		netif_tx_stop_queue(txq);
+		return NETDEV_TX_BUSY;
+	}
+	slot = &tx->ring[tx->head & tx->mask];
+	slot->skb = skb;
+	slot->queued = ktime_get();
+	skb_tx_timestamp(skb);
+	kick = __netdev_tx_sent_queue(txq, skb->len, netdev_xmit_more());
+	/* The slot first: the engine may look at it at once. */
+	smp_store_release(&tx->head, tx->head + 1);
+	if (!netif_txq_maybe_stop(txq, wire_tx_room(tx), 1, WIRE_TX_WAKE(tx))) {
+		wire_add(queue->count.tx_stopped, 1);
+		kick = true;
+	}
+	if (kick)
+		wire_engine_kick(wire_drainer(nic));
+	return NETDEV_TX_OK;
+}
+
+netdev_features_t wire_features_check(struct sk_buff *skb, struct net_device *dev,
+				      netdev_features_t features)
+{
+	/* The engine writes into the bytes that travel in the completion, no further. */
+	if (skb_is_gso(skb) && skb_tcp_all_headers(skb) > WIRE_HEADER)
+		features &= ~NETIF_F_GSO_MASK;
+	if (skb->ip_summed == CHECKSUM_PARTIAL &&
+	    skb_checksum_start_offset(skb) + skb->csum_offset + sizeof(__sum16) > WIRE_HEADER)
+		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
+	return features;
+}
+
+void wire_tx_clean(struct wire_queue *queue, int budget)
+{
+	struct net_device *dev = queue->nic->dev;
+	struct wire_tx *tx = &queue->tx;
+	struct netdev_queue *txq = netdev_get_tx_queue(dev, queue - queue->nic->queue);
+	u32 sent = smp_load_acquire(&tx->sent); /* pairs with wire_drain() */
+	unsigned int packets = 0, bytes = 0;
+	u32 clean = tx->clean;
+
+	for (; clean != sent; clean++) {
+		struct sk_buff *skb = tx->ring[clean & tx->mask].skb;
+
+		packets++;
+		bytes += skb->len;
+		napi_consume_skb(skb, budget);
+	}
+	/* The slots were read before the sender may fill them again. */
+	smp_store_release(&tx->clean, clean);
+	if (!packets)
+		return;
+	wire_add(queue->count.tx_packets, packets);
+	wire_add(queue->count.tx_bytes, bytes);
+	netif_txq_completed_wake(txq, packets, bytes, wire_tx_room(tx), WIRE_TX_WAKE(tx));
+}
+
+/* While sender, engine and NAPI are kept away. */
+void wire_tx_purge(struct wire_queue *queue)
+{
+	struct wire_tx *tx = &queue->tx;
+
+	for (; tx->clean != tx->head; tx->clean++)
+		dev_kfree_skb(tx->ring[tx->clean & tx->mask].skb);
+	tx->head = 0;
+	tx->sent = 0;
+	tx->clean = 0;
+	tx->frame.skb = NULL;
+	netdev_tx_reset_queue(netdev_get_tx_queue(queue->nic->dev, queue - queue->nic->queue));
+}
