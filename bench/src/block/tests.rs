@@ -27,10 +27,10 @@ fn a_row_brings_what_it_compares_with() {
     let engines = Engine::ALL.len();
     // Three targets for each load, one for the limited, and the kernel's driver beside loop.
     assert_eq!(all.len(), 4 * 3 * engines + engines + 5);
-    assert_eq!(all[0], "write 512k depth=16 null copy");
+    assert_eq!(all[0], "write 512k depth=16 null user-copy");
     assert!(all.contains(&"write 512k depth=16 745MiB/s loop bpf".to_owned()));
     let some = names(&format!("{given} --only depth=1.loop.bpf"));
-    assert_eq!(some, ["read 4k depth=1 loop copy", "read 4k depth=1 loop bpf"]);
+    assert_eq!(some, ["read 4k depth=1 loop user-copy", "read 4k depth=1 loop bpf"]);
 }
 
 #[test]
