@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long)]
     soak: bool,
 
-    /// Minutes after which what still runs has failed [default: 40, with --soak 720]
+    /// Minutes after which what still runs has failed [default: 60, with --soak 720]
     #[arg(long, value_name = "MINUTES")]
     limit: Option<u64>,
 }
@@ -84,7 +84,7 @@ impl Tier {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
-    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 40 });
+    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
     let mut session = Session::new(Duration::from_secs(limit * 60), args.soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     if args.soak {

@@ -1,5 +1,8 @@
 //! Runs a bench in the lab.
 
+mod block;
+mod send;
+
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -9,7 +12,7 @@ const NOT_POSSIBLE: i32 = 3;
 
 /// What `handoff bench NAME --lab --quick` prints, or why this machine cannot run it.
 #[track_caller]
-pub(super) fn bench(name: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+fn bench(name: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_handoff"))
         .args(["bench", name, "--lab", "--quick"])
         .args(arguments)
@@ -25,16 +28,16 @@ pub(super) fn bench(name: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
 
 macro_rules! bench_or_skip {
     ($name:expr, $arguments:expr) => {
-        match super::lab::bench($name, $arguments) {
+        match super::bench($name, $arguments) {
             Ok(output) => output,
             Err(reason) => handoff_lab::skip!("{reason}"),
         }
     };
 }
-pub(super) use bench_or_skip;
+use bench_or_skip;
 
 #[track_caller]
-pub(super) fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     let rows = report["rows"].as_array().expect("rows");
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name}: {report}"))
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::lab::{bench_or_skip, row};
+use super::{bench_or_skip, row};
 
 const ROWS: &str = "--only=^copy$|tuned$|fixed flush=no batch=8$";
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::lab::{bench_or_skip, row};
+use super::{bench_or_skip, row};
 
 const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop|^read 4k depth=1 null";
 
