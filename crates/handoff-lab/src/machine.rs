@@ -234,9 +234,9 @@ fn processor(qemu: &mut Command, acceleration: Acceleration, cpus: u32) {
     // QEMU carries out a fast-string copy byte by byte, which makes copying several times slower
     // than it is beside everything else; without these feature bits the kernel copies by words.
     let slow_strings = "max,-erms,-fsrm";
-    // Emulated processors take turns in one thread. With a thread each, QEMU up to 8.0 may go on
-    // executing an instruction that another processor has replaced while it was being translated,
-    // and the kernel replaces its own where it is traced: it would panic.
+    // Emulated processors take turns in one thread. With a thread each, QEMU 7.2 ended one of five
+    // guests that were traced under load with a panic, at a breakpoint that was no longer there: it
+    // seems to execute an instruction that another processor has replaced.
     let in_turns = "tcg,thread=single";
     let (accel, model, cpus) = match acceleration {
         Acceleration::Kvm => ("kvm", "host", cpus),
