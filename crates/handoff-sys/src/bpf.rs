@@ -12,6 +12,9 @@ const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const BPF_PROG_TYPE_TRACING: u32 = 26;
 const BPF_TRACE_FENTRY: u32 = 24;
 
+/// How often a program is offered that the kernel had no peace to verify.
+const ATTEMPTS: u32 = 5;
+
 /// `r0 = 0; exit`: the smallest program that the verifier accepts.
 const RETURN_ZERO: [u64; 2] = [0x0000_0000_0000_00b7, 0x0000_0000_0000_0095];
 
@@ -90,8 +93,18 @@ pub fn load_empty_fentry(function: u32) -> io::Result<OwnedFd> {
         attach_prog_fd: 0,
         core_relo_cnt: 0,
     };
-    // SAFETY: the structure holds what BPF_PROG_LOAD reads; instructions and licence are statics.
-    unsafe { bpf(BPF_PROG_LOAD, &attributes) }
+    let mut attempts = ATTEMPTS;
+    loop {
+        attempts -= 1;
+        // SAFETY: the structure holds what BPF_PROG_LOAD reads; instructions and licence are
+        // statics.
+        match unsafe { bpf(BPF_PROG_LOAD, &attributes) } {
+            // The verifier gives up when the thread has anything to see to, a signal or work of a
+            // ring; asked again it goes on.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts > 0 => {}
+            result => return result,
+        }
+    }
 }
 
 /// Attaches a tracing program; closing the returned descriptor detaches it.

@@ -53,7 +53,7 @@ fn the_probe_leaves_nothing_behind() {
     let second = by_name(probe::general());
     assert_eq!(look(), before);
     for (name, one) in &first {
-        assert_eq!(one.state, second[name].state, "{name} changed by being asked");
+        assert_eq!(one.state, second[name].state, "changed: {one:?} to {:?}", second[name]);
     }
 }
 
