@@ -1,54 +1,92 @@
-//! Multishot receive into provided buffers: one request, many completions.
+//! A receive, whichever way: how it starts, what waits to be taken, how it ends.
 //!
 //! Contracts:
 //! - spans come in the order of the stream;
 //! - a receive that the kernel ended for want of chunks starts again when one is back;
-//! - a receive that nobody waits for is cancelled, and the pool outlives it.
+//! - a receive that nobody waits for is cancelled, and what it draws on outlives it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
-use io_uring::{cqueue, opcode};
-
 use crate::driver::{Backend, Inner};
-use crate::endpoint::with_target;
+use crate::engine::zcrx::Flow;
+use crate::engine::{multishot, zcrx};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Kind, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
+use crate::ring::Completion;
 use crate::socket::SocketShared;
+use crate::source::intake::Intake;
 use crate::source::pool::PoolShared;
 use crate::source::received::Received;
 
+/// How a socket receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveEngine {
+    /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).
+    Zcrx,
+    /// The same without a device: the kernel copies (Linux 7.2).
+    ZcrxNodev,
+    /// Multishot `IORING_OP_RECV` into provided buffers (Linux 6.0): the kernel copies.
+    Multishot,
+    /// epoll and `recv`, without a ring: the kernel copies.
+    Epoll,
+}
+
+impl ReceiveEngine {
+    /// The name on command lines and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zcrx => "zcrx",
+            Self::ZcrxNodev => "zcrx-nodev",
+            Self::Multishot => "multishot",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+impl std::fmt::Display for ReceiveEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
-    socket: Rc<SocketShared>,
-    pool: Rc<PoolShared>,
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) pool: Option<Rc<PoolShared>>,
+    pub(crate) flow: Option<Flow>,
+    /// From the queue, not into the pool.
+    pub(crate) from_queue: bool,
+    /// Bytes received into the pool.
+    pub(crate) copied: u64,
     ready: VecDeque<Received>,
     /// The kernel has the request, or watches the socket.
-    armed: bool,
+    pub(crate) armed: bool,
     /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
     /// which bounds the others.
-    paused: bool,
+    pub(crate) paused: bool,
     /// The stream ended, well or not; told once what came before has been taken.
-    end: Option<Result<()>>,
+    pub(crate) end: Option<Result<()>>,
     told: bool,
-    received: u64,
-    held: bool,
+    pub(crate) held: bool,
     waker: Option<Waker>,
 }
 
 impl ReceiveOp {
-    pub(crate) fn new(socket: Rc<SocketShared>, pool: Rc<PoolShared>) -> Self {
+    pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
         Self {
             socket,
-            pool,
+            from_queue: intake.queue.is_some(),
+            flow: intake.queue.map(Flow::open),
+            pool: intake.pool,
+            copied: 0,
             ready: VecDeque::new(),
             armed: false,
             paused: false,
             end: None,
             told: false,
-            received: 0,
             held: true,
             waker: None,
         }
@@ -68,7 +106,24 @@ impl ReceiveOp {
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        Tally { copied: self.received, ..Tally::default() }
+        let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
+        tally.copied += self.copied;
+        tally
+    }
+
+    /// The engine at work, and why it is this one.
+    pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
+        let engine = match &self.flow {
+            Some(flow) if self.from_queue => flow.engine(),
+            _ if has_ring => ReceiveEngine::Multishot,
+            _ => ReceiveEngine::Epoll,
+        };
+        let reason = match &self.flow {
+            _ if !has_ring => "there is no ring".to_owned(),
+            Some(flow) => flow.reason(),
+            None => "no rx queue was given".to_owned(),
+        };
+        (engine, reason)
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -76,9 +131,13 @@ impl ReceiveOp {
         self.waker.replace(waker)
     }
 
-    fn take_in(&mut self, span: Received) {
-        self.received += span.len() as u64;
+    pub(crate) fn take_in(&mut self, span: Received) {
         self.ready.push_back(span);
+    }
+
+    /// Spans that nobody has taken.
+    pub(crate) fn untaken(&self) -> usize {
+        self.ready.len()
     }
 }
 
@@ -95,7 +154,9 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             return;
         }
         op.armed = true;
-        if let (Backend::Ring(ring), Some(group)) = (&inner.backend, op.pool.group()) {
+        if let Backend::Ring(ring) = &inner.backend {
+            let entry =
+                if op.from_queue { zcrx::request(inner, op) } else { multishot::request(op) };
             let mut ring = ring.borrow_mut();
             if let Err(error) = ring.make_room(1) {
                 op.armed = false;
@@ -103,10 +164,9 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
                 drop((ring, inflight));
                 return advance(inner, key);
             }
-            let entry =
-                with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build());
             let token = Token { key, stage: STAGE_RECEIVE };
-            // SAFETY: the chunks belong to the pool, which the record keeps until the last completion.
+            // SAFETY: the chunks belong to the pool, which the record keeps until the last
+            // completion, or to the area, which the driver keeps until the ring is closed.
             unsafe { ring.push(&entry.user_data(token.to_user_data())) };
             return;
         }
@@ -115,79 +175,32 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
     inner.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
 }
 
-/// A completion of the multishot request.
-pub(crate) fn completed(inner: &Inner, key: Key, result: i32, flags: u32) {
-    let mut again = false;
+/// A completion of the request.
+pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
-        if let Some(chunk) = cqueue::buffer_select(flags) {
-            let span = op.pool.filled(chunk, result.max(0) as usize);
-            if result > 0 || !op.socket.stream {
-                op.take_in(span);
-            }
-        } else if result == 0 && !op.socket.stream {
-            let span = op.pool.empty();
-            op.take_in(span);
+        let again = if op.from_queue {
+            zcrx::completed(inner, key, op, completion)
+        } else {
+            multishot::completed(key, op, completion)
+        };
+        if again && !op.armed && op.held {
+            inner.mark_receive(key);
         }
-        match result {
-            0 if op.socket.stream => op.end = Some(Ok(())),
-            0.. => {}
-            _ if -result == libc::ENOBUFS => {
-                // A chunk may have come back since the kernel looked.
-                again = op.pool.has_free();
-                if !again && op.held {
-                    op.pool.starve(key);
-                }
-            }
-            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => again = true,
-            _ => op.end = Some(Err(Error::errno("receiving", -result))),
-        }
-        if !cqueue::more(flags) {
-            op.armed = false;
-            op.paused = result >= 0 && op.ready.len() >= op.pool.chunks();
-            again |= result >= 0 && !op.paused;
-        }
-        again &= !op.armed && op.held;
-    }
-    if again {
-        inner.mark_receive(key);
     }
     advance(inner, key);
 }
 
-/// The socket can be read, where there is no ring.
+/// The socket can be read, where there is no ring; or it is time to try again.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.armed = false;
-        match op.held.then(|| op.pool.take_chunk()) {
-            // Nobody would get what is read.
-            None => {}
-            Some(None) => op.pool.starve(key),
-            Some(Some((chunk, start, len))) => {
-                // SAFETY: the chunk is ours until it is filled or put back.
-                let read = unsafe {
-                    libc::recv(
-                        op.socket.endpoint.raw(),
-                        start.as_ptr().cast(),
-                        len,
-                        libc::MSG_DONTWAIT,
-                    )
-                };
-                let error = std::io::Error::last_os_error();
-                if read > 0 || (read == 0 && !op.socket.stream) {
-                    let span = op.pool.filled(chunk, read as usize);
-                    op.take_in(span);
-                } else {
-                    op.pool.untake_chunk(chunk);
-                    if read == 0 {
-                        op.end = Some(Ok(()));
-                    } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-                        op.end = Some(Err(Error::io("receiving", error)));
-                    }
-                }
+        if op.held {
+            let again = op.from_queue || multishot::ready(key, op);
+            if again {
                 inner.mark_receive(key);
             }
         }
@@ -223,10 +236,15 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
-        op.pool.forget(key);
+        if let Some(pool) = &op.pool {
+            pool.forget(key);
+        }
+        if let Some(flow) = &op.flow {
+            flow.queue().forget(key);
+        }
         (op.armed, std::mem::take(&mut op.ready))
     };
-    // Chunks go back to the pool, which looks at the driver.
+    // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
     if armed {
         // What that ends sees to the record; without a ring it is told at once.
@@ -247,7 +265,8 @@ fn advance(inner: &Inner, key: Key) {
         waker = op.waker.take();
     }
     let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
-    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    let over =
+        (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), op.pool.take(), op.flow.take()));
     if over.is_some() {
         inflight.vacate(key);
     }

@@ -161,14 +161,14 @@ impl PoolShared {
             Piece::new(self.backing.clone(), usize::from(chunk) * self.chunk, self.chunk)
         };
         piece.set_len(len);
-        Received::new(piece, Ticket::new(Rc::clone(self), Some(chunk)))
+        Received::new(piece, Ticket::of_pool(Rc::clone(self), chunk))
     }
 
     /// A receive of no bytes took no chunk.
     pub(crate) fn empty(self: &Rc<Self>) -> Received {
         // SAFETY: a piece of no bytes overlaps none.
         let piece = unsafe { Piece::new(self.backing.clone(), 0, 0) };
-        Received::new(piece, Ticket::new(Rc::clone(self), None))
+        Received::new(piece, Ticket::of_nothing())
     }
 
     pub(crate) fn chunks(&self) -> usize {
