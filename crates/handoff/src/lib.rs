@@ -67,4 +67,5 @@ pub use source::received::Received;
 pub use source::rx_queue::{RxBinding, RxQueue, RxStats};
 pub use source::shared::{SharedBuffer, SharedRegion};
 pub use source::socket::{NextSpan, Receiver};
+pub use source::window::Window;
 pub use view::View;

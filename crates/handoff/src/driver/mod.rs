@@ -33,6 +33,7 @@ use crate::socket::{Socket, SocketShared};
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
 use crate::source::rx_queue::{RxBinding, RxQueue, RxShared};
+use crate::source::window::Window;
 use waits::Later;
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
@@ -287,6 +288,16 @@ impl Driver {
     /// When buffers were cut from the region, or it has no room for a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
         Pool::new(&self.inner, region, chunk)
+    }
+
+    /// Reserves address space for received pages: `places` of `place` bytes each, whole pages. A span
+    /// is at most a place.
+    ///
+    /// # Errors
+    ///
+    /// When the sizes can't be, or the kernel can't map TCP sockets.
+    pub fn window(&self, places: usize, place: usize) -> Result<Window> {
+        Window::new(&self.inner, places, place)
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use io_uring::{cqueue, opcode, squeue};
 
 use crate::endpoint::with_target;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp};
+use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
 use crate::engine::zcrx::Flow;
 use crate::error::Error;
 use crate::inflight::Key;
@@ -50,7 +50,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
         }
         _ if matches!(-result, libc::EINTR | libc::EAGAIN) => again = true,
         _ if -result == libc::EFAULT && op.flow.as_mut().is_some_and(Flow::come_back) => {
-            op.from_queue = true;
+            op.way = Way::Queue;
             again = true;
         }
         _ if -result == libc::EFAULT => op.end = Some(Err(unreadable())),
@@ -66,11 +66,25 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
 
 /// The socket can be read, where there is no ring; whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
-    let pool = pool(op);
+    !matches!(read(key, op, &pool(op), 0), Read::Starves)
+}
+
+/// What came of a read.
+pub(super) enum Read {
+    Some,
+    /// There is nothing, or nothing more.
+    Nothing,
+    /// There was no chunk.
+    Starves,
+}
+
+/// Reads into a chunk now, at most so many bytes unless that is 0.
+pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: usize) -> Read {
     let Some((chunk, start, len)) = pool.take_chunk() else {
         pool.starve(key);
-        return false;
+        return Read::Starves;
     };
+    let len = if most == 0 { len } else { len.min(most) };
     // SAFETY: the chunk is ours until it is filled or put back.
     let read = unsafe {
         libc::recv(op.socket.endpoint.raw(), start.as_ptr().cast(), len, libc::MSG_DONTWAIT)
@@ -80,15 +94,15 @@ pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
         let span = pool.filled(chunk, read as usize);
         op.copied += span.len() as u64;
         op.take_in(span);
-    } else {
-        pool.untake_chunk(chunk);
-        if read == 0 {
-            op.end = Some(Ok(()));
-        } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-            op.end = Some(Err(Error::io("receiving", error)));
-        }
+        return Read::Some;
     }
-    true
+    pool.untake_chunk(chunk);
+    if read == 0 {
+        op.end = Some(Ok(()));
+    } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
+        op.end = Some(Err(Error::io("receiving", error)));
+    }
+    Read::Nothing
 }
 
 /// Memory of our own can always be written to.

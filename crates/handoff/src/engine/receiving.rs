@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use crate::driver::{Backend, Inner};
+use crate::engine::mapped::Mapped;
 use crate::engine::zcrx::Flow;
-use crate::engine::{multishot, zcrx};
+use crate::engine::{mapped, multishot, zcrx};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Kind, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
@@ -20,6 +21,7 @@ use crate::socket::SocketShared;
 use crate::source::intake::Intake;
 use crate::source::pool::PoolShared;
 use crate::source::received::Received;
+use crate::source::window::Window;
 
 /// How a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +30,9 @@ pub enum ReceiveEngine {
     Zcrx,
     /// The same without a device: the kernel copies (Linux 7.2).
     ZcrxNodev,
+    /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps what comes in whole pages, and copies the
+    /// rest.
+    TcpZerocopyReceive,
     /// Multishot `IORING_OP_RECV` into provided buffers (Linux 6.0): the kernel copies.
     Multishot,
     /// epoll and `recv`, without a ring: the kernel copies.
@@ -40,6 +45,7 @@ impl ReceiveEngine {
         match self {
             Self::Zcrx => "zcrx",
             Self::ZcrxNodev => "zcrx-nodev",
+            Self::TcpZerocopyReceive => "tcp-zerocopy-receive",
             Self::Multishot => "multishot",
             Self::Epoll => "epoll",
         }
@@ -52,13 +58,22 @@ impl std::fmt::Display for ReceiveEngine {
     }
 }
 
+/// Where a receive gets its bytes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Queue,
+    Window,
+    Pool,
+}
+
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
     pub(crate) socket: Rc<SocketShared>,
-    pub(crate) pool: Option<Rc<PoolShared>>,
+    pub(crate) way: Way,
     pub(crate) flow: Option<Flow>,
-    /// From the queue, not into the pool.
-    pub(crate) from_queue: bool,
+    pub(crate) window: Option<Window>,
+    pub(crate) mapped: Mapped,
+    pub(crate) pool: Option<Rc<PoolShared>>,
     /// Bytes received into the pool.
     pub(crate) copied: u64,
     ready: VecDeque<Received>,
@@ -77,9 +92,15 @@ pub(crate) struct ReceiveOp {
 impl ReceiveOp {
     pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
         Self {
+            way: match &intake {
+                Intake { queue: Some(_), .. } => Way::Queue,
+                Intake { window: Some(_), .. } if socket.stream => Way::Window,
+                _ => Way::Pool,
+            },
             socket,
-            from_queue: intake.queue.is_some(),
             flow: intake.queue.map(Flow::open),
+            window: intake.window,
+            mapped: Mapped::default(),
             pool: intake.pool,
             copied: 0,
             ready: VecDeque::new(),
@@ -107,23 +128,36 @@ impl ReceiveOp {
 
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
+        tally.zero_copy += self.mapped.bytes;
         tally.copied += self.copied;
         tally
     }
 
     /// The engine at work, and why it is this one.
     pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
-        let engine = match &self.flow {
-            Some(flow) if self.from_queue => flow.engine(),
+        let engine = match (self.way, &self.flow) {
+            (Way::Queue, Some(flow)) => flow.engine(),
+            (Way::Window, _) => ReceiveEngine::TcpZerocopyReceive,
             _ if has_ring => ReceiveEngine::Multishot,
             _ => ReceiveEngine::Epoll,
         };
-        let reason = match &self.flow {
-            _ if !has_ring => "there is no ring".to_owned(),
-            Some(flow) => flow.reason(),
-            None => "no rx queue was given".to_owned(),
+        let reason = match (&self.flow, &self.window, &self.mapped.left) {
+            (Some(flow), ..) => flow.reason(),
+            (_, _, Some(left)) => left.clone(),
+            (_, Some(_), _) if self.way == Way::Window => "a window was given".to_owned(),
+            (_, Some(_), _) => "only streams can be mapped".to_owned(),
+            _ if has_ring => "neither rx queue nor window was given".to_owned(),
+            _ => "there is no ring".to_owned(),
         };
         (engine, reason)
+    }
+
+    /// What the kernel is to do: receive, or say when there is something.
+    fn stage(&self, backend: &Backend) -> u8 {
+        match (backend, self.way) {
+            (Backend::Ring(_), Way::Queue | Way::Pool) => STAGE_RECEIVE,
+            _ => STAGE_READY,
+        }
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -154,9 +188,11 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             return;
         }
         op.armed = true;
-        if let Backend::Ring(ring) = &inner.backend {
-            let entry =
-                if op.from_queue { zcrx::request(inner, op) } else { multishot::request(op) };
+        if let (Backend::Ring(ring), Way::Queue | Way::Pool) = (&inner.backend, op.way) {
+            let entry = match op.way {
+                Way::Queue => zcrx::request(inner, op),
+                _ => multishot::request(op),
+            };
             let mut ring = ring.borrow_mut();
             if let Err(error) = ring.make_room(1) {
                 op.armed = false;
@@ -180,10 +216,9 @@ pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
-        let again = if op.from_queue {
-            zcrx::completed(inner, key, op, completion)
-        } else {
-            multishot::completed(key, op, completion)
+        let again = match op.way {
+            Way::Queue => zcrx::completed(inner, key, op, completion),
+            _ => multishot::completed(key, op, completion),
         };
         if again && !op.armed && op.held {
             inner.mark_receive(key);
@@ -192,14 +227,18 @@ pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
     advance(inner, key);
 }
 
-/// The socket can be read, where there is no ring; or it is time to try again.
+/// The socket can be read, where that is waited for; or it is time to try again.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.armed = false;
         if op.held {
-            let again = op.from_queue || multishot::ready(key, op);
+            let again = match op.way {
+                Way::Queue => true,
+                Way::Window => mapped::ready(key, op),
+                Way::Pool => multishot::ready(key, op),
+            };
             if again {
                 inner.mark_receive(key);
             }
@@ -236,20 +275,21 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
+        if let Some(window) = &op.window {
+            window.forget(key);
+        }
         if let Some(pool) = &op.pool {
             pool.forget(key);
         }
         if let Some(flow) = &op.flow {
             flow.queue().forget(key);
         }
-        (op.armed, std::mem::take(&mut op.ready))
+        (op.armed.then(|| op.stage(&inner.backend)), std::mem::take(&mut op.ready))
     };
     // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
-    if armed {
+    if let Some(stage) = armed {
         // What that ends sees to the record; without a ring it is told at once.
-        let stage =
-            if matches!(inner.backend, Backend::Ring(_)) { STAGE_RECEIVE } else { STAGE_READY };
         inner.cancel(Token { key, stage });
     } else {
         advance(inner, key);
@@ -265,8 +305,8 @@ fn advance(inner: &Inner, key: Key) {
         waker = op.waker.take();
     }
     let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
-    let over =
-        (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), op.pool.take(), op.flow.take()));
+    let over = (!op.held && !op.armed)
+        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
     if over.is_some() {
         inflight.vacate(key);
     }

@@ -15,7 +15,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use crate::driver::Inner;
 use crate::endpoint::with_target;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp};
+use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
@@ -158,7 +158,7 @@ pub(super) fn completed(
     match -result {
         0 => op.end = Some(Ok(())),
         libc::ECANCELED if flow.left.is_some() => {
-            op.from_queue = false;
+            op.way = Way::Pool;
             return true;
         }
         // The completion queue was full, for the first.
@@ -168,7 +168,7 @@ pub(super) fn completed(
             let reason = "the kernel receives so on TCP sockets only, and not where it does TLS";
             if has_pool {
                 flow.left = Some(reason.to_owned());
-                op.from_queue = false;
+                op.way = Way::Pool;
                 return true;
             }
             op.end = Some(Err(unavailable(op, reason)));

@@ -8,3 +8,4 @@ pub(crate) mod received;
 pub(crate) mod rx_queue;
 pub(crate) mod shared;
 pub(crate) mod socket;
+pub(crate) mod window;

@@ -287,6 +287,47 @@ mod guest {
     }
 
     #[test]
+    fn whole_pages_are_mapped_and_the_rest_is_copied() {
+        within(LONG, || {
+            // A page and the headers in each packet.
+            let bed = Bed::new(4_148);
+            for driver in super::traffic::drivers() {
+                let window = driver.window(64, 16 * PAGE).expect("maps");
+                let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+                let mut receiver = receiver(&driver, far, &window);
+                let sender = send(left, MIB + 1_000);
+                let mut kept = Vec::new();
+                let taking = async {
+                    let mut position = 0;
+                    while let Some(span) = receiver.next_span().await {
+                        let span = span.expect("receives");
+                        let same = |(at, byte): (usize, &u8)| *byte == byte_at(position + at);
+                        assert!(span.iter().enumerate().all(same), "differs from {position}");
+                        let end = position + span.len();
+                        if kept.len() < 8 {
+                            kept.push((position, span));
+                        }
+                        position = end;
+                    }
+                    position
+                };
+                assert_eq!(driver.block_on(taking).expect("runs"), MIB + 1_000);
+                assert_eq!(receiver.engine().0, ReceiveEngine::TcpZerocopyReceive);
+                let tally = receiver.tally();
+                assert!(tally.zero_copy > MIB as u64 / 2, "{tally:?}");
+                assert_eq!(tally.zero_copy + tally.copied, MIB as u64 + 1_000);
+                drop(receiver);
+                assert_eq!(window.held(), kept.len());
+                for (position, span) in kept {
+                    let same = |(at, byte): (usize, &u8)| *byte == byte_at(position + at);
+                    assert!(span.iter().enumerate().all(same), "a kept span has changed");
+                }
+                sender.join().expect("ends");
+            }
+        });
+    }
+
+    #[test]
     fn spans_go_on_to_a_socket_and_to_a_file() {
         within(LONG, || {
             let (bed, driver) = (Bed::new(4_148), driver());
