@@ -158,8 +158,8 @@ impl Nic {
         if queue == 0 {
             return Some("is for the host's own traffic".to_owned());
         }
-        let bound = self.queues.iter().flatten().find(|other| other.id == queue)?.bound;
-        if let Some(bound) = bound {
+        let known = self.queues.iter().flatten().find(|other| other.id == queue);
+        if let Some(bound) = known.and_then(|queue| queue.bound) {
             return Some(format!("is bound to {}", bound.name()));
         }
         let rules = self.rules.iter().flat_map(|rules| &rules.rules);

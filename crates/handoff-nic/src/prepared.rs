@@ -53,24 +53,19 @@ impl Prepared {
     /// no sense, [`Error::Failed`] where the interface is prepared already, or the kernel refuses.
     pub fn new(name: &str, plan: &Plan, directory: &Directory) -> Result<Self, Error> {
         let nic = Nic::look(name)?;
-        let target = plan.on(&nic)?;
-        // The first plan is for the errors: nothing is written down for what is not possible.
-        target.steps(&nic)?;
+        Plan::possible(&nic)?;
         let kernel = Kernel::open()?;
         let key = Key { netns: kernel.netns, index: nic.index };
         let held = directory.lock(key)?;
         if let Some(record) = directory.read(key)?.filter(|record| !record.is_of_the_past()) {
-            let whose = record.whose();
-            let remedy = if held.is_some() {
-                format!(": handoff nic restore {name}")
-            } else {
-                String::new()
-            };
-            return Err(Error::failed(format!("{name} {whose}{remedy}")));
+            return Err(taken(&record, name, held.is_some()));
         }
         let lock = held.ok_or_else(|| {
             Error::failed(format!("{name} is being prepared or restored by another process"))
         })?;
+        let target = plan.on(&nic)?;
+        // Before anything is written down: the errors of what is not possible.
+        target.steps(&nic)?;
         let record = Record::new(key, name, &nic.address, &target.queues);
         let journal = Mutex::new(Some(Journal::new(directory, record, lock)));
         let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
@@ -144,7 +139,7 @@ impl Prepared {
     /// Where that cannot be written; then everything is put back.
     pub fn keep(self) -> Result<PathBuf, Error> {
         let mut journal = self.shared.journal();
-        let kept = journal.as_mut().expect("taken by whoever has us");
+        let kept = journal.as_mut().expect("not put back yet");
         kept.record.kept = true;
         kept.write()?;
         let path = kept.path();
@@ -158,7 +153,7 @@ impl Prepared {
     ///
     /// What could not be put back; it is still written down.
     pub fn undo(self) -> Result<Undone, Error> {
-        self.shared.undo().expect("taken by whoever has us")
+        self.shared.undo().expect("not put back yet")
     }
 }
 
@@ -174,6 +169,15 @@ impl Drop for Prepared {
             None => {}
         }
     }
+}
+
+/// An interface that is prepared is not prepared once more.
+fn taken(record: &Record, name: &str, may_be_restored: bool) -> Error {
+    let remedy = match may_be_restored {
+        true => format!(": handoff nic restore {name}"),
+        false => String::new(),
+    };
+    Error::failed(format!("{name} {}{remedy}", record.whose()))
 }
 
 impl Steered {

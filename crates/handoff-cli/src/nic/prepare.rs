@@ -82,6 +82,9 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     let plan = args.plan();
     if args.dry_run {
         let nic = Nic::look(name)?;
+        if let Some(record) = nic.record(&Directory::default())? {
+            return Err(Failure::failed(format!("{name} {}", record.whose())));
+        }
         let (queues, steps) = (plan.queues(&nic)?, plan.steps(&nic)?);
         if context.json {
             return output::json(&json!({ "interface": name, "queues": queues, "steps": steps }));
