@@ -100,7 +100,15 @@ impl Nic {
     pub fn all() -> Result<Vec<Self>, Error> {
         let kernel = Kernel::open()?;
         let links = kernel.links()?;
-        links.iter().map(|link| Self::read(&kernel, link, &links)).collect()
+        let mut all = Vec::new();
+        for link in &links {
+            match Self::read(&kernel, link, &links) {
+                // It went after the list was made.
+                Err(_) if kernel.link(link.index)?.is_none() => {}
+                nic => all.push(nic?),
+            }
+        }
+        Ok(all)
     }
 
     /// Reads the interface with this index; `None` if it is gone.

@@ -150,7 +150,7 @@ fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), 
         return Err(Error::not_possible(format!(
             "{} can set aside {} of its queues, not {count}: it has {now}, {max} at most; {why}",
             nic.name,
-            queues.len() as u32 + (max - now),
+            queues.len() as u32 + max.saturating_sub(now),
         )));
     }
     queues.extend(now..channels);
