@@ -88,6 +88,14 @@ impl Change {
     pub(crate) fn undo(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
         match self {
             Self::Channels { kind, from, .. } => kernel.set_channels(index, *kind, *from),
+            Self::Ring { setting: Ring::DataSplit, from, .. } => {
+                // Off is what most drivers like, and then reads the same as if it had been asked for.
+                kernel.set_ring(index, Ring::DataSplit, Ring::AS_LIKED)?;
+                match self.standing(kernel, index)? {
+                    Standing::Before => Ok(()),
+                    _ => kernel.set_ring(index, Ring::DataSplit, *from),
+                }
+            }
             Self::Ring { setting, from, .. } => kernel.set_ring(index, *setting, *from),
             Self::Feature { name, on } => kernel.set_feature(index, name, !on),
             Self::Table { even: true, .. } => kernel.set_table(index, &[]),

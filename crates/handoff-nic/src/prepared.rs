@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::change::Standing;
 use crate::kernel::Kernel;
 use crate::plan::leading;
+use crate::settings::Ring;
 use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Outcome, Undone};
 use crate::{Change, Error, Flow, Nic, Plan, Step};
@@ -66,6 +67,13 @@ impl Prepared {
         let target = plan.on(&nic)?;
         // Before anything is written down: the errors of what is not possible.
         target.steps(&nic)?;
+        if nic.rings.is_some_and(|rings| rings.splits()) {
+            // A driver may split because it likes to. That reads the same, but a queue can be bound
+            // only if it was asked for; where it was, asking again changes nothing.
+            kernel
+                .set_ring(nic.index, Ring::DataSplit, Ring::SPLIT)
+                .map_err(Error::doing(format!("{name}: header/data split: on")))?;
+        }
         let record = Record::new(key, name, &nic.address, &target.queues);
         let journal = Mutex::new(Some(Journal::new(directory, record, lock)));
         let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
