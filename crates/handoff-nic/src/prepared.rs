@@ -64,6 +64,8 @@ impl Prepared {
         let lock = held.ok_or_else(|| {
             Error::failed(format!("{name} is being prepared or restored by another process"))
         })?;
+        // Read anew: whoever held it until now has put it back meanwhile.
+        let nic = Nic::again(&kernel, key.index)?.ok_or_else(|| gone(name))?;
         let target = plan.on(&nic)?;
         // Before anything is written down: the errors of what is not possible.
         target.steps(&nic)?;
@@ -79,7 +81,7 @@ impl Prepared {
         let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
         let mut prepared =
             Self { shared: Arc::new(shared), queues: target.queues.clone(), steps: Vec::new() };
-        // Read anew under the lock and after each step: what is left follows from how it stands.
+        // Read anew after each step: what is left follows from how it stands.
         let outcome = loop {
             match prepared.shared.look().and_then(|nic| target.steps(&nic)) {
                 Err(error) => break Err(error),
@@ -188,6 +190,10 @@ fn taken(record: &Record, name: &str, may_be_restored: bool) -> Error {
     Error::failed(format!("{name} {}{remedy}", record.whose()))
 }
 
+fn gone(name: &str) -> Error {
+    Error::failed(format!("{name} is gone"))
+}
+
 impl Steered {
     /// The queue that it goes to.
     pub fn queue(&self) -> u32 {
@@ -211,7 +217,7 @@ impl Shared {
 
     fn look(&self) -> Result<Nic, Error> {
         let nic = Nic::again(&self.kernel, self.index)?;
-        nic.ok_or_else(|| Error::failed(format!("{} is gone", self.name)))
+        nic.ok_or_else(|| gone(&self.name))
     }
 
     /// Writes a change down, makes it, and looks that it is.

@@ -44,8 +44,9 @@ fn each_step_that_cannot_be_written_down_undoes_those_before() {
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let mut failed_at = BTreeSet::new();
+    let limit = |bytes| setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..all });
     for bytes in (0..4_000).step_by(40) {
-        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..all }).expect("lower");
+        limit(bytes).expect("lower");
         let outcome = card.prepare(&wanted);
         setrlimit(Resource::Fsize, all).expect("as before");
         let error = match outcome {
@@ -64,6 +65,15 @@ fn each_step_that_cannot_be_written_down_undoes_those_before() {
     }
     assert_eq!(failed_at, (0..steps).collect(), "not every step has failed");
     assert_eq!(card.settings(), before);
+
+    // Putting back needs no room.
+    let prepared = card.prepare(&wanted).expect("is fit");
+    limit(0).expect("lower");
+    let undone = prepared.undo();
+    setrlimit(Resource::Fsize, all).expect("as before");
+    assert_eq!(undone.expect("comes back").put_back.len(), steps);
+    assert_eq!(card.settings(), before);
+    card.nothing_is_written_down();
 }
 
 #[test]
