@@ -88,6 +88,14 @@ impl Change {
     pub(crate) fn undo(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
         match self {
             Self::Channels { kind, from, .. } => kernel.set_channels(index, *kind, *from),
+            Self::Ring { setting: Ring::DataSplit, from, .. } => {
+                // Off is what most drivers like, and then reads the same as if it had been asked for.
+                kernel.set_ring(index, Ring::DataSplit, Ring::AS_LIKED)?;
+                match self.standing(kernel, index)? {
+                    Standing::Before => Ok(()),
+                    _ => kernel.set_ring(index, Ring::DataSplit, *from),
+                }
+            }
             Self::Ring { setting, from, .. } => kernel.set_ring(index, *setting, *from),
             Self::Feature { name, on } => kernel.set_feature(index, name, !on),
             Self::Table { even: true, .. } => kernel.set_table(index, &[]),
@@ -105,7 +113,7 @@ impl Change {
             }
             Self::Ring { setting, from, to } => {
                 let rings = kernel.rings(index)?;
-                compare(rings.and_then(|rings| rings.value(*setting)), *from, *to)
+                compare_ring(*setting, rings.and_then(|rings| rings.value(*setting)), *from, *to)
             }
             Self::Feature { name, on } => {
                 let active = kernel.features(index)?.active.contains(name);
@@ -154,6 +162,12 @@ fn compare(now: Option<u32>, from: u32, to: u32) -> Standing {
         Some(now) => Standing::Other(format!("is {now}")),
         None => Standing::Other("is not told any more".to_owned()),
     }
+}
+
+fn compare_ring(setting: Ring, now: Option<u32>, from: u32, to: u32) -> Standing {
+    // What a driver likes, it may tell as what that is.
+    let likes = setting == Ring::DataSplit && from == Ring::AS_LIKED;
+    compare(now.map(|now| if likes && now != to { from } else { now }), from, to)
 }
 
 /// Queues, each once, in a sentence.
@@ -238,5 +252,16 @@ mod tests {
         assert_eq!(compare(Some(1), 1, 2), Standing::Before);
         assert_eq!(compare(Some(2), 1, 2), Standing::After);
         assert_eq!(compare(Some(3), 1, 2), Standing::Other("is 3".to_owned()));
+        assert_eq!(compare(None, 1, 2), Standing::Other("is not told any more".to_owned()));
+    }
+
+    #[test]
+    fn what_a_driver_likes_is_as_before_whatever_it_is() {
+        for now in [0, 1] {
+            assert_eq!(compare_ring(Ring::DataSplit, Some(now), 0, 2), Standing::Before);
+        }
+        assert_eq!(compare_ring(Ring::DataSplit, Some(2), 0, 2), Standing::After);
+        let other = compare_ring(Ring::BufferLength, Some(1), 0, 2);
+        assert_eq!(other, Standing::Other("is 1".to_owned()));
     }
 }

@@ -100,7 +100,15 @@ impl Nic {
     pub fn all() -> Result<Vec<Self>, Error> {
         let kernel = Kernel::open()?;
         let links = kernel.links()?;
-        links.iter().map(|link| Self::read(&kernel, link, &links)).collect()
+        let mut all = Vec::new();
+        for link in &links {
+            match Self::read(&kernel, link, &links) {
+                // It went after the list was made.
+                Err(_) if kernel.link(link.index)?.is_none() => {}
+                nic => all.push(nic?),
+            }
+        }
+        Ok(all)
     }
 
     /// Reads the interface with this index; `None` if it is gone.
@@ -158,8 +166,8 @@ impl Nic {
         if queue == 0 {
             return Some("is for the host's own traffic".to_owned());
         }
-        let bound = self.queues.iter().flatten().find(|other| other.id == queue)?.bound;
-        if let Some(bound) = bound {
+        let known = self.queues.iter().flatten().find(|other| other.id == queue);
+        if let Some(bound) = known.and_then(|queue| queue.bound) {
             return Some(format!("is bound to {}", bound.name()));
         }
         let rules = self.rules.iter().flat_map(|rules| &rules.rules);

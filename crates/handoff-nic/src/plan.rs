@@ -90,8 +90,8 @@ impl Plan {
         Ok(self.on(nic)?.queues)
     }
 
-    /// Chooses the queues.
-    pub(crate) fn on(&self, nic: &Nic) -> Result<Target, Error> {
+    /// Whether any plan is possible on the interface.
+    pub(crate) fn possible(nic: &Nic) -> Result<(), Error> {
         let blocking: Vec<_> = nic
             .obstacles()
             .into_iter()
@@ -101,9 +101,15 @@ impl Plan {
                 None => obstacle.cause,
             })
             .collect();
-        if !blocking.is_empty() {
-            return Err(Error::not_possible(format!("{}: {}", nic.name, blocking.join("; "))));
+        match &blocking[..] {
+            [] => Ok(()),
+            _ => Err(Error::not_possible(format!("{}: {}", nic.name, blocking.join("; ")))),
         }
+    }
+
+    /// Chooses the queues.
+    pub(crate) fn on(&self, nic: &Nic) -> Result<Target, Error> {
+        Self::possible(nic)?;
         let (now, max) = nic.channels.map_or((1, 1), |channels| (channels.now, channels.max));
         let (queues, channels) = match &self.queues {
             Wanted::Count(count) => choose(nic, *count, now, max)?,
@@ -144,7 +150,7 @@ fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), 
         return Err(Error::not_possible(format!(
             "{} can set aside {} of its queues, not {count}: it has {now}, {max} at most; {why}",
             nic.name,
-            queues.len() as u32 + (max - now),
+            queues.len() as u32 + max.saturating_sub(now),
         )));
     }
     queues.extend(now..channels);

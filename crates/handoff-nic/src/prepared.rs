@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::change::Standing;
 use crate::kernel::Kernel;
 use crate::plan::leading;
+use crate::settings::Ring;
 use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Outcome, Undone};
 use crate::{Change, Error, Flow, Nic, Plan, Step};
@@ -53,30 +54,34 @@ impl Prepared {
     /// no sense, [`Error::Failed`] where the interface is prepared already, or the kernel refuses.
     pub fn new(name: &str, plan: &Plan, directory: &Directory) -> Result<Self, Error> {
         let nic = Nic::look(name)?;
-        let target = plan.on(&nic)?;
-        // The first plan is for the errors: nothing is written down for what is not possible.
-        target.steps(&nic)?;
+        Plan::possible(&nic)?;
         let kernel = Kernel::open()?;
         let key = Key { netns: kernel.netns, index: nic.index };
         let held = directory.lock(key)?;
         if let Some(record) = directory.read(key)?.filter(|record| !record.is_of_the_past()) {
-            let whose = record.whose();
-            let remedy = if held.is_some() {
-                format!(": handoff nic restore {name}")
-            } else {
-                String::new()
-            };
-            return Err(Error::failed(format!("{name} {whose}{remedy}")));
+            return Err(taken(&record, name, held.is_some()));
         }
         let lock = held.ok_or_else(|| {
             Error::failed(format!("{name} is being prepared or restored by another process"))
         })?;
+        // Read anew: whoever held it until now has put it back meanwhile.
+        let nic = Nic::again(&kernel, key.index)?.ok_or_else(|| gone(name))?;
+        let target = plan.on(&nic)?;
+        // Before anything is written down: the errors of what is not possible.
+        target.steps(&nic)?;
+        if nic.rings.is_some_and(|rings| rings.splits()) {
+            // A driver may split because it likes to. That reads the same, but a queue can be bound
+            // only if it was asked for; where it was, asking again changes nothing.
+            kernel
+                .set_ring(nic.index, Ring::DataSplit, Ring::SPLIT)
+                .map_err(Error::doing(format!("{name}: header/data split: on")))?;
+        }
         let record = Record::new(key, name, &nic.address, &target.queues);
         let journal = Mutex::new(Some(Journal::new(directory, record, lock)));
         let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
         let mut prepared =
             Self { shared: Arc::new(shared), queues: target.queues.clone(), steps: Vec::new() };
-        // Read anew under the lock and after each step: what is left follows from how it stands.
+        // Read anew after each step: what is left follows from how it stands.
         let outcome = loop {
             match prepared.shared.look().and_then(|nic| target.steps(&nic)) {
                 Err(error) => break Err(error),
@@ -144,7 +149,7 @@ impl Prepared {
     /// Where that cannot be written; then everything is put back.
     pub fn keep(self) -> Result<PathBuf, Error> {
         let mut journal = self.shared.journal();
-        let kept = journal.as_mut().expect("taken by whoever has us");
+        let kept = journal.as_mut().expect("not put back yet");
         kept.record.kept = true;
         kept.write()?;
         let path = kept.path();
@@ -158,7 +163,7 @@ impl Prepared {
     ///
     /// What could not be put back; it is still written down.
     pub fn undo(self) -> Result<Undone, Error> {
-        self.shared.undo().expect("taken by whoever has us")
+        self.shared.undo().expect("not put back yet")
     }
 }
 
@@ -174,6 +179,19 @@ impl Drop for Prepared {
             None => {}
         }
     }
+}
+
+/// An interface that is prepared is not prepared once more.
+fn taken(record: &Record, name: &str, may_be_restored: bool) -> Error {
+    let remedy = match may_be_restored {
+        true => format!(": handoff nic restore {name}"),
+        false => String::new(),
+    };
+    Error::failed(format!("{name} {}{remedy}", record.whose()))
+}
+
+fn gone(name: &str) -> Error {
+    Error::failed(format!("{name} is gone"))
 }
 
 impl Steered {
@@ -199,7 +217,7 @@ impl Shared {
 
     fn look(&self) -> Result<Nic, Error> {
         let nic = Nic::again(&self.kernel, self.index)?;
-        nic.ok_or_else(|| Error::failed(format!("{} is gone", self.name)))
+        nic.ok_or_else(|| gone(&self.name))
     }
 
     /// Writes a change down, makes it, and looks that it is.

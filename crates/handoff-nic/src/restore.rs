@@ -2,7 +2,7 @@
 //! killed.
 
 use crate::kernel::Kernel;
-use crate::state::{Directory, Journal, Record};
+use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Undone};
 use crate::{Error, Nic};
 
@@ -56,10 +56,8 @@ impl Nic {
     ///
     /// Where that cannot be read; only root may.
     pub fn record(&self, directory: &Directory) -> Result<Option<Record>, Error> {
-        let records = directory.records()?;
-        let ours =
-            |record: &Record| record.key.netns == self.netns && record.key.index == self.index;
-        Ok(records.into_iter().find(|record| ours(record) && !record.is_of_the_past()))
+        let record = directory.read(Key { netns: self.netns, index: self.index })?;
+        Ok(record.filter(|record| !record.is_of_the_past()))
     }
 }
 

@@ -86,6 +86,7 @@ pub enum Ring {
 }
 
 impl Ring {
+    pub(crate) const AS_LIKED: u32 = 0;
     pub(crate) const SPLIT: u32 = 2;
 }
 

@@ -59,16 +59,15 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
                     Outcome::Nothing => {}
                 }
                 journal.record.changes.remove(at);
+                // One that still has what was put back does no harm, so a full disk stops nothing.
+                let _ = journal.write();
             }
             Err(error) => failed.push(error.to_string()),
         }
-        journal.record.kept &= !journal.record.changes.is_empty();
-        journal.write()?;
     }
+    journal.record.kept &= !journal.record.changes.is_empty();
+    failed.extend(journal.write().err().map(|error| error.to_string()));
     if failed.is_empty() {
-        // One that was kept without changes is still there.
-        journal.record.kept = false;
-        journal.write()?;
         return Ok(undone);
     }
     Err(Error::failed(format!(

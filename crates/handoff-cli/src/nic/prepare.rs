@@ -16,13 +16,15 @@ use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 What is done, as far as it is not so already: header/data split on, with threshold 0; rules (ntuple)
-on; RSS narrowed, so that the queues get only what rules send there; a rule for each port and version
-of IP. Queues are taken from the highest down, never queue 0, and none that others have bound or lead
-traffic to; where there are too few, the number of channels is raised. With several queues, ports go
-to them in turn, both versions of IP to the same one.
+on; RSS narrowed, so that the queues get only what rules send there; a rule for each port and
+version of IP.
 
-A command finds HANDOFF_NIC and HANDOFF_NIC_QUEUES (such as 2,3) in its environment; when it ends, all
-is put back, and its exit code is ours. With --json its standard output goes to ours for errors.
+Queues are taken from the highest down, never queue 0, and none that others have bound or lead
+traffic to; where there are too few, the number of channels is raised. With several queues, ports
+go to them in turn, both versions of IP to the same one.
+
+A command finds HANDOFF_NIC and HANDOFF_NIC_QUEUES (such as 2,3) in its environment; when it ends,
+all is put back, and its exit code is ours. With --json its standard output goes to ours for errors.
 
 Examples:
   handoff nic prepare eth0 --port 8000 --dry-run
@@ -82,6 +84,9 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     let plan = args.plan();
     if args.dry_run {
         let nic = Nic::look(name)?;
+        if let Some(record) = nic.record(&Directory::default())? {
+            return Err(Failure::failed(format!("{name} {}", record.whose())));
+        }
         let (queues, steps) = (plan.queues(&nic)?, plan.steps(&nic)?);
         if context.json {
             return output::json(&json!({ "interface": name, "queues": queues, "steps": steps }));
