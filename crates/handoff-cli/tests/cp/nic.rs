@@ -54,10 +54,9 @@ mod guest {
             let sent = sent.report();
             let received = received_without_a_copy(&received, LEN as u64);
             assert_eq!(received["checksum"], sent["checksum"]);
-            assert_eq!(
-                (&sent["hops"][1]["copied"], &sent["hops"][1]["unknown"]),
-                (&0.into(), &0.into())
-            );
+            // The frames around the payload are copied, and nothing else.
+            let hop = &sent["hops"][1];
+            assert!(hop["copied"].as_u64() < Some(5_000) && hop["unknown"] == 0, "{sent}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
             assert_eq!(settings(&pair.right), before);
         }
