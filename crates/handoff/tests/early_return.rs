@@ -2,9 +2,11 @@
 //! holds packets on the sender's device, with the lent pages in them, while every buffer is
 //! overwritten in the moment in which it returns. What leaves the device is what was lent.
 //!
-//! Where it is looked at: at the far end of a veth pair, behind the netem of the near one, and for a
-//! dummy device with a packet socket, which gets its packets when they leave the discipline. Both
-//! look only after the delay, so that an early return shows. That they do see it is tested too, by
+//! Where it is looked at: at the far end of a veth pair, behind the netem of the near one, for a dummy
+//! device with a packet socket, which gets its packets when they leave the discipline, and at the far
+//! end of the lab's software NIC, which holds frames in its own ring as hardware does, and lets go of
+//! them when it has read them: nothing on that way copies. All look only after the delay, so that an
+//! early return shows. That they do see it is tested too, by
 //! senders in plain system calls that break the rule.
 
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -14,6 +16,7 @@ mod guest {
     use std::io::{self, Read};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+    use std::process::Command;
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -51,6 +54,19 @@ mod guest {
         pair
     }
 
+    /// Two hosts whose NIC holds each frame.
+    fn slow_wire() -> Pair {
+        let pair = Pair::wire(MTU).unwrap();
+        let fault = format!("/sys/class/net/{}/wire/delay", pair.right.device());
+        let script = format!("mount -t sysfs sysfs /sys && echo {} > {fault}", DELAY.as_micros());
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-euc", &script]);
+        assert!(pair.right.namespace().attach(&mut shell).status().unwrap().success());
+        // The usual discipline drops what waits for so long behind a full ring.
+        pair.left.set_netem(&Netem::default()).unwrap();
+        pair
+    }
+
     /// A connection from the host that delays, and its far end.
     fn stream(pair: &Pair) -> (TcpStream, TcpStream) {
         let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 0)));
@@ -60,15 +76,14 @@ mod guest {
         (near, listener.accept().unwrap().0)
     }
 
-    /// Two hosts, the first of which delays.
-    struct Veth {
+    /// Two hosts, and something between them that delays.
+    struct Hosts {
         pair: Pair,
         receiver: UdpSocket,
     }
 
-    impl Veth {
-        fn new() -> Self {
-            let pair = delayed_pair();
+    impl Hosts {
+        fn joined_by(pair: Pair) -> Self {
             let bound = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
             let receiver = bound.unwrap().unwrap();
             make_room(&receiver);
@@ -76,7 +91,7 @@ mod guest {
         }
     }
 
-    impl Road for Veth {
+    impl Road for Hosts {
         fn sender(&self) -> UdpSocket {
             let left = &self.pair.left;
             let socket = left.namespace().run(|| UdpSocket::bind((left.v4(), 0))).unwrap().unwrap();
@@ -274,7 +289,12 @@ mod guest {
 
     #[test]
     fn over_veth_datagrams_leave_as_they_were_lent() {
-        within(LONG, || datagrams_leave_as_they_were_lent(&Veth::new()));
+        within(LONG, || datagrams_leave_as_they_were_lent(&Hosts::joined_by(delayed_pair())));
+    }
+
+    #[test]
+    fn over_the_wire_datagrams_leave_as_they_were_lent() {
+        within(LONG, || datagrams_leave_as_they_were_lent(&Hosts::joined_by(slow_wire())));
     }
 
     #[test]
@@ -284,7 +304,12 @@ mod guest {
 
     #[test]
     fn over_veth_groups_leave_as_they_were_lent() {
-        within(LONG, || groups_leave_as_they_were_lent(&Veth::new()));
+        within(LONG, || groups_leave_as_they_were_lent(&Hosts::joined_by(delayed_pair())));
+    }
+
+    #[test]
+    fn over_the_wire_groups_leave_as_they_were_lent() {
+        within(LONG, || groups_leave_as_they_were_lent(&Hosts::joined_by(slow_wire())));
     }
 
     #[test]
@@ -292,37 +317,43 @@ mod guest {
         within(LONG, || groups_leave_as_they_were_lent(&Dummy::new()));
     }
 
+    fn a_stream_leaves_as_it_was_lent(pair: &Pair, len: usize) {
+        for (driver, engine) in engines_apart() {
+            let (near, mut far) = stream(pair);
+            // One message is under way whole, and no more than two.
+            SockRef::from(&near).set_send_buffer_size(2 * len).unwrap();
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).unwrap();
+                all
+            });
+            let mut region = Region::anonymous(4 * len).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let on_loan = (0..4).map(|seed| {
+                let mut buffer = region.take(len).unwrap();
+                buffer.copy_from_slice(&pattern(seed, len));
+                socket.send(buffer).unwrap().split().1
+            });
+            let (tally, away) = overwrite_returned(&driver, on_loan.collect());
+            assert_eq!(tally.total(), 4 * len as u64, "{engine}");
+            check_held(engine, away, &engine.to_string());
+            drop(socket);
+            let expected: Vec<u8> = (0..4).flat_map(|seed| pattern(seed, len)).collect();
+            let arrived = reader.join().unwrap();
+            assert!(arrived == expected, "{engine}: {}", describe(&arrived));
+        }
+    }
+
     #[test]
     fn over_veth_a_stream_leaves_as_it_was_lent() {
-        const LEN: usize = 256 << 10;
-        within(LONG, || {
-            let pair = delayed_pair();
-            for (driver, engine) in engines_apart() {
-                let (near, mut far) = stream(&pair);
-                // One message is under way whole, and no more than two.
-                SockRef::from(&near).set_send_buffer_size(2 * LEN).unwrap();
-                let reader = thread::spawn(move || {
-                    let mut all = Vec::new();
-                    far.read_to_end(&mut all).unwrap();
-                    all
-                });
-                let mut region = Region::anonymous(4 * LEN).unwrap();
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
-                let on_loan = (0..4).map(|seed| {
-                    let mut buffer = region.take(LEN).unwrap();
-                    buffer.copy_from_slice(&pattern(seed, LEN));
-                    socket.send(buffer).unwrap().split().1
-                });
-                let (tally, away) = overwrite_returned(&driver, on_loan.collect());
-                assert_eq!(tally.total(), 4 * LEN as u64, "{engine}");
-                check_held(engine, away, &engine.to_string());
-                drop(socket);
-                let expected: Vec<u8> = (0..4).flat_map(|seed| pattern(seed, LEN)).collect();
-                let arrived = reader.join().unwrap();
-                assert!(arrived == expected, "{engine}: {}", describe(&arrived));
-            }
-        });
+        within(LONG, || a_stream_leaves_as_it_was_lent(&delayed_pair(), 256 << 10));
+    }
+
+    /// A ring that holds everything for so long lets little pass.
+    #[test]
+    fn over_the_wire_a_stream_leaves_as_it_was_lent() {
+        within(LONG, || a_stream_leaves_as_it_was_lent(&slow_wire(), 16 << 10));
     }
 
     /// Breaks the rule on purpose: lends bytes, and writes to them before they are returned.
@@ -389,7 +420,12 @@ mod guest {
 
     #[test]
     fn over_veth_an_early_overwrite_shows() {
-        within(LONG, || an_early_overwrite_shows(&Veth::new()));
+        within(LONG, || an_early_overwrite_shows(&Hosts::joined_by(delayed_pair())));
+    }
+
+    #[test]
+    fn over_the_wire_an_early_overwrite_shows() {
+        within(LONG, || an_early_overwrite_shows(&Hosts::joined_by(slow_wire())));
     }
 
     #[test]
