@@ -50,3 +50,38 @@ grep -v '^    ' /tmp/show
 grep -q '^engine  *bpf$' /tmp/show
 umount /tmp/tree
 handoff blk del 0
+
+title "A pair of software NICs between two hosts: handoff nic show"
+mkfs.ext4 -q /dev/disk/by-id/virtio-half-1
+mkfs.ext4 -q /dev/disk/by-id/virtio-half-2
+mkdir /tmp/near /tmp/far
+mount /dev/disk/by-id/virtio-half-1 /tmp/near
+mount /dev/disk/by-id/virtio-half-2 /tmp/far
+ip netns add far
+# A page of payload and the headers.
+ip link add near0 mtu 4148 type wire
+ip link set wire0 mtu 4148 netns far
+ip address add 10.99.0.1/24 dev near0
+ip -n far address add 10.99.0.2/24 dev wire0
+ip link set near0 up
+ip -n far link set wire0 up
+ip netns exec far handoff nic show wire0
+
+title "A file over them, from disk to disk: handoff meter -- (handoff cp, at both ends)"
+dd if=/dev/urandom of=/tmp/near/sent bs=1M count=16 status=none
+cat > /tmp/both << 'END'
+ip netns exec far handoff cp --raw --direct --verify --nic wire0 \
+    tcp-listen://10.99.0.2:9000 /tmp/far/received > /tmp/received.txt &
+until ip netns exec far ss -Hltn 'sport = 9000' | grep -q 9000; do sleep 0.1; done
+handoff cp --raw --direct --engine uring-zc /tmp/near/sent tcp://10.99.0.2:9000
+wait $!
+cat /tmp/received.txt
+END
+handoff meter -- sh -e /tmp/both | tee /tmp/both.txt
+# Starting programs copies pages; of the stream, nobody copies anything.
+if grep -E 'tcp_sendmsg|tcp_recvmsg|zcrx_copy|ext4_' /tmp/both.txt; then exit 1; fi
+ip netns exec far ethtool -S wire0 | awk '$1 == "dma_bytes:" { print "simulated DMA:", $2, "bytes by the NIC'\''s own thread" }'
+cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
+grep -q 'socket -> memory .*zcrx' /tmp/received.txt
+ip netns del far
+umount /tmp/near /tmp/far

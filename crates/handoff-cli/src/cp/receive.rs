@@ -37,6 +37,9 @@ const CHUNK: usize = 64 * 1024;
 /// How long a failing receiver hears the sender out, so that its answer is not lost to a reset.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// The most writes of a connection under way: a NIC delivers by the packet.
+const WRITES: usize = 64;
+
 /// Where the bytes go.
 pub(super) enum Outlet {
     /// Not under its name yet.
@@ -246,7 +249,14 @@ impl Intake<'_> {
     async fn put(&self, part: Received, offset: u64, writes: &mut Writes) -> Result<(), Failure> {
         let len = part.len();
         match self.outlet {
-            Outlet::File { file, .. } => writes.0.push_back(file.write(part, len, offset)?),
+            Outlet::File { file, .. } => {
+                writes.0.push_back(file.write(part, len, offset)?);
+                if writes.0.len() > WRITES
+                    && let Some(oldest) = writes.0.pop_front()
+                {
+                    self.written(oldest.await)?;
+                }
+            }
             Outlet::Stream { file, .. } => {
                 if offset != self.streamed.get() {
                     return Err(Failure::failed("the sender left the order of the bytes"));
@@ -291,11 +301,11 @@ impl Intake<'_> {
                     Some(Event::Payload { offset, last }) => {
                         piece.2.update(&part);
                         match &mut staging {
-                            Some(staging) => {
+                            Some(staging) if !staging.may_pass(&part, offset) => {
                                 self.job.progress.inc(part.len() as u64);
                                 staging.put(&part, offset, last).await?;
                             }
-                            None => self.put(part, offset, &mut writes).await?,
+                            _ => self.put(part, offset, &mut writes).await?,
                         }
                         if last {
                             let (offset, len, sum) =
@@ -335,11 +345,11 @@ impl Intake<'_> {
             let len = span.len() as u64;
             sum.update(&span);
             match &mut staging {
-                Some(staging) => {
+                Some(staging) if !staging.may_pass(&span, offset) => {
                     self.job.progress.inc(len);
                     staging.put(&span, offset, false).await?;
                 }
-                None => self.put(span, offset, &mut writes).await?,
+                _ => self.put(span, offset, &mut writes).await?,
             }
             offset += len;
         }

@@ -1,7 +1,7 @@
 //! Received bytes on their way to a file past the page cache: gathered in aligned memory.
 //!
-//! Direct writes take whole pages of aligned memory, and what is received begins anywhere. One more
-//! copy by us replaces the one into the page cache; it is counted as a hop of its own.
+//! Direct writes take whole pages of aligned memory, and what is received mostly begins anywhere. One
+//! more copy by us replaces the one into the page cache; it is counted as a hop of its own.
 
 use std::collections::VecDeque;
 
@@ -38,6 +38,14 @@ impl<'a> Staging<'a> {
         free.truncate(BUFFERS);
         let writes = VecDeque::new();
         Ok(Self { file, capacity, free, filling: None, filled: 0, writes, copied: 0 })
+    }
+
+    /// Whether bytes that belong at `offset` may be written from where they are: a NIC that puts a page
+    /// of payload in each packet delivers them so.
+    pub(super) fn may_pass(&self, bytes: &[u8], offset: u64) -> bool {
+        let here = bytes.as_ptr().addr() as u64;
+        self.filling.is_none()
+            && [here, bytes.len() as u64, offset].iter().all(|it| it.is_multiple_of(ALIGNMENT))
     }
 
     /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
