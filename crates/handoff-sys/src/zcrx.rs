@@ -1,7 +1,7 @@
 //! Zero-copy receive: binding an rx queue to a ring, its refill queue, its statistics.
 //!
-//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; chunks beyond a page and the
-//! refill queue's flush 6.19; events, statistics and binding without a device 7.2). What a kernel
+//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; all that is here was
+//! tried on 7.2, events, statistics and binding without a device are new in it). What a kernel
 //! does not know yet, it wants to be zero.
 
 use std::io;
@@ -104,7 +104,8 @@ pub struct Binding {
     pub offsets: Offsets,
     /// Filled in: what requests name.
     pub zcrx_id: u32,
-    /// Bytes of a chunk, 0 for a page; filled in from Linux 7.0 on.
+    /// Bytes of a chunk, 0 for a page; filled in where the kernel knows the
+    /// member.
     pub rx_buf_len: u32,
     /// Set by [`bind`].
     pub event_desc: u64,

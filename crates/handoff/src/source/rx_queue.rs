@@ -1,8 +1,8 @@
 //! An rx queue of a NIC as a source: the NIC writes payload into memory of ours, and we hold it until
 //! we give it back.
 //!
-//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); chunks beyond a page 6.19, the kernel's count of
-//! what it copied all the same 7.2. Capability: CAP_NET_ADMIN, for binding. NIC: a driver with queues
+//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); the kernel's count of what it copied all
+//! the same 7.2, where chunks beyond a page were tried too. Capability: CAP_NET_ADMIN, for binding. NIC: a driver with queues
 //! that take a provider's memory, header/data split on, and a flow rule that brings the connections
 //! to the queue, and nothing else. Ring: one built for it
 //! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
@@ -72,7 +72,7 @@ impl RxBinding {
     }
 
     /// Bytes of a chunk, a power of two and at least a page; a page if this is not said. Chunks larger
-    /// than a page need Linux 6.19, a NIC that has them, and memory in pieces as large
+    /// than a page (tried on Linux 7.2) need a NIC that has them, and memory in pieces as large
     /// ([`Region::huge`]).
     pub fn chunk(mut self, bytes: usize) -> Self {
         self.chunk = Some(bytes);
