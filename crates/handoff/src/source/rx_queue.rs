@@ -1,10 +1,10 @@
 //! An rx queue of a NIC as a source: the NIC writes payload into memory of ours, and we hold it until
 //! we give it back.
 //!
-//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); the kernel's count of what it copied all
-//! the same 7.2, where chunks beyond a page were tried too. Capability: CAP_NET_ADMIN, for binding. NIC: a driver with queues
-//! that take a provider's memory, header/data split on, and a flow rule that brings the connections
-//! to the queue, and nothing else. Ring: one built for it
+//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); 7.2 for the kernel's count of what it copied all
+//! the same, and chunks beyond a page were tried there. Capability: CAP_NET_ADMIN, for binding. NIC: a
+//! driver with queues that take a provider's memory, header/data split on, and a flow rule that brings
+//! the connections to the queue, and nothing else. Ring: one built for it
 //! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
 //! hold what is theirs; a dropped span is an entry in the refill queue.
 //!
