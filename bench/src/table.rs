@@ -13,6 +13,8 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// The bench whose operations are requests, not messages.
 const BLOCK: &str = "block";
+/// The bench of a stream, which has no operations.
+const RECV: &str = "recv";
 
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
@@ -93,7 +95,8 @@ fn columns(report: &Report) -> Vec<Column> {
         columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
     }
     columns.extend(ratio);
-    columns.extend(costs);
+    let streams = report.bench == RECV;
+    columns.extend(costs.into_iter().filter(|(title, _)| !streams || title.ends_with("GiB")));
     let others: [(bool, Column); 8] = [
         (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
         (

@@ -1,0 +1,148 @@
+//! The wire of one load: two namespaces, a pair of NICs between them, and connections.
+
+use std::{
+    io,
+    net::{TcpListener, TcpStream},
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use handoff_lab::topology::{Pair, TopologyError};
+use rustix::{net::sockopt, thread::CpuSet};
+
+use super::{Load, nic, pattern::Pattern, sender::Sender};
+use crate::command::BenchError;
+
+/// Packets for it go to queue 1 of a NIC with queues, those for the next ones to the queues behind.
+const PORT: u16 = 4_000;
+/// Bytes of each socket's buffer, of which the window takes half: fixed, so that no row is measured
+/// while the kernel is still finding out.
+const SOCKET_BUFFER: usize = 2 << 20;
+
+/// How the two ends are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joint {
+    /// Software NICs with queues.
+    Wire,
+    /// A pair of veth devices.
+    Veth,
+}
+
+impl Joint {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Wire => "wire",
+            Self::Veth => "veth",
+        }
+    }
+}
+
+/// The network of one load. It goes when this is dropped.
+pub(super) struct Bed {
+    pair: Pair,
+    joint: Joint,
+    load: Load,
+    listener: TcpListener,
+    napi: Vec<PathBuf>,
+    pattern: Arc<Pattern>,
+    /// The processors of the senders.
+    senders: CpuSet,
+}
+
+impl Bed {
+    /// Joins two hosts by software NICs, or by veth where the kernel has none.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(super) fn new(
+        load: Load,
+        pattern: &Arc<Pattern>,
+        senders: CpuSet,
+    ) -> Result<Self, BenchError> {
+        let topology = |error: TopologyError| match error.is_unavailable() {
+            true => BenchError::NotPossible(error.to_string()),
+            false => BenchError::Failed(error.to_string()),
+        };
+        let (joint, pair) = match Pair::wire(load.mtu) {
+            Ok(pair) => (Joint::Wire, pair),
+            Err(TopologyError::Unavailable { .. }) => {
+                (Joint::Veth, Pair::new(load.mtu).map_err(topology)?)
+            }
+            Err(error) => return Err(topology(error)),
+        };
+        let mut napi = Vec::new();
+        match joint {
+            Joint::Wire => {
+                nic::set_up_queues(&pair.right, PORT, load.gro).map_err(BenchError::Failed)?;
+                napi = nic::give_napi_threads(&pair.right).map_err(BenchError::Failed)?;
+                nic::give_napi_threads(&pair.left).map_err(BenchError::Failed)?;
+            }
+            Joint::Veth if !load.gro => {
+                nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
+            }
+            Joint::Veth => {}
+        }
+        let listen = || -> io::Result<TcpListener> {
+            let listener = TcpListener::bind((pair.right.v4(), PORT))?;
+            // What it accepts has it from the beginning, when the window's scale is settled.
+            sockopt::set_socket_recv_buffer_size_force(listener.as_fd(), SOCKET_BUFFER)?;
+            Ok(listener)
+        };
+        let listener = pair.right.namespace().run(listen).map_err(topology)?;
+        let listener =
+            listener.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
+        Ok(Self { pair, joint, load, listener, napi, pattern: Arc::clone(pattern), senders })
+    }
+
+    pub(super) fn joint(&self) -> Joint {
+        self.joint
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.load
+    }
+
+    pub(super) fn pattern(&self) -> Arc<Pattern> {
+        Arc::clone(&self.pattern)
+    }
+
+    /// The threads in which packets arrive, as their directories in `/proc`; none where they arrive
+    /// in whatever thread is at hand.
+    pub(super) fn napi(&self) -> &[PathBuf] {
+        &self.napi
+    }
+
+    /// A new connection: its receiving end, and the thread at the other.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(super) fn connect(&self) -> Result<(TcpStream, Sender), String> {
+        let connect = || -> io::Result<TcpStream> {
+            let far = TcpStream::connect((self.pair.right.v4(), PORT))?;
+            sockopt::set_socket_send_buffer_size_force(far.as_fd(), SOCKET_BUFFER)?;
+            Ok(far)
+        };
+        let namespace = self.pair.left.namespace();
+        let far = namespace.run(connect).map_err(|error| error.to_string())?;
+        let connected = far.and_then(|far| {
+            let (near, _) = self.listener.accept()?;
+            Ok((near, Sender::new(far, self.pattern(), self.senders)?))
+        });
+        connected.map_err(|error| format!("no connection: {error}"))
+    }
+
+    /// Bytes that the engine of a software NIC has moved to the receiver.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not known, in one line.
+    pub(super) fn simulated_dma(&self) -> Result<Option<u64>, String> {
+        match self.joint {
+            Joint::Wire => nic::simulated_dma(&self.pair.right).map(Some),
+            Joint::Veth => Ok(None),
+        }
+    }
+}
