@@ -12,6 +12,11 @@ const IO_URING_QUERY_ZCRX: u32 = 1;
 /// `ZCRX_REG_NODEV` (Linux 7.2): a zcrx instance without a device; everything is copied.
 pub const ZCRX_REG_NODEV: u64 = 1 << 1;
 
+/// `ZCRX_FEATURE_RX_PAGE_SIZE`: chunks may be larger than a page.
+pub const ZCRX_FEATURE_RX_PAGE_SIZE: u32 = 1 << 0;
+/// `ZCRX_FEATURE_EVENT` (Linux 7.2): events and statistics.
+pub const ZCRX_FEATURE_EVENT: u32 = 1 << 1;
+
 /// `struct io_uring_query_hdr`.
 #[repr(C)]
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ const IORING_MEM_REGION_TYPE_USER: u32 = 1;
 
 /// `struct io_uring_region_desc`.
 #[repr(C)]
-#[derive(Default)]
-struct Description {
+#[derive(Debug, Default)]
+pub(crate) struct Description {
     user_addr: u64,
     size: u64,
     flags: u32,
@@ -33,6 +33,18 @@ struct Registration {
 const _: () = assert!(size_of::<Description>() == 64);
 const _: () = assert!(size_of::<Registration>() == 32);
 
+impl Description {
+    /// Memory of this process.
+    pub(crate) fn user(address: *mut u8, len: usize) -> Self {
+        Self {
+            user_addr: address as u64,
+            size: len as u64,
+            flags: IORING_MEM_REGION_TYPE_USER,
+            ..Self::default()
+        }
+    }
+}
+
 /// Registers whole pages of this process with a ring.
 ///
 /// # Errors
@@ -43,12 +55,7 @@ const _: () = assert!(size_of::<Registration>() == 32);
 ///
 /// A program in the ring's loop may write to the memory for as long as the ring lives.
 pub unsafe fn register(ring: RawFd, address: *mut u8, len: usize) -> io::Result<()> {
-    let mut description = Description {
-        user_addr: address as u64,
-        size: len as u64,
-        flags: IORING_MEM_REGION_TYPE_USER,
-        ..Description::default()
-    };
+    let mut description = Description::user(address, len);
     let mut registration = Registration {
         region_uptr: std::ptr::from_mut(&mut description) as u64,
         ..Registration::default()

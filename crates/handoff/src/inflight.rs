@@ -42,6 +42,8 @@ pub(crate) const STAGE_RETURN: u8 = 0xfd;
 pub(crate) const STAGE_TRANSFER: u8 = 0xfc;
 /// Stage of a multishot receive.
 pub(crate) const STAGE_RECEIVE: u8 = 0xfb;
+/// Stage of an event of an rx queue.
+pub(crate) const STAGE_RX_EVENT: u8 = 0xfa;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -51,6 +53,16 @@ pub(crate) const DETACHED: u64 = u64::MAX;
 pub(crate) const WAKE: u64 = u64::MAX - 1;
 
 impl Token {
+    /// Of the events of the driver's rx queue with this number, which no record waits for.
+    pub(crate) fn of_rx_queue(number: u32) -> Self {
+        Self { key: Key { index: number, generation: 0 }, stage: STAGE_RX_EVENT }
+    }
+
+    /// What [`of_rx_queue`](Self::of_rx_queue) was given.
+    pub(crate) fn rx_queue(self) -> usize {
+        self.key.index as usize
+    }
+
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.key.index)
             | (u64::from(self.stage) << 32)

@@ -10,7 +10,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Error, Pool, Received, Receiver, Region, Wait};
+use handoff::{Buffer, Driver, Error, Pool, ReceiveEngine, Received, Receiver, Region, Wait};
 use socket2::SockRef;
 use traffic::{drivers, pattern, tcp, within};
 
@@ -56,6 +56,43 @@ fn spans_come_in_order_until_the_end() {
                 writer.join().unwrap();
                 drop(receiver);
                 assert_eq!(driver.in_flight(), 0);
+            }
+        }
+    });
+}
+
+/// The sender's pages are not such as can be mapped.
+#[test]
+fn a_window_that_serves_too_little_is_left() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (window, pool) = (driver.window(8, 65_536).unwrap(), pool(&driver, 16, 16_384));
+            for (with_pool, len) in [(false, 3_000_000), (true, 3_000_000)] {
+                let (near, mut far) = tcp("127.0.0.1");
+                let socket = driver.socket(near).unwrap();
+                let mut receiver = match with_pool {
+                    true => socket.receive(window.or(&pool)),
+                    false => socket.receive(&window),
+                }
+                .unwrap();
+                let writer = thread::spawn(move || far.write_all(&pattern(5, len)).unwrap());
+                let mut got = Vec::new();
+                driver
+                    .block_on(async {
+                        while let Some(span) = receiver.next_span().await {
+                            got.extend_from_slice(&span.unwrap());
+                        }
+                    })
+                    .unwrap();
+                assert!(got == pattern(5, len));
+                let (engine, reason) = receiver.engine();
+                let left = engine != ReceiveEngine::TcpZerocopyReceive;
+                let copied = receiver.tally().copied;
+                assert_eq!(left, with_pool && copied * 2 > len as u64, "{reason}");
+                assert!(!left || reason.contains("whole pages"), "{reason}");
+                writer.join().unwrap();
+                drop((receiver, socket));
+                assert_eq!((window.held(), pool.held(), driver.in_flight()), (0, 0, 0));
             }
         }
     });

@@ -32,6 +32,8 @@ use crate::sink::group::{Group, Groups};
 use crate::socket::{Socket, SocketShared};
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
+use crate::source::rx_queue::{RxBinding, RxQueue, RxShared};
+use crate::source::window::Window;
 use waits::Later;
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
@@ -74,6 +76,7 @@ pub struct DriverBuilder {
     in_flight: usize,
     registered_buffers: u32,
     registered_files: u32,
+    zero_copy_receive: bool,
 }
 
 impl Default for DriverBuilder {
@@ -84,6 +87,7 @@ impl Default for DriverBuilder {
             in_flight: 4096,
             registered_buffers: 64,
             registered_files: 512,
+            zero_copy_receive: false,
         }
     }
 }
@@ -123,6 +127,13 @@ impl DriverBuilder {
         self
     }
 
+    /// Builds the ring for [rx queues](Driver::rx_queue): completions tell where received bytes are,
+    /// and there is room for many. Default: no.
+    pub fn zero_copy_receive(mut self, wanted: bool) -> Self {
+        self.zero_copy_receive = wanted;
+        self
+    }
+
     /// Builds the driver for the calling thread.
     ///
     /// # Errors
@@ -131,8 +142,13 @@ impl DriverBuilder {
     pub fn build(self) -> Result<Driver> {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
-            _ => Ring::new(self.entries, self.registered_buffers, self.registered_files)
-                .map_err(|error| probe::why_no_ring(&error)),
+            _ => Ring::new(
+                self.entries,
+                self.registered_buffers,
+                self.registered_files,
+                self.zero_copy_receive,
+            )
+            .map_err(|error| probe::why_no_ring(&error)),
         };
         let (backend, no_ring) = match ring {
             Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
@@ -154,6 +170,7 @@ impl DriverBuilder {
             spare_marks: RefCell::default(),
             later: RefCell::default(),
             registered: RefCell::default(),
+            rx_queues: RefCell::default(),
             turns: Cell::new(0),
             news: Cell::new(false),
             next_group: Cell::new(0),
@@ -177,6 +194,8 @@ enum Mark {
     /// Its sends keep the socket; when the last was cancelled, a mark must not.
     Stream(Weak<SocketShared>),
     Receive(Key),
+    /// What was given back to an rx queue is to be published.
+    Refill(Rc<RxShared>),
 }
 
 pub(crate) struct Inner {
@@ -190,6 +209,8 @@ pub(crate) struct Inner {
     later: RefCell<Vec<Later>>,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
+    /// What the ring is bound to until it is closed.
+    pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
     turns: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
     pub(crate) news: Cell<bool>,
@@ -269,6 +290,27 @@ impl Driver {
         Pool::new(&self.inner, region, chunk)
     }
 
+    /// Reserves address space for received pages: `places` of `place` bytes each, whole pages. A span
+    /// is at most a place.
+    ///
+    /// # Errors
+    ///
+    /// When the sizes can't be, or the kernel can't map TCP sockets.
+    pub fn window(&self, places: usize, place: usize) -> Result<Window> {
+        Window::new(&self.inner, places, place)
+    }
+
+    /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
+    /// until the driver goes. See [`RxQueue`] for what NIC, kernel and user need.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::Memlock`] at the limit on
+    /// locked memory; when the driver was not built for it, or buffers were cut from the region.
+    pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
+        RxQueue::bind(&self.inner, &region, binding)
+    }
+
     /// Opens a group of sends that share one return.
     pub fn group<B: Lend>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.inner))
@@ -343,6 +385,11 @@ impl Inner {
     /// What tells the ring from others where buffers are registered; 0 without a ring.
     pub(crate) fn ring_id(&self) -> u32 {
         self.ring().map_or(0, |ring| ring.borrow().id)
+    }
+
+    /// The ring's descriptor; -1, which names none, without a ring.
+    pub(crate) fn ring_raw(&self) -> RawFd {
+        self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
     }
 
     fn no_ring(&self, action: &'static str) -> Error {
@@ -423,6 +470,12 @@ impl Inner {
     /// Has a receive started with the next submission.
     pub(crate) fn mark_receive(&self, key: Key) {
         self.marks.borrow_mut().push(Mark::Receive(key));
+        self.attend();
+    }
+
+    /// Has what was given back to an rx queue published with the next submission.
+    pub(crate) fn mark_refill(&self, queue: &Rc<RxShared>) {
+        self.marks.borrow_mut().push(Mark::Refill(Rc::clone(queue)));
         self.attend();
     }
 

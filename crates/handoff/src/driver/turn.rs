@@ -9,10 +9,11 @@ use super::{Backend, Inner, Mark};
 use crate::engine::{msg_zerocopy, order, receiving, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Kind, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN, STAGE_TRANSFER, Token, WAKE,
+    DETACHED, Kind, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER,
+    Token, WAKE,
 };
 use crate::readiness::Ready;
-use crate::ring::{BATCH, Batch, Ring, Until, teardown};
+use crate::ring::{BATCH, Batch, Completion, Ring, Until, teardown};
 
 impl Inner {
     pub(crate) fn turn(&self, until: Until) -> Result<usize> {
@@ -70,6 +71,7 @@ impl Inner {
                         }
                     }
                     Mark::Receive(key) => receiving::arm(self, key),
+                    Mark::Refill(queue) => queue.publish(self),
                 }
             }
             self.spare_marks.replace(marks);
@@ -85,12 +87,7 @@ impl Inner {
             let last = taken.len() < BATCH;
             count += taken.len();
             for completion in taken {
-                self.dispatch(
-                    completion.user_data(),
-                    completion.result(),
-                    completion.flags(),
-                    reports_usage,
-                );
+                self.dispatch(completion, reports_usage);
             }
             if last {
                 // What did not fit comes over now that there is room.
@@ -104,7 +101,8 @@ impl Inner {
         }
     }
 
-    fn dispatch(&self, data: u64, result: i32, flags: u32, reports_usage: bool) {
+    fn dispatch(&self, completion: &Completion, reports_usage: bool) {
+        let Completion { data, result, flags, .. } = *completion;
         match data {
             DETACHED => return,
             WAKE => {
@@ -122,7 +120,8 @@ impl Inner {
         match token.stage {
             STAGE_READY | STAGE_RETURN => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
-            STAGE_RECEIVE => receiving::completed(self, token.key, result, flags),
+            STAGE_RECEIVE => receiving::completed(self, token.key, completion),
+            STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
         }
     }

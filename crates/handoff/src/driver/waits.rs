@@ -57,6 +57,11 @@ impl Inner {
         self.do_later(token, Some(socket));
     }
 
+    /// Tells `token` in a moment.
+    pub(crate) fn tell_later(&self, token: Token) {
+        self.do_later(token, None);
+    }
+
     fn do_later(&self, token: Token, socket: Option<Rc<SocketShared>>) {
         self.later.borrow_mut().push(Later { due: Instant::now() + LATER, token, socket });
     }

@@ -1,17 +1,21 @@
 //! The mechanisms, one file each: the only place that names a source and a sink.
 //!
 //! A send goes [`sending`] (what the operation is and how far it got) -> [`order`] (when it may
-//! start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), and [`auto`] decides which.
+//! start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), and [`auto`] decides which. A
+//! receive goes [`receiving`] -> [`zcrx`], [`mapped`] or [`multishot`], as what it draws on says.
 
 pub(crate) mod auto;
 pub(crate) mod copy;
 pub(crate) mod layout;
+pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;
+pub(crate) mod multishot;
 pub(crate) mod order;
 pub(crate) mod receiving;
 pub(crate) mod sending;
 pub(crate) mod transfer;
 pub(crate) mod uring_zc;
+pub(crate) mod zcrx;
 
 use std::fmt;
 

@@ -1,54 +1,113 @@
-//! Multishot receive into provided buffers: one request, many completions.
+//! A receive, whichever way: how it starts, what waits to be taken, how it ends.
 //!
 //! Contracts:
 //! - spans come in the order of the stream;
 //! - a receive that the kernel ended for want of chunks starts again when one is back;
-//! - a receive that nobody waits for is cancelled, and the pool outlives it.
+//! - a receive that nobody waits for is cancelled, and what it draws on outlives it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
-use io_uring::{cqueue, opcode};
-
 use crate::driver::{Backend, Inner};
-use crate::endpoint::with_target;
+use crate::engine::mapped::Mapped;
+use crate::engine::zcrx::Flow;
+use crate::engine::{mapped, multishot, zcrx};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Kind, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
+use crate::ring::Completion;
 use crate::socket::SocketShared;
+use crate::source::intake::Intake;
 use crate::source::pool::PoolShared;
 use crate::source::received::Received;
+use crate::source::window::Window;
+
+/// How a socket receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveEngine {
+    /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).
+    Zcrx,
+    /// The same without a device: the kernel copies (Linux 7.2).
+    ZcrxNodev,
+    /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps what comes in whole pages, and copies the
+    /// rest.
+    TcpZerocopyReceive,
+    /// Multishot `IORING_OP_RECV` into provided buffers (Linux 6.0): the kernel copies.
+    Multishot,
+    /// epoll and `recv`, without a ring: the kernel copies.
+    Epoll,
+}
+
+impl ReceiveEngine {
+    /// The name on command lines and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zcrx => "zcrx",
+            Self::ZcrxNodev => "zcrx-nodev",
+            Self::TcpZerocopyReceive => "tcp-zerocopy-receive",
+            Self::Multishot => "multishot",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+impl std::fmt::Display for ReceiveEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a receive gets its bytes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Queue,
+    Window,
+    Pool,
+}
 
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
-    socket: Rc<SocketShared>,
-    pool: Rc<PoolShared>,
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) way: Way,
+    pub(crate) flow: Option<Flow>,
+    pub(crate) window: Option<Window>,
+    pub(crate) mapped: Mapped,
+    pub(crate) pool: Option<Rc<PoolShared>>,
+    /// Bytes received into the pool.
+    pub(crate) copied: u64,
     ready: VecDeque<Received>,
     /// The kernel has the request, or watches the socket.
-    armed: bool,
+    pub(crate) armed: bool,
     /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
     /// which bounds the others.
-    paused: bool,
+    pub(crate) paused: bool,
     /// The stream ended, well or not; told once what came before has been taken.
-    end: Option<Result<()>>,
+    pub(crate) end: Option<Result<()>>,
     told: bool,
-    received: u64,
-    held: bool,
+    pub(crate) held: bool,
     waker: Option<Waker>,
 }
 
 impl ReceiveOp {
-    pub(crate) fn new(socket: Rc<SocketShared>, pool: Rc<PoolShared>) -> Self {
+    pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
         Self {
+            way: match &intake {
+                Intake { queue: Some(_), .. } => Way::Queue,
+                Intake { window: Some(_), .. } if socket.stream => Way::Window,
+                _ => Way::Pool,
+            },
             socket,
-            pool,
+            flow: intake.queue.map(Flow::open),
+            window: intake.window,
+            mapped: Mapped::default(),
+            pool: intake.pool,
+            copied: 0,
             ready: VecDeque::new(),
             armed: false,
             paused: false,
             end: None,
             told: false,
-            received: 0,
             held: true,
             waker: None,
         }
@@ -68,7 +127,37 @@ impl ReceiveOp {
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        Tally { copied: self.received, ..Tally::default() }
+        let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
+        tally.zero_copy += self.mapped.bytes;
+        tally.copied += self.copied;
+        tally
+    }
+
+    /// The engine at work, and why it is this one.
+    pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
+        let engine = match (self.way, &self.flow) {
+            (Way::Queue, Some(flow)) => flow.engine(),
+            (Way::Window, _) => ReceiveEngine::TcpZerocopyReceive,
+            _ if has_ring => ReceiveEngine::Multishot,
+            _ => ReceiveEngine::Epoll,
+        };
+        let reason = match (&self.flow, &self.window, &self.mapped.left) {
+            (Some(flow), ..) => flow.reason(),
+            (_, _, Some(left)) => left.clone(),
+            (_, Some(_), _) if self.way == Way::Window => "a window was given".to_owned(),
+            (_, Some(_), _) => "only streams can be mapped".to_owned(),
+            _ if has_ring => "neither rx queue nor window was given".to_owned(),
+            _ => "there is no ring".to_owned(),
+        };
+        (engine, reason)
+    }
+
+    /// What the kernel is to do: receive, or say when there is something.
+    fn stage(&self, backend: &Backend) -> u8 {
+        match (backend, self.way) {
+            (Backend::Ring(_), Way::Queue | Way::Pool) => STAGE_RECEIVE,
+            _ => STAGE_READY,
+        }
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -76,9 +165,13 @@ impl ReceiveOp {
         self.waker.replace(waker)
     }
 
-    fn take_in(&mut self, span: Received) {
-        self.received += span.len() as u64;
+    pub(crate) fn take_in(&mut self, span: Received) {
         self.ready.push_back(span);
+    }
+
+    /// Spans that nobody has taken.
+    pub(crate) fn untaken(&self) -> usize {
+        self.ready.len()
     }
 }
 
@@ -95,7 +188,11 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             return;
         }
         op.armed = true;
-        if let (Backend::Ring(ring), Some(group)) = (&inner.backend, op.pool.group()) {
+        if let (Backend::Ring(ring), Way::Queue | Way::Pool) = (&inner.backend, op.way) {
+            let entry = match op.way {
+                Way::Queue => zcrx::request(inner, op),
+                _ => multishot::request(op),
+            };
             let mut ring = ring.borrow_mut();
             if let Err(error) = ring.make_room(1) {
                 op.armed = false;
@@ -103,10 +200,9 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
                 drop((ring, inflight));
                 return advance(inner, key);
             }
-            let entry =
-                with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build());
             let token = Token { key, stage: STAGE_RECEIVE };
-            // SAFETY: the chunks belong to the pool, which the record keeps until the last completion.
+            // SAFETY: the chunks belong to the pool, which the record keeps until the last
+            // completion, or to the area, which the driver keeps until the ring is closed.
             unsafe { ring.push(&entry.user_data(token.to_user_data())) };
             return;
         }
@@ -115,79 +211,35 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
     inner.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
 }
 
-/// A completion of the multishot request.
-pub(crate) fn completed(inner: &Inner, key: Key, result: i32, flags: u32) {
-    let mut again = false;
+/// A completion of the request.
+pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
-        if let Some(chunk) = cqueue::buffer_select(flags) {
-            let span = op.pool.filled(chunk, result.max(0) as usize);
-            if result > 0 || !op.socket.stream {
-                op.take_in(span);
-            }
-        } else if result == 0 && !op.socket.stream {
-            let span = op.pool.empty();
-            op.take_in(span);
+        let again = match op.way {
+            Way::Queue => zcrx::completed(inner, key, op, completion),
+            _ => multishot::completed(key, op, completion),
+        };
+        if again && !op.armed && op.held {
+            inner.mark_receive(key);
         }
-        match result {
-            0 if op.socket.stream => op.end = Some(Ok(())),
-            0.. => {}
-            _ if -result == libc::ENOBUFS => {
-                // A chunk may have come back since the kernel looked.
-                again = op.pool.has_free();
-                if !again && op.held {
-                    op.pool.starve(key);
-                }
-            }
-            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => again = true,
-            _ => op.end = Some(Err(Error::errno("receiving", -result))),
-        }
-        if !cqueue::more(flags) {
-            op.armed = false;
-            op.paused = result >= 0 && op.ready.len() >= op.pool.chunks();
-            again |= result >= 0 && !op.paused;
-        }
-        again &= !op.armed && op.held;
-    }
-    if again {
-        inner.mark_receive(key);
     }
     advance(inner, key);
 }
 
-/// The socket can be read, where there is no ring.
+/// The socket can be read, where that is waited for; or it is time to try again.
 pub(crate) fn ready(inner: &Inner, key: Key) {
     {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.armed = false;
-        match op.held.then(|| op.pool.take_chunk()) {
-            // Nobody would get what is read.
-            None => {}
-            Some(None) => op.pool.starve(key),
-            Some(Some((chunk, start, len))) => {
-                // SAFETY: the chunk is ours until it is filled or put back.
-                let read = unsafe {
-                    libc::recv(
-                        op.socket.endpoint.raw(),
-                        start.as_ptr().cast(),
-                        len,
-                        libc::MSG_DONTWAIT,
-                    )
-                };
-                let error = std::io::Error::last_os_error();
-                if read > 0 || (read == 0 && !op.socket.stream) {
-                    let span = op.pool.filled(chunk, read as usize);
-                    op.take_in(span);
-                } else {
-                    op.pool.untake_chunk(chunk);
-                    if read == 0 {
-                        op.end = Some(Ok(()));
-                    } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-                        op.end = Some(Err(Error::io("receiving", error)));
-                    }
-                }
+        if op.held {
+            let again = match op.way {
+                Way::Queue => true,
+                Way::Window => mapped::ready(key, op),
+                Way::Pool => multishot::ready(key, op),
+            };
+            if again {
                 inner.mark_receive(key);
             }
         }
@@ -223,15 +275,21 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
-        op.pool.forget(key);
-        (op.armed, std::mem::take(&mut op.ready))
+        if let Some(window) = &op.window {
+            window.forget(key);
+        }
+        if let Some(pool) = &op.pool {
+            pool.forget(key);
+        }
+        if let Some(flow) = &op.flow {
+            flow.queue().forget(key);
+        }
+        (op.armed.then(|| op.stage(&inner.backend)), std::mem::take(&mut op.ready))
     };
-    // Chunks go back to the pool, which looks at the driver.
+    // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
-    if armed {
+    if let Some(stage) = armed {
         // What that ends sees to the record; without a ring it is told at once.
-        let stage =
-            if matches!(inner.backend, Backend::Ring(_)) { STAGE_RECEIVE } else { STAGE_READY };
         inner.cancel(Token { key, stage });
     } else {
         advance(inner, key);
@@ -247,7 +305,8 @@ fn advance(inner: &Inner, key: Key) {
         waker = op.waker.take();
     }
     let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
-    let over = (!op.held && !op.armed).then(|| (Rc::clone(&op.socket), Rc::clone(&op.pool)));
+    let over = (!op.held && !op.armed)
+        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
     if over.is_some() {
         inflight.vacate(key);
     }

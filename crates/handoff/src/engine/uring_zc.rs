@@ -14,7 +14,7 @@ use std::io;
 use std::rc::Rc;
 
 use handoff_sys::sqe;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{cqueue, opcode, squeue, types};
 
 use super::layout::{Layout, MAX_PIECES};
 use super::order;
@@ -23,7 +23,7 @@ use crate::driver::Inner;
 use crate::endpoint::with_target;
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::ring::{MAX_REQUEST, Ring};
+use crate::ring::{MAX_REQUEST, Queues, Ring};
 
 /// What of the mechanism this kernel has, by trying it out.
 pub(crate) struct Features {
@@ -34,7 +34,7 @@ pub(crate) struct Features {
 impl Features {
     /// Flags that a kernel does not know are refused before a request looks at its socket, so none
     /// is needed: a bad descriptor answers EBADF where the flags are known and EINVAL where not.
-    pub(crate) fn try_out(io: &mut IoUring) -> io::Result<Self> {
+    pub(crate) fn try_out(io: &mut Queues) -> io::Result<Self> {
         let nowhere = types::Fd(-1);
         let report =
             opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(sqe::SEND_ZC_REPORT_USAGE);
@@ -47,19 +47,19 @@ impl Features {
         })
     }
 
-    fn knows(io: &mut IoUring, entry: &squeue::Entry) -> io::Result<bool> {
+    fn knows(io: &mut Queues, entry: &squeue::Entry) -> io::Result<bool> {
         // SAFETY: the entry names no memory but an empty message that outlives the request, which
         // completes before this returns.
         unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
-        io.submit_and_wait(1)?;
+        io.submitter().submit_and_wait(1)?;
         let mut errno = 0;
         loop {
-            let Some(completion) = io.completion().next() else { return Ok(errno != libc::EINVAL) };
-            if !cqueue::notif(completion.flags()) {
-                errno = -completion.result();
+            let Some(completion) = io.next() else { return Ok(errno != libc::EINVAL) };
+            if !cqueue::notif(completion.flags) {
+                errno = -completion.result;
             }
-            if cqueue::more(completion.flags()) {
-                io.submit_and_wait(1)?;
+            if cqueue::more(completion.flags) {
+                io.submitter().submit_and_wait(1)?;
             }
         }
     }

@@ -5,11 +5,12 @@
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
 //! kernel for them, so nothing here is shared.
 
+mod queues;
+pub(crate) mod refill;
 pub(crate) mod slots;
 pub(crate) mod teardown;
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -19,21 +20,16 @@ use handoff_sys::ring_fd::RingFd;
 use rustix::event::{EventfdFlags, eventfd};
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+use io_uring::{EnterFlags, squeue};
 
+pub(crate) use queues::{BATCH, Batch, Completion, Queues};
 use slots::Slots;
-
-/// Completions taken over at a time.
-pub(crate) const BATCH: usize = 64;
 
 /// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
 pub(crate) const MAX_REQUEST: usize = 1 << 30;
 
 /// The most registered buffers (`IORING_MAX_REG_BUFFERS`).
 const MAX_BUFFERS: u32 = 1 << 14;
-
-/// A batch of completions, outside of the ring so that handling them may use it.
-pub(crate) type Batch = [MaybeUninit<cqueue::Entry>; BATCH];
 
 /// After so many requests submitted with [`Until::Soon`], deferred work is run all the same. Running
 /// it costs a tenth of a single zero-copy send.
@@ -55,7 +51,7 @@ pub(crate) enum Until {
 pub(crate) struct Ring {
     /// Before the ring itself, which stays open as long as this.
     ring_fd: Option<RingFd>,
-    pub(crate) io: IoUring,
+    pub(crate) io: Queues,
     /// For loops of others; see [`event`](Self::event).
     event: OwnedFd,
     event_watched: bool,
@@ -71,29 +67,11 @@ pub(crate) struct Ring {
     since_work: u32,
 }
 
-fn build(entries: u32, no_indirection: bool) -> io::Result<IoUring> {
-    let mut builder = IoUring::builder();
-    builder
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_clamp()
-        .setup_cqsize(entries.saturating_mul(4));
-    if no_indirection {
-        builder.setup_no_sqarray();
-    }
-    builder.build(entries)
-}
-
 impl Ring {
-    pub(crate) fn new(entries: u32, buffers: u32, files: u32) -> io::Result<Self> {
+    /// A ring for the calling thread; `spans` when it is to receive without copying.
+    pub(crate) fn new(entries: u32, buffers: u32, files: u32, spans: bool) -> io::Result<Self> {
         static RINGS: AtomicU32 = AtomicU32::new(1);
-        // The queue's indirection is of no use to us, and costs a look for each request (Linux 6.6).
-        let mut io = build(entries, true).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => build(entries, false),
-            _ => Err(error),
-        })?;
+        let mut io = Queues::new(entries, spans)?;
         if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
@@ -190,7 +168,7 @@ impl Ring {
             // EAGAIN: it was not set.
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
             let more = more || self.unsubmitted() > 0 || self.has_work();
-            if more || !self.io.completion().is_empty() {
+            if more || !self.io.is_empty() {
                 self.signal();
             }
         }
@@ -268,8 +246,8 @@ impl Ring {
     }
 
     /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
-    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a mut [cqueue::Entry] {
-        self.io.completion().fill(batch)
+    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a [Completion] {
+        self.io.take(batch)
     }
 
     /// Whether the kernel has deferred work for this thread, or completions to bring over.

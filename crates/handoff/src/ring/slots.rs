@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{opcode, types};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Ring, Until};
+use super::{Queues, Ring, Until};
 use crate::error::{Error, Result};
 use crate::lease::{Backing, Registration, SLOT_SPAN};
 use crate::probe;
@@ -55,7 +55,7 @@ fn spans(backing: &Backing) -> usize {
 ///
 /// There is none where a descriptor that leaves it is kept until requests end that were begun before
 /// (Linux up to 6.12 lets go in order): a peer would not see its connection end.
-pub(crate) fn register_files(io: &mut IoUring, files: u32) -> io::Result<u32> {
+pub(crate) fn register_files(io: &mut Queues, files: u32) -> io::Result<u32> {
     static LETS_GO: OnceLock<bool> = OnceLock::new();
     let lets_go = match LETS_GO.get() {
         Some(known) => *known,
@@ -72,21 +72,21 @@ pub(crate) fn register_files(io: &mut IoUring, files: u32) -> io::Result<u32> {
 }
 
 /// Tries it out: while one entry is polled, a pipe's last writer leaves the table.
-fn lets_go_at_once(io: &mut IoUring) -> io::Result<bool> {
+fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
     let (polled, kept) = pipe_with(PipeFlags::CLOEXEC)?;
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     io.submitter().register_files(&[polled.as_raw_fd(), writer.as_raw_fd()])?;
     let poll = opcode::PollAdd::new(types::Fixed(0), libc::POLLIN as u32).build();
     // SAFETY: the entry names no memory.
     unsafe { io.submission().push(&poll) }.map_err(io::Error::other)?;
-    io.submit()?;
+    io.submitter().submit()?;
     drop(writer);
     io.submitter().register_files_update(1, &[-1])?;
     let at_end = rustix::io::read(&reader, &mut [0u8; 1]) == Ok(0);
     // The end of the other pipe ends the poll.
     drop(kept);
-    io.submit_and_wait(1)?;
-    io.completion().for_each(drop);
+    io.submitter().submit_and_wait(1)?;
+    while io.next().is_some() {}
     io.submitter().unregister_files()?;
     Ok(at_end)
 }

@@ -116,8 +116,9 @@ fn map_transparent(len: usize) -> io::Result<Arc<Backing>> {
     Ok(backing)
 }
 
-/// Makes a readable, writable and zeroed mapping, whose address nobody else knows, a backing.
-fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
+/// Makes a mapping whose address nobody else knows a backing; it is zeroed and can be read and
+/// written, unless whoever cuts pieces from it sees to it that they are used accordingly.
+pub(crate) fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
     if private {
         // A fork would copy every page that a ring or a send has pinned, and fail where the huge
         // page pool has no second set. Children that exec anyway do not miss it.

@@ -80,18 +80,7 @@ impl Pool {
             }
             Backend::Readiness(_) => Supply::List(RefCell::default()),
         };
-        let shared = PoolShared {
-            driver: Rc::downgrade(driver),
-            backing: region.backing().clone(),
-            chunk,
-            chunks,
-            supply,
-            held: Cell::new(0),
-            starving: RefCell::default(),
-        };
-        for chunk in 0..chunks {
-            shared.supply_chunk(chunk as u16);
-        }
+        let shared = PoolShared::new(driver, region.backing().clone(), chunk, chunks, supply);
         Ok(Self { shared: Rc::new(shared) })
     }
 
@@ -107,7 +96,7 @@ impl Pool {
 
     /// Chunks that hold received bytes which nobody dropped yet.
     pub fn held(&self) -> usize {
-        self.shared.held.get()
+        self.shared.held()
     }
 }
 
@@ -122,6 +111,43 @@ impl std::fmt::Debug for Pool {
 }
 
 impl PoolShared {
+    fn new(
+        driver: &Rc<Inner>,
+        backing: Arc<Backing>,
+        chunk: usize,
+        chunks: usize,
+        supply: Supply,
+    ) -> Self {
+        let pool = Self {
+            driver: Rc::downgrade(driver),
+            backing,
+            chunk,
+            chunks,
+            supply,
+            held: Cell::new(0),
+            starving: RefCell::default(),
+        };
+        for chunk in 0..chunks {
+            pool.supply_chunk(chunk as u16);
+        }
+        pool
+    }
+
+    /// Chunks that are handed out here, whether there is a ring or not.
+    pub(crate) fn of_list(
+        driver: &Rc<Inner>,
+        backing: Arc<Backing>,
+        chunk: usize,
+        chunks: usize,
+    ) -> Self {
+        Self::new(driver, backing, chunk, chunks.min(MAX_CHUNKS), Supply::List(RefCell::default()))
+    }
+
+    /// Chunks that hold bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.held.get()
+    }
+
     /// A ring names pools by number, so one of another driver would be mistaken for its own.
     pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
         std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
@@ -161,14 +187,14 @@ impl PoolShared {
             Piece::new(self.backing.clone(), usize::from(chunk) * self.chunk, self.chunk)
         };
         piece.set_len(len);
-        Received::new(piece, Ticket::new(Rc::clone(self), Some(chunk)))
+        Received::new(piece, Ticket::of_pool(Rc::clone(self), chunk))
     }
 
     /// A receive of no bytes took no chunk.
     pub(crate) fn empty(self: &Rc<Self>) -> Received {
         // SAFETY: a piece of no bytes overlaps none.
         let piece = unsafe { Piece::new(self.backing.clone(), 0, 0) };
-        Received::new(piece, Ticket::new(Rc::clone(self), None))
+        Received::new(piece, Ticket::of_nothing())
     }
 
     pub(crate) fn chunks(&self) -> usize {

@@ -1,47 +1,87 @@
-//! A received span: bytes in a chunk of a receive pool, lent to whoever holds the span.
+//! A received span: bytes in a chunk of a receive pool or of an rx queue's area, lent to whoever holds
+//! the span.
 //!
-//! The kernel does not touch a chunk between handing it out and getting it back, so the bytes are
-//! ordinary memory. The chunk goes back to its pool when the last part of the span is dropped.
+//! Neither kernel nor NIC touch the bytes between handing them out and getting them back, so they are
+//! ordinary memory. They go back where they came from when the last part of the span is dropped.
 
 use std::ops::Deref;
 use std::rc::Rc;
 
 use super::pool::PoolShared;
+use super::rx_queue::RxShared;
 use crate::lease::{Extent, Lend, Loan, LoanedPiece, Piece, Sealed};
 
-/// Gives a chunk back to its pool when the last copy is dropped.
+/// Gives a chunk back to where it came from when the last share of it is dropped.
 #[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct Ticket(#[allow(dead_code, reason = "held for its drop")] Rc<Held>);
+#[derive(Debug)]
+pub struct Ticket(Share);
 
-struct Held {
-    pool: Rc<PoolShared>,
-    /// `None` for an empty datagram, for which the kernel takes no chunk.
-    chunk: Option<u16>,
+/// Most spans are never split, and need no count of their own.
+enum Share {
+    Sole(Origin),
+    Part(Rc<Origin>),
+}
+
+enum Origin {
+    /// An empty datagram, for which the kernel takes no chunk.
+    Nowhere,
+    Pool(Rc<PoolShared>, u16),
+    /// The rx queue, and where in its area the span began.
+    Queue(Rc<RxShared>, usize),
 }
 
 impl Ticket {
-    pub(crate) fn new(pool: Rc<PoolShared>, chunk: Option<u16>) -> Self {
-        Self(Rc::new(Held { pool, chunk }))
+    /// For a span that holds no chunk.
+    pub(crate) fn of_nothing() -> Self {
+        Self(Share::Sole(Origin::Nowhere))
+    }
+
+    pub(crate) fn of_pool(pool: Rc<PoolShared>, chunk: u16) -> Self {
+        Self(Share::Sole(Origin::Pool(pool, chunk)))
+    }
+
+    pub(crate) fn of_queue(queue: Rc<RxShared>, offset: usize) -> Self {
+        Self(Share::Sole(Origin::Queue(queue, offset)))
+    }
+
+    /// A second ticket for the same chunk.
+    fn share(&mut self) -> Self {
+        let origin = match std::mem::replace(&mut self.0, Share::Sole(Origin::Nowhere)) {
+            Share::Sole(origin) => Rc::new(origin),
+            Share::Part(origin) => origin,
+        };
+        self.0 = Share::Part(Rc::clone(&origin));
+        Self(Share::Part(origin))
     }
 }
 
-impl Drop for Held {
+impl Drop for Origin {
     fn drop(&mut self) {
-        if let Some(chunk) = self.chunk {
-            PoolShared::give_back(&self.pool, chunk);
+        match self {
+            Self::Nowhere => {}
+            Self::Pool(pool, chunk) => PoolShared::give_back(pool, *chunk),
+            Self::Queue(queue, offset) => RxShared::give_back(queue, *offset),
         }
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for Share {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Held").field("chunk", &self.chunk).finish_non_exhaustive()
+        let origin = match self {
+            Self::Sole(origin) => origin,
+            Self::Part(origin) => &**origin,
+        };
+        match origin {
+            Origin::Nowhere => f.write_str("Nowhere"),
+            Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
+            Origin::Queue(_, offset) => write!(f, "Queue({offset})"),
+        }
     }
 }
 
-/// Bytes received into a pool's chunk. Dropping all parts of it gives the chunk back; holding too
-/// many makes receivers of the pool wait.
+/// Received bytes, in a chunk of a [`Pool`](crate::Pool) or of an [`RxQueue`](crate::RxQueue).
+/// Dropping all parts of it gives the chunk back. Holding too many makes receivers of the pool wait,
+/// and peers of the rx queue send again.
 #[derive(Debug)]
 pub struct Received {
     piece: Piece,
@@ -59,7 +99,7 @@ impl Received {
     ///
     /// When `at` is past the length.
     pub fn split_to(&mut self, at: usize) -> Self {
-        Self { piece: self.piece.split_to(at), ticket: self.ticket.clone() }
+        Self { piece: self.piece.split_to(at), ticket: self.ticket.share() }
     }
 }
 

@@ -1,36 +1,39 @@
 //! Sockets as a source: a stream of received spans.
 //!
-//! Minimum kernel: 6.0 (multishot receive). Without a ring, readiness and `recv`. The kernel copies
-//! what it receives into the pool's chunks, and so it is counted. Return signal: none to wait for;
-//! dropping a span gives its chunk back.
+//! Minimum kernel: as the engine's; without a ring any. What is received into a pool's chunks the
+//! kernel copies, and so it is counted; of what comes from an rx queue its own count decides. Return
+//! signal: none to wait for; dropping a span gives its chunk back.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::pool::Pool;
+use super::intake::Intake;
 use super::received::Received;
-use crate::driver::Inner;
-use crate::engine::receiving::{self, ReceiveOp};
+use crate::driver::{Backend, Inner};
+use crate::engine::receiving::{self, ReceiveEngine, ReceiveOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::outcome::Tally;
 use crate::socket::Socket;
 
 impl Socket {
-    /// Starts to receive into `pool`, and goes on until the peer ends or the receiver is dropped.
+    /// Starts to receive into a [`Pool`](crate::Pool), from an [`RxQueue`](crate::RxQueue), or
+    /// [either](crate::RxQueue::or), and goes on until the peer ends or the receiver is dropped.
     ///
     /// # Errors
     ///
-    /// When too many operations are under way, or the pool belongs to another driver.
-    pub fn receive(&self, pool: &Pool) -> Result<Receiver> {
-        let driver = Rc::clone(&self.driver);
-        if !pool.shared.is_of(&driver) {
-            return Err(Error::Invalid("the pool belongs to another driver than the socket"));
+    /// When too many operations are under way, or pool or queue belong to another driver.
+    pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
+        let (driver, intake) = (Rc::clone(&self.driver), intake.into());
+        if !intake.is_of(&driver) {
+            return Err(Error::Invalid(
+                "the pool or rx queue belongs to another driver than the socket",
+            ));
         }
         driver.inflight.borrow().check_room()?;
-        let op = ReceiveOp::new(Rc::clone(&self.shared), Rc::clone(&pool.shared));
+        let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.inflight.borrow_mut().insert(Op::Receive(op));
         driver.mark_receive(key);
         Ok(Receiver { driver, key })
@@ -55,7 +58,13 @@ impl Receiver {
         receiving::take(&self.driver, self.key)
     }
 
-    /// Bytes received so far; the kernel copied all of them.
+    /// How bytes are received now, and why so.
+    pub fn engine(&self) -> (ReceiveEngine, String) {
+        let has_ring = matches!(self.driver.backend, Backend::Ring(_));
+        self.driver.inflight.borrow_mut().receive(self.key).engine(has_ring)
+    }
+
+    /// Bytes received so far, by what the kernel reports of them.
     pub fn tally(&self) -> Tally {
         self.driver.inflight.borrow_mut().receive(self.key).tally()
     }

@@ -1,0 +1,207 @@
+//! Zero-copy receive: binding an rx queue to a ring, its refill queue, its statistics.
+//!
+//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; chunks beyond a page and the
+//! refill queue's flush 6.19; events, statistics and binding without a device 7.2). What a kernel
+//! does not know yet, it wants to be zero.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::region::Description;
+
+const IORING_REGISTER_ZCRX_IFQ: libc::c_uint = 32;
+const IORING_REGISTER_ZCRX_CTRL: libc::c_uint = 36;
+const ZCRX_CTRL_FLUSH_RQ: u32 = 0;
+const ZCRX_CTRL_ARM_EVENT: u32 = 2;
+
+/// `ZCRX_EVENT_ALLOC_FAIL`: a refill of the rx ring found no free chunk. The result of an event's
+/// completion.
+pub const EVENT_ALLOC_FAIL: u32 = 0;
+/// `ZCRX_EVENT_DESC_FLAG_STATS`: the kernel counts copies at `stats_offset`.
+pub const EVENT_DESC_FLAG_STATS: u32 = 1;
+/// `IORING_ZCRX_AREA_SHIFT`: where the number of the area begins in a place.
+pub const AREA_SHIFT: u32 = 48;
+/// The most entries of a refill queue.
+pub const MAX_REFILL_ENTRIES: u32 = 1 << 15;
+
+/// `struct io_uring_zcrx_rqe`: a span given back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refill {
+    /// Where it began, the area's token included.
+    pub off: u64,
+    /// Its length in bytes.
+    pub len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct io_uring_zcrx_offsets`: where in its memory the kernel has put the refill queue.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offsets {
+    /// The kernel's counter of entries taken.
+    pub head: u32,
+    /// Our counter of entries put.
+    pub tail: u32,
+    /// The entries.
+    pub rqes: u32,
+    /// Zero.
+    pub reserved: [u32; 5],
+}
+
+/// `struct io_uring_zcrx_area_reg`: the memory that the NIC writes to.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Area {
+    /// Address, on a page's boundary.
+    pub addr: u64,
+    /// Bytes, whole pages.
+    pub len: u64,
+    /// Filled in: to be set in the places given back.
+    pub rq_area_token: u64,
+    /// Zero: memory of this process.
+    pub flags: u32,
+    /// Zero.
+    pub dmabuf_fd: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// `struct zcrx_event_desc`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Of the completions that tell of events.
+    pub user_data: u64,
+    /// Events wanted, a bit each.
+    pub type_mask: u32,
+    /// [`EVENT_DESC_FLAG_STATS`].
+    pub flags: u32,
+    /// Where in the refill queue's memory copies are counted: a u64 of spans, a u64 of bytes.
+    pub stats_offset: u64,
+    /// Zero.
+    pub reserved: [u64; 9],
+}
+
+/// `struct io_uring_zcrx_ifq_reg`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Binding {
+    /// Index of the interface in this network namespace.
+    pub if_idx: u32,
+    /// Its rx queue.
+    pub if_rxq: u32,
+    /// Entries of the refill queue, a power of two; filled in.
+    pub rq_entries: u32,
+    /// `ZCRX_REG_*`.
+    pub flags: u32,
+    /// Set by [`bind`], as the next.
+    pub area_ptr: u64,
+    /// See above.
+    pub region_ptr: u64,
+    /// Filled in.
+    pub offsets: Offsets,
+    /// Filled in: what requests name.
+    pub zcrx_id: u32,
+    /// Bytes of a chunk, 0 for a page; filled in from Linux 7.0 on.
+    pub rx_buf_len: u32,
+    /// Set by [`bind`].
+    pub event_desc: u64,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// `struct zcrx_ctrl`.
+#[repr(C)]
+#[derive(Default)]
+struct Control {
+    zcrx_id: u32,
+    op: u32,
+    reserved: [u64; 2],
+    event_type: u32,
+    rest: [u32; 11],
+}
+
+const _: () = assert!(size_of::<Refill>() == 16);
+const _: () = assert!(size_of::<Offsets>() == 32);
+const _: () = assert!(size_of::<Area>() == 48);
+const _: () = assert!(size_of::<Events>() == 96);
+const _: () = assert!(size_of::<Binding>() == 96);
+const _: () = assert!(std::mem::offset_of!(Binding, zcrx_id) == 64);
+const _: () = assert!(std::mem::offset_of!(Binding, event_desc) == 72);
+const _: () = assert!(size_of::<Control>() == 72);
+
+/// Bytes that the refill queue needs for its head, tail and entries, on any kernel.
+pub fn refill_size(entries: u32) -> usize {
+    // The kernel puts the entries on the first cache line behind head and tail.
+    256 + entries as usize * size_of::<Refill>()
+}
+
+/// Binds an rx queue to a ring.
+///
+/// # Errors
+///
+/// `EPERM` without CAP_NET_ADMIN; `EINVAL` where header/data split is off, or the ring has no
+/// completions of 32 bytes; `EEXIST` when the queue is bound; `ERANGE` when the area's pieces are
+/// smaller than a chunk, or the queue does not exist; `EOPNOTSUPP` when the driver can't; `ENODEV`
+/// without such an interface; `ENOMEM` above RLIMIT_MEMLOCK.
+///
+/// # Safety
+///
+/// The kernel and the NIC write to the area, and the kernel to the refill queue's memory, until the
+/// ring is closed: nobody else may use the area but the spans that completions tell of.
+pub unsafe fn bind(
+    ring: RawFd,
+    binding: &mut Binding,
+    area: &mut Area,
+    refill: (*mut u8, usize),
+    events: Option<&Events>,
+) -> io::Result<()> {
+    let mut region = Description::user(refill.0, refill.1);
+    binding.area_ptr = std::ptr::from_mut(area) as u64;
+    binding.region_ptr = std::ptr::from_mut(&mut region) as u64;
+    binding.event_desc = events.map_or(0, |events| std::ptr::from_ref(events) as u64);
+    // SAFETY: all structures outlive the call; the memory is as the caller says.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_IFQ, binding, 1) }
+}
+
+/// Has the kernel take everything from the refill queue now (`ZCRX_CTRL_FLUSH_RQ`).
+///
+/// # Errors
+///
+/// `EINVAL` where the kernel knows no such control.
+pub fn flush_refill(ring: RawFd, zcrx_id: u32) -> io::Result<()> {
+    let mut control = Control { zcrx_id, op: ZCRX_CTRL_FLUSH_RQ, ..Control::default() };
+    // SAFETY: the kernel reads the structure, and entries that say where spans began.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
+}
+
+/// Has an event that was told be told again (`ZCRX_CTRL_ARM_EVENT`).
+///
+/// # Errors
+///
+/// `EINVAL` when it was not told since.
+pub fn arm_event(ring: RawFd, zcrx_id: u32, event_type: u32) -> io::Result<()> {
+    let mut control =
+        Control { zcrx_id, op: ZCRX_CTRL_ARM_EVENT, event_type, ..Control::default() };
+    // SAFETY: the kernel only reads the structure.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
+}
+
+/// # Safety
+///
+/// `argument` is what `opcode` takes.
+unsafe fn register<T>(
+    ring: RawFd,
+    opcode: libc::c_uint,
+    argument: &mut T,
+    count: libc::c_uint,
+) -> io::Result<()> {
+    // SAFETY: passed on to the caller; the structure is live and writable for the whole call.
+    let done = unsafe {
+        let argument = std::ptr::from_mut(argument);
+        libc::syscall(libc::SYS_io_uring_register, ring, opcode, argument, count)
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

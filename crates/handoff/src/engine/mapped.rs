@@ -1,0 +1,141 @@
+//! Receive by mapping: `TCP_ZEROCOPY_RECEIVE` puts received pages into a window of our address space.
+//!
+//! Minimum kernel and set-up: see [`Window`]. Bytes that do not fill pages are read, in order, into
+//! memory beside it. Return signal: none to wait for; dropping a span frees its place, and the pages
+//! go when the place is used again.
+
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+use handoff_sys::tcp::{ZEROCOPY_RECEIVE, ZerocopyReceive};
+
+use crate::engine::multishot;
+use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
+use crate::error::Error;
+use crate::inflight::Key;
+use crate::source::window::Window;
+
+/// How many bytes decide whether too few are mapped.
+const ENOUGH: u64 = 1 << 20;
+
+/// So many tries before others have their turn.
+const MOST: u32 = 16;
+
+/// The part of the structure that every kernel with the option knows.
+const KNOWN: usize = offset_of!(ZerocopyReceive, inq);
+
+/// What was mapped, and what had to be copied.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
+    pub(crate) copied: u64,
+    /// Why mapping was given up.
+    pub(crate) left: Option<String>,
+}
+
+/// The socket can be read; whether to wait for more.
+pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
+    for _ in 0..MOST {
+        let hint = match map(key, op) {
+            Step::Mapped(0) => continue,
+            Step::Mapped(rest) | Step::Nothing(rest) => rest,
+            Step::Starves => return false,
+            Step::Failed => return true,
+        };
+        let (rest, before) = (Rc::clone(&window(op).rest), op.copied);
+        match multishot::read(key, op, &rest, hint) {
+            multishot::Read::Some => op.mapped.copied += op.copied - before,
+            multishot::Read::Starves => return false,
+            multishot::Read::Nothing => return true,
+        }
+        if give_up(op) {
+            return true;
+        }
+    }
+    true
+}
+
+fn window(op: &ReceiveOp) -> &Window {
+    op.window.as_ref().expect("what maps has a window")
+}
+
+enum Step {
+    /// Pages, and so many bytes behind them have to be read.
+    Mapped(usize),
+    /// No page; so many bytes have to be read, or it is not known.
+    Nothing(usize),
+    Starves,
+    Failed,
+}
+
+fn map(key: Key, op: &mut ReceiveOp) -> Step {
+    let window = Rc::clone(&window(op).pages);
+    let Some((place, start, len)) = window.take_chunk() else {
+        window.starve(key);
+        return Step::Starves;
+    };
+    let mut request = ZerocopyReceive {
+        address: start.as_ptr().addr() as u64,
+        length: u32::try_from(len).unwrap_or(u32::MAX),
+        ..ZerocopyReceive::default()
+    };
+    match receive(op.socket.endpoint.raw(), &mut request) {
+        Ok(()) if request.length > 0 => {
+            op.mapped.bytes += u64::from(request.length);
+            let span = window.filled(place, request.length as usize);
+            op.take_in(span);
+            Step::Mapped(request.recv_skip_hint as usize)
+        }
+        result => {
+            window.untake_chunk(place);
+            match result {
+                Ok(()) => Step::Nothing(request.recv_skip_hint as usize),
+                // The stream is at its end, which a read tells.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => Step::Nothing(0),
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => Step::Failed,
+                Err(error) => {
+                    op.end = Some(Err(Error::EngineUnavailable {
+                        engine: ReceiveEngine::TcpZerocopyReceive.name(),
+                        reason: format!("the socket's pages can't be mapped: {error}"),
+                    }));
+                    Step::Failed
+                }
+            }
+        }
+    }
+}
+
+fn receive(socket: RawFd, request: &mut ZerocopyReceive) -> io::Result<()> {
+    let mut len = KNOWN as libc::socklen_t;
+    // SAFETY: the kernel reads and writes as much of the structure as it is told of; the mapping that
+    // the structure names is a free place of a window, which nobody reads.
+    let status = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::IPPROTO_TCP,
+            ZEROCOPY_RECEIVE,
+            std::ptr::from_mut(request).cast(),
+            &raw mut len,
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Leaves the window when it serves too little.
+fn give_up(op: &mut ReceiveOp) -> bool {
+    let Mapped { bytes, copied, left } = &mut op.mapped;
+    if op.pool.is_none() || *bytes + *copied < ENOUGH || *bytes * 8 >= *copied {
+        return false;
+    }
+    let reason = format!(
+        "{copied} of {} bytes did not come in whole pages: segments of 4096 bytes and header/data \
+         split are needed",
+        *bytes + *copied
+    );
+    tracing::info!(reason, "plain receive instead of mapping");
+    *left = Some(reason);
+    op.way = Way::Pool;
+    true
+}

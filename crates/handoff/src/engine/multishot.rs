@@ -1,0 +1,116 @@
+//! Receive into the chunks of a pool: multishot receive with provided buffers, or `recv` where there is
+//! no ring.
+//!
+//! Minimum kernel: 6.0 with a ring, any without. The kernel copies.
+
+use std::rc::Rc;
+
+use io_uring::{cqueue, opcode, squeue};
+
+use crate::endpoint::with_target;
+use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
+use crate::engine::zcrx::Flow;
+use crate::error::Error;
+use crate::inflight::Key;
+use crate::ring::Completion;
+use crate::source::pool::PoolShared;
+
+fn pool(op: &ReceiveOp) -> Rc<PoolShared> {
+    Rc::clone(op.pool.as_ref().expect("what receives into a pool has one"))
+}
+
+pub(super) fn request(op: &ReceiveOp) -> squeue::Entry {
+    let group = pool(op).group().expect("a pool of a ring has a group");
+    with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build())
+}
+
+/// Takes a completion in; whether the receive is to start again, if it ended.
+pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -> bool {
+    let Completion { result, flags, .. } = *completion;
+    let pool = pool(op);
+    if let Some(chunk) = cqueue::buffer_select(flags) {
+        let span = pool.filled(chunk, result.max(0) as usize);
+        if result > 0 || !op.socket.stream {
+            op.copied += span.len() as u64;
+            op.take_in(span);
+        }
+    } else if result == 0 && !op.socket.stream {
+        op.take_in(pool.empty());
+    }
+    let mut again = false;
+    match result {
+        0 if op.socket.stream => op.end = Some(Ok(())),
+        0.. => {}
+        _ if -result == libc::ENOBUFS => {
+            // A chunk may have come back since the kernel looked.
+            again = pool.has_free();
+            if !again && op.held {
+                pool.starve(key);
+            }
+        }
+        _ if matches!(-result, libc::EINTR | libc::EAGAIN) => again = true,
+        _ if -result == libc::EFAULT && op.flow.as_mut().is_some_and(Flow::come_back) => {
+            op.way = Way::Queue;
+            again = true;
+        }
+        _ if -result == libc::EFAULT => op.end = Some(Err(unreadable())),
+        _ => op.end = Some(Err(Error::errno("receiving", -result))),
+    }
+    if !cqueue::more(flags) {
+        op.armed = false;
+        op.paused = result >= 0 && op.untaken() >= pool.chunks();
+        again |= result >= 0 && !op.paused;
+    }
+    again
+}
+
+/// The socket can be read, where there is no ring; whether to wait for more.
+pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
+    !matches!(read(key, op, &pool(op), 0), Read::Starves)
+}
+
+/// What came of a read.
+pub(super) enum Read {
+    Some,
+    /// There is nothing, or nothing more.
+    Nothing,
+    /// There was no chunk.
+    Starves,
+}
+
+/// Reads into a chunk now, at most so many bytes unless that is 0.
+pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: usize) -> Read {
+    let Some((chunk, start, len)) = pool.take_chunk() else {
+        pool.starve(key);
+        return Read::Starves;
+    };
+    let len = if most == 0 { len } else { len.min(most) };
+    // SAFETY: the chunk is ours until it is filled or put back.
+    let read = unsafe {
+        libc::recv(op.socket.endpoint.raw(), start.as_ptr().cast(), len, libc::MSG_DONTWAIT)
+    };
+    let error = std::io::Error::last_os_error();
+    if read > 0 || (read == 0 && !op.socket.stream) {
+        let span = pool.filled(chunk, read as usize);
+        op.copied += span.len() as u64;
+        op.take_in(span);
+        return Read::Some;
+    }
+    pool.untake_chunk(chunk);
+    if read == 0 {
+        op.end = Some(Ok(()));
+    } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
+        op.end = Some(Err(Error::io("receiving", error)));
+    }
+    Read::Nothing
+}
+
+/// Memory of our own can always be written to.
+fn unreadable() -> Error {
+    Error::EngineUnavailable {
+        engine: ReceiveEngine::Multishot.name(),
+        reason: "the connection's bytes are in the memory of an rx queue that is bound to a ring: \
+                 receive from that queue"
+            .to_owned(),
+    }
+}

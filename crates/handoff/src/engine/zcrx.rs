@@ -1,0 +1,239 @@
+//! Receive from an rx queue: `IORING_OP_RECV_ZC`, one request, a completion for each span.
+//!
+//! Minimum kernel, capability and set-up: see [`RxQueue`](crate::RxQueue). Return signal: none to wait
+//! for; dropping a span gives it back.
+//!
+//! Contracts:
+//! - a request that ended for want of room or of chunks starts again when there may be some, and gives
+//!   up with a reason only when there is nothing that could ever come back;
+//! - with a pool beside, the queue is left when the kernel copies, since that costs more than plain
+//!   receive, and returned to for good when plain receive finds bytes that only the NIC's memory has.
+
+use std::rc::Rc;
+
+use io_uring::{cqueue, opcode, squeue};
+
+use crate::driver::Inner;
+use crate::endpoint::with_target;
+use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
+use crate::error::Error;
+use crate::inflight::{Key, STAGE_READY, STAGE_RECEIVE, Token};
+use crate::outcome::Tally;
+use crate::ring::Completion;
+use crate::source::rx_queue::RxShared;
+
+/// How many bytes decide whether the kernel copies too much.
+const WINDOW: u64 = 256 << 10;
+
+/// How often a receive that finds no chunk, with none held, is tried again, a millisecond apart.
+const PATIENCE: u32 = 1_000;
+
+/// What a receive gets from its queue.
+pub(crate) struct Flow {
+    queue: Rc<RxShared>,
+    bytes: u64,
+    /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
+    copied_before: Option<u64>,
+    begun: u64,
+    alone: bool,
+    /// Bytes, and the kernel's count of copies, when the window began.
+    window: (u64, u64),
+    /// Why the queue is left, or is to be.
+    left: Option<String>,
+    /// Plain receive can't have what comes.
+    stays: bool,
+    /// Waited for a chunk.
+    starved: bool,
+    /// Tries without a chunk, one after another.
+    dry: u32,
+}
+
+impl Flow {
+    pub(crate) fn open(queue: Rc<RxShared>) -> Self {
+        let alone = queue.receivers.replace(queue.receivers.get() + 1) == 0;
+        queue.begun.set(queue.begun.get() + 1);
+        let copied_before = queue.copied();
+        Self {
+            bytes: 0,
+            copied_before,
+            begun: queue.begun.get(),
+            alone,
+            window: (0, copied_before.unwrap_or(0)),
+            left: None,
+            stays: false,
+            starved: false,
+            dry: 0,
+            queue,
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &RxShared {
+        &self.queue
+    }
+
+    pub(crate) fn engine(&self) -> ReceiveEngine {
+        self.queue.engine
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        match &self.left {
+            Some(reason) => reason.clone(),
+            None if self.stays => {
+                "the NIC puts payload into the area of the queue, also what came \
+                                   after the kernel had copied"
+                    .to_owned()
+            }
+            None => "an rx queue was given, and the kernel does not say that it copies".to_owned(),
+        }
+    }
+
+    /// Bytes by what the kernel's count says of them. The count is of all receives of the queue: what
+    /// was copied while there were several is nobody's.
+    pub(crate) fn tally(&self) -> Tally {
+        let copied = self.queue.copied().zip(self.copied_before).map(|(now, then)| now - then);
+        match copied {
+            Some(0) => Tally { zero_copy: self.bytes, ..Tally::default() },
+            Some(copied) if self.alone && self.queue.begun.get() == self.begun => {
+                let copied = copied.min(self.bytes);
+                Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
+            }
+            _ => Tally { unknown: self.bytes, ..Tally::default() },
+        }
+    }
+
+    /// Plain receive found bytes that it can't read; whether the queue can have them.
+    pub(super) fn come_back(&mut self) -> bool {
+        self.stays = true;
+        self.left.take().is_some()
+    }
+
+    /// Whether most of what came lately was copied, if there was enough to tell.
+    fn is_copied(&mut self) -> Option<(u64, u64)> {
+        let (began, copied_then) = self.window;
+        let received = self.bytes - began;
+        if received < WINDOW || self.stays {
+            return None;
+        }
+        let copied_now = self.queue.copied()?;
+        self.window = (self.bytes, copied_now);
+        let copied = copied_now - copied_then;
+        (copied * 2 > received).then_some((copied, received))
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.queue.receivers.set(self.queue.receivers.get() - 1);
+    }
+}
+
+fn flow(op: &mut ReceiveOp) -> &mut Flow {
+    op.flow.as_mut().expect("what receives from a queue has one")
+}
+
+pub(super) fn request(inner: &Inner, op: &mut ReceiveOp) -> squeue::Entry {
+    let flow = flow(op);
+    if std::mem::take(&mut flow.starved) {
+        flow.queue.replenish(inner);
+    }
+    let id = flow.queue.id;
+    with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, 0).ifq(id).build())
+}
+
+/// Takes a completion in; whether the receive is to start again, if it ended.
+pub(super) fn completed(
+    inner: &Inner,
+    key: Key,
+    op: &mut ReceiveOp,
+    completion: &Completion,
+) -> bool {
+    let Completion { result, flags, place, .. } = *completion;
+    if cqueue::more(flags) {
+        arrived(inner, key, op, place, result as usize);
+        return false;
+    }
+    op.armed = false;
+    let has_pool = op.pool.is_some();
+    let flow = flow(op);
+    match -result {
+        0 => op.end = Some(Ok(())),
+        libc::ECANCELED if flow.left.is_some() => {
+            op.way = Way::Pool;
+            return true;
+        }
+        // The completion queue was full, for the first.
+        libc::ENOSPC | libc::EINTR | libc::EAGAIN => return true,
+        libc::ENOMEM => return wait_for_chunk(inner, key, op),
+        libc::EPROTONOSUPPORT => {
+            let reason = "the kernel receives so on TCP sockets only, and not where it does TLS";
+            if has_pool {
+                flow.left = Some(reason.to_owned());
+                op.way = Way::Pool;
+                return true;
+            }
+            op.end = Some(Err(unavailable(op, reason)));
+        }
+        libc::EFAULT => {
+            let reason = "the connection's bytes are in the memory of another rx queue: steer it to \
+                          one queue before it is made";
+            op.end = Some(Err(unavailable(op, reason)));
+        }
+        errno => op.end = Some(Err(Error::errno("receiving from an rx queue", errno))),
+    }
+    false
+}
+
+fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, place: u64, len: usize) {
+    let has_pool = op.pool.is_some();
+    let flow = flow(op);
+    let Some(span) = flow.queue.span(place, len) else {
+        let reason = "the kernel tells of bytes outside of the area";
+        op.end = Some(Err(unavailable(op, reason)));
+        return;
+    };
+    flow.bytes += len as u64;
+    flow.dry = 0;
+    if has_pool
+        && flow.left.is_none()
+        && let Some((copied, received)) = flow.is_copied()
+    {
+        flow.left = Some(format!(
+            "the kernel copied {copied} of {received} bytes of the rx queue: their packets come by \
+             another queue, or unsplit"
+        ));
+        tracing::info!(reason = flow.left, "plain receive instead of the rx queue");
+        inner.cancel(Token { key, stage: STAGE_RECEIVE });
+    }
+    op.take_in(span);
+}
+
+/// The kernel found no chunk to copy to. Those that we hold will come back; those in its own hands may.
+fn wait_for_chunk(inner: &Inner, key: Key, op: &mut ReceiveOp) -> bool {
+    let held = op.held;
+    let flow = flow(op);
+    if flow.queue.replenish(inner) {
+        return true;
+    }
+    if !held {
+        return false;
+    }
+    if flow.queue.holds_any() {
+        flow.starved = true;
+        flow.queue.starve(key);
+    } else if flow.dry < PATIENCE {
+        flow.dry += 1;
+        op.armed = true;
+        inner.tell_later(Token { key, stage: STAGE_READY });
+    } else {
+        let reason = format!(
+            "all {} chunks of the area are in the NIC's ring or in sockets' queues: make it larger",
+            flow.queue.chunks()
+        );
+        op.end = Some(Err(unavailable(op, &reason)));
+    }
+    false
+}
+
+fn unavailable(op: &mut ReceiveOp, reason: &str) -> Error {
+    Error::EngineUnavailable { engine: flow(op).engine().name(), reason: reason.to_owned() }
+}

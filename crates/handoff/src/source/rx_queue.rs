@@ -1,0 +1,411 @@
+//! An rx queue of a NIC as a source: the NIC writes payload into memory of ours, and we hold it until
+//! we give it back.
+//!
+//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); chunks beyond a page 6.19, the kernel's count of
+//! what it copied all the same 7.2. Capability: CAP_NET_ADMIN, for binding. NIC: a driver with queues
+//! that take a provider's memory, header/data split on, and a flow rule that brings the connections
+//! to the queue, and nothing else. Ring: one built for it
+//! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
+//! hold what is theirs; a dropped span is an entry in the refill queue.
+//!
+//! The kernel unbinds the queue when the ring is closed, and no earlier.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use handoff_sys::{query, zcrx};
+use rustix::mm::MapFlags;
+use rustix::net;
+
+use super::memory::{Region, map, page_size};
+use super::received::{Received, Ticket};
+use crate::driver::{Backend, Inner};
+use crate::engine::receiving::ReceiveEngine;
+use crate::error::{Error, Result};
+use crate::inflight::{Key, Token};
+use crate::lease::{Backing, Memory, Piece, Sealed};
+use crate::ring::refill::RefillQueue;
+use crate::ring::slots::memlock_or;
+
+/// How often at most the kernel is asked to tell again that it found no chunk.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Which rx queue to bind, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct RxBinding {
+    /// Index of the interface; `None` for no device.
+    interface: Option<u32>,
+    queue: u32,
+    chunk: Option<usize>,
+}
+
+impl RxBinding {
+    /// Queue `queue`, from 0, of an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface.
+    pub fn new(interface: &str, queue: u32) -> Result<Self> {
+        let io = |error: rustix::io::Errno| Error::io("looking an interface up", error.into());
+        let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None);
+        let index = net::netdevice::name_to_index(socket.map_err(io)?, interface).map_err(io)?;
+        Ok(Self { interface: Some(index), queue, chunk: None })
+    }
+
+    /// No queue of any NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than
+    /// receiving into a [`Pool`](crate::Pool); for tests.
+    pub fn without_device() -> Self {
+        Self { interface: None, queue: 0, chunk: None }
+    }
+
+    /// Bytes of a chunk, a power of two and at least a page; a page if this is not said. Chunks larger
+    /// than a page need Linux 6.19, a NIC that has them, and memory in pieces as large
+    /// ([`Region::huge`]).
+    pub fn chunk(mut self, bytes: usize) -> Self {
+        self.chunk = Some(bytes);
+        self
+    }
+
+    fn engine(&self) -> ReceiveEngine {
+        if self.interface.is_some() { ReceiveEngine::Zcrx } else { ReceiveEngine::ZcrxNodev }
+    }
+}
+
+/// What an rx queue has received so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxStats {
+    /// Spans handed out.
+    pub spans: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count:
+    /// packets that came another way than the queue. What it copies out of packets' headers (payload
+    /// below the split's threshold) it doesn't count. `None` where the kernel doesn't count (before
+    /// Linux 7.2).
+    pub copied: Option<u64>,
+    /// How often the kernel told that the NIC's ring found no free chunk, ten times a second at
+    /// most. Always 0 before Linux 7.2.
+    pub shortages: u64,
+    /// How often the refill queue was flushed, since the kernel needed what was in it at once.
+    pub flushes: u64,
+}
+
+/// An rx queue bound to a driver, until the driver goes.
+#[derive(Clone)]
+pub struct RxQueue {
+    pub(crate) shared: Rc<RxShared>,
+}
+
+pub(crate) struct RxShared {
+    driver: Weak<Inner>,
+    pub(crate) engine: ReceiveEngine,
+    /// What requests name.
+    pub(crate) id: u32,
+    area: Arc<Backing>,
+    token: u64,
+    chunk: usize,
+    refill: RefCell<RefillQueue>,
+    /// Where the kernel counts copies, in the refill queue's memory.
+    statistics: Option<(Arc<Backing>, usize)>,
+    stats: Cell<RxStats>,
+    /// Spans handed out and not given back.
+    held: Cell<usize>,
+    /// The driver is to publish what was given back.
+    marked: Cell<bool>,
+    /// Receivers that found no chunk.
+    starving: RefCell<Vec<Key>>,
+    /// When the kernel last told of a shortage, if it was not asked again since.
+    short: Cell<Option<Instant>>,
+    /// Receivers begun, and those that are left: whose copies the kernel's count is about.
+    pub(crate) begun: Cell<u64>,
+    pub(crate) receivers: Cell<u32>,
+}
+
+impl RxQueue {
+    pub(crate) fn bind(driver: &Rc<Inner>, region: &Region, binding: &RxBinding) -> Result<Self> {
+        let unavailable =
+            |reason: String| Error::EngineUnavailable { engine: binding.engine().name(), reason };
+        if region.free() != region.len() {
+            return Err(Error::Invalid(
+                "an rx queue takes a whole region, and buffers were cut from this one",
+            ));
+        }
+        let Backend::Ring(ring) = &driver.backend else {
+            return Err(unavailable("there is no ring".to_owned()));
+        };
+        let ring = ring.borrow();
+        if !ring.io.tell_of_spans() {
+            return Err(Error::Invalid(
+                "the driver was not built for zero-copy receive (DriverBuilder::zero_copy_receive)",
+            ));
+        }
+        let chunk = binding.chunk.unwrap_or(page_size());
+        if !chunk.is_power_of_two() || chunk < page_size() || region.len() < chunk {
+            return Err(Error::Invalid(
+                "a chunk is a power of two, at least a page and at most the region",
+            ));
+        }
+        // A kernel that can't be asked has neither.
+        let known = query::zcrx().unwrap_or_default();
+        let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
+
+        let chunks = region.len() / chunk;
+        let entries =
+            chunks.next_power_of_two().clamp(64, zcrx::MAX_REFILL_ENTRIES as usize) as u32;
+        let statistics = zcrx::refill_size(entries);
+        let size = (statistics + 64).next_multiple_of(page_size());
+        let memory = map(size, MapFlags::PRIVATE, None)
+            .map_err(|error| Error::io("mapping a refill queue", error))?;
+        let area = region.backing().clone();
+
+        let place = driver.rx_queues.borrow().len() as u32;
+        let events = zcrx::Events {
+            user_data: Token::of_rx_queue(place).to_user_data(),
+            type_mask: 1 << zcrx::EVENT_ALLOC_FAIL,
+            flags: zcrx::EVENT_DESC_FLAG_STATS,
+            stats_offset: statistics as u64,
+            ..zcrx::Events::default()
+        };
+        let mut registration = zcrx::Binding {
+            if_idx: binding.interface.unwrap_or(0),
+            if_rxq: binding.queue,
+            rq_entries: entries,
+            flags: if binding.interface.is_none() { query::ZCRX_REG_NODEV as u32 } else { 0 },
+            rx_buf_len: if chunk > page_size() { chunk as u32 } else { 0 },
+            ..zcrx::Binding::default()
+        };
+        let mut pages = zcrx::Area {
+            addr: area.start().as_ptr().addr() as u64,
+            len: area.len() as u64,
+            ..zcrx::Area::default()
+        };
+        // SAFETY: both pieces of memory are kept by the queue, which the driver keeps until its ring
+        // is closed; the region is whole, so nobody has a piece of it but the spans handed out.
+        unsafe {
+            zcrx::bind(
+                ring.io.as_raw_fd(),
+                &mut registration,
+                &mut pages,
+                (memory.start().as_ptr(), memory.len()),
+                counts.then_some(&events),
+            )
+        }
+        .map_err(|error| explain(binding, chunk, area.len(), error))?;
+
+        // SAFETY: the kernel has laid the queue out in this memory, with as many entries.
+        let refill = unsafe {
+            RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries)
+        };
+        let shared = Rc::new(RxShared {
+            driver: Rc::downgrade(driver),
+            engine: binding.engine(),
+            id: registration.zcrx_id,
+            area,
+            token: pages.rq_area_token,
+            chunk,
+            refill: RefCell::new(refill),
+            statistics: counts.then_some((memory, statistics)),
+            stats: Cell::default(),
+            held: Cell::new(0),
+            marked: Cell::new(false),
+            starving: RefCell::default(),
+            short: Cell::new(None),
+            begun: Cell::new(0),
+            receivers: Cell::new(0),
+        });
+        driver.rx_queues.borrow_mut().push(Rc::clone(&shared));
+        Ok(Self { shared })
+    }
+
+    /// Bytes of a chunk: the unit in which the NIC takes memory.
+    pub fn chunk(&self) -> usize {
+        self.shared.chunk
+    }
+
+    /// Chunks in all.
+    pub fn chunks(&self) -> usize {
+        self.shared.area.len() / self.shared.chunk
+    }
+
+    /// Spans handed out and not dropped yet; each keeps a chunk.
+    pub fn held(&self) -> usize {
+        self.shared.held.get()
+    }
+
+    /// What was received so far.
+    pub fn stats(&self) -> RxStats {
+        RxStats { copied: self.shared.copied(), ..self.shared.stats.get() }
+    }
+}
+
+impl Sealed for RxQueue {}
+impl Memory for RxQueue {
+    fn backing(&self) -> &Arc<Backing> {
+        &self.shared.area
+    }
+}
+
+impl std::fmt::Debug for RxQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RxQueue")
+            .field("chunk", &self.chunk())
+            .field("chunks", &self.chunks())
+            .field("held", &self.held())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+impl RxShared {
+    pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
+        std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
+    }
+
+    /// The span that a completion tells of; `None` when that can't be, by what is known of the area.
+    pub(crate) fn span(self: &Rc<Self>, place: u64, len: usize) -> Option<Received> {
+        let offset = (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize;
+        offset.checked_add(len).filter(|end| *end <= self.area.len())?;
+        let mut stats = self.stats.get();
+        stats.spans += 1;
+        stats.bytes += len as u64;
+        self.stats.set(stats);
+        self.held.set(self.held.get() + 1);
+        // SAFETY: inside the area; the kernel tells of each byte that it has put there once, and puts
+        // others there only after the span was given back.
+        let piece = unsafe { Piece::new(self.area.clone(), offset, len) };
+        Some(Received::new(piece, Ticket::of_queue(Rc::clone(self), offset)))
+    }
+
+    /// The span that began at `offset` is given back.
+    pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
+        this.held.set(this.held.get() - 1);
+        this.refill
+            .borrow_mut()
+            .put(zcrx::Refill { off: offset as u64 | this.token, ..zcrx::Refill::default() });
+        let Some(driver) = this.driver.upgrade() else { return };
+        if !this.marked.replace(true) {
+            driver.mark_refill(this);
+        }
+        for receiver in this.starving.borrow_mut().drain(..) {
+            driver.mark_receive(receiver);
+        }
+    }
+
+    /// Has the kernel see what was given back; called with the next submission.
+    pub(crate) fn publish(&self, driver: &Inner) {
+        self.marked.set(false);
+        let mut refill = self.refill.borrow_mut();
+        refill.publish();
+        if refill.is_crowded() && self.flush(driver) {
+            refill.publish();
+        }
+        if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
+            self.short.set(None);
+            if let Err(error) = zcrx::arm_event(driver.ring_raw(), self.id, zcrx::EVENT_ALLOC_FAIL)
+            {
+                tracing::debug!(%error, "shortages of this rx queue are not told again");
+            }
+        }
+    }
+
+    /// Has the kernel take at once what was given back, for a receiver that found no chunk to copy
+    /// to; whether it got any.
+    pub(crate) fn replenish(&self, driver: &Inner) -> bool {
+        let mut refill = self.refill.borrow_mut();
+        refill.publish();
+        refill.has_untaken() && self.flush(driver)
+    }
+
+    fn flush(&self, driver: &Inner) -> bool {
+        match zcrx::flush_refill(driver.ring_raw(), self.id) {
+            Ok(()) => {
+                let mut stats = self.stats.get();
+                stats.flushes += 1;
+                self.stats.set(stats);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the refill queue can't be flushed");
+                false
+            }
+        }
+    }
+
+    /// The kernel tells that the NIC's ring found no free chunk.
+    pub(crate) fn fell_short(&self) {
+        let mut stats = self.stats.get();
+        stats.shortages += 1;
+        self.stats.set(stats);
+        self.short.set(Some(Instant::now()));
+    }
+
+    pub(crate) fn starve(&self, receiver: Key) {
+        self.starving.borrow_mut().push(receiver);
+    }
+
+    pub(crate) fn forget(&self, receiver: Key) {
+        self.starving.borrow_mut().retain(|starving| *starving != receiver);
+    }
+
+    /// Whether dropping a span would give a chunk back.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.held.get() > 0
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.area.len() / self.chunk
+    }
+
+    /// Bytes that the kernel has copied, by its own count.
+    pub(crate) fn copied(&self) -> Option<u64> {
+        let (memory, offset) = self.statistics.as_ref()?;
+        // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
+        // that is kept.
+        let bytes = unsafe {
+            AtomicU64::from_ptr(memory.start().add(offset + size_of::<u64>()).as_ptr().cast())
+        };
+        Some(bytes.load(Relaxed))
+    }
+}
+
+fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error) -> Error {
+    let queue = binding.queue;
+    let reason = match error.raw_os_error() {
+        Some(libc::EPERM) => "binding an rx queue needs CAP_NET_ADMIN: run as root".to_owned(),
+        Some(libc::EEXIST | libc::EBUSY) => format!(
+            "rx queue {queue} is bound already, by this or another program: take another queue"
+        ),
+        Some(libc::EOPNOTSUPP) if binding.interface.is_none() && chunk > page_size() => {
+            "without a device, chunks are a page".to_owned()
+        }
+        Some(libc::EOPNOTSUPP) => {
+            "the NIC's driver can't give an rx queue memory of a program (handoff nic show)"
+                .to_owned()
+        }
+        Some(libc::ERANGE | libc::E2BIG) if chunk > page_size() => format!(
+            "the NIC has no rx queue {queue}, or the area is not in pieces of {chunk} bytes: take \
+             huge pages"
+        ),
+        Some(libc::ERANGE | libc::ENXIO) => format!("the NIC has no rx queue {queue}"),
+        Some(libc::ENODEV) => "the interface is gone".to_owned(),
+        Some(libc::EINVAL) if binding.interface.is_none() => {
+            "the kernel needs a device: Linux 7.2 does without".to_owned()
+        }
+        Some(libc::EINVAL) => format!(
+            "the kernel (before Linux 6.15), or the NIC: header/data split must be on, and chunks of \
+             {chunk} bytes possible (handoff nic prepare)"
+        ),
+        Some(libc::ENOMEM | libc::ENOBUFS) => {
+            return memlock_or("binding an rx queue", len as u64, error);
+        }
+        _ => return Error::io("binding an rx queue", error),
+    };
+    Error::EngineUnavailable {
+        engine: binding.engine().name(),
+        reason: format!("{reason} ({error})"),
+    }
+}
