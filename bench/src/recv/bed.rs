@@ -1,6 +1,8 @@
 //! The wire of one load: two namespaces, a pair of NICs between them, and connections.
 
 use std::{
+    cell::RefCell,
+    collections::VecDeque,
     io,
     net::{TcpListener, TcpStream},
     os::fd::AsFd as _,
@@ -14,8 +16,10 @@ use rustix::{net::sockopt, thread::CpuSet};
 use super::{Load, nic, pattern::Pattern, sender::Sender};
 use crate::command::BenchError;
 
-/// Packets for it go to queue 1 of a NIC with queues, those for the next ones to the queues behind.
+/// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
 const PORT: u16 = 4_000;
+/// The queue of connections that do not need one of their own.
+pub(super) const SHARED: u16 = 1;
 /// Bytes of each socket's buffer, of which the window takes half: fixed, so that no row is measured
 /// while the kernel is still finding out.
 const SOCKET_BUFFER: usize = 2 << 20;
@@ -38,12 +42,33 @@ impl Joint {
     }
 }
 
+/// A queue of the receiving NIC that nobody else has until this is dropped.
+pub(super) struct OwnQueue<'a> {
+    number: u16,
+    free: &'a RefCell<VecDeque<u16>>,
+}
+
+impl OwnQueue<'_> {
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+impl Drop for OwnQueue<'_> {
+    fn drop(&mut self) {
+        self.free.borrow_mut().push_back(self.number);
+    }
+}
+
 /// The network of one load. It goes when this is dropped.
 pub(super) struct Bed {
     pair: Pair,
     joint: Joint,
     load: Load,
-    listener: TcpListener,
+    /// By queue, from the first behind `SHARED` on.
+    listeners: Vec<TcpListener>,
+    /// Queues that nobody has, the longest free first.
+    free: RefCell<VecDeque<u16>>,
     napi: Vec<PathBuf>,
     pattern: Arc<Pattern>,
     /// The processors of the senders.
@@ -72,9 +97,10 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
-        let mut napi = Vec::new();
+        let (mut napi, mut queues) = (Vec::new(), SHARED..=SHARED);
         match joint {
             Joint::Wire => {
+                queues = SHARED..=nic::LAST_QUEUE;
                 nic::set_up_queues(&pair.right, PORT, load.gro).map_err(BenchError::Failed)?;
                 napi = nic::give_napi_threads(&pair.right).map_err(BenchError::Failed)?;
                 nic::give_napi_threads(&pair.left).map_err(BenchError::Failed)?;
@@ -84,16 +110,19 @@ impl Bed {
             }
             Joint::Veth => {}
         }
-        let listen = || -> io::Result<TcpListener> {
-            let listener = TcpListener::bind((pair.right.v4(), PORT))?;
+        let listen = |queue| -> io::Result<TcpListener> {
+            let listener = TcpListener::bind((pair.right.v4(), PORT + queue))?;
             // What it accepts has it from the beginning, when the window's scale is settled.
             sockopt::set_socket_recv_buffer_size_force(listener.as_fd(), SOCKET_BUFFER)?;
             Ok(listener)
         };
-        let listener = pair.right.namespace().run(listen).map_err(topology)?;
-        let listener =
-            listener.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
-        Ok(Self { pair, joint, load, listener, napi, pattern: Arc::clone(pattern), senders })
+        let all = || queues.clone().map(listen).collect::<io::Result<_>>();
+        let listeners = pair.right.namespace().run(all).map_err(topology)?;
+        let listeners =
+            listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
+        let free = RefCell::new(queues.skip(1).collect());
+        let pattern = Arc::clone(pattern);
+        Ok(Self { pair, joint, load, listeners, free, napi, pattern, senders })
     }
 
     pub(super) fn joint(&self) -> Joint {
@@ -114,21 +143,53 @@ impl Bed {
         &self.napi
     }
 
-    /// A new connection: its receiving end, and the thread at the other.
+    /// The name of the receiving device, for those [`inside`](Self::inside).
+    pub(super) fn device(&self) -> &'static str {
+        self.pair.right.device()
+    }
+
+    /// Does something in the receiver's namespace.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread cannot go there, in one line.
+    pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+        self.pair.right.namespace().run(work).map_err(|error| error.to_string())
+    }
+
+    /// A queue for one alone.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
-    pub(super) fn connect(&self) -> Result<(TcpStream, Sender), String> {
+    pub(super) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+        if self.joint == Joint::Veth {
+            return Err(
+                "no NIC: veth has no queues that take a program's memory, the software NIC \
+                        of the lab does (--lab)"
+                    .to_owned(),
+            );
+        }
+        let number = self.free.borrow_mut().pop_front().ok_or("all queues of the NIC are taken")?;
+        Ok(OwnQueue { number, free: &self.free })
+    }
+
+    /// A new connection, whose packets come by this queue: its receiving end, and the thread at the
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(super) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
         let connect = || -> io::Result<TcpStream> {
-            let far = TcpStream::connect((self.pair.right.v4(), PORT))?;
+            let far = TcpStream::connect((self.pair.right.v4(), PORT + queue))?;
             sockopt::set_socket_send_buffer_size_force(far.as_fd(), SOCKET_BUFFER)?;
             Ok(far)
         };
         let namespace = self.pair.left.namespace();
         let far = namespace.run(connect).map_err(|error| error.to_string())?;
         let connected = far.and_then(|far| {
-            let (near, _) = self.listener.accept()?;
+            let (near, _) = self.listeners[usize::from(queue - SHARED)].accept()?;
             Ok((near, Sender::new(far, self.pattern(), self.senders)?))
         });
         connected.map_err(|error| format!("no connection: {error}"))

@@ -11,7 +11,13 @@ use rustix::{
     io::Errno,
 };
 
-use super::{PATIENCE, bed::Bed, pattern::Stream, reception::Receive};
+use super::{
+    PATIENCE,
+    bed::{Bed, SHARED},
+    pattern::Stream,
+    reception::Receive,
+    sender::Sender,
+};
 
 /// Bytes of the buffer: as many as keep it in a cache, so that calls are few.
 const BUFFER: usize = 256 << 10;
@@ -25,7 +31,9 @@ pub(super) struct Epoll {
 }
 
 impl Epoll {
-    pub(super) fn new(socket: TcpStream, _: &Bed) -> Result<Self, String> {
+    /// A new connection, received from in this way.
+    pub(super) fn new(bed: &Bed) -> Result<(Self, Sender), String> {
+        let (socket, sender) = bed.connect(SHARED)?;
         let open = || -> io::Result<OwnedFd> {
             socket.set_nonblocking(true)?;
             let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -34,7 +42,7 @@ impl Epoll {
         };
         let poll = open().map_err(|error| format!("no epoll: {error}"))?;
         let (events, buffer) = (Vec::with_capacity(1), vec![0; BUFFER]);
-        Ok(Self { socket, poll, events, buffer, received: 0 })
+        Ok((Self { socket, poll, events, buffer, received: 0 }, sender))
     }
 }
 

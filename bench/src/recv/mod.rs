@@ -11,13 +11,13 @@
 
 mod bed;
 mod epoll;
-mod multishot;
+mod handoff_rows;
 mod nic;
 mod pattern;
 mod reception;
 mod sender;
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, iter, time::Duration};
 
 use clap::Args;
 use handoff_lab::instructions;
@@ -25,14 +25,16 @@ use handoff_lab::instructions;
 use self::{
     bed::{Bed, Joint},
     epoll::Epoll,
-    multishot::Multishot,
+    handoff_rows::{Handoff, To},
     pattern::Pattern,
-    reception::{MakeReceive, Receive, Reception},
+    reception::{Receive, Reception},
+    sender::Sender,
 };
 use crate::{
     command::{BenchError, Context},
     measure::{self, Measured, Plan, Subject},
     processor::Pinned,
+    quantity::format_size,
     report::{Config, Report},
     run::{self, Bench, RunOptions},
     statistics::Spread,
@@ -46,8 +48,11 @@ const BUSY: f64 = 0.02;
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to epoll, of the same wire and check):
-  epoll      epoll_wait, and recv into one buffer that is used again
-  multishot  one request of io_uring into a pool of buffers
+  epoll                 epoll_wait, and recv into one buffer that is used again
+  multishot             one request of io_uring into a pool of buffers
+  tcp-zerocopy-receive  pages are mapped into a window, what does not fill them is copied
+  zcrx-nodev            io_uring's zero-copy receive without a NIC, where the kernel copies
+  zcrx                  the same with a NIC, which puts payload into chunks of our memory
 
 Wires: MTU 1500, and 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole, as the
 sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth elsewhere). With
@@ -92,6 +97,9 @@ const LOADS: [Load; 3] = [
     Load { mtu: 4_148, gro: false },
     Load { mtu: 1_500, gro: true },
 ];
+
+/// The library's, on every wire.
+const WAYS: [To; 4] = [To::Pool, To::Window, To::AreaWithoutNic, To::Area { chunk: 4 << 10 }];
 
 impl Load {
     /// A row's name.
@@ -198,9 +206,17 @@ fn subjects<'a>(args: &RecvArgs, beds: &'a [Bed]) -> Vec<Subject<'a>> {
     let wires = beds.iter().flat_map(|bed| [false, true].map(|check| (bed, check)));
     let mut subjects: Vec<_> = wires
         .flat_map(|(bed, check)| {
-            let epoll = subject(bed, check, "epoll", Epoll::new);
-            let multishot = subject(bed, check, "multishot", Multishot::new);
-            [Subject { baseline: true, ..epoll }, multishot]
+            let epoll = subject(bed, check, "epoll", || Epoll::new(bed));
+            let large = bed.load().gro.then_some(To::Area { chunk: 64 << 10 });
+            let ours = WAYS.into_iter().chain(large).map(move |to| {
+                let made = move || Handoff::new(bed, to);
+                let subject = subject(bed, check, to.engine().name(), made);
+                let To::Area { chunk } = to else { return subject };
+                let name = format!("{} chunk={}", subject.name, format_size(chunk as u64));
+                let config = Config { chunk: Some(chunk as u64), ..subject.config };
+                Subject { name, config, ..subject }
+            });
+            iter::once(Subject { baseline: true, ..epoll }).chain(ours)
         })
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
@@ -216,7 +232,7 @@ fn subject<'a, R: Receive + 'a>(
     bed: &'a Bed,
     check: bool,
     engine: &str,
-    make: MakeReceive<R>,
+    make: impl Fn() -> Result<(R, Sender), String> + 'a,
 ) -> Subject<'a> {
     let load = bed.load();
     Subject {
@@ -233,7 +249,7 @@ fn subject<'a, R: Receive + 'a>(
         },
         baseline: false,
         peer: false,
-        make: Box::new(move || Ok(Box::new(Reception::new(bed, make, check)?))),
+        make: Box::new(move || Ok(Box::new(Reception::new(bed, make()?, check)))),
     }
 }
 

@@ -9,24 +9,25 @@ use handoff_lab::topology::PairEnd;
 
 use crate::tasks;
 
-/// Of a software NIC; the first takes what no rule names.
-const QUEUES: u16 = 8;
+/// Of a software NIC. Queue 0 takes what no rule names.
+pub(super) const LAST_QUEUE: u16 = 7;
 
-/// Splits headers from payload, has each port from `first_port` on arrive at a queue of its own,
-/// from 1 on, and frames as the sender passed them on if they are to be `whole`.
+/// Splits headers from payload, has what is sent to `port` and a queue's number arrive at that queue,
+/// and frames as the sender passed them on if they are to be `whole`.
 ///
 /// # Errors
 ///
 /// What ethtool says, in one line.
-pub(super) fn set_up_queues(end: &PairEnd, first_port: u16, whole: bool) -> Result<(), String> {
+pub(super) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<(), String> {
     let device = end.device();
     let whole = if whole { "on" } else { "off" };
     let mut script = format!(
-        "ethtool -L {device} combined {QUEUES}; ethtool -G {device} tcp-data-split on; \
+        "ethtool -L {device} combined {}; ethtool -G {device} tcp-data-split on; \
          ethtool -K {device} rx-gro-hw {whole}; ethtool -X {device} equal 1; ",
+        LAST_QUEUE + 1,
     );
-    for queue in 1..QUEUES {
-        let port = first_port + queue - 1;
+    for queue in 1..=LAST_QUEUE {
+        let port = port + queue;
         script += &format!("ethtool -N {device} flow-type tcp4 dst-port {port} action {queue}; ");
     }
     run(end, &script).map(drop)

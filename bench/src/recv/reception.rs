@@ -1,9 +1,6 @@
 //! A connection that is received from, as an engine of the measuring frame.
 
-use std::{
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use handoff_lab::instructions;
 
@@ -29,9 +26,6 @@ pub(super) trait Receive {
     fn copied(&self) -> Option<u64>;
 }
 
-/// Makes a way to receive of one end of a connection.
-pub(super) type MakeReceive<R> = fn(TcpStream, &Bed) -> Result<R, String>;
-
 pub(super) struct Reception<'a, R> {
     // Ends the connection, which nobody waits for any more, and with it the sender.
     way: R,
@@ -44,16 +38,10 @@ pub(super) struct Reception<'a, R> {
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
-    /// Makes a connection, and receives from it in this way.
-    ///
-    /// # Errors
-    ///
-    /// Why that is not possible, in one line.
-    pub(super) fn new(bed: &'a Bed, make: MakeReceive<R>, check: bool) -> Result<Self, String> {
-        let (socket, sender) = bed.connect()?;
-        let way = make(socket, bed)?;
+    /// Receives in this way what the sender at the other end sends.
+    pub(super) fn new(bed: &'a Bed, (way, sender): (R, Sender), check: bool) -> Self {
         let stream = Stream::new(bed.pattern(), check);
-        Ok(Self { way, sender, stream, bed, attested: false })
+        Self { way, sender, stream, bed, attested: false }
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {

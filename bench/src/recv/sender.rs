@@ -3,14 +3,15 @@
 //! Contracts:
 //!
 //! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so that no copy is made on its side of the wire.
-//! 2. It rests at the pattern's end only, and has said how much it will have sent before it sends the
+//! 2. It rests at the end of a pattern only, and has said how much it will have sent before it sends the
 //!    last of it: who waits for that much never waits for nothing.
 //! 3. Dropping it ends the connection and the thread, even one that waits for room.
 
 use std::{
-    io,
+    io::{self, IoSlice},
+    iter,
     net::{Shutdown, TcpStream},
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::AsFd as _,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -23,6 +24,8 @@ use std::{
 use handoff_sys::zerocopy::{self, Message};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
     thread::{CpuSet, gettid, sched_setaffinity},
 };
 
@@ -34,6 +37,8 @@ const SEND: u8 = 1;
 const END: u8 = 2;
 /// How long it waits for memory that was lent before it looks again.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Bytes of a call, which ends with the pattern: many frames, so that few of them are not full.
+const PIECE: usize = 8 * PERIOD;
 /// It has not said yet how much it will have sent.
 const UNSAID: u64 = u64::MAX;
 
@@ -129,36 +134,37 @@ impl Shared {
                 REST => thread::park(),
                 _ => {
                     while self.order.load(Ordering::Acquire) == SEND {
-                        self.send_period(pattern)?;
-                        sent += PERIOD as u64;
+                        self.send_piece(pattern)?;
+                        sent += PIECE as u64;
                     }
-                    sent += PERIOD as u64;
+                    sent += PIECE as u64;
                     self.total.store(sent, Ordering::Release);
-                    self.send_period(pattern)?;
+                    self.send_piece(pattern)?;
                 }
             }
         }
     }
 
-    fn send_period(&self, pattern: &Pattern) -> io::Result<()> {
-        let mut rest = pattern.bytes();
-        while !rest.is_empty() {
-            // SAFETY: the memory outlives the call; the kernel holds its pages for longer by itself,
-            // and nobody writes to them.
-            let sent = unsafe {
-                let socket = self.stream.as_raw_fd();
-                libc::send(socket, rest.as_ptr().cast(), rest.len(), libc::MSG_ZEROCOPY)
-            };
-            if let Ok(sent) = usize::try_from(sent) {
-                rest = &rest[sent..];
-            } else {
-                let error = io::Error::last_os_error();
+    fn send_piece(&self, pattern: &Pattern) -> io::Result<()> {
+        let lend = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
+        let mut sent = 0;
+        while sent < PIECE {
+            let rest = &pattern.bytes()[sent % PERIOD..];
+            let whole = (PIECE - sent - rest.len()) / PERIOD;
+            let pieces: Vec<IoSlice<'_>> = iter::once(rest)
+                .chain(iter::repeat_n(pattern.bytes(), whole))
+                .map(IoSlice::new)
+                .collect();
+            let mut control = SendAncillaryBuffer::default();
+            match sendmsg(&self.stream, &pieces, &mut control, lend) {
+                Ok(length) => sent += length,
+                Err(Errno::INTR) => {}
                 // The memory for unread returns is used up (net.core.optmem_max).
-                if error.raw_os_error() != Some(libc::ENOBUFS) {
-                    return Err(error);
+                Err(Errno::NOBUFS) => {
+                    let mut events = [PollFd::new(&self.stream, PollFlags::ERR)];
+                    poll(&mut events, Some(&BETWEEN_LOOKS))?;
                 }
-                let mut events = [PollFd::new(&self.stream, PollFlags::ERR)];
-                poll(&mut events, Some(&BETWEEN_LOOKS))?;
+                Err(errno) => return Err(errno.into()),
             }
             while let Some(message) = zerocopy::read_error_queue(self.stream.as_fd())? {
                 if let Message::Other(error) = message {

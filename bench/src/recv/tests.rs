@@ -1,15 +1,15 @@
 //! Tests of the receive bench on real networks of its own.
 
-use std::{
-    net::TcpStream,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use clap::Parser;
 use handoff_lab::skip;
 
 use super::{pattern::Stream, *};
-use crate::measure::{Engine as _, Slot};
+use crate::{
+    measure::{Engine as _, Slot},
+    report::Row,
+};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -43,31 +43,36 @@ fn report_or_skip(line: &'static str) -> Result<Report, String> {
 
 #[test]
 fn needs_root_a_row_is_measured_beside_its_baseline() {
-    let line = "--time 0.05 --rounds 2 --only check=yes.multishot";
+    let line = "--time 0.05 --rounds 2 --only check=yes.(multi|zcrx|tcp)";
     let report = match report_or_skip(line) {
         Ok(report) => report,
         Err(reason) => skip!("{reason}"),
     };
     assert_eq!(report.bench, "recv");
-    assert_eq!(report.rows.len(), 2 * LOADS.len());
-    for (pair, load) in report.rows.chunks(2).zip(LOADS) {
-        let [epoll, multishot] = pair else { panic!("a row is missing") };
-        assert_eq!((epoll.engine.as_str(), epoll.baseline), ("epoll", true));
-        assert_eq!((multishot.engine.as_str(), multishot.baseline), ("multishot", false));
-        for row in pair {
-            let config = &row.config;
-            assert_eq!((config.mtu, config.gro), (Some(load.mtu), Some(load.gro)));
-            assert_eq!(config.check, Some(true));
+    for load in LOADS {
+        let of_load =
+            |row: &&Row| row.config.mtu == Some(load.mtu) && row.config.gro == Some(load.gro);
+        let rows: Vec<&Row> = report.rows.iter().filter(of_load).collect();
+        let engines: Vec<&str> = rows.iter().map(|row| row.engine.as_str()).collect();
+        let all = ["epoll", "multishot", "tcp-zerocopy-receive", "zcrx-nodev", "zcrx", "zcrx"];
+        assert_eq!(engines, all[..all.len() - usize::from(!load.gro)]);
+        for row in rows {
+            assert_eq!((row.baseline, row.config.check), (row.engine == "epoll", Some(true)));
+            assert_eq!(row.config.chunk.is_some(), row.engine == "zcrx");
+            if let Some(reason) = &row.skipped {
+                // No NIC, no io_uring or one too old.
+                assert!(!row.baseline && !reason.is_empty(), "{row:?}");
+                continue;
+            }
+            assert!(row.bytes_per_s.unwrap() > 1e6, "{row:?}");
+            assert!(row.cpu_ns_per_byte.unwrap() > 0.0, "{row:?}");
+            assert_eq!(row.ratio.is_some(), !report.emulated, "{row:?}");
+            match row.engine.as_str() {
+                "epoll" | "multishot" => assert_eq!(row.copied_share, Some(1.0), "{row:?}"),
+                "zcrx" => assert_eq!(row.copied_share, Some(0.0), "{row:?}"),
+                _ => assert!(row.copied_share.is_none_or(|share| share <= 1.0), "{row:?}"),
+            }
         }
-        assert!(epoll.bytes_per_s.unwrap() > 1e6, "{epoll:?}");
-        assert!(epoll.cpu_ns_per_byte.unwrap() > 0.0, "{epoll:?}");
-        assert_eq!(epoll.copied_share, Some(1.0));
-        if multishot.skipped.is_some() {
-            // No io_uring.
-            continue;
-        }
-        assert_eq!(multishot.copied_share, Some(1.0));
-        assert_eq!(multishot.ratio.is_some(), !report.emulated, "{multishot:?}");
     }
 }
 
@@ -101,10 +106,10 @@ fn needs_root_damage_ends_a_row_that_looks() {
     let made = std::thread::spawn(|| {
         let pinned = Pinned::to(None).unwrap();
         let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
-        let make = |socket: TcpStream, bed: &Bed| Epoll::new(socket, bed).map(Damaging);
         let stop = AtomicBool::new(false);
         let run = |check| {
-            let mut reception = Reception::new(&bed, make, check).unwrap();
+            let (epoll, sender) = Epoll::new(&bed).unwrap();
+            let mut reception = Reception::new(&bed, (Damaging(epoll), sender), check);
             reception.run(&Slot::new(Duration::from_millis(20), &stop))
         };
         Ok((run(false), run(true)))
