@@ -23,6 +23,7 @@ pub mod failure;
 mod lab;
 pub mod man;
 mod meter;
+mod nic;
 pub mod output;
 pub mod progress;
 pub mod stop;
@@ -45,6 +46,7 @@ Examples:
   handoff cp tcp-listen://:9000 file
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
+  handoff nic show                which network cards are fit for zero-copy receive
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
   handoff meter -- cp one two     the bytes that the kernel copies for a command";
 
@@ -87,6 +89,8 @@ pub enum Command {
     Bench(handoff_bench::command::BenchArgs),
     /// Make block devices out of files, without copies
     Blk(Box<blk::Args>),
+    /// Set rx queues of a network card aside for zero-copy receive
+    Nic(Box<nic::Args>),
     /// Boot a stock Debian kernel in QEMU and run things on it
     Lab(Box<handoff_lab::command::Args>),
     /// Count the bytes that the kernel's CPU copies, and where
@@ -141,6 +145,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Cp(args) => cp::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Blk(args) => blk::run(args, context),
+        Command::Nic(args) => nic::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),
         Command::Completions(args) => completions::run(args, context),

@@ -39,6 +39,21 @@ fn doctor_explains_one_interface() {
 }
 
 #[test]
+fn nic_explains_interfaces_without_a_card() {
+    let output = handoff(&["nic", "show", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
+    let lo = all.as_array().expect("a list").iter().find(|one| one["name"] == "lo");
+    let obstacle = &lo.expect("everybody has it")["obstacles"][0];
+    assert_eq!(obstacle["weight"], "blocks", "{obstacle}");
+    for arguments in [&["nic", "prepare", "lo"][..], &["nic", "prepare", "lo", "--", "true"]] {
+        let output = handoff(arguments);
+        assert_eq!(code(&output), 3, "{}", stderr(&output));
+        assert!(stderr(&output).starts_with("handoff: lo: it is the loopback interface"));
+    }
+}
+
+#[test]
 fn mistakes_are_usage_errors_in_one_line() {
     let output = handoff(&["doctor", "--iface", "no-such-device"]);
     assert_eq!(code(&output), 2);

@@ -5,6 +5,8 @@
 
 pub mod bpf;
 pub mod ethtool;
+pub mod netdev;
+pub mod netlink;
 pub mod query;
 pub mod rds;
 pub mod region;

@@ -274,7 +274,7 @@ impl Listener {
     /// A peer that can't be served, the time-out from the first connection on, the stop.
     pub(super) fn gather(
         &self,
-        answer: impl Fn(&Hello) -> Hello,
+        answer: impl Fn(&Hello, &TcpStream) -> Result<Hello, Failure>,
         time: Duration,
         stop: &Stop,
     ) -> Result<(Vec<TcpStream>, Hello), Failure> {
@@ -289,7 +289,8 @@ impl Listener {
                 if !first.is_none_or(belongs) {
                     return Err(Failure::failed("it belongs to another transfer"));
                 }
-                speak(&mut stream, &answer(&hello), words)?;
+                let answer = answer(&hello, &stream)?;
+                speak(&mut stream, &answer, words)?;
                 Ok(hello)
             });
             let hello = match heard {

@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use handoff::{Buffer, Driver, Error, Pages, Region, Socket, Wait};
+use handoff::{Buffer, Driver, Error, Memory as Registrable, Pages, Region, Socket, Wait};
 use indicatif::ProgressBar;
 
 use super::Args;
@@ -110,7 +110,8 @@ impl<'a> Job<'a> {
         source: Address,
         destination: Address,
     ) -> Result<Self, Failure> {
-        let driver = Driver::new().failed("setting up")?;
+        let driver = Driver::builder().zero_copy_receive(args.nic.is_some()).build();
+        let driver = driver.failed("setting up")?;
         let job = Self {
             args,
             stop: &context.stop,
@@ -183,7 +184,7 @@ impl<'a> Job<'a> {
     }
 
     /// Registers memory with the ring; whether it is, with a note where that was refused.
-    pub(super) fn register(&self, region: &Region) -> bool {
+    pub(super) fn register(&self, region: &impl Registrable) -> bool {
         match self.driver.register(region) {
             Ok(()) => true,
             // The reason for having no ring is told already.

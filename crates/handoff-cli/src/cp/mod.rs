@@ -17,6 +17,7 @@ pub mod coverage;
 mod destination;
 mod job;
 mod local;
+mod nic;
 mod origin;
 mod patience;
 mod ranged;
@@ -31,6 +32,7 @@ pub mod wire;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +42,9 @@ use address::{Address, Endpoint};
 use carry::{Inlet, Outlet};
 use connect::{Family, Listener};
 use destination::Target;
+use handoff_nic::Prepared;
 use job::{Failed, Job};
+use nic::Nic;
 use origin::Origin;
 use patience::Patience;
 use ranged::Ranged;
@@ -55,6 +59,7 @@ Examples:
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
   handoff cp --raw file tcp://host:9000          to a peer that is no handoff (nc, socat)
+  handoff cp --nic eth0 tcp-listen://:9000 copy.img   received without copying, where the NIC can
 
 SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for the
 peer; port 0 takes a free one and says which), or - for standard input or output; one of the two is
@@ -77,7 +82,8 @@ pub struct Args {
     #[arg(value_name = "DST")]
     pub destination: OsString,
 
-    /// Connections to use at once; the connecting side decides
+    /// Connections to use at once; the connecting side decides (with --nic say it on both, since
+    /// memory goes by it)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub streams: u16,
 
@@ -117,6 +123,11 @@ pub struct Args {
     /// Take the memory from reserved huge pages
     #[arg(long)]
     pub huge: bool,
+
+    /// Receive without copying by this interface, which is prepared for it and put back afterwards
+    /// (see `handoff nic`); root only
+    #[arg(long, value_name = "IFACE")]
+    pub nic: Option<String>,
 
     /// Seconds for finding and reaching the peer, and for all streams to be there
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
@@ -209,8 +220,30 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.raw && args.streams > 1 {
         return Err(Failure::usage("--raw has no way to put several --streams in order again"));
     }
+    if args.nic.is_some() && !is_peer(&source) {
+        return Err(Failure::usage("--nic is about receiving: SRC has to be a connection"));
+    }
+    let prepared = args.nic.as_deref().map(nic::prepare).transpose()?;
+    let ended = copy(args, context, source, destination, prepared.as_ref());
+    match prepared {
+        Some(prepared) => nic::put_back(prepared, ended),
+        None => ended,
+    }
+}
+
+/// Copies; the driver has let go of everything afterwards.
+fn copy(
+    args: &Args,
+    context: &Context,
+    source: Address,
+    destination: Address,
+    prepared: Option<&Prepared>,
+) -> Result<(), Failure> {
     let job = Job::new(args, context, source, destination)?;
-    let report = if is_peer(&job.source) { receive(&job) } else { send_or_copy(&job) };
+    let report = match &job.source {
+        Address::Connect(_) | Address::Listen(_) => receive(&job, prepared),
+        _ => send_or_copy(&job),
+    };
     job.progress.finish_and_clear();
     let report = report?;
     match (&job.destination, context.json) {
@@ -240,7 +273,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
     match &job.destination {
         Address::Connect(endpoint) | Address::Listen(endpoint) => {
             let listens = matches!(job.destination, Address::Listen(_));
-            let (connections, peer) = reach(job, endpoint, listens, true, length)?;
+            let (connections, peer) = reach(job, endpoint, listens, true, length, None)?;
             let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
             send::send(job, inlet(job, origin)?, send::Sending { connections, verify })
         }
@@ -266,7 +299,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
 }
 
 /// Opens the destination, then waits for the bytes.
-fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
+fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report, Failure> {
     let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
         return Err(Failure::usage("the source is no connection"));
     };
@@ -275,7 +308,9 @@ fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
         _ => None,
     };
     let listens = matches!(job.source, Address::Listen(_));
-    let (connections, peer) = reach(job, endpoint, listens, false, None)?;
+    let streams = usize::from(job.args.streams);
+    let nic = prepared.map(|prepared| Nic::bind(job, prepared, streams)).transpose()?;
+    let (connections, peer) = reach(job, endpoint, listens, false, None, nic.as_ref())?;
     let length = peer.and_then(|peer| peer.length);
     job.set_length(length);
     let outlet = match target {
@@ -292,7 +327,8 @@ fn receive(job: &Job<'_>) -> Result<report::Report, Failure> {
         }
     };
     let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
-    receive::receive(job, outlet, receive::Receiving { connections, verify, length })
+    let queue = nic.as_ref().map(|nic| &nic.queue);
+    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length })
 }
 
 fn stdout() -> Result<OwnedFd, Failure> {
@@ -333,13 +369,15 @@ fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Range
     Ranged::new(&job.driver, file, direct, job.destination.to_string())
 }
 
-/// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`.
+/// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`. The
+/// connections are led to the NIC's queue, if there is one, before anything but first words comes.
 fn reach(
     job: &Job<'_>,
     endpoint: &Endpoint,
     listens: bool,
     sends: bool,
     length: Option<u64>,
+    nic: Option<&Nic<'_>>,
 ) -> Result<(Vec<OwnedFd>, Option<Hello>), Failure> {
     let args = job.args;
     let family = match (args.v4, args.v6) {
@@ -355,21 +393,27 @@ fn reach(
         transfer,
         length: length.filter(|_| sends),
     };
+    let lead = |stream: &TcpStream| nic.map_or(Ok(()), |nic| nic.lead(stream));
     let patience = Patience::new(job.stop, Some(args.connect_timeout));
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, patience)?;
         eprintln!("handoff: listening on tcp://{}", listener.address()?);
         if args.raw {
             let (stream, _) = listener.accept(Patience::new(job.stop, None))?;
+            lead(&stream)?;
             (vec![stream], None)
         } else {
-            let answer = |peer: &Hello| own(peer.streams, peer.stream, peer.transfer);
+            let answer = |peer: &Hello, stream: &TcpStream| {
+                lead(stream)?;
+                Ok(own(peer.streams, peer.stream, peer.transfer))
+            };
             let (streams, peer) = listener.gather(answer, args.connect_timeout, job.stop)?;
             (streams, Some(peer))
         }
     } else {
         let mut streams = connect::connect(endpoint, family, args.streams, patience)?;
         if args.raw {
+            streams.iter().try_for_each(lead)?;
             (streams, None)
         } else {
             let transfer = random();
@@ -379,6 +423,7 @@ fn reach(
             let mut peer = None;
             for stream in &mut streams {
                 peer = Some(connect::listen_to(stream, patience)?);
+                lead(stream)?;
             }
             (streams, peer)
         }

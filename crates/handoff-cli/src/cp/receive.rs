@@ -16,7 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{File, Pool, Received, Receiver, Socket, Tally, Transfer};
+use handoff::{File, Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally, Transfer};
 use socket2::SockRef;
 
 use super::checksum::PieceSum;
@@ -51,9 +51,11 @@ pub(super) enum Outlet {
 }
 
 /// What to receive from, and how.
-pub(super) struct Receiving {
+pub(super) struct Receiving<'a> {
     /// The connections, hellos said.
     pub(super) connections: Vec<OwnedFd>,
+    /// The queue of a NIC that they are led to.
+    pub(super) queue: Option<&'a RxQueue>,
     /// One side wants the checksum.
     pub(super) verify: bool,
     /// Bytes, where the sender knows.
@@ -83,16 +85,20 @@ struct Intake<'a> {
 pub(super) fn receive(
     job: &Job<'_>,
     outlet: Outlet,
-    receiving: Receiving,
+    receiving: Receiving<'_>,
 ) -> Result<Report, Failure> {
     let clock = Clock::start();
     let streams = receiving.connections.len();
-    let (pool, registered) = pool(job, streams)?;
+    let (pool, mut registered) = pool(job, streams)?;
+    if let Some(queue) = receiving.queue {
+        registered &= job.register(queue);
+    }
     let mut sockets = Vec::new();
     let mut receivers = Vec::new();
     for connection in receiving.connections {
         let socket = job.driver.socket(connection).failed("attaching a socket")?;
-        receivers.push(socket.receive(&pool).failed(RECEIVING)?);
+        let intake = receiving.queue.map_or_else(|| (&pool).into(), |queue| queue.or(&pool));
+        receivers.push(socket.receive(intake).failed(RECEIVING)?);
         sockets.push(socket);
     }
     let intake = Intake {
@@ -392,13 +398,17 @@ impl Intake<'_> {
         for receiver in receivers {
             tally += receiver.tally();
         }
-        let by_ring = self.job.driver.ring_unavailable().is_none();
         let copied = |copied| Tally { copied, ..Tally::default() };
+        let mut ways: Vec<_> = receivers.iter().map(Receiver::engine).collect();
+        ways.dedup();
+        let by = |part: fn(&(ReceiveEngine, String)) -> String| {
+            ways.iter().map(part).collect::<Vec<_>>().join("; ")
+        };
         let mut hops = vec![Hop {
             from: "socket",
             to: "memory",
-            engine: if by_ring { "multishot" } else { "recv" }.to_owned(),
-            reason: "the kernel copies what it receives into the pool, frames included".to_owned(),
+            engine: by(|(engine, _)| engine.to_string()),
+            reason: by(|(_, reason)| reason.clone()) + "; frames included",
             tally,
         }];
         if self.staged.get() > 0 {

@@ -3,6 +3,7 @@
 mod broken;
 mod hostile;
 mod local;
+mod nic;
 mod peers;
 mod refused;
 mod session;

@@ -5,10 +5,8 @@
 
 use std::{io, net::IpAddr, os::fd::AsFd as _};
 
-use netlink_packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
-};
+use handoff_sys::{ethtool, netlink::Netlink};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
@@ -16,7 +14,6 @@ use netlink_packet_route::{
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     tc::{TcAttribute, TcHandle, TcMessage},
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::net::{AddressFamily as Domain, SocketType, netdevice, socket};
 
 use super::{TopologyError, asked};
@@ -24,10 +21,7 @@ use super::{TopologyError, asked};
 const TCA_OPTIONS: u16 = 2;
 
 /// A socket to the kernel's network configuration, in the namespace of the thread that opened it.
-pub(super) struct Rtnetlink {
-    socket: Socket,
-    sequence: u32,
-}
+pub(super) struct Rtnetlink(Netlink);
 
 /// A link about to be made; its attributes are those of RTM_NEWLINK.
 pub(super) struct NewLink<'a> {
@@ -39,31 +33,13 @@ pub(super) struct NewLink<'a> {
 
 impl Rtnetlink {
     pub(super) fn open() -> Result<Self, TopologyError> {
-        let mut socket = Socket::new(NETLINK_ROUTE).map_err(asked("open an rtnetlink socket"))?;
-        socket.bind_auto().map_err(asked("bind an rtnetlink socket"))?;
-        socket.connect(&SocketAddr::new(0, 0)).map_err(asked("connect to rtnetlink"))?;
-        Ok(Self { socket, sequence: 0 })
+        Netlink::route().map(Self).map_err(asked("open an rtnetlink socket"))
     }
 
     /// Sends one request and waits for its acknowledgement.
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.sequence += 1;
-        let mut request = NetlinkMessage::from(message);
-        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        request.header.sequence_number = self.sequence;
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-
-        let (answer, _) = self.socket.recv_from_full()?;
-        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
-            .map_err(|error| io::Error::other(format!("unreadable rtnetlink answer: {error}")))?;
-        match answer.payload {
-            NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
-            NetlinkPayload::Error(error) => Err(error.to_io()),
-            other => Err(io::Error::other(format!("unexpected rtnetlink answer: {other:?}"))),
-        }
+        self.0.ask(message, NLM_F_ACK | flags)?;
+        Ok(())
     }
 
     /// Makes a link. A device type that the kernel lacks is `Unavailable`.
@@ -183,23 +159,11 @@ fn index_of(name: &str) -> Result<u32, TopologyError> {
     netdevice::name_to_index(probe.as_fd(), name).map_err(asked(format!("find {name}")))
 }
 
-// linux/ethtool.h.
-const ETHTOOL_GTXCSUM: u32 = 0x16;
-const ETHTOOL_STXCSUM: u32 = 0x17;
-const ETHTOOL_GSG: u32 = 0x18;
-const ETHTOOL_SSG: u32 = 0x19;
-
 /// The offloads without which the stack copies lent pages before the device sees them.
 const OFFLOADS: [(&str, u32, u32); 2] = [
-    ("checksum offload", ETHTOOL_GTXCSUM, ETHTOOL_STXCSUM),
-    ("scatter-gather", ETHTOOL_GSG, ETHTOOL_SSG),
+    ("checksum offload", ethtool::GTXCSUM, ethtool::STXCSUM),
+    ("scatter-gather", ethtool::GSG, ethtool::SSG),
 ];
-
-#[repr(C)]
-struct EthtoolValue {
-    command: u32,
-    data: u32,
-}
 
 /// Switches checksum offload and scatter-gather on where they are off.
 pub(super) fn enable_zero_copy_offloads(name: &str) -> Result<(), TopologyError> {
@@ -212,25 +176,10 @@ pub(super) fn enable_zero_copy_offloads(name: &str) -> Result<(), TopologyError>
     Ok(())
 }
 
-fn ethtool_value(name: &str, command: u32, data: u32) -> io::Result<u32> {
+fn ethtool_value(name: &str, cmd: u32, data: u32) -> io::Result<u32> {
     let probe = socket(Domain::INET, SocketType::DGRAM, None)?;
-    let mut value = EthtoolValue { command, data };
-    // SAFETY: all-zero bytes are a valid ifreq, which is plain data.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENODEV));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the request is a valid ifreq with a terminated name, and its data points to the
-    // structure that both commands read and write; both outlive the call.
-    let answer = unsafe {
-        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&probe), libc::SIOCETHTOOL, &raw mut request)
-    };
-    if answer < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let mut value = ethtool::Value { cmd, data };
+    // SAFETY: the four commands read or write an ethtool_value.
+    unsafe { ethtool::ioctl(&probe, name, &mut value) }?;
     Ok(value.data)
 }

@@ -146,7 +146,9 @@ impl ReceiveOp {
             (_, _, Some(left)) => left.clone(),
             (_, Some(_), _) if self.way == Way::Window => "a window was given".to_owned(),
             (_, Some(_), _) => "only streams can be mapped".to_owned(),
-            _ if has_ring => "neither rx queue nor window was given".to_owned(),
+            _ if has_ring => {
+                "the kernel copies into the pool, and nothing else was given".to_owned()
+            }
             _ => "there is no ring".to_owned(),
         };
         (engine, reason)

@@ -50,8 +50,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn open(queue: Rc<RxShared>) -> Self {
-        let alone = queue.receivers.replace(queue.receivers.get() + 1) == 0;
-        queue.begun.set(queue.begun.get() + 1);
+        let alone = queue.begin();
         let copied_before = queue.copied();
         Self {
             bytes: 0,
@@ -123,7 +122,7 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.queue.receivers.set(self.queue.receivers.get() - 1);
+        self.queue.end();
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 
 use handoff_sys::ethtool as abi;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rustix::fd::AsRawFd;
+use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::netlink::{self, DataSplit};
@@ -113,37 +113,17 @@ fn zcrx(name: &str, link: &LinkMessage) -> Answer {
 fn value(name: &str, command: u32) -> io::Result<u32> {
     let mut value = abi::Value { cmd: command, data: 0 };
     // SAFETY: both commands read and write an ethtool_value.
-    unsafe { ask(name, &mut value) }?;
+    unsafe { abi::ioctl(any_socket()?, name, &mut value) }?;
     Ok(value.data)
 }
 
 fn driver(name: &str) -> io::Result<String> {
     let mut info = abi::DriverInfo::new();
     // SAFETY: ETHTOOL_GDRVINFO, which the structure carries, writes an ethtool_drvinfo.
-    unsafe { ask(name, &mut info) }?;
-    let text = info.driver.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(text).into_owned())
+    unsafe { abi::ioctl(any_socket()?, name, &mut info) }?;
+    Ok(info.driver())
 }
 
-/// Runs an ethtool command.
-///
-/// # Safety
-///
-/// `argument` must be laid out as the command in its first word reads and writes it.
-unsafe fn ask<T>(name: &str, argument: &mut T) -> io::Result<()> {
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: all zeroes is a valid ifreq.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
-    // SAFETY: the request is an ifreq whose data points to a live structure, which the caller
-    // vouches to be the one that the command works on.
-    let status =
-        unsafe { libc::ioctl(socket.as_raw_fd(), abi::SIOCETHTOOL as _, &raw mut request) };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn any_socket() -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::INET, SocketType::DGRAM, None)?)
 }

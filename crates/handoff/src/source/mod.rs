@@ -1,5 +1,6 @@
 //! Where lent bytes come from.
 
+pub(crate) mod area;
 pub(crate) mod file;
 pub(crate) mod intake;
 pub(crate) mod memory;

@@ -21,6 +21,7 @@ use handoff_sys::{query, zcrx};
 use rustix::mm::MapFlags;
 use rustix::net;
 
+use super::area;
 use super::memory::{Region, map, page_size};
 use super::received::{Received, Ticket};
 use crate::driver::{Backend, Inner};
@@ -37,10 +38,17 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Which rx queue to bind, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct RxBinding {
-    /// Index of the interface; `None` for no device.
-    interface: Option<u32>,
+    /// `None` for no device.
+    interface: Option<Interface>,
     queue: u32,
     chunk: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Interface {
+    index: u32,
+    /// Entries of each of its rx rings.
+    ring: usize,
 }
 
 impl RxBinding {
@@ -53,7 +61,8 @@ impl RxBinding {
         let io = |error: rustix::io::Errno| Error::io("looking an interface up", error.into());
         let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None);
         let index = net::netdevice::name_to_index(socket.map_err(io)?, interface).map_err(io)?;
-        Ok(Self { interface: Some(index), queue, chunk: None })
+        let interface = Interface { index, ring: area::ring_entries(interface) };
+        Ok(Self { interface: Some(interface), queue, chunk: None })
     }
 
     /// No queue of any NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than
@@ -68,6 +77,22 @@ impl RxBinding {
     pub fn chunk(mut self, bytes: usize) -> Self {
         self.chunk = Some(bytes);
         self
+    }
+
+    /// Bytes of an area that cannot run dry with so many connections: chunks for the NIC's ring, for
+    /// the kernel's cache of them, and for what TCP may have in its receive buffers at their largest
+    /// (`net.ipv4.tcp_rmem`). Less does as long as little is lost on the way.
+    pub fn area(&self, connections: usize) -> usize {
+        let chunk = self.chunk_size();
+        area::chunks(self.ring(), connections, chunk).saturating_mul(chunk)
+    }
+
+    fn chunk_size(&self) -> usize {
+        self.chunk.unwrap_or(page_size())
+    }
+
+    fn ring(&self) -> usize {
+        self.interface.map_or(0, |interface| interface.ring)
     }
 
     fn engine(&self) -> ReceiveEngine {
@@ -108,6 +133,8 @@ pub(crate) struct RxShared {
     area: Arc<Backing>,
     token: u64,
     chunk: usize,
+    /// Entries of the NIC's ring.
+    ring: usize,
     refill: RefCell<RefillQueue>,
     /// Where the kernel counts copies, in the refill queue's memory.
     statistics: Option<(Arc<Backing>, usize)>,
@@ -122,7 +149,9 @@ pub(crate) struct RxShared {
     short: Cell<Option<Instant>>,
     /// Receivers begun, and those that are left: whose copies the kernel's count is about.
     pub(crate) begun: Cell<u64>,
-    pub(crate) receivers: Cell<u32>,
+    receivers: Cell<u32>,
+    /// A shortfall was told.
+    warned: Cell<bool>,
 }
 
 impl RxQueue {
@@ -143,7 +172,7 @@ impl RxQueue {
                 "the driver was not built for zero-copy receive (DriverBuilder::zero_copy_receive)",
             ));
         }
-        let chunk = binding.chunk.unwrap_or(page_size());
+        let chunk = binding.chunk_size();
         if !chunk.is_power_of_two() || chunk < page_size() || region.len() < chunk {
             return Err(Error::Invalid(
                 "a chunk is a power of two, at least a page and at most the region",
@@ -153,7 +182,13 @@ impl RxQueue {
         let known = query::zcrx().unwrap_or_default();
         let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
 
-        let chunks = region.len() / chunk;
+        let (chunks, ring_entries) = (region.len() / chunk, binding.ring());
+        if chunks <= ring_entries {
+            return Err(unavailable(format!(
+                "the NIC's ring alone takes {ring_entries} chunks, and the area has {chunks}: take \
+                 more memory (RxBinding::area), or make the ring smaller (ethtool -G)"
+            )));
+        }
         let entries =
             chunks.next_power_of_two().clamp(64, zcrx::MAX_REFILL_ENTRIES as usize) as u32;
         let statistics = zcrx::refill_size(entries);
@@ -171,7 +206,7 @@ impl RxQueue {
             ..zcrx::Events::default()
         };
         let mut registration = zcrx::Binding {
-            if_idx: binding.interface.unwrap_or(0),
+            if_idx: binding.interface.map_or(0, |interface| interface.index),
             if_rxq: binding.queue,
             rq_entries: entries,
             flags: if binding.interface.is_none() { query::ZCRX_REG_NODEV as u32 } else { 0 },
@@ -207,6 +242,7 @@ impl RxQueue {
             area,
             token: pages.rq_area_token,
             chunk,
+            ring: ring_entries,
             refill: RefCell::new(refill),
             statistics: counts.then_some((memory, statistics)),
             stats: Cell::default(),
@@ -216,6 +252,7 @@ impl RxQueue {
             short: Cell::new(None),
             begun: Cell::new(0),
             receivers: Cell::new(0),
+            warned: Cell::new(false),
         });
         driver.rx_queues.borrow_mut().push(Rc::clone(&shared));
         Ok(Self { shared })
@@ -234,6 +271,12 @@ impl RxQueue {
     /// Spans handed out and not dropped yet; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.shared.held.get()
+    }
+
+    /// Why the area may run dry with the receives that are under way, and then stay so; `None` when
+    /// it can't. See [`RxBinding::area`].
+    pub fn shortfall(&self) -> Option<String> {
+        self.shared.shortfall()
     }
 
     /// What was received so far.
@@ -358,6 +401,34 @@ impl RxShared {
 
     pub(crate) fn chunks(&self) -> usize {
         self.area.len() / self.chunk
+    }
+
+    /// A receive begins; whether it is the only one.
+    pub(crate) fn begin(&self) -> bool {
+        self.begun.set(self.begun.get() + 1);
+        let before = self.receivers.replace(self.receivers.get() + 1);
+        if !self.warned.get()
+            && let Some(shortfall) = self.shortfall()
+        {
+            self.warned.set(true);
+            tracing::warn!("{shortfall}");
+        }
+        before == 0
+    }
+
+    pub(crate) fn end(&self) {
+        self.receivers.set(self.receivers.get() - 1);
+    }
+
+    fn shortfall(&self) -> Option<String> {
+        let (connections, chunks) = (self.receivers.get() as usize, self.chunks());
+        let need = area::chunks(self.ring, connections, self.chunk);
+        (chunks < need).then(|| {
+            format!(
+                "the area of {chunks} chunks may run dry with {connections} connections: {need} are \
+                 safe; take more memory, or lower net.ipv4.tcp_rmem"
+            )
+        })
     }
 
     /// Bytes that the kernel has copied, by its own count.

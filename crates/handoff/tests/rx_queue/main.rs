@@ -130,7 +130,12 @@ mod guest {
             let (bed, driver) = (Bed::new(1_500), driver());
             let queue = bound(&bed, &driver, 1_024);
             let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            assert_eq!(queue.shortfall(), None);
             let mut receiver = receiver(&driver, far, &queue);
+            assert!(
+                queue.shortfall().is_some_and(|told| told.contains("may run dry")),
+                "{queue:?}"
+            );
             let sender = send(left, 4 * MIB);
             let mut kept: Vec<Received> = Vec::new();
             // Nothing more comes when the NIC has no chunk left.
@@ -485,30 +490,32 @@ mod guest {
     #[test]
     fn refusals_say_what_to_do() {
         let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 64);
+        let queue = bound(&bed, &driver, 1_024);
         let refusal = |result: handoff::Result<RxQueue>| match result.expect_err("refused") {
             Error::EngineUnavailable { engine: "zcrx", reason } => reason,
             other => panic!("{other:?}"),
         };
-        let again = refusal(bed.bind(&driver, QUEUE, area(64), None));
+        let again = refusal(bed.bind(&driver, QUEUE, area(1_024), None));
         assert!(again.contains("bound already"), "{again}");
-        let missing = refusal(bed.bind(&driver, 60, area(64), None));
+        let missing = refusal(bed.bind(&driver, 60, area(1_024), None));
         assert!(missing.contains("no rx queue 60"), "{missing}");
-        let pieces = refusal(bed.bind(&driver, QUEUES[1], area(64), Some(64 << 10)));
+        let pieces = refusal(bed.bind(&driver, QUEUES[1], area(5_000), Some(64 << 10)));
         assert!(pieces.contains("huge pages"), "{pieces}");
         let plain = Driver::new().expect("a driver");
-        let error = bed.bind(&plain, QUEUES[1], area(64), None).expect_err("refused");
+        let error = bed.bind(&plain, QUEUES[1], area(1_024), None).expect_err("refused");
         assert!(error.to_string().contains("zero_copy_receive"), "{error}");
         let used = {
-            let mut used = area(64);
+            let mut used = area(1_024);
             used.take(1).expect("room");
             bed.bind(&driver, QUEUES[1], used, None).expect_err("refused")
         };
         assert!(used.to_string().contains("whole region"), "{used}");
+        let small = refusal(bed.bind(&driver, QUEUES[1], area(64), None));
+        assert!(small.contains("the NIC's ring alone"), "{small}");
         // Bytes of a queue that is bound can't be had plainly.
         let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
         left.write_all(&stream_of(1_000)).expect("sends");
-        let pool = driver.pool(area(64), PAGE).expect("a pool");
+        let pool = driver.pool(area(1_024), PAGE).expect("a pool");
         let mut receiver = receiver(&driver, far, &pool);
         let first = driver.block_on(async { receiver.next_span().await }).expect("runs");
         let error = first.expect("told").expect_err("an error").to_string();

@@ -1,0 +1,69 @@
+//! `handoff nic`: rx queues of a network card set aside for zero-copy receive, and everything put
+//! back.
+//!
+//! Contracts:
+//! - what `prepare` changes is undone when it fails, when its command ends, and on SIGINT and
+//!   SIGTERM; after a kill, `restore` does it;
+//! - every change can be seen before, with `--dry-run`, in words;
+//! - `show` changes nothing and needs no privileges.
+
+use clap::Subcommand;
+use handoff_nic::Error;
+
+use crate::{Context, Failure};
+
+mod prepare;
+mod restore;
+mod show;
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff nic show                                   all interfaces, and which are fit
+  handoff nic show eth0                              all that matters of one, and what is in the way
+  handoff nic prepare eth0 --port 8000 --dry-run     what would be changed
+  handoff nic prepare eth0 --port 8000 -- ./server   set a queue aside while the server runs
+  handoff nic prepare eth0 --port 8000               the same until it is restored
+  handoff nic restore eth0";
+
+/// Arguments of `handoff nic`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Show an interface, its rx queues, and what stands in the way of zero-copy receive
+    Show(show::ShowArgs),
+    /// Set rx queues aside, and lead connections to them
+    Prepare(prepare::PrepareArgs),
+    /// Put back what was prepared
+    Restore(restore::RestoreArgs),
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    match &args.action {
+        Action::Show(args) => show::run(args, context),
+        Action::Prepare(args) => prepare::run(args, context),
+        Action::Restore(args) => restore::run(args, context),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(cause) => Self::Usage(cause),
+            Error::NotPossible(cause) => Self::NotPossible(cause),
+            Error::Failed(cause) => Self::Failed(cause),
+        }
+    }
+}
+
+/// Numbers of queues, as in `2,3`.
+fn numbers(queues: &[u32]) -> String {
+    queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}

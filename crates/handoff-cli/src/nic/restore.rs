@@ -1,0 +1,64 @@
+//! `handoff nic restore`: what was kept, or left by a process that was killed.
+
+use std::fmt::Write as _;
+
+use handoff_nic::{Directory, Undone, restore, restore_all};
+
+use crate::{Context, Failure, output};
+
+const EXAMPLES: &str = "\
+Only what still is as it was left is put back: what somebody else has set since stays, and is told. An
+interface that is held by a process that lives is left alone.
+
+Examples:
+  handoff nic restore eth0
+  handoff nic restore --all";
+
+/// Arguments of `handoff nic restore`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RestoreArgs {
+    /// Name of the interface, today's or that when it was prepared
+    #[arg(value_name = "IFACE", required_unless_present = "all", conflicts_with = "all")]
+    pub interface: Option<String>,
+    /// All that were prepared in this network namespace
+    #[arg(long)]
+    pub all: bool,
+}
+
+pub(super) fn run(args: &RestoreArgs, context: &Context) -> Result<(), Failure> {
+    let directory = Directory::default();
+    let outcomes = match &args.interface {
+        Some(name) => vec![Ok(restore(name, &directory)?)],
+        None => restore_all(&directory)?,
+    };
+    let (mut undone, mut failed) = (Vec::new(), Vec::new());
+    for outcome in outcomes {
+        match outcome {
+            Ok(one) => undone.push(one),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if context.json {
+        output::json(&undone)?;
+    } else {
+        output::text(&undone.iter().map(as_text).collect::<String>())?;
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::failed(failed.join("; "))) }
+}
+
+fn as_text(undone: &Undone) -> String {
+    let name = &undone.interface;
+    let mut text = String::new();
+    if undone.gone {
+        let _ = writeln!(text, "{name} is gone, and its settings with it");
+    } else if undone.put_back.is_empty() {
+        let _ = writeln!(text, "{name}: nothing was left to put back");
+    } else {
+        let _ = writeln!(text, "{name}: put back: {}", undone.put_back.join(", "));
+    }
+    for left in &undone.left {
+        let _ = writeln!(text, "{name}: left as it is: {left}");
+    }
+    text
+}

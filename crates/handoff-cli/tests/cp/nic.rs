@@ -1,0 +1,115 @@
+//! `cp --nic` on the lab's software NIC.
+
+mod guest {
+    use std::fs;
+    use std::process::Command;
+
+    use handoff_lab::topology::{Pair, PairEnd};
+    use rustix::process::Signal;
+    use serde_json::Value;
+
+    use crate::session::{Ended, Running, cp, path, pattern, transfer};
+
+    /// How the receiving interface is set, by ethtool: rings, channels, table, rules.
+    fn settings(end: &PairEnd) -> String {
+        let device = end.device();
+        let ask = |flag: &str| {
+            let mut ethtool = Command::new("ethtool");
+            ethtool.args([flag, device]);
+            let output = end.namespace().attach(&mut ethtool).output().expect("starts");
+            assert!(output.status.success(), "ethtool {flag}: {output:?}");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        ["-g", "-l", "-x", "-n"].map(ask).concat()
+    }
+
+    fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
+        let report = ended.report();
+        let hop = &report["hops"][0];
+        assert_eq!((&hop["engine"], &hop["copied"]), (&"zcrx".into(), &0.into()), "{report}");
+        assert!(hop["zero_copy"].as_u64().is_some_and(|bytes| bytes >= least), "{report}");
+        report
+    }
+
+    #[test]
+    fn a_file_goes_over_the_wire_without_a_copy() {
+        const LEN: usize = 8_000_001;
+        let pair = Pair::wire(4_148).expect("a pair of NICs");
+        let (left, right) = (pair.left.namespace(), pair.right.namespace());
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let before = settings(&pair.right);
+        let nic = ["--json", "--force", "--nic", pair.right.device()];
+        for (host, streams, direct) in [
+            (pair.right.v4().to_string(), "1", false),
+            (format!("[{}]", pair.right.v6()), "4", true),
+        ] {
+            let mut receiver = nic.to_vec();
+            receiver.extend(["--streams", streams]);
+            receiver.extend(direct.then_some("--direct"));
+            let sender = ["--json", "--verify", "--engine", "uring-zc", "--streams", streams];
+            let (received, sent) =
+                transfer(Some((left, right)), &host, &source, &copy, &receiver, &sender);
+            let sent = sent.report();
+            let received = received_without_a_copy(&received, LEN as u64);
+            assert_eq!(received["checksum"], sent["checksum"]);
+            // The frames around the payload are copied, and nothing else.
+            let hop = &sent["hops"][1];
+            assert!(hop["copied"].as_u64() < Some(5_000) && hop["unknown"] == 0, "{sent}");
+            assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+            assert_eq!(settings(&pair.right), before);
+        }
+    }
+
+    #[test]
+    fn the_receiver_may_connect() {
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(3_000_000)).expect("writes");
+        let listen = format!("tcp-listen://{}:0", pair.left.v4());
+        let mut sender = cp(&[path(&source), &listen, "--json"]);
+        let sender = Running::start(pair.left.namespace().attach(&mut sender));
+        let address = sender.address();
+        let mut receiver =
+            cp(&[&address, path(&copy), "--json", "--verify", "--nic", pair.right.device()]);
+        let received = Running::start(pair.right.namespace().attach(&mut receiver)).end();
+        assert_eq!(sender.end().code, Some(0));
+        let report = received.report();
+        // What came before the rule was there has been copied, and is counted so.
+        let hop = &report["hops"][0];
+        assert_eq!(hop["engine"], "zcrx", "{report}");
+        assert!(hop["zero_copy"].as_u64() > Some(2_000_000), "{report}");
+        assert!(fs::read(&copy).expect("is there") == pattern(3_000_000));
+    }
+
+    #[test]
+    fn a_signal_puts_the_interface_back() {
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let directory = tempfile::tempdir().expect("a directory");
+        let copy = directory.path().join("copy");
+        let before = settings(&pair.right);
+        let listen = format!("tcp-listen://{}:0", pair.right.v4());
+        let mut receiver = cp(&[&listen, path(&copy), "--nic", pair.right.device()]);
+        let receiver = Running::start(pair.right.namespace().attach(&mut receiver));
+        receiver.address();
+        assert_ne!(settings(&pair.right), before);
+        receiver.signal(Signal::INT);
+        assert_eq!(receiver.end().code, Some(130));
+        assert_eq!(settings(&pair.right), before);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let pair = Pair::new(1_500).expect("a pair of interfaces");
+        let mut receiver = cp(&["tcp-listen://:0", "copy", "--nic", pair.right.device()]);
+        Running::start(pair.right.namespace().attach(&mut receiver)).end().says(3, "split");
+        let mut receiver = cp(&["tcp-listen://:0", "copy", "--nic", "missing0"]);
+        let ended = Running::start(pair.right.namespace().attach(&mut receiver)).end();
+        assert_ne!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.stderr.contains("missing0"), "{ended:?}");
+        let mut sender = cp(&["/dev/zero", "tcp://127.0.0.1:1", "--nic", "lo"]);
+        Running::start(&mut sender).end().says(2, "receiving");
+    }
+}

@@ -1,0 +1,267 @@
+//! One change of an interface: made, looked at, and put back.
+//!
+//! A change knows the value that it leaves and the one that it sets, so whoever finds it written down
+//! can tell from the interface alone what there is to do: the value it sets means that it is to be
+//! put back, the value it leaves that nothing is, any other that somebody else has set it meanwhile.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use handoff_sys::netlink::Refusal;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Kernel;
+use crate::settings::{ChannelKind, Ring};
+use crate::{Flow, even};
+
+/// A change of an interface. Its text is what it does, to be read by people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// The number of rx queues.
+    Channels {
+        /// How they are counted.
+        kind: ChannelKind,
+        /// Before.
+        from: u32,
+        /// Afterwards.
+        to: u32,
+    },
+    /// A setting of the rings.
+    Ring {
+        /// Which.
+        setting: Ring,
+        /// Before.
+        from: u32,
+        /// Afterwards.
+        to: u32,
+    },
+    /// A feature.
+    Feature {
+        /// Its name.
+        name: String,
+        /// Whether it is on afterwards; before, it was not.
+        on: bool,
+    },
+    /// The table of RSS for packets that no rule is about.
+    Table {
+        /// Before.
+        from: Vec<u32>,
+        /// Afterwards.
+        to: Vec<u32>,
+        /// Whether the driver had spread evenly by itself.
+        even: bool,
+    },
+    /// A rule that was not there.
+    Rule {
+        /// What it is about.
+        flow: Flow,
+        /// Where such packets go.
+        queue: u32,
+    },
+}
+
+/// How an interface stands to a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// As before it.
+    Before,
+    /// As it has left it.
+    After,
+    /// Neither; this is how.
+    Other(String),
+}
+
+impl Change {
+    /// Makes it.
+    pub(crate) fn make(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
+        match self {
+            Self::Channels { kind, to, .. } => kernel.set_channels(index, *kind, *to),
+            Self::Ring { setting, to, .. } => kernel.set_ring(index, *setting, *to),
+            Self::Feature { name, on } => kernel.set_feature(index, name, *on),
+            Self::Table { to, .. } => kernel.set_table(index, to),
+            Self::Rule { flow, queue } => kernel.add_rule(index, flow, *queue),
+        }
+    }
+
+    /// Puts back what was before. Nothing but [`Standing::After`] may be the case.
+    pub(crate) fn undo(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
+        match self {
+            Self::Channels { kind, from, .. } => kernel.set_channels(index, *kind, *from),
+            Self::Ring { setting: Ring::DataSplit, from, .. } => {
+                // Off is what most drivers like, and then reads the same as if it had been asked for.
+                kernel.set_ring(index, Ring::DataSplit, Ring::AS_LIKED)?;
+                match self.standing(kernel, index)? {
+                    Standing::Before => Ok(()),
+                    _ => kernel.set_ring(index, Ring::DataSplit, *from),
+                }
+            }
+            Self::Ring { setting, from, .. } => kernel.set_ring(index, *setting, *from),
+            Self::Feature { name, on } => kernel.set_feature(index, name, !on),
+            Self::Table { even: true, .. } => kernel.set_table(index, &[]),
+            Self::Table { from, .. } => kernel.set_table(index, from),
+            Self::Rule { flow, queue } => kernel.remove_rule(index, flow, *queue),
+        }
+    }
+
+    /// Looks whether it has been made.
+    pub(crate) fn standing(&self, kernel: &Kernel, index: u32) -> Result<Standing, Refusal> {
+        Ok(match self {
+            Self::Channels { kind, from, to } => {
+                let channels = kernel.channels(index)?.filter(|channels| channels.kind == *kind);
+                compare(channels.map(|channels| channels.now), *from, *to)
+            }
+            Self::Ring { setting, from, to } => {
+                let rings = kernel.rings(index)?;
+                compare_ring(*setting, rings.and_then(|rings| rings.value(*setting)), *from, *to)
+            }
+            Self::Feature { name, on } => {
+                let active = kernel.features(index)?.active.contains(name);
+                if active == *on { Standing::After } else { Standing::Before }
+            }
+            Self::Table { from, to, even: evenly } => {
+                let table = kernel.tables(index)?.into_iter().find(|table| table.context == 0);
+                let entries = table.map(|table| table.entries).unwrap_or_default();
+                let queues = kernel.channels(index)?.map_or(1, |channels| channels.now);
+                if entries == *to {
+                    Standing::After
+                } else if entries == *from || (*evenly && entries == even(entries.len(), queues)) {
+                    Standing::Before
+                } else {
+                    Standing::Other(format!("leads to {}", list(&entries)))
+                }
+            }
+            Self::Rule { flow, queue } => {
+                let rules = kernel.rules(index)?.unwrap_or_default();
+                match rules.find(flow, *queue) {
+                    Some(_) => Standing::After,
+                    None => Standing::Before,
+                }
+            }
+        })
+    }
+
+    /// What it is about, in few words.
+    pub(crate) fn subject(&self) -> String {
+        match self {
+            Self::Channels { kind, .. } => format!("{} channels", kind.name()),
+            Self::Ring { setting: Ring::DataSplit, .. } => "header/data split".to_owned(),
+            Self::Ring { setting: Ring::SplitThreshold, .. } => "split threshold".to_owned(),
+            Self::Ring { setting: Ring::BufferLength, .. } => "rx buffers".to_owned(),
+            Self::Feature { name, .. } => name.clone(),
+            Self::Table { .. } => "RSS".to_owned(),
+            Self::Rule { flow, .. } => format!("rule for {flow}"),
+        }
+    }
+}
+
+fn compare(now: Option<u32>, from: u32, to: u32) -> Standing {
+    match now {
+        Some(now) if now == to => Standing::After,
+        Some(now) if now == from => Standing::Before,
+        Some(now) => Standing::Other(format!("is {now}")),
+        None => Standing::Other("is not told any more".to_owned()),
+    }
+}
+
+fn compare_ring(setting: Ring, now: Option<u32>, from: u32, to: u32) -> Standing {
+    // What a driver likes, it may tell as what that is.
+    let likes = setting == Ring::DataSplit && from == Ring::AS_LIKED;
+    compare(now.map(|now| if likes && now != to { from } else { now }), from, to)
+}
+
+/// Queues, each once, in a sentence.
+pub(crate) fn list(queues: &[u32]) -> String {
+    let queues: BTreeSet<_> = queues.iter().collect();
+    let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+    let noun = if names.len() == 1 { "queue" } else { "queues" };
+    format!("{noun} {}", names.join(", "))
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SPLIT: [&str; 3] = ["as the driver likes", "off", "on"];
+        let split = |value: &u32| SPLIT.get(*value as usize).copied().unwrap_or("unknown");
+        write!(f, "{}: ", self.subject())?;
+        match self {
+            Self::Channels { from, to, .. } => write!(f, "{from} -> {to}"),
+            Self::Ring { setting: Ring::DataSplit, from, to } => {
+                write!(f, "{} -> {}", split(from), split(to))
+            }
+            Self::Ring { from, to, .. } => write!(f, "{from} -> {to} bytes"),
+            Self::Feature { on: true, .. } => f.write_str("off -> on"),
+            Self::Feature { on: false, .. } => f.write_str("on -> off"),
+            Self::Table { from, to, .. } => {
+                let count = |entries: &[u32]| entries.iter().collect::<BTreeSet<_>>().len();
+                let gone: Vec<_> =
+                    from.iter().copied().filter(|queue| !to.contains(queue)).collect();
+                write!(
+                    f,
+                    "{} queues -> {}, so that {} only what rules send there; the host's own \
+                     traffic moves to {}",
+                    count(from),
+                    count(to),
+                    match count(&gone) {
+                        1 => format!("{} gets", list(&gone)),
+                        _ => format!("{} get", list(&gone)),
+                    },
+                    list(to)
+                )
+            }
+            Self::Rule { queue, .. } => write!(f, "to queue {queue}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ip;
+
+    #[test]
+    fn a_change_says_what_it_does() {
+        let ring = |setting, from, to| Change::Ring { setting, from, to };
+        let from = even(8, 4);
+        let to = even(8, 3);
+        for (change, text) in [
+            (
+                Change::Channels { kind: ChannelKind::Combined, from: 1, to: 2 },
+                "combined channels: 1 -> 2",
+            ),
+            (ring(Ring::DataSplit, 1, 2), "header/data split: off -> on"),
+            (ring(Ring::SplitThreshold, 256, 0), "split threshold: 256 -> 0 bytes"),
+            (Change::Feature { name: "rx-gro-hw".to_owned(), on: true }, "rx-gro-hw: off -> on"),
+            (
+                Change::Table { from, to, even: true },
+                "RSS: 4 queues -> 3, so that queue 3 gets only what rules send there; the host's \
+                 own traffic moves to queues 0, 1, 2",
+            ),
+            (
+                Change::Rule { flow: Flow::port(Ip::V4, 80), queue: 3 },
+                "rule for TCP over IPv4 to port 80: to queue 3",
+            ),
+        ] {
+            assert_eq!(change.to_string(), text);
+            let json = serde_json::to_string(&change).expect("serialises");
+            assert_eq!(serde_json::from_str::<Change>(&json).expect("reads"), change, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_set_is_neither() {
+        assert_eq!(compare(Some(1), 1, 2), Standing::Before);
+        assert_eq!(compare(Some(2), 1, 2), Standing::After);
+        assert_eq!(compare(Some(3), 1, 2), Standing::Other("is 3".to_owned()));
+        assert_eq!(compare(None, 1, 2), Standing::Other("is not told any more".to_owned()));
+    }
+
+    #[test]
+    fn what_a_driver_likes_is_as_before_whatever_it_is() {
+        for now in [0, 1] {
+            assert_eq!(compare_ring(Ring::DataSplit, Some(now), 0, 2), Standing::Before);
+        }
+        assert_eq!(compare_ring(Ring::DataSplit, Some(2), 0, 2), Standing::After);
+        let other = compare_ring(Ring::BufferLength, Some(1), 0, 2);
+        assert_eq!(other, Standing::Other("is 1".to_owned()));
+    }
+}

@@ -1,0 +1,131 @@
+//! The sockets through which one network namespace is asked and told.
+//!
+//! They stay in the namespace of the thread that opened them, so what was prepared in it can be put
+//! back from any thread. Interfaces are named by their index, which a renaming does not change.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use handoff_sys::ethtool as abi;
+use handoff_sys::netdev;
+use handoff_sys::netlink::{Attributes, Generic, Netlink, Refusal};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+
+use crate::Error;
+
+#[derive(Debug)]
+struct Sockets {
+    route: Netlink,
+    generic: Netlink,
+    ethtool: u16,
+    /// `None` where the kernel lacks the family.
+    netdev: Option<u16>,
+}
+
+/// One network namespace.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    sockets: Mutex<Sockets>,
+    plain: OwnedFd,
+    /// Inode of the namespace, by which it is told from others.
+    pub(crate) netns: u64,
+}
+
+impl Kernel {
+    /// That of the calling thread.
+    pub(crate) fn open() -> Result<Self, Error> {
+        let mut generic = Netlink::generic().map_err(Error::doing("opening a netlink socket"))?;
+        let ethtool = generic.family(abi::GENL_NAME).map_err(|refusal| {
+            Error::not_possible(format!("the kernel has no ethtool over netlink: {refusal}"))
+        })?;
+        let netdev = match generic.family(netdev::FAMILY) {
+            Err(refusal) if refusal.is(Errno::NOENT.raw_os_error()) => None,
+            id => Some(id.map_err(Error::doing("looking for the netdev family"))?),
+        };
+        let route = Netlink::route().map_err(Error::doing("opening a netlink socket"))?;
+        let plain = socket(AddressFamily::INET, SocketType::DGRAM, None)
+            .map_err(|errno| Error::doing("opening a socket")(std::io::Error::from(errno)))?;
+        let netns = fs::metadata("/proc/thread-self/ns/net")
+            .map_err(Error::doing("looking at the network namespace"))?
+            .ino();
+        let sockets = Mutex::new(Sockets { route, generic, ethtool, netdev });
+        Ok(Self { sockets, plain, netns })
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Sockets> {
+        // Whoever panicked with it left a question unanswered, and answers carry their number.
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks rtnetlink.
+    pub(crate) fn route<T>(&self, ask: impl FnOnce(&mut Netlink) -> T) -> T {
+        ask(&mut self.sockets().route)
+    }
+
+    /// Sends an ethtool command about one interface; `None` where the driver or the kernel lacks it.
+    pub(crate) fn ethtool(
+        &self,
+        command: u8,
+        attributes: Attributes,
+    ) -> Result<Option<Vec<Attributes>>, Refusal> {
+        self.ethtool_with(command, attributes, NLM_F_ACK)
+    }
+
+    /// As [`ethtool`](Self::ethtool), for commands that list.
+    pub(crate) fn ethtool_dump(
+        &self,
+        command: u8,
+        attributes: Attributes,
+    ) -> Result<Option<Vec<Attributes>>, Refusal> {
+        self.ethtool_with(command, attributes, NLM_F_DUMP)
+    }
+
+    fn ethtool_with(
+        &self,
+        command: u8,
+        attributes: Attributes,
+        flags: u16,
+    ) -> Result<Option<Vec<Attributes>>, Refusal> {
+        let mut sockets = self.sockets();
+        let request = Generic::new(sockets.ethtool, command, attributes);
+        match sockets.generic.ask(request, flags) {
+            Err(refusal) if refusal.is(Errno::OPNOTSUPP.raw_os_error()) => Ok(None),
+            answers => Ok(Some(answers?.into_iter().map(|answer| answer.attributes).collect())),
+        }
+    }
+
+    /// Lists by a command of the netdev family; `None` where the kernel lacks that.
+    pub(crate) fn netdev(
+        &self,
+        command: u8,
+        attributes: Attributes,
+    ) -> Result<Option<Vec<Attributes>>, Refusal> {
+        let mut sockets = self.sockets();
+        let Some(family) = sockets.netdev else { return Ok(None) };
+        let request = Generic::new(family, command, attributes);
+        let answers = sockets.generic.ask(request, NLM_F_DUMP)?;
+        Ok(Some(answers.into_iter().map(|answer| answer.attributes).collect()))
+    }
+
+    /// Runs a command of the ethtool ioctl.
+    ///
+    /// # Safety
+    ///
+    /// `argument` must be laid out as the command in its first word reads and writes it.
+    pub(crate) unsafe fn ioctl<T>(&self, index: u32, argument: &mut T) -> Result<(), Refusal> {
+        let name = netdevice::index_to_name(&self.plain, index)
+            .map_err(|errno| Refusal::from(std::io::Error::from(errno)))?;
+        // SAFETY: the caller vouches for the layout.
+        Ok(unsafe { abi::ioctl(&self.plain, &name, argument) }?)
+    }
+}
+
+/// The beginning of a message of ethtool.
+pub(crate) fn about(index: u32) -> Attributes {
+    let device = Attributes::new().with(abi::A_HEADER_DEV_INDEX, &index.to_ne_bytes());
+    Attributes::new().nest(abi::A_HEADER, &device)
+}

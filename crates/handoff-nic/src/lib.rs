@@ -1,0 +1,57 @@
+//! Sets rx queues of a network card aside for zero-copy receive, and puts everything back.
+//!
+//! ```no_run
+//! use handoff_nic::{Directory, Flow, Ip, Plan, Prepared};
+//!
+//! # fn main() -> Result<(), handoff_nic::Error> {
+//! let plan = Plan { flows: vec![(Flow::port(Ip::V4, 8000), 0)], ..Plan::default() };
+//! let prepared = Prepared::new("eth0", &plan, &Directory::default())?;
+//! println!("bind queue {} of eth0, then serve port 8000", prepared.queues()[0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Contracts:
+//! - every step is written down ([`Record`]) before it changes anything, read back after it, and
+//!   undone in reverse when a later one fails, when the guard is dropped, or by [`restore`];
+//! - a queue is set aside only if nobody else has bound it and no rule or RSS context of others leads
+//!   to it, never queue 0; the step that takes it out of what the host's own traffic is spread over
+//!   says so;
+//! - putting back touches only what still is as it was left: what somebody else has set since stays,
+//!   and is told;
+//! - a queue that a program still has bound is not given back to the host's traffic.
+//!
+//! Minimum kernel: 6.15 for zero-copy receive itself, 6.17 to set the table of RSS over netlink; tried
+//! on 7.2. Capability: CAP_NET_ADMIN; to look, none.
+
+mod change;
+mod error;
+mod fitness;
+mod flow;
+mod kernel;
+mod link;
+mod nic;
+mod plan;
+mod prepared;
+mod queues;
+mod restore;
+mod rules;
+mod settings;
+mod state;
+mod undo;
+
+pub use change::Change;
+pub use error::Error;
+pub use fitness::{Obstacle, Weight};
+pub use flow::{Flow, Ip};
+pub use nic::{Controller, Feature, Nic};
+pub use plan::{Plan, Step, Wanted};
+pub use prepared::{Prepared, Steered};
+pub use queues::{Bound, Queue};
+pub use restore::{restore, restore_all};
+pub use rules::{Rule, Rules, Target};
+pub use settings::{ChannelKind, Channels, Ring, Rings, Table};
+pub use state::{Directory, Owner, Record};
+pub use undo::Undone;
+
+use settings::even;

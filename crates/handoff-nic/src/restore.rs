@@ -1,0 +1,74 @@
+//! Putting an interface back whose guard is gone: kept on purpose, or left by a process that was
+//! killed.
+
+use crate::kernel::Kernel;
+use crate::state::{Directory, Journal, Key, Record};
+use crate::undo::{self, Undone};
+use crate::{Error, Nic};
+
+/// Puts the interface of this name back. It may also be the name that it had when it was prepared.
+///
+/// # Errors
+///
+/// [`Error::Usage`] where it is not prepared, [`Error::Failed`] while the process that has prepared
+/// it lives, and where something cannot be put back.
+pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
+    let kernel = Kernel::open()?;
+    let records = here(&kernel, directory)?;
+    let link = kernel.links()?.into_iter().find(|link| link.name == name);
+    // What has the name today comes before what had it once.
+    let record = records
+        .iter()
+        .find(|record| link.as_ref().is_some_and(|link| link.index == record.key.index))
+        .or_else(|| records.iter().find(|record| record.name == name));
+    let Some(record) = record else {
+        let cause = match link {
+            Some(_) => format!("{name} is not prepared: there is nothing to restore"),
+            None => format!("no network interface \"{name}\", and none was prepared"),
+        };
+        return Err(Error::usage(cause));
+    };
+    put_back(&kernel, record, directory)
+}
+
+/// Puts all interfaces of the network namespace back that are not held by a process.
+///
+/// # Errors
+///
+/// Where the records cannot be read; what became of each interface is in the list.
+pub fn restore_all(directory: &Directory) -> Result<Vec<Result<Undone, Error>>, Error> {
+    let kernel = Kernel::open()?;
+    let records = here(&kernel, directory)?;
+    Ok(records.iter().map(|record| put_back(&kernel, record, directory)).collect())
+}
+
+/// The records of this network namespace.
+fn here(kernel: &Kernel, directory: &Directory) -> Result<Vec<Record>, Error> {
+    let mut records = directory.records()?;
+    records.retain(|record| record.key.netns == kernel.netns);
+    Ok(records)
+}
+
+impl Nic {
+    /// What is written down about it, if it is prepared.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be read; only root may.
+    pub fn record(&self, directory: &Directory) -> Result<Option<Record>, Error> {
+        let record = directory.read(Key { netns: self.netns, index: self.index })?;
+        Ok(record.filter(|record| !record.is_of_the_past()))
+    }
+}
+
+fn put_back(kernel: &Kernel, record: &Record, directory: &Directory) -> Result<Undone, Error> {
+    let name = &record.name;
+    let Some(lock) = directory.lock(record.key)? else {
+        return Err(Error::failed(format!("{name} {}: end it first", record.whose())));
+    };
+    // Read again, under the lock.
+    let Some(record) = directory.read(record.key)? else {
+        return Ok(Undone { interface: name.clone(), ..Undone::default() });
+    };
+    undo::all(kernel, &mut Journal::new(directory, record, lock))
+}

@@ -1,0 +1,132 @@
+//! Putting an interface back: from the last change to the first, by its record.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::change::{Standing, list};
+use crate::kernel::Kernel;
+use crate::link::Link;
+use crate::state::{Journal, Record};
+use crate::{Change, Error};
+
+/// How long the kernel may take to let go of the queues of a ring that was closed.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What became of the changes of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Undone {
+    /// The interface's name, today's if it is still there.
+    pub interface: String,
+    /// Whether it is gone, and its settings with it.
+    pub gone: bool,
+    /// What was put back, in this order.
+    pub put_back: Vec<String>,
+    /// What somebody else has changed meanwhile, and was left so.
+    pub left: Vec<String>,
+}
+
+/// The interface that a record is about, if it is still there.
+pub(crate) fn find(kernel: &Kernel, record: &Record) -> Result<Option<Link>, Error> {
+    let link = kernel.link(record.key.index)?;
+    // Another one may have got its number.
+    let same = |link: &Link| link.name == record.name || link.address == record.address;
+    Ok(link.filter(|link| same(link) && !record.is_of_the_past()))
+}
+
+/// Puts everything back. What cannot be stays in the record.
+pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Error> {
+    let mut undone = Undone { interface: journal.record.name.clone(), ..Undone::default() };
+    let Some(link) = find(kernel, &journal.record)? else {
+        undone.gone = true;
+        journal.record.changes.clear();
+        journal.record.kept = false;
+        journal.write()?;
+        return Ok(undone);
+    };
+    undone.interface = link.name;
+    // The host's own traffic must not reach a queue that fills the memory of others.
+    wait_until_unbound(kernel, &journal.record)?;
+    let mut failed = Vec::new();
+    for at in (0..journal.record.changes.len()).rev() {
+        match one(kernel, journal.record.key.index, &journal.record.changes[at]) {
+            Ok(outcome) => {
+                match outcome {
+                    Outcome::PutBack(text) => undone.put_back.push(text),
+                    Outcome::Left(text) => undone.left.push(text),
+                    Outcome::Nothing => {}
+                }
+                journal.record.changes.remove(at);
+                // One that still has what was put back does no harm, so a full disk stops nothing.
+                let _ = journal.write();
+            }
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    journal.record.kept &= !journal.record.changes.is_empty();
+    failed.extend(journal.write().err().map(|error| error.to_string()));
+    if failed.is_empty() {
+        return Ok(undone);
+    }
+    Err(Error::failed(format!(
+        "{}: {}; what is left to put back is in {}: handoff nic restore {}",
+        undone.interface,
+        failed.join("; "),
+        journal.path().display(),
+        undone.interface
+    )))
+}
+
+/// What became of one change.
+pub(crate) enum Outcome {
+    PutBack(String),
+    Left(String),
+    /// It had not been made, or somebody else has put it back.
+    Nothing,
+}
+
+/// Puts one change back, and looks that it is.
+pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcome, Error> {
+    let subject = change.subject();
+    let doing = || Error::doing(format!("putting back the {subject}"));
+    match change.standing(kernel, index).map_err(doing())? {
+        Standing::Before => return Ok(Outcome::Nothing),
+        Standing::Other(how) => {
+            return Ok(Outcome::Left(format!("{subject} {how}, by somebody else")));
+        }
+        Standing::After => {}
+    }
+    change.undo(kernel, index).map_err(doing())?;
+    match change.standing(kernel, index).map_err(doing())? {
+        Standing::Before => Ok(Outcome::PutBack(subject)),
+        _ => Err(Error::failed(format!("the driver took the old {subject}, but did not set it"))),
+    }
+}
+
+fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let queues = kernel
+            .queues(record.key.index)
+            .map_err(Error::doing(format!("reading the queues of {}", record.name)))?;
+        let bound: Vec<u32> = queues
+            .iter()
+            .flatten()
+            .filter(|queue| queue.bound.is_some() && record.queues.contains(&queue.id))
+            .map(|queue| queue.id)
+            .collect();
+        if bound.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::failed(format!(
+                "{name}: still bound by a program is {}: end it, then handoff nic restore {name}",
+                list(&bound),
+                name = record.name
+            )));
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,141 @@
+//! What was led to a queue arrives there, and nothing else does.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::thread;
+
+use handoff_nic::{Error, Flow};
+
+use super::card::{Card, PORT, plan};
+use crate::zcrx::Receiver;
+
+const MIB: usize = 1 << 20;
+
+/// A connection from the left to the right.
+fn connect(card: &Card, address: IpAddr, port: u16) -> (TcpStream, TcpStream) {
+    let listener = card.inside(|| TcpListener::bind((address, port))).expect("binds");
+    let left = card.pair.left.namespace().run(|| TcpStream::connect((address, port)));
+    let left = left.expect("enters").expect("connects");
+    (left, listener.accept().expect("accepts").0)
+}
+
+fn carry(mut left: &TcpStream, mut right: &TcpStream) {
+    let sent: Vec<u8> = (0..MIB).map(|at| (at ^ (at >> 8)) as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| left.write_all(&sent).expect("sends"));
+        let mut received = vec![0; MIB];
+        right.read_exact(&mut received).expect("receives");
+        assert!(received == sent, "what arrived differs");
+    });
+}
+
+/// Bytes that arrived at each queue meanwhile.
+fn arrived(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<u64> {
+    let name = |queue: usize| format!("queue{queue}_rx_bytes");
+    let queues = (0..).map_while(|queue| Some(after.get(&name(queue))? - before[&name(queue)]));
+    queues.collect()
+}
+
+#[test]
+fn a_port_of_both_versions_arrives_at_its_queue() {
+    let card = Card::new();
+    let prepared = card.prepare(&plan(1)).expect("is fit");
+    assert_eq!(prepared.queues(), [3]);
+    let right = &card.pair.right;
+    for address in [IpAddr::V4(right.v4()), right.v6().into()] {
+        let before = card.counters();
+        let (left, right) = connect(&card, address, PORT);
+        carry(&left, &right);
+        let count = arrived(&before, &card.counters());
+        assert!(count[3] > MIB as u64, "{address}: {count:?}");
+        assert!(count[..3].iter().all(|bytes| *bytes < 4_096), "{address}: {count:?}");
+    }
+    // Whatever has no rule stays away from it.
+    let before = card.counters();
+    for port in 9_000..9_016 {
+        let (left, right) = connect(&card, right.v4().into(), port);
+        carry(&left, &right);
+    }
+    let count = arrived(&before, &card.counters());
+    assert_eq!(count[3], 0, "{count:?}");
+    assert!(count[..3].iter().sum::<u64>() > 16 * MIB as u64, "{count:?}");
+}
+
+#[test]
+fn one_connection_is_led_to_its_queue_while_its_guard_lives() {
+    let card = Card::new();
+    let before = card.settings();
+    let prepared = card.prepare(&plan(2)).expect("is fit");
+    let set_aside = card.settings();
+    let (left, right) = connect(&card, card.pair.right.v4().into(), 9_000);
+    let ends = [right.local_addr(), right.peer_addr()].map(|end| end.expect("has one"));
+    let flow = Flow::connection(ends[0], ends[1]).expect("of one version");
+
+    let error = prepared.steer(flow, 1).expect_err("is the host's").to_string();
+    assert!(error.contains("queue 1") && error.contains("not set aside"), "{error}");
+    let steered = prepared.steer(flow, 3).expect("has room");
+    assert_eq!(steered.queue(), 3);
+    let again = prepared.steer(flow, 3).expect("is so already");
+    let error = prepared.steer(flow, 2).expect_err("is led to another").to_string();
+    assert!(error.contains("does not lead to queue 2"), "{error}");
+    let count = card.counters();
+    carry(&left, &right);
+    let arrived_at = arrived(&count, &card.counters());
+    assert!(arrived_at[3] > MIB as u64, "{arrived_at:?}");
+
+    drop(again);
+    assert_ne!(card.settings(), set_aside, "the rule goes with the guard that has made it");
+    drop(steered);
+    assert_eq!(card.settings(), set_aside);
+    let count = card.counters();
+    carry(&left, &right);
+    assert_eq!(arrived(&count, &card.counters())[2..4], [0, 0]);
+
+    // One that outlives the guard of the whole.
+    let late = prepared.steer(flow, 3).expect("has room");
+    drop(prepared);
+    assert_eq!(card.settings(), before);
+    card.nothing_is_written_down();
+    drop(late);
+    assert_eq!(card.settings(), before);
+}
+
+#[test]
+fn what_arrives_at_a_prepared_queue_is_not_copied() {
+    let card = Card::new();
+    let before = card.settings();
+    let prepared = card.prepare(&plan(1)).expect("is fit");
+    let (left, right) = connect(&card, card.pair.right.v4().into(), PORT);
+    let bound = card.inside(|| Receiver::bind(card.look().index, 3, 1_024, 4_096));
+    let mut receiver = bound.expect("binds");
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            (&left).write_all(&[7; MIB]).expect("sends");
+            left.shutdown(Shutdown::Write).expect("ends");
+        });
+        let mut received = 0;
+        let taken = receiver.receive(&right, |span| {
+            assert!(span.iter().all(|byte| *byte == 7));
+            received += span.len();
+        });
+        taken.expect("receives");
+        assert_eq!(received, MIB);
+    });
+    assert_eq!(receiver.copied(), (0, 0));
+
+    // As long as it is bound, the host's own traffic must not come back to it.
+    let set_aside = card.settings();
+    let error = prepared.undo().expect_err("is bound").to_string();
+    assert!(error.contains("still bound") && error.contains("queue 3"), "{error}");
+    assert_eq!(card.settings(), set_aside);
+    let error = card.prepare(&plan(1)).expect_err("is not put back").to_string();
+    assert!(error.contains("handoff nic restore"), "{error}");
+    // The kernel lets go of a ring in its own time, which putting back waits for.
+    drop(receiver);
+    let undone = card.restore(card.name()).expect("is free");
+    assert_eq!((undone.left.len(), undone.gone), (0, false));
+    assert_eq!(card.settings(), before);
+    card.nothing_is_written_down();
+    assert!(matches!(card.restore(card.name()), Err(Error::Usage(_))));
+}

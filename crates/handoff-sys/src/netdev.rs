@@ -1,0 +1,36 @@
+//! The netdev family of generic netlink: queues of interfaces, and who serves them.
+//!
+//! Kernel interface: `include/uapi/linux/netdev.h`, Linux 6.8; memory providers Linux 6.15.
+
+/// `NETDEV_FAMILY_NAME`.
+pub const FAMILY: &str = "netdev";
+
+/// `NETDEV_CMD_QUEUE_GET`.
+pub const QUEUE_GET: u8 = 10;
+/// `NETDEV_A_QUEUE_ID`.
+pub const QUEUE_ID: u16 = 1;
+/// `NETDEV_A_QUEUE_IFINDEX`.
+pub const QUEUE_IFINDEX: u16 = 2;
+/// `NETDEV_A_QUEUE_TYPE`: 0 receives, 1 sends.
+pub const QUEUE_TYPE: u16 = 3;
+/// `NETDEV_A_QUEUE_NAPI_ID`.
+pub const QUEUE_NAPI_ID: u16 = 4;
+/// `NETDEV_A_QUEUE_DMABUF`: there if memory of a dma-buf is bound to the queue.
+pub const QUEUE_DMABUF: u16 = 5;
+/// `NETDEV_A_QUEUE_IO_URING`: there if memory of an io_uring instance is.
+pub const QUEUE_IO_URING: u16 = 6;
+/// `NETDEV_A_QUEUE_XSK`: there if an AF_XDP socket is.
+pub const QUEUE_XSK: u16 = 7;
+/// `NETDEV_A_QUEUE_LEASE`: there if a virtual interface has leased the queue.
+pub const QUEUE_LEASE: u16 = 8;
+
+/// `NETDEV_CMD_NAPI_GET`.
+pub const NAPI_GET: u8 = 11;
+/// `NETDEV_A_NAPI_IFINDEX`.
+pub const NAPI_IFINDEX: u16 = 1;
+/// `NETDEV_A_NAPI_ID`.
+pub const NAPI_ID: u16 = 2;
+/// `NETDEV_A_NAPI_IRQ`.
+pub const NAPI_IRQ: u16 = 3;
+/// `NETDEV_A_NAPI_PID`: of the thread, where it has one.
+pub const NAPI_PID: u16 = 4;

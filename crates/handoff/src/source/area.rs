@@ -1,0 +1,41 @@
+//! How large the area of an rx queue has to be.
+//!
+//! TCP may keep as much as its receive buffers hold in the queues of sockets, out of order for the
+//! most part when something was lost. If that is every chunk, the retransmission finds none, and the
+//! connections of the queue stand still for good. So an area has chunks for the NIC's ring, for the
+//! cache of the queue's page pool, and for every receive buffer at its largest.
+
+use std::fs;
+
+use handoff_sys::ethtool as abi;
+use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use netlink_packet_core::NLM_F_ACK;
+
+/// Chunks that a page pool keeps at hand: its cache, and what it takes at once.
+const CACHE: usize = 128 + 64;
+
+/// Entries of each rx ring of an interface; 0 where its driver doesn't say.
+pub(super) fn ring_entries(interface: &str) -> usize {
+    let asked = || -> std::io::Result<Option<u32>> {
+        let mut kernel = Netlink::generic()?;
+        let family = kernel.family(abi::GENL_NAME)?;
+        let header = Attributes::new().text(abi::A_HEADER_DEV_NAME, interface);
+        let attributes = Attributes::new().nest(abi::A_HEADER, &header);
+        let answers =
+            kernel.ask(Generic::new(family, abi::MSG_RINGS_GET, attributes), NLM_F_ACK)?;
+        Ok(answers.iter().find_map(|answer| answer.attributes.number(abi::A_RINGS_RX)))
+    };
+    asked().ok().flatten().unwrap_or(0) as usize
+}
+
+/// The most that TCP lets the receive buffer of a socket grow to, in bytes, memory around payload
+/// included.
+pub(super) fn largest_receive_buffer() -> usize {
+    let limits = fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
+    limits.split_whitespace().nth(2).and_then(|most| most.parse().ok()).unwrap_or(6 << 20)
+}
+
+/// Chunks for a NIC's ring and so many connections.
+pub(super) fn chunks(ring: usize, connections: usize, chunk: usize) -> usize {
+    ring + CACHE + connections.saturating_mul(largest_receive_buffer().div_ceil(chunk))
+}
