@@ -20,11 +20,6 @@ use super::{
 const POOL: (usize, usize) = (64 << 10, 16);
 /// Bytes of a window's place, and how many.
 const WINDOW: (usize, usize) = (256 << 10, 16);
-/// Bytes of an area: all that the socket's buffer, the NIC's ring and the kernel's caches may hold at
-/// a time.
-const AREA: usize = 16 << 20;
-/// The same of large chunks, of which the NIC's ring takes as many.
-const AREA_OF_LARGE: usize = 64 << 20;
 const PAGE: usize = 4_096;
 /// How often a queue is tried whose last user has just gone.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -91,8 +86,8 @@ fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
     let intake = match to {
         To::Window => Intake::from(&driver.window(WINDOW.1, WINDOW.0)?),
         To::AreaWithoutNic => {
-            let area = Region::anonymous(AREA)?;
-            Intake::from(&driver.rx_queue(area, &RxBinding::without_device())?)
+            let binding = RxBinding::without_device();
+            Intake::from(&driver.rx_queue(Region::anonymous(binding.area(1))?, &binding)?)
         }
         _ => Intake::from(&driver.pool(Region::anonymous(POOL.0 * POOL.1)?, POOL.0)?),
     };
@@ -103,11 +98,11 @@ fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
 fn bind(bed: &Bed, queue: u16, chunk: usize) -> Result<(Driver, Intake), String> {
     let bind = || {
         let driver = driver(true)?;
-        let area = match chunk {
-            PAGE => Region::anonymous(AREA)?,
-            _ => Region::huge(AREA_OF_LARGE)?,
-        };
         let binding = RxBinding::new(bed.device(), queue.into())?.chunk(chunk);
+        let area = match chunk {
+            PAGE => Region::anonymous(binding.area(1))?,
+            _ => Region::huge(binding.area(1))?,
+        };
         let queue = driver.rx_queue(area, &binding)?;
         Ok((driver, Intake::from(&queue)))
     };

@@ -184,7 +184,10 @@ impl Bench for Recv<'_> {
         };
         let whose = match over(Joint::Wire) {
             true => "CPU and instructions are those of the receiving thread and its NIC's NAPI",
-            false => "CPU is that of the receiving thread; packets arrive in the sender's",
+            false => {
+                "CPU is that of the receiving thread; packets arrive in the sender's, where the kernel \
+                 copies what it lends before anybody receives it, which is in no figure"
+            }
         };
         format!("{whose}\n")
     }
