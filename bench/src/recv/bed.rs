@@ -5,13 +5,12 @@ use std::{
     collections::VecDeque,
     io,
     net::{TcpListener, TcpStream},
-    os::fd::AsFd as _,
     path::PathBuf,
     sync::Arc,
 };
 
 use handoff_lab::topology::{Pair, TopologyError};
-use rustix::{net::sockopt, thread::CpuSet};
+use rustix::thread::CpuSet;
 
 use super::{Load, nic, pattern::Pattern, sender::Sender};
 use crate::command::BenchError;
@@ -20,9 +19,6 @@ use crate::command::BenchError;
 const PORT: u16 = 4_000;
 /// The queue of connections that do not need one of their own.
 pub(super) const SHARED: u16 = 1;
-/// Bytes of each socket's buffer, of which the window takes half: fixed, so that no row is measured
-/// while the kernel is still finding out.
-const SOCKET_BUFFER: usize = 2 << 20;
 
 /// How the two ends are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +106,7 @@ impl Bed {
             }
             Joint::Veth => {}
         }
-        let listen = |queue| -> io::Result<TcpListener> {
-            let listener = TcpListener::bind((pair.right.v4(), PORT + queue))?;
-            // What it accepts has it from the beginning, when the window's scale is settled.
-            sockopt::set_socket_recv_buffer_size_force(listener.as_fd(), SOCKET_BUFFER)?;
-            Ok(listener)
-        };
+        let listen = |queue| TcpListener::bind((pair.right.v4(), PORT + queue));
         let all = || queues.clone().map(listen).collect::<io::Result<_>>();
         let listeners = pair.right.namespace().run(all).map_err(topology)?;
         let listeners =
@@ -181,11 +172,7 @@ impl Bed {
     ///
     /// Why there is none, in one line.
     pub(super) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
-        let connect = || -> io::Result<TcpStream> {
-            let far = TcpStream::connect((self.pair.right.v4(), PORT + queue))?;
-            sockopt::set_socket_send_buffer_size_force(far.as_fd(), SOCKET_BUFFER)?;
-            Ok(far)
-        };
+        let connect = || TcpStream::connect((self.pair.right.v4(), PORT + queue));
         let namespace = self.pair.left.namespace();
         let far = namespace.run(connect).map_err(|error| error.to_string())?;
         let connected = far.and_then(|far| {
