@@ -46,12 +46,8 @@ impl<'a, R: Receive> Reception<'a, R> {
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
         self.sender.begin();
-        // At least once: it has begun when something arrives.
-        loop {
+        while !slot.is_over() {
             self.way.receive(&mut self.stream)?;
-            if slot.is_over() {
-                break;
-            }
         }
         self.sender.rest();
         while self.sender.total() != Some(self.stream.position()) && !slot.is_stopped() {

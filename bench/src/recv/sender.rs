@@ -3,8 +3,9 @@
 //! Contracts:
 //!
 //! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so that no copy is made on its side of the wire.
-//! 2. It rests at the end of a pattern only, and has said how much it will have sent before it sends the
-//!    last of it: who waits for that much never waits for nothing.
+//! 2. It sends something each time it is told to begin, and rests at the end of a pattern only. It has
+//!    said how much it will have sent before it sends the last of it: who waits for that much never
+//!    waits for nothing.
 //! 3. Dropping it ends the connection and the thread, even one that waits for room.
 
 use std::{
@@ -129,19 +130,21 @@ impl Shared {
         zerocopy::enable(self.stream.as_fd())?;
         let mut sent = 0;
         loop {
-            match self.order.load(Ordering::Acquire) {
-                END => return Ok(()),
-                REST => thread::park(),
-                _ => {
-                    while self.order.load(Ordering::Acquire) == SEND {
-                        self.send_piece(pattern)?;
-                        sent += PIECE as u64;
-                    }
-                    sent += PIECE as u64;
-                    self.total.store(sent, Ordering::Release);
-                    self.send_piece(pattern)?;
-                }
+            if self.order.load(Ordering::Acquire) == END {
+                return Ok(());
             }
+            // Told to begin, and perhaps to rest since.
+            if self.total.load(Ordering::Relaxed) != UNSAID {
+                thread::park();
+                continue;
+            }
+            while self.order.load(Ordering::Acquire) == SEND {
+                self.send_piece(pattern)?;
+                sent += PIECE as u64;
+            }
+            sent += PIECE as u64;
+            self.total.store(sent, Ordering::Release);
+            self.send_piece(pattern)?;
         }
     }
 
@@ -211,9 +214,9 @@ mod tests {
         let (sender, mut near, pattern) = connected();
         let mut stream = Stream::new(pattern, true);
         let mut buffer = vec![0; 50_000];
-        for slot in 1..=3 {
+        for enough in [3_000_000, 0, 9_000_000] {
             sender.begin();
-            while stream.position() < slot * 3_000_000 {
+            while stream.position() < enough {
                 let length = near.read(&mut buffer).unwrap();
                 stream.take(&buffer[..length]);
             }
