@@ -28,7 +28,8 @@ fn the_table_counts_the_receivers_instructions_and_simulated_dma_apart() {
         // Eight bytes an instruction are copied, and a packet costs some thousands.
         assert!((134.0 * copied..4_000.0).contains(&cost(row)), "{row}");
         let spread = row["ratio_max"].as_f64().unwrap() / row["ratio_min"].as_f64().unwrap();
-        assert!(spread < 1.1, "{row}");
+        // In the first slots the kernel still makes the receive buffers larger.
+        assert!(spread < 1.25, "{row}");
     }
     let epoll = |mtu, gro| cost(row(&report, &format!("mtu={mtu} gro={gro} check=no epoll")));
     assert!(epoll(4_148, "no") < 0.6 * epoll(1_500, "no"), "larger packets cost less: {report}");
