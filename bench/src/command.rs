@@ -7,6 +7,7 @@ use handoff_lab::StopFlag;
 
 use crate::{
     block::{self, BlockArgs},
+    recv::{self, RecvArgs},
     send::{self, SendArgs},
 };
 
@@ -23,6 +24,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Sending from user memory: copying, MSG_ZEROCOPY, and io_uring zero copy
     Send(Box<SendArgs>),
+    /// Receiving over one connection: by epoll, multishot and zero-copy receive
+    Recv(Box<RecvArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
     Block(Box<BlockArgs>),
 }
@@ -65,6 +68,7 @@ pub enum BenchError {
 pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
     match &args.bench {
         Bench::Send(args) => send::run(args, context),
+        Bench::Recv(args) => recv::run(args, context),
         Bench::Block(args) => block::run(args, context),
     }
 }

@@ -65,6 +65,8 @@ pub struct Tally {
     pub enters: Option<u64>,
     /// Context switches of the server's threads.
     pub switches: Option<u64>,
+    /// Bytes that a software NIC's engine moved meanwhile.
+    pub simulated_dma: Option<u64>,
     /// The time it took, and was kept waiting, where the engine knows better than the frame.
     pub time: Option<Time>,
 }
@@ -108,6 +110,11 @@ impl<'a> Slot<'a> {
     /// A slot that begins now.
     pub fn new(length: Duration, stop: &'a AtomicBool) -> Self {
         Self { deadline: Instant::now() + length, length, stop }
+    }
+
+    /// The same from now on, for an engine that has to prepare what the slot is not for.
+    pub fn anew(&self) -> Self {
+        Self::new(self.length, self.stop)
     }
 
     /// True once the time is up, or the user wants the bench to end.
@@ -191,6 +198,7 @@ struct Figures {
     cpu_share: Option<f64>,
     switches_per_op: Option<f64>,
     copied_share: Option<f64>,
+    simulated_dma_share: Option<f64>,
 }
 
 /// Measures all subjects. `far_end_cpu` gives the CPU time so far of those threads of this process
@@ -318,6 +326,7 @@ fn timed(
         cpu_share: tally.cpu_share,
         switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
         copied_share: tally.copied.map(|copied| copied as f64 / bytes),
+        simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
     }))
 }
 
@@ -362,6 +371,7 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 cpu_share: median(&|slot| slot.cpu_share),
                 switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
+                simulated_dma_share: median(&|slot| slot.simulated_dma_share),
                 skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
                 ..Row::default()
             }

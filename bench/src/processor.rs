@@ -34,6 +34,13 @@ impl Pinned {
         Ok(Self { before, cpu })
     }
 
+    /// The processors for who works beside the thread: all others, if there are any.
+    pub fn others(&self) -> CpuSet {
+        let mut others = self.before;
+        others.unset(self.cpu);
+        if others.count() > 0 { others } else { self.before }
+    }
+
     /// Which processor it is.
     pub fn cpu(&self) -> usize {
         self.cpu
@@ -70,7 +77,8 @@ pub fn kept_waiting_of_process(process: u32) -> Duration {
     threads.flatten().map(|thread| of_thread(&thread.path())).max().unwrap_or_default()
 }
 
-fn kept_waiting_of(task: &Path) -> Duration {
+/// The same of one thread, given as its directory.
+pub(crate) fn kept_waiting_of(task: &Path) -> Duration {
     // Nanoseconds on the processor, nanoseconds ready to run, number of time slices.
     let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
     let ready = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
@@ -109,6 +117,9 @@ mod tests {
         let before = set();
         let pinned = Pinned::to(None).unwrap();
         assert_eq!(set(), [pinned.cpu()]);
+        let others = pinned.others();
+        assert_eq!(others.is_set(pinned.cpu()), before.len() == 1);
+        assert_eq!(others.count() as usize, (before.len() - 1).max(1));
         assert_eq!(Some(&pinned.cpu()), before.last());
         drop(pinned);
         assert_eq!(set(), before);

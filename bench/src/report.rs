@@ -8,7 +8,7 @@ use crate::machine::Machine;
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send` or `block`.
+    /// Which bench: `send`, `recv` or `block`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,
@@ -87,13 +87,17 @@ pub struct Row {
     /// a run apart from the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share_witness: Option<f64>,
+    /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would
+    /// do DMA. They are in no other figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_dma_share: Option<f64>,
     /// Why the row has no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
-/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth` and
-/// `rate` compare.
+/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
+/// `rate`, `check` and `gro` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -126,14 +130,24 @@ pub struct Config {
     /// Payload bytes per second that the load does not exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
+    /// Whether what was received is compared with what was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<bool>,
+    /// Whether frames arrive as the sender passed them on, not as packets of the MTU's size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gro: Option<bool>,
+    /// Bytes of each piece of memory that the NIC puts payload into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u64>,
 }
 
 impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
         let work = |config: &Self| {
-            let Self { op, proto, bytes, mtu, target, depth, rate, .. } = config.clone();
-            (op, proto, bytes, mtu, target, depth, rate)
+            let Self { op, proto, bytes, mtu, target, depth, rate, check, gro, .. } =
+                config.clone();
+            (op, proto, bytes, mtu, target, depth, rate, check, gro)
         };
         work(self) == work(other)
     }
@@ -295,5 +309,8 @@ mod tests {
         assert!(!one.same_work(&smaller));
         let limited = Config { rate: Some(1 << 30), ..one.clone() };
         assert!(!one.same_work(&limited));
+        assert!(one.same_work(&Config { chunk: Some(65_536), ..one.clone() }));
+        assert!(!one.same_work(&Config { check: Some(true), ..one.clone() }));
+        assert!(!one.same_work(&Config { gro: Some(true), ..one.clone() }));
     }
 }

@@ -13,6 +13,8 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// The bench whose operations are requests, not messages.
 const BLOCK: &str = "block";
+/// The bench of a stream, which has no operations.
+const RECV: &str = "recv";
 
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
@@ -32,7 +34,7 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
         header.extend(["ratio then", "change"]);
     }
     table.set_header(header);
-    let mut footnotes = Vec::new();
+    let mut footnotes: Vec<(&str, &str, usize)> = Vec::new();
     for row in &report.rows {
         let mut cells = vec![row.name.clone()];
         if with_sizes {
@@ -44,7 +46,10 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
         }
         table.add_row(cells);
         if let Some(reason) = &row.skipped {
-            footnotes.push(format!("{} was skipped: {reason}", row.name));
+            match footnotes.iter_mut().find(|(_, of, _)| of == reason) {
+                Some((_, _, more)) => *more += 1,
+                None => footnotes.push((&row.name, reason, 0)),
+            }
         }
     }
     for (number, column) in table.column_iter_mut().enumerate() {
@@ -53,11 +58,13 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    footnotes.dedup();
     let mut text = table.trim_fmt();
-    for footnote in footnotes {
-        text.push('\n');
-        text.push_str(&footnote);
+    for (name, reason, more) in footnotes {
+        let skipped = match more {
+            0 => format!("\n{name} was skipped: {reason}"),
+            _ => format!("\n{name} and {more} more were skipped: {reason}"),
+        };
+        text.push_str(&skipped);
     }
     text
 }
@@ -93,7 +100,8 @@ fn columns(report: &Report) -> Vec<Column> {
         columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
     }
     columns.extend(ratio);
-    columns.extend(costs);
+    let streams = report.bench == RECV;
+    columns.extend(costs.into_iter().filter(|(title, _)| !streams || title.ends_with("GiB")));
     let others: [(bool, Column); 8] = [
         (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
         (
@@ -194,9 +202,12 @@ mod tests {
     fn skipped_rows_stay_with_their_reason() {
         let skipped =
             Row { name: "b".into(), skipped: Some("no such device".into()), ..Row::default() };
-        let text = draw(&report(vec![skipped]), None);
+        let text = draw(&report(vec![skipped.clone()]), None);
         assert!(text.lines().nth(1).unwrap().starts_with("b"), "{text}");
         assert!(text.ends_with("b was skipped: no such device"), "{text}");
+        let other = Row { name: "c".into(), ..skipped.clone() };
+        let text = draw(&report(vec![skipped, other]), None);
+        assert!(text.ends_with("b and 1 more were skipped: no such device"), "{text}");
     }
 
     #[test]

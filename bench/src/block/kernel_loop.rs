@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use handoff_lab::topology::{Disk as _, LoopDisk};
 
-use super::{served::Device, tasks};
+use super::served::Device;
+use crate::tasks;
 
 pub(super) struct KernelLoop(LoopDisk);
 

@@ -15,7 +15,6 @@ mod load;
 mod ours;
 mod program;
 mod served;
-mod tasks;
 
 use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 

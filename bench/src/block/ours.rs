@@ -11,10 +11,8 @@ use std::{
 
 use handoff_block::{Error, Server, Spec, Start};
 
-use super::{
-    served::Device,
-    tasks::{self, of_process},
-};
+use super::served::Device;
+use crate::tasks::{self, of_process};
 
 pub(super) struct Ours {
     id: u32,

@@ -15,8 +15,11 @@ use std::{
 
 use handoff_block::{Control, DeviceState};
 
-use super::{served::Device, tasks};
-use crate::peer::{Affinity, Output, Placeholders, Running};
+use super::served::Device;
+use crate::{
+    peer::{Affinity, Output, Placeholders, Running},
+    tasks,
+};
 
 /// How long it may take until the device is there.
 const PATIENCE: Duration = Duration::from_secs(10);

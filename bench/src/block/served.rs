@@ -6,16 +6,12 @@ use std::{
 };
 
 use handoff_lab::instructions;
-use rustix::time::{ClockId, clock_gettime};
 
-use super::{
-    Job,
-    load::Load,
-    tasks::{self, Spent, spent},
-};
+use super::{Job, load::Load};
 use crate::{
     calls::Enters,
     measure::{Cpu, Engine, Slot, Tally, Time},
+    tasks::{self, Spent, own_cpu, spent},
 };
 
 /// A block device that somebody serves.
@@ -89,6 +85,7 @@ impl<D: Device> Engine for Served<D> {
             cpu_share: (alone && self.job.rate.is_some()).then(share),
             enters: enters.zip(enters_before).map(|(after, before)| after - before),
             switches: alone.then_some(spent.switches),
+            simulated_dma: None,
             time: Some(time),
         })
     }
@@ -101,10 +98,4 @@ impl<D: Device> Engine for Served<D> {
         }
         Ok(())
     }
-}
-
-/// CPU time of the calling thread, which is the load.
-fn own_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

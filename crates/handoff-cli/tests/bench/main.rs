@@ -6,4 +6,5 @@ mod native {
 
 mod guest {
     mod peer;
+    mod recv;
 }

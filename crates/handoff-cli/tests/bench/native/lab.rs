@@ -1,6 +1,7 @@
 //! Runs a bench in the lab.
 
 mod block;
+mod recv;
 mod send;
 
 use std::process::{Command, Output};

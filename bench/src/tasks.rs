@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Of a thread or several, since they were started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Spent {
-    pub(super) cpu: Duration,
+pub(crate) struct Spent {
+    pub(crate) cpu: Duration,
     /// How often they were switched away from, by their own wish or not.
-    pub(super) switches: u64,
+    pub(crate) switches: u64,
 }
 
 impl Sub for Spent {
@@ -29,7 +31,7 @@ impl Sub for Spent {
 }
 
 /// The sum over threads, given as their directories. One that is gone has spent nothing.
-pub(super) fn spent(threads: &[PathBuf]) -> Spent {
+pub(crate) fn spent(threads: &[PathBuf]) -> Spent {
     let each = threads.iter().map(|thread| {
         let text = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
         let schedstat = text("schedstat");
@@ -48,25 +50,36 @@ fn switches(status: &str) -> u64 {
     counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
+/// CPU time of the calling thread so far.
+pub(crate) fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// The threads of a process.
-pub(super) fn of_process(process: u32) -> Vec<PathBuf> {
+pub(crate) fn of_process(process: u32) -> Vec<PathBuf> {
     below(&format!("/proc/{process}/task"))
 }
 
 /// The kernel's workers that serve work of all kinds.
-pub(super) fn workers() -> Vec<PathBuf> {
+pub(crate) fn workers() -> Vec<PathBuf> {
+    named("kworker/")
+}
+
+/// The processes, and threads of the kernel, whose name begins so.
+pub(crate) fn named(beginning: &str) -> Vec<PathBuf> {
     let mut found = below("/proc");
-    found.retain(|task| name(task).starts_with("kworker/"));
+    found.retain(|task| name(task).starts_with(beginning));
     found
 }
 
 /// A thread's name.
-pub(super) fn name(thread: &Path) -> String {
+pub(crate) fn name(thread: &Path) -> String {
     fs::read_to_string(thread.join("comm")).unwrap_or_default().trim().to_owned()
 }
 
 /// A thread's id.
-pub(super) fn id(thread: &Path) -> Option<i32> {
+pub(crate) fn id(thread: &Path) -> Option<i32> {
     thread.file_name()?.to_str()?.parse().ok()
 }
 

@@ -1,0 +1,196 @@
+//! The wire of one load: two namespaces, a pair of NICs between them, and connections.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    io,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use handoff_lab::topology::{Pair, TopologyError};
+use rustix::thread::CpuSet;
+
+use super::{Load, nic, pattern::Pattern, sender::Sender};
+use crate::command::BenchError;
+
+/// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
+const PORT: u16 = 4_000;
+/// The queue of connections that do not need one of their own.
+pub(super) const SHARED: u16 = 1;
+
+/// How the two ends are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joint {
+    /// Software NICs with queues.
+    Wire,
+    /// A pair of veth devices.
+    Veth,
+}
+
+impl Joint {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Wire => "wire",
+            Self::Veth => "veth",
+        }
+    }
+}
+
+/// A queue of the receiving NIC that nobody else has until this is dropped.
+pub(super) struct OwnQueue<'a> {
+    number: u16,
+    free: &'a RefCell<VecDeque<u16>>,
+}
+
+impl OwnQueue<'_> {
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+impl Drop for OwnQueue<'_> {
+    fn drop(&mut self) {
+        self.free.borrow_mut().push_back(self.number);
+    }
+}
+
+/// The network of one load. It goes when this is dropped.
+pub(super) struct Bed {
+    pair: Pair,
+    joint: Joint,
+    load: Load,
+    /// By queue, from the first behind `SHARED` on.
+    listeners: Vec<TcpListener>,
+    /// Queues that nobody has, the longest free first.
+    free: RefCell<VecDeque<u16>>,
+    napi: Vec<PathBuf>,
+    pattern: Arc<Pattern>,
+    /// The processors of the senders.
+    senders: CpuSet,
+}
+
+impl Bed {
+    /// Joins two hosts by software NICs, or by veth where the kernel has none.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(super) fn new(
+        load: Load,
+        pattern: &Arc<Pattern>,
+        senders: CpuSet,
+    ) -> Result<Self, BenchError> {
+        let topology = |error: TopologyError| match error.is_unavailable() {
+            true => BenchError::NotPossible(error.to_string()),
+            false => BenchError::Failed(error.to_string()),
+        };
+        let (joint, pair) = match Pair::wire(load.mtu) {
+            Ok(pair) => (Joint::Wire, pair),
+            Err(TopologyError::Unavailable { .. }) => {
+                (Joint::Veth, Pair::new(load.mtu).map_err(topology)?)
+            }
+            Err(error) => return Err(topology(error)),
+        };
+        let (mut napi, mut queues) = (Vec::new(), SHARED..=SHARED);
+        match joint {
+            Joint::Wire => {
+                queues = SHARED..=nic::LAST_QUEUE;
+                nic::set_up_queues(&pair.right, PORT, load.gro).map_err(BenchError::Failed)?;
+                napi = nic::give_napi_threads(&pair.right).map_err(BenchError::Failed)?;
+                nic::give_napi_threads(&pair.left).map_err(BenchError::Failed)?;
+            }
+            Joint::Veth if !load.gro => {
+                nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
+            }
+            Joint::Veth => {}
+        }
+        let listen = |queue| TcpListener::bind((pair.right.v4(), PORT + queue));
+        let all = || queues.clone().map(listen).collect::<io::Result<_>>();
+        let listeners = pair.right.namespace().run(all).map_err(topology)?;
+        let listeners =
+            listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
+        let free = RefCell::new(queues.skip(1).collect());
+        let pattern = Arc::clone(pattern);
+        Ok(Self { pair, joint, load, listeners, free, napi, pattern, senders })
+    }
+
+    pub(super) fn joint(&self) -> Joint {
+        self.joint
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.load
+    }
+
+    pub(super) fn pattern(&self) -> Arc<Pattern> {
+        Arc::clone(&self.pattern)
+    }
+
+    /// The threads in which packets arrive, as their directories in `/proc`; none where they arrive
+    /// in whatever thread is at hand.
+    pub(super) fn napi(&self) -> &[PathBuf] {
+        &self.napi
+    }
+
+    /// The name of the receiving device, for those [`inside`](Self::inside).
+    pub(super) fn device(&self) -> &'static str {
+        self.pair.right.device()
+    }
+
+    /// Does something in the receiver's namespace.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread cannot go there, in one line.
+    pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+        self.pair.right.namespace().run(work).map_err(|error| error.to_string())
+    }
+
+    /// A queue for one alone.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(super) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+        if self.joint == Joint::Veth {
+            return Err(
+                "no NIC: veth has no queues that take a program's memory, the software NIC \
+                        of the lab does (--lab)"
+                    .to_owned(),
+            );
+        }
+        let number = self.free.borrow_mut().pop_front().ok_or("all queues of the NIC are taken")?;
+        Ok(OwnQueue { number, free: &self.free })
+    }
+
+    /// A new connection, whose packets come by this queue: its receiving end, and the thread at the
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(super) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
+        let connect = || TcpStream::connect((self.pair.right.v4(), PORT + queue));
+        let namespace = self.pair.left.namespace();
+        let far = namespace.run(connect).map_err(|error| error.to_string())?;
+        let connected = far.and_then(|far| {
+            let (near, _) = self.listeners[usize::from(queue - SHARED)].accept()?;
+            Ok((near, Sender::new(far, self.pattern(), self.senders)?))
+        });
+        connected.map_err(|error| format!("no connection: {error}"))
+    }
+
+    /// Bytes that the engine of a software NIC has moved to the receiver.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not known, in one line.
+    pub(super) fn simulated_dma(&self) -> Result<Option<u64>, String> {
+        match self.joint {
+            Joint::Wire => nic::simulated_dma(&self.pair.right).map(Some),
+            Joint::Veth => Ok(None),
+        }
+    }
+}

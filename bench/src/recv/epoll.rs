@@ -1,0 +1,82 @@
+//! The baseline: epoll_wait(2), level-triggered, and recv(2) into one buffer that is used again.
+
+use std::{
+    io::{self, ErrorKind, Read as _},
+    net::TcpStream,
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+};
+
+use super::{
+    PATIENCE,
+    bed::{Bed, SHARED},
+    pattern::Stream,
+    reception::Receive,
+    sender::Sender,
+};
+
+/// Bytes of the buffer: as many as keep it in a cache, so that calls are few.
+const BUFFER: usize = 256 << 10;
+
+pub(super) struct Epoll {
+    socket: TcpStream,
+    poll: OwnedFd,
+    events: Vec<epoll::Event>,
+    buffer: Vec<u8>,
+    received: u64,
+}
+
+impl Epoll {
+    /// A new connection, received from in this way.
+    pub(super) fn new(bed: &Bed) -> Result<(Self, Sender), String> {
+        let (socket, sender) = bed.connect(SHARED)?;
+        let open = || -> io::Result<OwnedFd> {
+            socket.set_nonblocking(true)?;
+            let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            epoll::add(&poll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            Ok(poll)
+        };
+        let poll = open().map_err(|error| format!("no epoll: {error}"))?;
+        let (events, buffer) = (Vec::with_capacity(1), vec![0; BUFFER]);
+        Ok((Self { socket, poll, events, buffer, received: 0 }, sender))
+    }
+}
+
+impl Receive for Epoll {
+    fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        self.events.clear();
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.poll, room, Some(&patience)) {
+            // The caller looks at what the signal has set.
+            Err(Errno::INTR) => return Ok(()),
+            waited => waited.map_err(|errno| format!("epoll_wait failed: {errno}"))?,
+        };
+        if self.events.is_empty() {
+            return Err(format!("nothing arrived for {PATIENCE:?}"));
+        }
+        loop {
+            match self.socket.read(&mut self.buffer) {
+                Ok(0) => return Err("the connection has ended".into()),
+                Ok(length) => {
+                    stream.take(&self.buffer[..length]);
+                    self.received += length as u64;
+                    // After less than it has room for, there was no more.
+                    if length < BUFFER {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(format!("recv failed: {error}")),
+            }
+        }
+    }
+
+    fn copied(&self) -> Option<u64> {
+        Some(self.received)
+    }
+}

@@ -1,0 +1,146 @@
+//! The rows of handoff itself: its ways to receive, as its users call them. They differ in where bytes
+//! go, and in nothing else.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use handoff::{Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, Socket, Wait};
+
+use super::{
+    PATIENCE,
+    bed::{Bed, OwnQueue, SHARED},
+    pattern::Stream,
+    reception::Receive,
+    sender::Sender,
+};
+
+/// Of a pool, and how many.
+const POOL: (usize, usize) = (64 << 10, 16);
+/// Bytes of a window's place, and how many.
+const WINDOW: (usize, usize) = (256 << 10, 16);
+const PAGE: usize = 4_096;
+/// How often a queue is tried whose last user has just gone.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
+/// Where bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    /// Into a pool of buffers.
+    Pool,
+    /// Into a window of address space, where the kernel maps pages.
+    Window,
+    /// Into an area, where the kernel copies them for want of a NIC.
+    AreaWithoutNic,
+    /// Into an area, where the NIC puts them in chunks of so many bytes.
+    Area { chunk: usize },
+}
+
+impl To {
+    pub(super) fn engine(self) -> ReceiveEngine {
+        match self {
+            Self::Pool => ReceiveEngine::Multishot,
+            Self::Window => ReceiveEngine::TcpZerocopyReceive,
+            Self::AreaWithoutNic => ReceiveEngine::ZcrxNodev,
+            Self::Area { .. } => ReceiveEngine::Zcrx,
+        }
+    }
+}
+
+pub(super) struct Handoff<'a> {
+    // Before the driver: handles go first.
+    receiver: Receiver,
+    _socket: Socket,
+    driver: Driver,
+    // Behind the driver, with which the kernel lets go of it.
+    _queue: Option<OwnQueue<'a>>,
+}
+
+impl<'a> Handoff<'a> {
+    /// A new connection, received from in this way.
+    pub(super) fn new(bed: &'a Bed, to: To) -> Result<(Self, Sender), String> {
+        let (queue, (driver, intake)) = match to {
+            To::Area { chunk } => {
+                let queue = bed.own_queue()?;
+                let bound = bind(bed, queue.number(), chunk)?;
+                (Some(queue), bound)
+            }
+            _ => (None, shared(to).map_err(line)?),
+        };
+        // Only now: what comes to a queue before it is bound is not in the area.
+        let (socket, sender) = bed.connect(queue.as_ref().map_or(SHARED, OwnQueue::number))?;
+        let socket = driver.socket(socket).map_err(line)?;
+        let receiver = socket.receive(intake).map_err(line)?;
+        Ok((Self { receiver, _socket: socket, driver, _queue: queue }, sender))
+    }
+}
+
+fn driver(zero_copy_receive: bool) -> handoff::Result<Driver> {
+    Driver::builder().ring(RingUse::Require).zero_copy_receive(zero_copy_receive).build()
+}
+
+/// What needs no queue of its own.
+fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
+    let driver = driver(to == To::AreaWithoutNic)?;
+    let intake = match to {
+        To::Window => Intake::from(&driver.window(WINDOW.1, WINDOW.0)?),
+        To::AreaWithoutNic => {
+            let binding = RxBinding::without_device();
+            Intake::from(&driver.rx_queue(Region::anonymous(binding.area(1))?, &binding)?)
+        }
+        _ => Intake::from(&driver.pool(Region::anonymous(POOL.0 * POOL.1)?, POOL.0)?),
+    };
+    Ok((driver, intake))
+}
+
+/// Binds a queue of the receiving NIC, as soon as the kernel has taken it from its last user.
+fn bind(bed: &Bed, queue: u16, chunk: usize) -> Result<(Driver, Intake), String> {
+    let bind = || {
+        let driver = driver(true)?;
+        let binding = RxBinding::new(bed.device(), queue.into())?.chunk(chunk);
+        let area = match chunk {
+            PAGE => Region::anonymous(binding.area(1))?,
+            _ => Region::huge(binding.area(1))?,
+        };
+        let queue = driver.rx_queue(area, &binding)?;
+        Ok((driver, Intake::from(&queue)))
+    };
+    let begin = Instant::now();
+    loop {
+        match bed.inside(bind)? {
+            Ok(bound) => return Ok(bound),
+            Err(error) if begin.elapsed() > PATIENCE => return Err(line(error)),
+            Err(_) => thread::sleep(BETWEEN_TRIES),
+        }
+    }
+}
+
+fn line(error: handoff::Error) -> String {
+    error.to_string()
+}
+
+impl Receive for Handoff<'_> {
+    fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
+        let (before, mut begin) = (stream.position(), None);
+        loop {
+            self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
+            while let Some(next) = self.receiver.try_next_span() {
+                let span = next.ok_or("the connection has ended")?;
+                stream.take(&span.map_err(line)?);
+            }
+            if stream.position() > before {
+                return Ok(());
+            }
+            // Something else has happened.
+            if begin.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return Err(format!("nothing arrived for {PATIENCE:?}"));
+            }
+        }
+    }
+
+    fn copied(&self) -> Option<u64> {
+        let tally = self.receiver.tally();
+        (tally.unknown == 0).then_some(tally.copied)
+    }
+}

@@ -1,0 +1,260 @@
+//! `handoff bench recv`: one connection, one sender and one receiver, by each engine.
+//!
+//! Contracts:
+//!
+//! 1. A row is a connection of its own over the wire of its load, from a thread that sends without
+//!    copying to one that receives; all hand what they receive to the same function, which compares
+//!    it with what was sent, or only counts it.
+//! 2. Costs are those of the receiver: its thread, and the threads of its NIC where that has some.
+//!    The sender's are no engine's doing.
+//! 3. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
+
+mod bed;
+mod epoll;
+mod handoff_rows;
+mod nic;
+mod pattern;
+mod reception;
+mod sender;
+
+use std::{fmt::Write as _, iter, time::Duration};
+
+use clap::Args;
+use handoff_lab::instructions;
+
+use self::{
+    bed::{Bed, Joint},
+    epoll::Epoll,
+    handoff_rows::{Handoff, To},
+    pattern::Pattern,
+    reception::{Receive, Reception},
+    sender::Sender,
+};
+use crate::{
+    command::{BenchError, Context},
+    measure::{self, Measured, Plan, Subject},
+    processor::Pinned,
+    quantity::format_size,
+    report::{Config, Report},
+    run::{self, Bench, RunOptions},
+    statistics::Spread,
+    witness,
+};
+
+/// After which a connection counts as dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Share of the time that others may hold the processors for before the table speaks of it.
+const BUSY: f64 = 0.02;
+
+const EXAMPLES: &str = "\
+Rows (the ratio is to epoll, of the same wire and check):
+  epoll                 epoll_wait, and recv into one buffer that is used again
+  multishot             one request of io_uring into a pool of buffers
+  tcp-zerocopy-receive  pages are mapped into a window, what does not fill them is copied
+  zcrx-nodev            io_uring's zero-copy receive without a NIC, where the kernel copies
+  zcrx                  the same with a NIC, which puts payload into chunks of our memory
+
+Wires: MTU 1500, and 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole, as the
+sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth elsewhere). With
+check=yes the receiver compares each byte with what was sent.
+
+In the lab the wire is a pair of software NICs, and costs are instructions of the receiving thread and
+of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over which packets arrive in the
+sender's thread: the speed is that of the slower of the two, and the CPU time the receiving thread's.
+
+Examples:
+  handoff bench recv --quick --lab
+  handoff bench recv --quick
+  handoff bench recv --only check=no --json-file before.json
+  handoff bench recv --compare before.json
+
+Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab needs.";
+
+/// Options of `handoff bench recv`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RecvArgs {
+    /// What every bench takes.
+    #[command(flatten)]
+    pub run: RunOptions,
+
+    /// The processor to receive on [default: the last one]
+    #[arg(long, value_name = "N", conflicts_with = "lab")]
+    pub cpu: Option<usize>,
+}
+
+/// What arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Load {
+    mtu: u32,
+    /// Whether frames arrive as the sender passed them on.
+    gro: bool,
+}
+
+const LOADS: [Load; 3] = [
+    Load { mtu: 1_500, gro: false },
+    // 4,096 bytes behind the headers of IPv4 and TCP with time stamps.
+    Load { mtu: 4_148, gro: false },
+    Load { mtu: 1_500, gro: true },
+];
+
+/// The library's, on every wire.
+const WAYS: [To; 4] = [To::Pool, To::Window, To::AreaWithoutNic, To::Area { chunk: 4 << 10 }];
+
+impl Load {
+    /// A row's name.
+    fn name(&self, check: bool, engine: &str) -> String {
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        format!("mtu={} gro={} check={} {engine}", self.mtu, word(self.gro), word(check))
+    }
+}
+
+/// Runs the bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    run::run(&Recv { args }, context)
+}
+
+struct Recv<'a> {
+    args: &'a RecvArgs,
+}
+
+impl Bench for Recv<'_> {
+    const NAME: &'static str = "recv";
+
+    fn options(&self) -> &RunOptions {
+        &self.args.run
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
+        const QUICK: (Duration, u32) = (Duration::from_secs(20), 7);
+        let slot = Duration::from_millis(100);
+        match (self.args.run.quick, counted) {
+            (true, true) => (Duration::from_millis(50), 3),
+            (false, true) => (Duration::from_millis(100), 5),
+            (false, false) => (2 * slot, 15),
+            (true, false) => {
+                let rounds = QUICK.0.as_millis() / (slot.as_millis() * rows.max(1) as u128);
+                (slot, (rounds as u32).clamp(1, QUICK.1))
+            }
+        }
+    }
+
+    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+        let pattern = Pattern::new();
+        let bed = |load| Bed::new(load, &pattern, pinned.others());
+        let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
+        let subjects = subjects(self.args, &beds);
+        let (slot, rounds) =
+            self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
+        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
+        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
+            .ok_or(BenchError::Stopped)?;
+        if witness::is_at_hand() {
+            witness::attest(&subjects, &mut measured.rows, context.stop);
+        }
+        let mut remarks = format!("received on processor {}\n", pinned.cpu());
+        if measured.kept_waiting > BUSY {
+            let percent = measured.kept_waiting * 100.0;
+            let _ = writeln!(
+                remarks,
+                "busy machine: other programs held one of the two processors for {percent:.0} % of \
+                 the time, which does not count, but figures are low and spread wide",
+            );
+        }
+        Ok((measured, remarks))
+    }
+
+    fn subject(&self, report: &Report) -> String {
+        let target = report.rows.first().and_then(|row| row.config.target.clone());
+        format!("receive one TCP connection over {}", target.unwrap_or_default())
+    }
+
+    fn conditions(&self, report: &Report) -> String {
+        let over = |joint: Joint| {
+            report.rows.iter().any(|row| row.config.target.as_deref() == Some(joint.name()))
+        };
+        let whose = match over(Joint::Wire) {
+            true => "CPU and instructions are those of the receiving thread and its NIC's NAPI",
+            false => {
+                "CPU is that of the receiving thread; packets arrive in the sender's, where the kernel \
+                 copies what it lends before anybody receives it, which is in no figure"
+            }
+        };
+        format!("{whose}\n")
+    }
+
+    fn verdict(&self, report: &Report) -> String {
+        let shares = report.rows.iter().filter_map(|row| row.simulated_dma_share);
+        Spread::of(shares).map_or_else(String::new, |shares| {
+            format!(
+                "\nsimulated DMA: {:.2} bytes for each byte received, moved by the engine of the \
+                 software NIC in place of hardware, and in no figure above",
+                shares.median,
+            )
+        })
+    }
+}
+
+/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+fn subjects<'a>(args: &RecvArgs, beds: &'a [Bed]) -> Vec<Subject<'a>> {
+    let wires = beds.iter().flat_map(|bed| [false, true].map(|check| (bed, check)));
+    let mut subjects: Vec<_> = wires
+        .flat_map(|(bed, check)| {
+            let epoll = subject(bed, check, "epoll", || Epoll::new(bed));
+            let large = bed.load().gro.then_some(To::Area { chunk: 64 << 10 });
+            let ours = WAYS.into_iter().chain(large).map(move |to| {
+                let made = move || Handoff::new(bed, to);
+                let subject = subject(bed, check, to.engine().name(), made);
+                let To::Area { chunk } = to else { return subject };
+                let name = format!("{} chunk={}", subject.name, format_size(chunk as u64));
+                let config = Config { chunk: Some(chunk as u64), ..subject.config };
+                Subject { name, config, ..subject }
+            });
+            iter::once(Subject { baseline: true, ..epoll }).chain(ours)
+        })
+        .collect();
+    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
+    let compared: Vec<Config> =
+        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
+    subjects.retain(|it| {
+        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
+    });
+    subjects
+}
+
+fn subject<'a, R: Receive + 'a>(
+    bed: &'a Bed,
+    check: bool,
+    engine: &str,
+    make: impl Fn() -> Result<(R, Sender), String> + 'a,
+) -> Subject<'a> {
+    let load = bed.load();
+    Subject {
+        name: load.name(check, engine),
+        engine: engine.to_owned(),
+        config: Config {
+            op: Some("recv".to_owned()),
+            proto: Some("tcp".to_owned()),
+            target: Some(bed.joint().name().to_owned()),
+            mtu: Some(load.mtu),
+            gro: Some(load.gro),
+            check: Some(check),
+            ..Config::default()
+        },
+        baseline: false,
+        peer: false,
+        make: Box::new(move || Ok(Box::new(Reception::new(bed, make()?, check)))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! The far end of a connection: a thread that sends the pattern while it is told to.
+//!
+//! Contracts:
+//!
+//! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so that no copy is made on its side of the wire.
+//! 2. It sends something each time it is told to begin, and rests at the end of a pattern only. It has
+//!    said how much it will have sent before it sends the last of it: who waits for that much never
+//!    waits for nothing.
+//! 3. Dropping it ends the connection and the thread, even one that waits for room.
+
+use std::{
+    io::{self, IoSlice},
+    iter,
+    net::{Shutdown, TcpStream},
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use handoff_sys::zerocopy::{self, Message};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+    thread::{CpuSet, gettid, sched_setaffinity},
+};
+
+use super::pattern::{PERIOD, Pattern};
+use crate::processor::kept_waiting_of;
+
+const REST: u8 = 0;
+const SEND: u8 = 1;
+const END: u8 = 2;
+/// How long it waits for memory that was lent before it looks again.
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Bytes of a call, which ends with the pattern: many frames, so that few of them are not full.
+const PIECE: usize = 8 * PERIOD;
+/// It has not said yet how much it will have sent.
+const UNSAID: u64 = u64::MAX;
+
+/// The thread's handle.
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stream: TcpStream,
+    order: AtomicU8,
+    /// What it will have sent when it rests.
+    total: AtomicU64,
+    task: Mutex<PathBuf>,
+    failure: Mutex<Option<String>>,
+}
+
+impl Sender {
+    /// Starts the thread, resting, on these processors.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be started.
+    pub(super) fn new(
+        stream: TcpStream,
+        pattern: Arc<Pattern>,
+        processors: CpuSet,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            stream,
+            order: AtomicU8::new(REST),
+            total: AtomicU64::new(0),
+            task: Mutex::default(),
+            failure: Mutex::default(),
+        });
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("bench-sender".into()).spawn(move || {
+            let prepared = sched_setaffinity(None, &processors).map_err(io::Error::from);
+            let task = format!("/proc/self/task/{}", gettid().as_raw_nonzero());
+            *its.task.lock().unwrap_or_else(PoisonError::into_inner) = task.into();
+            if let Err(error) = prepared.and_then(|()| its.serve(&pattern)) {
+                let text = format!("the sender failed: {error}");
+                *its.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                // Whoever waits for more learns that there will be none.
+                let _ = its.stream.shutdown(Shutdown::Both);
+            }
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Has it send until it is told to rest.
+    pub(super) fn begin(&self) {
+        self.shared.total.store(UNSAID, Ordering::Relaxed);
+        self.order(SEND);
+    }
+
+    /// Has it go to the pattern's end and rest there.
+    pub(super) fn rest(&self) {
+        self.order(REST);
+    }
+
+    /// What it will have sent when it rests, from the beginning of the stream, once it knows.
+    pub(super) fn total(&self) -> Option<u64> {
+        Some(self.shared.total.load(Ordering::Acquire)).filter(|&total| total != UNSAID)
+    }
+
+    /// Why it has ended, if it has.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How long it was ready to run so far, and others ran instead.
+    pub(super) fn kept_waiting(&self) -> Duration {
+        kept_waiting_of(&self.shared.task.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn order(&self, order: u8) {
+        self.shared.order.store(order, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self, pattern: &Pattern) -> io::Result<()> {
+        zerocopy::enable(self.stream.as_fd())?;
+        let mut sent = 0;
+        loop {
+            if self.order.load(Ordering::Acquire) == END {
+                return Ok(());
+            }
+            // Told to begin, and perhaps to rest since.
+            if self.total.load(Ordering::Relaxed) != UNSAID {
+                thread::park();
+                continue;
+            }
+            while self.order.load(Ordering::Acquire) == SEND {
+                self.send_piece(pattern)?;
+                sent += PIECE as u64;
+            }
+            sent += PIECE as u64;
+            self.total.store(sent, Ordering::Release);
+            self.send_piece(pattern)?;
+        }
+    }
+
+    fn send_piece(&self, pattern: &Pattern) -> io::Result<()> {
+        let lend = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
+        let mut sent = 0;
+        while sent < PIECE {
+            let rest = &pattern.bytes()[sent % PERIOD..];
+            let whole = (PIECE - sent - rest.len()) / PERIOD;
+            let pieces: Vec<IoSlice<'_>> = iter::once(rest)
+                .chain(iter::repeat_n(pattern.bytes(), whole))
+                .map(IoSlice::new)
+                .collect();
+            let mut control = SendAncillaryBuffer::default();
+            match sendmsg(&self.stream, &pieces, &mut control, lend) {
+                Ok(length) => sent += length,
+                Err(Errno::INTR) => {}
+                // The memory for unread returns is used up (net.core.optmem_max).
+                Err(Errno::NOBUFS) => {
+                    let mut events = [PollFd::new(&self.stream, PollFlags::ERR)];
+                    poll(&mut events, Some(&BETWEEN_LOOKS))?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+            while let Some(message) = zerocopy::read_error_queue(self.stream.as_fd())? {
+                if let Message::Other(error) = message {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.order(END);
+        // The peer may have ended it first.
+        let _ = self.shared.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was told on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read as _, net::TcpListener};
+
+    use rustix::thread::sched_getaffinity;
+
+    use super::{super::pattern::Stream, *};
+
+    fn connected() -> (Sender, TcpStream, Arc<Pattern>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        near.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let pattern = Pattern::new();
+        let processors = sched_getaffinity(None).unwrap();
+        (Sender::new(far, Arc::clone(&pattern), processors).unwrap(), near, pattern)
+    }
+
+    #[test]
+    fn all_that_was_said_arrives_and_no_more() {
+        let (sender, mut near, pattern) = connected();
+        let mut stream = Stream::new(pattern, true);
+        let mut buffer = vec![0; 50_000];
+        for enough in [3_000_000, 0, 9_000_000] {
+            sender.begin();
+            while stream.position() < enough {
+                let length = near.read(&mut buffer).unwrap();
+                stream.take(&buffer[..length]);
+            }
+            sender.rest();
+            while sender.total() != Some(stream.position()) {
+                let length = near.read(&mut buffer).unwrap();
+                stream.take(&buffer[..length]);
+            }
+            assert_eq!(stream.position() % PERIOD as u64, 0);
+        }
+        assert_eq!((stream.verdict(), sender.failure()), (Ok(()), None));
+        near.set_nonblocking(true).unwrap();
+        assert_eq!(near.read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_sender_that_waits_for_room_ends_with_its_handle() {
+        let (sender, near, _) = connected();
+        sender.begin();
+        drop(sender);
+        drop(near);
+    }
+
+    #[test]
+    fn a_sender_whose_peer_went_says_so() {
+        let (sender, near, _) = connected();
+        drop(near);
+        sender.begin();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while sender.failure().is_none() {
+            assert!(std::time::Instant::now() < deadline, "it goes on");
+            thread::yield_now();
+        }
+        assert!(sender.failure().unwrap().starts_with("the sender failed: "));
+    }
+}

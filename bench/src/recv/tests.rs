@@ -1,0 +1,142 @@
+//! Tests of the receive bench on real networks of its own.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use clap::Parser;
+use handoff_lab::skip;
+
+use super::{pattern::Stream, *};
+use crate::{
+    measure::{Engine as _, Slot},
+    report::Row,
+};
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    recv: RecvArgs,
+}
+
+fn args(line: &str) -> RecvArgs {
+    Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().recv
+}
+
+/// In a thread of its own: a bench moves its thread about.
+fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError> {
+    let work = move || {
+        let mut out = Vec::new();
+        let stop = Arc::new(AtomicBool::new(stopped));
+        let mut context = Context { json: true, stop: &stop, out: &mut out };
+        run(&args(line), &mut context)?;
+        Ok(String::from_utf8(out).unwrap())
+    };
+    std::thread::spawn(work).join().unwrap()
+}
+
+fn report_or_skip(line: &'static str) -> Result<Report, String> {
+    match run_in_thread(line, false) {
+        Ok(json) => Ok(serde_json::from_str(&json).unwrap()),
+        Err(BenchError::NotPossible(reason)) => Err(reason),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn needs_root_a_row_is_measured_beside_its_baseline() {
+    let line = "--time 0.05 --rounds 2 --only check=yes.(multi|zcrx|tcp)";
+    let report = match report_or_skip(line) {
+        Ok(report) => report,
+        Err(reason) => skip!("{reason}"),
+    };
+    assert_eq!(report.bench, "recv");
+    for load in LOADS {
+        let of_load =
+            |row: &&Row| row.config.mtu == Some(load.mtu) && row.config.gro == Some(load.gro);
+        let rows: Vec<&Row> = report.rows.iter().filter(of_load).collect();
+        let engines: Vec<&str> = rows.iter().map(|row| row.engine.as_str()).collect();
+        let all = ["epoll", "multishot", "tcp-zerocopy-receive", "zcrx-nodev", "zcrx", "zcrx"];
+        assert_eq!(engines, all[..all.len() - usize::from(!load.gro)]);
+        for row in rows {
+            assert_eq!((row.baseline, row.config.check), (row.engine == "epoll", Some(true)));
+            assert_eq!(row.config.chunk.is_some(), row.engine == "zcrx");
+            if let Some(reason) = &row.skipped {
+                // No NIC, no io_uring or one too old.
+                assert!(!row.baseline && !reason.is_empty(), "{row:?}");
+                continue;
+            }
+            assert!(row.bytes_per_s.unwrap() > 1e6, "{row:?}");
+            assert!(row.cpu_ns_per_byte.unwrap() > 0.0, "{row:?}");
+            assert_eq!(row.ratio.is_some(), !report.emulated, "{row:?}");
+            match row.engine.as_str() {
+                "epoll" | "multishot" => assert_eq!(row.copied_share, Some(1.0), "{row:?}"),
+                "zcrx" => assert_eq!(row.copied_share, Some(0.0), "{row:?}"),
+                _ => assert!(row.copied_share.is_none_or(|share| share <= 1.0), "{row:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn needs_root_a_stop_ends_the_bench_without_a_table() {
+    match run_in_thread("--time 60 --rounds 9", true) {
+        Err(BenchError::Stopped) => {}
+        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Receives as the baseline does, and hands over zeroes instead.
+struct Damaging(Epoll);
+
+impl Receive for Damaging {
+    fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
+        let mut unseen = Stream::new(Pattern::new(), false);
+        self.0.receive(&mut unseen)?;
+        stream.take(&vec![0; unseen.position() as usize]);
+        Ok(())
+    }
+
+    fn copied(&self) -> Option<u64> {
+        self.0.copied()
+    }
+}
+
+#[test]
+fn needs_root_damage_ends_a_row_that_looks() {
+    let made = std::thread::spawn(|| {
+        let pinned = Pinned::to(None).unwrap();
+        let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
+        let stop = AtomicBool::new(false);
+        let run = |check| {
+            let (epoll, sender) = Epoll::new(&bed).unwrap();
+            let mut reception = Reception::new(&bed, (Damaging(epoll), sender), check);
+            reception.run(&Slot::new(Duration::from_millis(20), &stop))
+        };
+        Ok((run(false), run(true)))
+    });
+    let (blind, looking) = match made.join().unwrap() {
+        Ok(both) => both,
+        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        Err(error) => panic!("{error}"),
+    };
+    assert!(blind.unwrap().bytes > 0);
+    assert!(looking.unwrap_err().contains("byte 0"));
+}
+
+#[test]
+fn the_guest_is_told_all_but_what_stays_here() {
+    let given = args("--lab --time 0.5 --rounds 2 --only epoll --json-file a --compare b");
+    let words = run::arguments_in_guest(&Recv { args: &given });
+    assert_eq!(words, ["bench", "recv", "--json", "--only=epoll", "--time=0.5", "--rounds=2"]);
+}
+
+#[test]
+fn quick_fits_its_time() {
+    let args = args("--quick");
+    for rows in [1, 12, 40] {
+        let (slot, rounds) = Recv { args: &args }.slots(rows, false);
+        assert!(rounds >= 1);
+        let total = slot * rounds * rows as u32;
+        assert!(total <= Duration::from_secs(20), "{rows} rows take {total:?}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Receiving over the software NIC, where nothing is counted: it works, and says what it may.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn every_row_receives_over_the_software_nic() {
+    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
+        .args(["bench", "recv", "--json", "--time", "0.05", "--rounds", "1"])
+        .args(["--only", "check=yes"])
+        .output()
+        .expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let rows = report["rows"].as_array().expect("rows");
+    // Five ways to receive over three wires, and one of them once more with larger chunks.
+    assert_eq!(rows.len(), 16, "{report}");
+    for row in rows {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!(row["config"]["target"], "wire");
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+        // Two that do not know of each other.
+        let (copied, witness) = (number("copied_share"), number("copied_share_witness"));
+        assert!((witness - copied).abs() < 0.1, "{row}");
+        match row["engine"].as_str().expect("a name") {
+            "tcp-zerocopy-receive" => {}
+            "zcrx" => assert_eq!(copied, 0.0, "{row}"),
+            _ => assert_eq!(copied, 1.0, "{row}"),
+        }
+        assert!((1.0..1.1).contains(&number("simulated_dma_share")), "{row}");
+        if report["emulated"] == true {
+            assert!(row["ratio"].is_null(), "a ratio of emulated times: {row}");
+        }
+    }
+}

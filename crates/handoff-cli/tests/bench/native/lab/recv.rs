@@ -1,0 +1,39 @@
+//! The table of receiving in a guest: the receiver's instructions, and what was copied.
+
+use serde_json::Value;
+
+use super::{bench_or_skip, row};
+
+const ROWS: &str = "check=no (multishot|zcrx chunk)";
+
+#[test]
+fn the_table_counts_the_receivers_instructions_and_simulated_dma_apart() {
+    let output = bench_or_skip!("recv", &["--only", ROWS, "--json"]);
+    let report: Value = serde_json::from_slice(&output).expect("one JSON object");
+    assert_eq!((&report["bench"], &report["emulated"]), (&"recv".into(), &true.into()));
+    let cost = |row: &Value| row["minsn_per_gib"].as_f64().expect("a number");
+    for row in report["rows"].as_array().expect("rows") {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!(row["config"]["target"], "wire");
+        for time in ["bytes_per_s", "cpu_ns_per_byte"] {
+            assert!(row[time].is_null(), "{time} from an emulated processor: {row}");
+        }
+        // Two that do not know of each other; and headers are moved too.
+        let copied = if row["engine"] == "zcrx" { 0.0 } else { 1.0 };
+        assert_eq!(row["copied_share"], copied, "{row}");
+        let witness = row["copied_share_witness"].as_f64().expect("a number");
+        assert!((witness - copied).abs() < 0.05, "{row}");
+        let moved = row["simulated_dma_share"].as_f64().expect("a number");
+        assert!((1.0..1.1).contains(&moved), "{row}");
+        // Eight bytes an instruction are copied, and a packet costs some thousands.
+        assert!((134.0 * copied..4_000.0).contains(&cost(row)), "{row}");
+        let spread = row["ratio_max"].as_f64().unwrap() / row["ratio_min"].as_f64().unwrap();
+        // In the first slots the kernel still makes the receive buffers larger.
+        assert!(spread < 1.25, "{row}");
+    }
+    let epoll = |mtu, gro| cost(row(&report, &format!("mtu={mtu} gro={gro} check=no epoll")));
+    assert!(epoll(4_148, "no") < 0.6 * epoll(1_500, "no"), "larger packets cost less: {report}");
+    let large = row(&report, "mtu=1500 gro=yes check=no zcrx chunk=64k");
+    assert!(large["ratio"].as_f64().expect("a number") > 1.5, "copying costs more: {large}");
+    assert!(epoll(1_500, "yes") < 0.7 * epoll(4_148, "no"), "whole frames cost less: {report}");
+}
