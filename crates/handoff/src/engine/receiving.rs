@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
+use io_uring::cqueue;
+
 use crate::driver::{Backend, Inner};
 use crate::engine::mapped::Mapped;
 use crate::engine::zcrx::Flow;
@@ -215,17 +217,27 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
 
 /// A completion of the request.
 pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
-    {
-        let mut inflight = inner.inflight.borrow_mut();
-        let op = inflight.receive(key);
-        let again = match op.way {
-            Way::Queue => zcrx::completed(inner, key, op, completion),
-            _ => multishot::completed(key, op, completion),
-        };
-        if again && !op.armed && op.held {
-            inner.mark_receive(key);
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.receive(key);
+    if op.way == Way::Queue && op.held && cqueue::more(completion.flags) {
+        // What nearly all of them are: a span, and nothing else to see to.
+        zcrx::arrived(inner, key, op, completion);
+        inner.news.set(true);
+        let waker = op.waker.take();
+        drop(inflight);
+        if let Some(waker) = waker {
+            waker.wake();
         }
+        return;
     }
+    let again = match op.way {
+        Way::Queue => zcrx::completed(inner, key, op, completion),
+        _ => multishot::completed(key, op, completion),
+    };
+    if again && !op.armed && op.held {
+        inner.mark_receive(key);
+    }
+    drop(inflight);
     advance(inner, key);
 }
 

@@ -55,7 +55,7 @@ impl Flow {
         Self {
             bytes: 0,
             copied_before,
-            begun: queue.begun.get(),
+            begun: queue.begun(),
             alone,
             window: (0, copied_before.unwrap_or(0)),
             left: None,
@@ -71,7 +71,7 @@ impl Flow {
     }
 
     pub(crate) fn engine(&self) -> ReceiveEngine {
-        self.queue.engine
+        self.queue.engine()
     }
 
     pub(crate) fn reason(&self) -> String {
@@ -92,7 +92,7 @@ impl Flow {
         let copied = self.queue.copied().zip(self.copied_before).map(|(now, then)| now - then);
         match copied {
             Some(0) => Tally { zero_copy: self.bytes, ..Tally::default() },
-            Some(copied) if self.alone && self.queue.begun.get() == self.begun => {
+            Some(copied) if self.alone && self.queue.begun() == self.begun => {
                 let copied = copied.min(self.bytes);
                 Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
             }
@@ -135,7 +135,7 @@ pub(super) fn request(inner: &Inner, op: &mut ReceiveOp) -> squeue::Entry {
     if std::mem::take(&mut flow.starved) {
         flow.queue.replenish(inner);
     }
-    let id = flow.queue.id;
+    let id = flow.queue.id();
     with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, 0).ifq(id).build())
 }
 
@@ -146,9 +146,9 @@ pub(super) fn completed(
     op: &mut ReceiveOp,
     completion: &Completion,
 ) -> bool {
-    let Completion { result, flags, place, .. } = *completion;
+    let Completion { result, flags, .. } = *completion;
     if cqueue::more(flags) {
-        arrived(inner, key, op, place, result as usize);
+        arrived(inner, key, op, completion);
         return false;
     }
     op.armed = false;
@@ -182,7 +182,10 @@ pub(super) fn completed(
     false
 }
 
-fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, place: u64, len: usize) {
+/// A span.
+#[inline]
+pub(super) fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, completion: &Completion) {
+    let (place, len) = (completion.place, completion.result as usize);
     let has_pool = op.pool.is_some();
     let flow = flow(op);
     let Some(span) = flow.queue.span(place, len) else {
@@ -192,8 +195,15 @@ fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, place: u64, len: usize) 
     };
     flow.bytes += len as u64;
     flow.dry = 0;
-    if has_pool
-        && flow.left.is_none()
+    if has_pool {
+        weigh(inner, key, flow);
+    }
+    op.take_in(span);
+}
+
+/// Leaves the queue, for a pool, if the kernel copies what comes from it.
+fn weigh(inner: &Inner, key: Key, flow: &mut Flow) {
+    if flow.left.is_none()
         && let Some((copied, received)) = flow.is_copied()
     {
         flow.left = Some(format!(
@@ -203,7 +213,6 @@ fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, place: u64, len: usize) 
         tracing::info!(reason = flow.left, "plain receive instead of the rx queue");
         inner.cancel(Token { key, stage: STAGE_RECEIVE });
     }
-    op.take_in(span);
 }
 
 /// The kernel found no chunk to copy to. Those that we hold will come back; those in its own hands may.
@@ -235,4 +244,60 @@ fn wait_for_chunk(inner: &Inner, key: Key, op: &mut ReceiveOp) -> bool {
 
 fn unavailable(op: &mut ReceiveOp, reason: &str) -> Error {
     Error::EngineUnavailable { engine: flow(op).engine().name(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::driver::Driver;
+    use crate::engine::receiving;
+    use crate::inflight::Op;
+    use crate::socket::Socket;
+    use crate::source::intake::Intake;
+
+    /// `IORING_CQE_F_MORE`.
+    const MORE: u32 = 1 << 1;
+    const PAGE: usize = 4096;
+    const CHUNKS: usize = 64;
+
+    /// What the kernel would tell and be told, without one.
+    #[test]
+    fn spans_come_as_told_and_go_back_as_they_came() {
+        let driver = Driver::builder().ring(crate::RingUse::Avoid).build().unwrap();
+        let (near, _far) = UnixStream::pair().unwrap();
+        let socket = Socket::attach(Rc::clone(&driver.inner), near.into()).unwrap();
+        let (queue, given_back) = RxShared::without_kernel(&driver.inner, CHUNKS, PAGE);
+        let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+        let op = ReceiveOp::new(Rc::clone(&socket.shared), intake);
+        let key = driver.inner.inflight.borrow_mut().insert(Op::Receive(op));
+        driver.inner.inflight.borrow_mut().receive(key).armed = true;
+
+        for round in 0..100 {
+            for chunk in 0..CHUNKS {
+                let place = (chunk * PAGE + round) as u64;
+                let result = (1 + chunk * 60 % 3_900) as i32;
+                let told = Completion { data: 0, result, flags: MORE, place };
+                receiving::completed(&driver.inner, key, &told);
+            }
+            for chunk in 0..CHUNKS {
+                let span = receiving::take(&driver.inner, key).unwrap().unwrap().unwrap();
+                assert_eq!(span.len(), 1 + chunk * 60 % 3_900);
+            }
+            assert!(receiving::take(&driver.inner, key).is_none());
+            queue.publish(&driver.inner);
+            let expected: Vec<_> = (0..CHUNKS).map(|chunk| (chunk * PAGE + round) as u64).collect();
+            assert_eq!(given_back(), expected);
+        }
+        let beyond = (CHUNKS * PAGE) as u64;
+        let told = Completion { data: 0, result: 1, flags: MORE, place: beyond };
+        receiving::completed(&driver.inner, key, &told);
+        assert!(receiving::take(&driver.inner, key).unwrap().unwrap().is_err());
+        // The last completion.
+        let ended = Completion { data: 0, result: 0, flags: 0, place: 0 };
+        receiving::completed(&driver.inner, key, &ended);
+        receiving::let_go(&driver.inner, key);
+        assert_eq!(driver.in_flight(), 0);
+    }
 }

@@ -21,14 +21,19 @@ const PUBLISH: u32 = 32;
 
 pub(crate) struct RefillQueue {
     /// Shared with the kernel until the ring is closed.
-    memory: Arc<Backing>,
-    offsets: Offsets,
+    _memory: Arc<Backing>,
+    /// The kernel's counter of entries taken, and ours of entries put.
+    head: NonNull<u32>,
+    tail: NonNull<u32>,
+    rqes: NonNull<Refill>,
     entries: u32,
     /// Entries written.
-    tail: u32,
+    put: u32,
     /// Of these, the kernel was told of so many.
     published: u32,
-    waiting: VecDeque<Refill>,
+    /// Entries that are free for certain.
+    room: u32,
+    waiting: VecDeque<u64>,
 }
 
 impl RefillQueue {
@@ -38,127 +43,154 @@ impl RefillQueue {
     /// but the kernel uses otherwise.
     pub(crate) unsafe fn new(memory: Arc<Backing>, offsets: Offsets, entries: u32) -> Self {
         debug_assert!(entries.is_power_of_two());
-        Self { memory, offsets, entries, tail: 0, published: 0, waiting: VecDeque::new() }
+        // SAFETY: the offsets lie in the memory.
+        let at = |offset: u32| unsafe { memory.start().add(offset as usize) };
+        Self {
+            head: at(offsets.head).cast(),
+            tail: at(offsets.tail).cast(),
+            rqes: at(offsets.rqes).cast(),
+            _memory: memory,
+            entries,
+            put: 0,
+            published: 0,
+            room: 0,
+            waiting: VecDeque::new(),
+        }
     }
 
-    /// Gives one span back; the kernel is told now or with [`publish`](Self::publish).
-    pub(crate) fn put(&mut self, refill: Refill) {
-        if !self.waiting.is_empty() || self.free() == 0 {
-            self.waiting.push_back(refill);
-            return;
+    /// Gives back the span that began at `off`; the kernel is told now or with
+    /// [`publish`](Self::publish).
+    #[inline]
+    pub(crate) fn put(&mut self, off: u64) {
+        if self.room == 0 || !self.waiting.is_empty() {
+            return self.put_crowded(off);
         }
-        self.write(refill);
-        if self.tail.wrapping_sub(self.published) >= PUBLISH {
+        self.write(off);
+        if self.put.wrapping_sub(self.published) >= PUBLISH {
             self.tell();
         }
+    }
+
+    #[cold]
+    fn put_crowded(&mut self, off: u64) {
+        self.waiting.push_back(off);
+        self.look_for_room();
+        self.write_waiting();
     }
 
     /// Tells the kernel of everything that there is room for.
     pub(crate) fn publish(&mut self) {
-        let mut free = self.free();
-        while free > 0
-            && let Some(refill) = self.waiting.pop_front()
-        {
-            self.write(refill);
-            free -= 1;
+        if !self.waiting.is_empty() {
+            self.look_for_room();
+            self.write_waiting();
         }
-        if self.tail != self.published {
+        if self.put != self.published {
             self.tell();
         }
     }
 
-    /// Spans that found no room.
+    /// Whether spans found no room.
     pub(crate) fn is_crowded(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Whether the kernel has yet to take what it was told of.
     pub(crate) fn has_untaken(&self) -> bool {
-        self.head() != self.published
+        self.taken() != self.published
     }
 
-    fn free(&self) -> u32 {
-        self.entries - self.tail.wrapping_sub(self.head())
+    fn write_waiting(&mut self) {
+        while self.room > 0
+            && let Some(off) = self.waiting.pop_front()
+        {
+            self.write(off);
+        }
     }
 
-    fn write(&mut self, refill: Refill) {
-        let index = (self.tail & (self.entries - 1)) as usize;
+    fn look_for_room(&mut self) {
+        self.room = self.entries - self.put.wrapping_sub(self.taken());
+    }
+
+    fn write(&mut self, off: u64) {
+        let index = (self.put & (self.entries - 1)) as usize;
         // SAFETY: the entry is inside the queue by the contract of `new`, aligned as the kernel has
         // laid it out, and the kernel does not read it before the tail has passed it.
-        unsafe { self.at(self.offsets.rqes).cast::<Refill>().add(index).write(refill) };
-        self.tail = self.tail.wrapping_add(1);
+        unsafe { self.rqes.add(index).write(Refill { off, ..Refill::default() }) };
+        self.put = self.put.wrapping_add(1);
+        self.room -= 1;
     }
 
     fn tell(&mut self) {
-        self.word(self.offsets.tail).store(self.tail, Release);
-        self.published = self.tail;
+        // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
+        // and the memory lives as long as the queue.
+        unsafe { AtomicU32::from_ptr(self.tail.as_ptr()) }.store(self.put, Release);
+        self.published = self.put;
     }
 
-    fn head(&self) -> u32 {
-        self.word(self.offsets.head).load(Acquire)
+    fn taken(&self) -> u32 {
+        // SAFETY: as in `tell`.
+        unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
+    }
+}
+
+/// The kernel's side, for tests.
+#[cfg(test)]
+pub(crate) struct Kernel {
+    memory: Arc<Backing>,
+    entries: u32,
+    head: u32,
+}
+
+#[cfg(test)]
+impl Kernel {
+    const OFFSETS: Offsets = Offsets { head: 0, tail: 4, rqes: 64, reserved: [0; 5] };
+
+    /// A queue of so many entries, and its other end.
+    pub(crate) fn and_queue(entries: u32) -> (Self, RefillQueue) {
+        let len = (64 + entries as usize * size_of::<Refill>()).next_multiple_of(4096);
+        let memory = crate::source::memory::map(len, rustix::mm::MapFlags::PRIVATE, None).unwrap();
+        // SAFETY: the queue fits the mapping, and only the other end uses it too.
+        let queue = unsafe { RefillQueue::new(memory.clone(), Self::OFFSETS, entries) };
+        (Self { memory, entries, head: 0 }, queue)
     }
 
-    fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: an aligned word of the memory by the contract of `new`, used as an atomic by both
-        // sides, and the memory lives as long as the queue.
-        unsafe { AtomicU32::from_ptr(self.at(offset).as_ptr().cast()) }
-    }
-
-    fn at(&self, offset: u32) -> NonNull<u8> {
-        // SAFETY: the offset lies in the memory by the contract of `new`.
-        unsafe { self.memory.start().add(offset as usize) }
+    /// Takes at most so many entries: where their spans began.
+    pub(crate) fn take(&mut self, most: u32) -> Vec<u64> {
+        let start = self.memory.start().as_ptr();
+        let mut taken = Vec::new();
+        // SAFETY: words and entries of the mapping, where the offsets say, on one thread.
+        unsafe {
+            let tail = AtomicU32::from_ptr(start.add(4).cast()).load(Acquire);
+            while self.head != tail && (taken.len() as u32) < most {
+                let index = (self.head % self.entries) as usize;
+                taken.push(start.add(64).cast::<Refill>().add(index).read().off);
+                self.head = self.head.wrapping_add(1);
+            }
+            AtomicU32::from_ptr(start.cast()).store(self.head, Release);
+        }
+        taken
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use rustix::mm::MapFlags;
 
     use super::*;
-    use crate::source::memory::map;
 
     const ENTRIES: u32 = 8;
-
-    /// The other side.
-    struct Kernel {
-        memory: Arc<Backing>,
-        head: u32,
-    }
-
-    impl Kernel {
-        fn take(&mut self, most: u32) -> Vec<u64> {
-            let start = self.memory.start().as_ptr();
-            // SAFETY: words and entries of the mapping, as the offsets below say, on one thread.
-            unsafe {
-                let tail = AtomicU32::from_ptr(start.add(4).cast()).load(Acquire);
-                let mut taken = Vec::new();
-                while self.head != tail && (taken.len() as u32) < most {
-                    let index = (self.head % ENTRIES) as usize;
-                    taken.push(start.add(64).cast::<Refill>().add(index).read().off);
-                    self.head = self.head.wrapping_add(1);
-                }
-                AtomicU32::from_ptr(start.cast()).store(self.head, Release);
-                taken
-            }
-        }
-    }
 
     proptest! {
         #[test]
         fn everything_arrives_once_and_in_order(
             steps in prop::collection::vec((0u32..20, any::<bool>(), 0u32..10), 1..60),
         ) {
-            let memory = map(4096, MapFlags::PRIVATE, None).unwrap();
-            let offsets = Offsets { head: 0, tail: 4, rqes: 64, ..Offsets::default() };
-            // SAFETY: the queue fits the mapping, and only the other side below uses it too.
-            let mut queue = unsafe { RefillQueue::new(memory.clone(), offsets, ENTRIES) };
-            let mut kernel = Kernel { memory, head: 0 };
+            let (mut kernel, mut queue) = Kernel::and_queue(ENTRIES);
             let mut next = 0u64;
             let mut arrived = Vec::new();
             for (puts, publish, takes) in steps {
                 for _ in 0..puts {
-                    queue.put(Refill { off: next, ..Refill::default() });
+                    queue.put(next);
                     next += 1;
                 }
                 if publish {

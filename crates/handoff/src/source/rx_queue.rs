@@ -127,18 +127,12 @@ pub struct RxQueue {
 
 pub(crate) struct RxShared {
     driver: Weak<Inner>,
-    pub(crate) engine: ReceiveEngine,
-    /// What requests name.
-    pub(crate) id: u32,
-    area: Arc<Backing>,
-    token: u64,
-    chunk: usize,
-    /// Entries of the NIC's ring.
-    ring: usize,
+    bound: Bound,
     refill: RefCell<RefillQueue>,
-    /// Where the kernel counts copies, in the refill queue's memory.
-    statistics: Option<(Arc<Backing>, usize)>,
-    stats: Cell<RxStats>,
+    spans: Cell<u64>,
+    bytes: Cell<u64>,
+    shortages: Cell<u64>,
+    flushes: Cell<u64>,
     /// Spans handed out and not given back.
     held: Cell<usize>,
     /// The driver is to publish what was given back.
@@ -148,10 +142,24 @@ pub(crate) struct RxShared {
     /// When the kernel last told of a shortage, if it was not asked again since.
     short: Cell<Option<Instant>>,
     /// Receivers begun, and those that are left: whose copies the kernel's count is about.
-    pub(crate) begun: Cell<u64>,
+    begun: Cell<u64>,
     receivers: Cell<u32>,
     /// A shortfall was told.
     warned: Cell<bool>,
+}
+
+/// What a queue is bound as.
+struct Bound {
+    engine: ReceiveEngine,
+    /// What requests name.
+    id: u32,
+    area: Arc<Backing>,
+    token: u64,
+    chunk: usize,
+    /// Entries of the NIC's ring.
+    ring: usize,
+    /// Where the kernel counts copies, in the refill queue's memory.
+    statistics: Option<(Arc<Backing>, usize)>,
 }
 
 impl RxQueue {
@@ -235,37 +243,28 @@ impl RxQueue {
         let refill = unsafe {
             RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries)
         };
-        let shared = Rc::new(RxShared {
-            driver: Rc::downgrade(driver),
+        let bound = Bound {
             engine: binding.engine(),
             id: registration.zcrx_id,
             area,
             token: pages.rq_area_token,
             chunk,
             ring: ring_entries,
-            refill: RefCell::new(refill),
             statistics: counts.then_some((memory, statistics)),
-            stats: Cell::default(),
-            held: Cell::new(0),
-            marked: Cell::new(false),
-            starving: RefCell::default(),
-            short: Cell::new(None),
-            begun: Cell::new(0),
-            receivers: Cell::new(0),
-            warned: Cell::new(false),
-        });
+        };
+        let shared = Rc::new(RxShared::new(driver, bound, refill));
         driver.rx_queues.borrow_mut().push(Rc::clone(&shared));
         Ok(Self { shared })
     }
 
     /// Bytes of a chunk: the unit in which the NIC takes memory.
     pub fn chunk(&self) -> usize {
-        self.shared.chunk
+        self.shared.bound.chunk
     }
 
     /// Chunks in all.
     pub fn chunks(&self) -> usize {
-        self.shared.area.len() / self.shared.chunk
+        self.shared.chunks()
     }
 
     /// Spans handed out and not dropped yet; each keeps a chunk.
@@ -281,14 +280,21 @@ impl RxQueue {
 
     /// What was received so far.
     pub fn stats(&self) -> RxStats {
-        RxStats { copied: self.shared.copied(), ..self.shared.stats.get() }
+        let RxShared { spans, bytes, shortages, flushes, .. } = &*self.shared;
+        RxStats {
+            spans: spans.get(),
+            bytes: bytes.get(),
+            copied: self.shared.copied(),
+            shortages: shortages.get(),
+            flushes: flushes.get(),
+        }
     }
 }
 
 impl Sealed for RxQueue {}
 impl Memory for RxQueue {
     fn backing(&self) -> &Arc<Backing> {
-        &self.shared.area
+        &self.shared.bound.area
     }
 }
 
@@ -303,7 +309,58 @@ impl std::fmt::Debug for RxQueue {
     }
 }
 
+#[cfg(test)]
 impl RxShared {
+    /// A queue that nobody is bound to, and what was given back to it since it was last asked.
+    pub(crate) fn without_kernel(
+        driver: &Rc<Inner>,
+        chunks: usize,
+        chunk: usize,
+    ) -> (Rc<Self>, impl Fn() -> Vec<u64>) {
+        let area = map(chunks * chunk, MapFlags::PRIVATE, None).unwrap();
+        let (kernel, refill) = crate::ring::refill::Kernel::and_queue(chunks as u32);
+        let kernel = RefCell::new(kernel);
+        let engine = ReceiveEngine::Zcrx;
+        let bound = Bound { engine, id: 0, area, token: 0, chunk, ring: 0, statistics: None };
+        let shared = Rc::new(Self::new(driver, bound, refill));
+        (shared, move || kernel.borrow_mut().take(u32::MAX))
+    }
+}
+
+impl RxShared {
+    fn new(driver: &Rc<Inner>, bound: Bound, refill: RefillQueue) -> Self {
+        Self {
+            driver: Rc::downgrade(driver),
+            bound,
+            refill: RefCell::new(refill),
+            spans: Cell::new(0),
+            bytes: Cell::new(0),
+            shortages: Cell::new(0),
+            flushes: Cell::new(0),
+            held: Cell::new(0),
+            marked: Cell::new(false),
+            starving: RefCell::default(),
+            short: Cell::new(None),
+            begun: Cell::new(0),
+            receivers: Cell::new(0),
+            warned: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> ReceiveEngine {
+        self.bound.engine
+    }
+
+    /// What requests name.
+    pub(crate) fn id(&self) -> u32 {
+        self.bound.id
+    }
+
+    /// Receives begun so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.get()
+    }
+
     pub(crate) fn is_of(&self, driver: &Rc<Inner>) -> bool {
         std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
     }
@@ -311,24 +368,27 @@ impl RxShared {
     /// The span that a completion tells of; `None` when that can't be, by what is known of the area.
     pub(crate) fn span(self: &Rc<Self>, place: u64, len: usize) -> Option<Received> {
         let offset = (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize;
-        offset.checked_add(len).filter(|end| *end <= self.area.len())?;
-        let mut stats = self.stats.get();
-        stats.spans += 1;
-        stats.bytes += len as u64;
-        self.stats.set(stats);
+        offset.checked_add(len).filter(|end| *end <= self.bound.area.len())?;
+        self.spans.set(self.spans.get() + 1);
+        self.bytes.set(self.bytes.get() + len as u64);
         self.held.set(self.held.get() + 1);
         // SAFETY: inside the area; the kernel tells of each byte that it has put there once, and puts
         // others there only after the span was given back.
-        let piece = unsafe { Piece::new(self.area.clone(), offset, len) };
+        let piece = unsafe { Piece::new(self.bound.area.clone(), offset, len) };
         Some(Received::new(piece, Ticket::of_queue(Rc::clone(self), offset)))
     }
 
     /// The span that began at `offset` is given back.
     pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
         this.held.set(this.held.get() - 1);
-        this.refill
-            .borrow_mut()
-            .put(zcrx::Refill { off: offset as u64 | this.token, ..zcrx::Refill::default() });
+        this.refill.borrow_mut().put(offset as u64 | this.bound.token);
+        if !this.marked.get() || !this.starving.borrow().is_empty() {
+            Self::tell_driver(this);
+        }
+    }
+
+    #[cold]
+    fn tell_driver(this: &Rc<Self>) {
         let Some(driver) = this.driver.upgrade() else { return };
         if !this.marked.replace(true) {
             driver.mark_refill(this);
@@ -348,7 +408,8 @@ impl RxShared {
         }
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
             self.short.set(None);
-            if let Err(error) = zcrx::arm_event(driver.ring_raw(), self.id, zcrx::EVENT_ALLOC_FAIL)
+            if let Err(error) =
+                zcrx::arm_event(driver.ring_raw(), self.bound.id, zcrx::EVENT_ALLOC_FAIL)
             {
                 tracing::debug!(%error, "shortages of this rx queue are not told again");
             }
@@ -364,11 +425,9 @@ impl RxShared {
     }
 
     fn flush(&self, driver: &Inner) -> bool {
-        match zcrx::flush_refill(driver.ring_raw(), self.id) {
+        match zcrx::flush_refill(driver.ring_raw(), self.bound.id) {
             Ok(()) => {
-                let mut stats = self.stats.get();
-                stats.flushes += 1;
-                self.stats.set(stats);
+                self.flushes.set(self.flushes.get() + 1);
                 true
             }
             Err(error) => {
@@ -380,9 +439,7 @@ impl RxShared {
 
     /// The kernel tells that the NIC's ring found no free chunk.
     pub(crate) fn fell_short(&self) {
-        let mut stats = self.stats.get();
-        stats.shortages += 1;
-        self.stats.set(stats);
+        self.shortages.set(self.shortages.get() + 1);
         self.short.set(Some(Instant::now()));
     }
 
@@ -400,7 +457,7 @@ impl RxShared {
     }
 
     pub(crate) fn chunks(&self) -> usize {
-        self.area.len() / self.chunk
+        self.bound.area.len() / self.bound.chunk
     }
 
     /// A receive begins; whether it is the only one.
@@ -422,7 +479,7 @@ impl RxShared {
 
     fn shortfall(&self) -> Option<String> {
         let (connections, chunks) = (self.receivers.get() as usize, self.chunks());
-        let need = area::chunks(self.ring, connections, self.chunk);
+        let need = area::chunks(self.bound.ring, connections, self.bound.chunk);
         (chunks < need).then(|| {
             format!(
                 "the area of {chunks} chunks may run dry with {connections} connections: {need} are \
@@ -433,7 +490,7 @@ impl RxShared {
 
     /// Bytes that the kernel has copied, by its own count.
     pub(crate) fn copied(&self) -> Option<u64> {
-        let (memory, offset) = self.statistics.as_ref()?;
+        let (memory, offset) = self.bound.statistics.as_ref()?;
         // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
         // that is kept.
         let bytes = unsafe {
