@@ -86,8 +86,10 @@ impl Inner {
             let taken = ring.borrow_mut().take(&mut batch);
             let last = taken.len() < BATCH;
             count += taken.len();
-            for completion in taken {
-                self.dispatch(completion, reports_usage);
+            let mut rest = taken;
+            while let [completion, ..] = rest {
+                let seen = self.dispatch(completion, rest, reports_usage);
+                rest = &rest[seen..];
             }
             if last {
                 // What did not fit comes over now that there is room.
@@ -101,10 +103,13 @@ impl Inner {
         }
     }
 
-    fn dispatch(&self, completion: &Completion, reports_usage: bool) {
-        let Completion { data, result, flags, .. } = *completion;
+    /// Tells of the first of these completions, and of those behind it that are told together with it;
+    /// how many that were.
+    #[inline]
+    fn dispatch(&self, first: &Completion, all: &[Completion], reports_usage: bool) -> usize {
+        let Completion { data, result, flags, .. } = *first;
         match data {
-            DETACHED => return,
+            DETACHED => return 1,
             WAKE => {
                 self.unpark.clear();
                 if !io_uring::cqueue::more(flags)
@@ -112,7 +117,7 @@ impl Inner {
                 {
                     tracing::error!(%error, "wake-ups from other threads are lost");
                 }
-                return;
+                return 1;
             }
             _ => {}
         }
@@ -120,10 +125,11 @@ impl Inner {
         match token.stage {
             STAGE_READY | STAGE_RETURN => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
-            STAGE_RECEIVE => receiving::completed(self, token.key, completion),
+            STAGE_RECEIVE => return receiving::completed(self, token.key, all),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
         }
+        1
     }
 
     pub(super) fn ready(&self, token: Token) {

@@ -68,6 +68,14 @@ pub(crate) enum Way {
     Pool,
 }
 
+/// Something to take.
+pub(crate) enum Ready {
+    Span(Received),
+    /// A span of the queue's, where it is and how long; made only when it is taken, since there are
+    /// many.
+    Place(u64, u32),
+}
+
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
     pub(crate) socket: Rc<SocketShared>,
@@ -78,7 +86,7 @@ pub(crate) struct ReceiveOp {
     pub(crate) pool: Option<Rc<PoolShared>>,
     /// Bytes received into the pool.
     pub(crate) copied: u64,
-    ready: VecDeque<Received>,
+    ready: VecDeque<Ready>,
     /// The kernel has the request, or watches the socket.
     pub(crate) armed: bool,
     /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
@@ -170,7 +178,25 @@ impl ReceiveOp {
     }
 
     pub(crate) fn take_in(&mut self, span: Received) {
-        self.ready.push_back(span);
+        self.ready.push_back(Ready::Span(span));
+    }
+
+    #[inline]
+    pub(crate) fn take_in_place(&mut self, place: u64, len: u32) {
+        self.ready.push_back(Ready::Place(place, len));
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Received> {
+        match self.ready.pop_front()? {
+            Ready::Span(span) => Some(span),
+            Ready::Place(place, len) => self.flow.as_ref().map(|flow| flow.span(place, len)),
+        }
+    }
+
+    /// All that nobody has taken, to be dropped where it may use the driver.
+    fn rest(&mut self) -> Vec<Received> {
+        std::iter::from_fn(|| self.next()).collect()
     }
 
     /// Spans that nobody has taken.
@@ -215,30 +241,32 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
     inner.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
 }
 
-/// A completion of the request.
-pub(crate) fn completed(inner: &Inner, key: Key, completion: &Completion) {
+/// Completions, of which the first is the request's: takes that in, and with it spans of the same
+/// request that follow; how many that were.
+pub(crate) fn completed(inner: &Inner, key: Key, completions: &[Completion]) -> usize {
+    let first = &completions[0];
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if op.way == Way::Queue && op.held && cqueue::more(completion.flags) {
-        // What nearly all of them are: a span, and nothing else to see to.
-        zcrx::arrived(inner, key, op, completion);
+    if op.way == Way::Queue && op.held && cqueue::more(first.flags) {
+        let taken = zcrx::arrived(inner, key, op, completions);
         inner.news.set(true);
         let waker = op.waker.take();
         drop(inflight);
         if let Some(waker) = waker {
             waker.wake();
         }
-        return;
+        return taken;
     }
     let again = match op.way {
-        Way::Queue => zcrx::completed(inner, key, op, completion),
-        _ => multishot::completed(key, op, completion),
+        Way::Queue => zcrx::completed(inner, key, op, first),
+        _ => multishot::completed(key, op, first),
     };
     if again && !op.armed && op.held {
         inner.mark_receive(key);
     }
     drop(inflight);
     advance(inner, key);
+    1
 }
 
 /// The socket can be read, where that is waited for; or it is time to try again.
@@ -265,7 +293,7 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
 pub(crate) fn take(inner: &Inner, key: Key) -> Option<Option<Result<Received>>> {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if let Some(span) = op.ready.pop_front() {
+    if let Some(span) = op.next() {
         if std::mem::take(&mut op.paused) {
             inner.mark_receive(key);
         }
@@ -298,7 +326,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key) {
         if let Some(flow) = &op.flow {
             flow.queue().forget(key);
         }
-        (op.armed.then(|| op.stage(&inner.backend)), std::mem::take(&mut op.ready))
+        (op.armed.then(|| op.stage(&inner.backend)), op.rest())
     };
     // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
@@ -318,7 +346,7 @@ fn advance(inner: &Inner, key: Key) {
         inner.news.set(true);
         waker = op.waker.take();
     }
-    let spans = if op.held { VecDeque::new() } else { std::mem::take(&mut op.ready) };
+    let spans = if op.held { Vec::new() } else { op.rest() };
     let over = (!op.held && !op.armed)
         .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
     if over.is_some() {

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::inflight::{Key, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
 use crate::ring::Completion;
+use crate::source::received::Received;
 use crate::source::rx_queue::RxShared;
 
 /// How many bytes decide whether the kernel copies too much.
@@ -100,6 +101,11 @@ impl Flow {
         }
     }
 
+    #[inline]
+    pub(super) fn span(&self, place: u64, len: u32) -> Received {
+        RxShared::span(&self.queue, place, len as usize)
+    }
+
     /// Plain receive found bytes that it can't read; whether the queue can have them.
     pub(super) fn come_back(&mut self) -> bool {
         self.stays = true;
@@ -148,7 +154,8 @@ pub(super) fn completed(
 ) -> bool {
     let Completion { result, flags, .. } = *completion;
     if cqueue::more(flags) {
-        arrived(inner, key, op, completion);
+        // Nobody wants it any more; what is taken in here is dropped with the rest.
+        arrived(inner, key, op, std::slice::from_ref(completion));
         return false;
     }
     op.armed = false;
@@ -182,23 +189,39 @@ pub(super) fn completed(
     false
 }
 
-/// A span.
-#[inline]
-pub(super) fn arrived(inner: &Inner, key: Key, op: &mut ReceiveOp, completion: &Completion) {
-    let (place, len) = (completion.place, completion.result as usize);
+/// Takes in the spans that these completions begin with, of one request; how many that were.
+pub(super) fn arrived(
+    inner: &Inner,
+    key: Key,
+    op: &mut ReceiveOp,
+    completions: &[Completion],
+) -> usize {
+    let data = completions[0].data;
+    let (mut count, mut spans, mut bytes) = (0, 0, 0);
+    for completion in completions {
+        let Completion { result, flags, place, .. } = *completion;
+        if completion.data != data || !cqueue::more(flags) {
+            break;
+        }
+        count += 1;
+        if flow(op).queue.has(place, result as usize) {
+            spans += 1;
+            bytes += result as u64;
+            op.take_in_place(place, result as u32);
+        } else {
+            let reason = "the kernel tells of bytes outside of the area";
+            op.end = Some(Err(unavailable(op, reason)));
+        }
+    }
     let has_pool = op.pool.is_some();
     let flow = flow(op);
-    let Some(span) = flow.queue.span(place, len) else {
-        let reason = "the kernel tells of bytes outside of the area";
-        op.end = Some(Err(unavailable(op, reason)));
-        return;
-    };
-    flow.bytes += len as u64;
+    flow.queue.arrived(spans, bytes);
+    flow.bytes += bytes;
     flow.dry = 0;
     if has_pool {
         weigh(inner, key, flow);
     }
-    op.take_in(span);
+    count
 }
 
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.
@@ -275,12 +298,13 @@ mod tests {
         driver.inner.inflight.borrow_mut().receive(key).armed = true;
 
         for round in 0..100 {
-            for chunk in 0..CHUNKS {
+            let told = |chunk| {
                 let place = (chunk * PAGE + round) as u64;
                 let result = (1 + chunk * 60 % 3_900) as i32;
-                let told = Completion { data: 0, result, flags: MORE, place };
-                receiving::completed(&driver.inner, key, &told);
-            }
+                Completion { data: 0, result, flags: MORE, place }
+            };
+            let told: Vec<_> = (0..CHUNKS).map(told).collect();
+            assert_eq!(receiving::completed(&driver.inner, key, &told), CHUNKS);
             for chunk in 0..CHUNKS {
                 let span = receiving::take(&driver.inner, key).unwrap().unwrap().unwrap();
                 assert_eq!(span.len(), 1 + chunk * 60 % 3_900);
@@ -292,11 +316,11 @@ mod tests {
         }
         let beyond = (CHUNKS * PAGE) as u64;
         let told = Completion { data: 0, result: 1, flags: MORE, place: beyond };
-        receiving::completed(&driver.inner, key, &told);
+        receiving::completed(&driver.inner, key, &[told]);
         assert!(receiving::take(&driver.inner, key).unwrap().unwrap().is_err());
         // The last completion.
         let ended = Completion { data: 0, result: 0, flags: 0, place: 0 };
-        receiving::completed(&driver.inner, key, &ended);
+        receiving::completed(&driver.inner, key, &[ended]);
         receiving::let_go(&driver.inner, key);
         assert_eq!(driver.in_flight(), 0);
     }

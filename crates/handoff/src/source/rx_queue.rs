@@ -135,8 +135,9 @@ pub(crate) struct RxShared {
     flushes: Cell<u64>,
     /// Spans handed out and not given back.
     held: Cell<usize>,
-    /// The driver is to publish what was given back.
-    marked: Cell<bool>,
+    /// The driver knows that something was given back: it publishes that with its next submission,
+    /// and nobody starves.
+    attended: Cell<bool>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
     /// When the kernel last told of a shortage, if it was not asked again since.
@@ -338,7 +339,7 @@ impl RxShared {
             shortages: Cell::new(0),
             flushes: Cell::new(0),
             held: Cell::new(0),
-            marked: Cell::new(false),
+            attended: Cell::new(false),
             starving: RefCell::default(),
             short: Cell::new(None),
             begun: Cell::new(0),
@@ -365,34 +366,45 @@ impl RxShared {
         std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
     }
 
-    /// The span that a completion tells of; `None` when that can't be, by what is known of the area.
-    pub(crate) fn span(self: &Rc<Self>, place: u64, len: usize) -> Option<Received> {
-        let offset = (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize;
-        offset.checked_add(len).filter(|end| *end <= self.bound.area.len())?;
-        self.spans.set(self.spans.get() + 1);
-        self.bytes.set(self.bytes.get() + len as u64);
-        self.held.set(self.held.get() + 1);
+    /// Whether a span can be there, by what is known of the area.
+    #[inline]
+    pub(crate) fn has(&self, place: u64, len: usize) -> bool {
+        offset(place).checked_add(len).is_some_and(|end| end <= self.bound.area.len())
+    }
+
+    /// The kernel has handed so many spans over.
+    pub(crate) fn arrived(&self, spans: usize, bytes: u64) {
+        self.spans.set(self.spans.get() + spans as u64);
+        self.bytes.set(self.bytes.get() + bytes);
+        self.held.set(self.held.get() + spans);
+    }
+
+    /// The span that a completion has told of, once.
+    #[inline]
+    pub(crate) fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
+        debug_assert!(this.has(place, len));
+        let offset = offset(place);
         // SAFETY: inside the area; the kernel tells of each byte that it has put there once, and puts
         // others there only after the span was given back.
-        let piece = unsafe { Piece::new(self.bound.area.clone(), offset, len) };
-        Some(Received::new(piece, Ticket::of_queue(Rc::clone(self), offset)))
+        let piece = unsafe { Piece::new(this.bound.area.clone(), offset, len) };
+        Received::new(piece, Ticket::of_queue(Rc::clone(this), offset))
     }
 
     /// The span that began at `offset` is given back.
+    #[inline]
     pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
         this.held.set(this.held.get() - 1);
         this.refill.borrow_mut().put(offset as u64 | this.bound.token);
-        if !this.marked.get() || !this.starving.borrow().is_empty() {
+        if !this.attended.get() {
             Self::tell_driver(this);
         }
     }
 
     #[cold]
     fn tell_driver(this: &Rc<Self>) {
+        this.attended.set(true);
         let Some(driver) = this.driver.upgrade() else { return };
-        if !this.marked.replace(true) {
-            driver.mark_refill(this);
-        }
+        driver.mark_refill(this);
         for receiver in this.starving.borrow_mut().drain(..) {
             driver.mark_receive(receiver);
         }
@@ -400,7 +412,7 @@ impl RxShared {
 
     /// Has the kernel see what was given back; called with the next submission.
     pub(crate) fn publish(&self, driver: &Inner) {
-        self.marked.set(false);
+        self.attended.set(false);
         let mut refill = self.refill.borrow_mut();
         refill.publish();
         if refill.is_crowded() && self.flush(driver) {
@@ -445,6 +457,7 @@ impl RxShared {
 
     pub(crate) fn starve(&self, receiver: Key) {
         self.starving.borrow_mut().push(receiver);
+        self.attended.set(false);
     }
 
     pub(crate) fn forget(&self, receiver: Key) {
@@ -498,6 +511,11 @@ impl RxShared {
         };
         Some(bytes.load(Relaxed))
     }
+}
+
+/// Where in the area a place is.
+fn offset(place: u64) -> usize {
+    (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize
 }
 
 fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error) -> Error {

@@ -54,6 +54,7 @@ impl Receiver {
     }
 
     /// The next span if it is there already.
+    #[inline]
     pub fn try_next_span(&mut self) -> Option<Option<Result<Received>>> {
         receiving::take(&self.driver, self.key)
     }
