@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
 
-pub(crate) use queues::{BATCH, Batch, Completion, Queues};
+pub(crate) use queues::{BATCH, Batch, Completion, Queues, Shape};
 use slots::Slots;
 
 /// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
@@ -68,10 +68,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread; `spans` when it is to receive without copying.
-    pub(crate) fn new(entries: u32, buffers: u32, files: u32, spans: bool) -> io::Result<Self> {
+    /// A ring for the calling thread.
+    pub(crate) fn new(entries: u32, buffers: u32, files: u32, shape: Shape) -> io::Result<Self> {
         static RINGS: AtomicU32 = AtomicU32::new(1);
-        let mut io = Queues::new(entries, spans)?;
+        let mut io = Queues::new(entries, shape)?;
         if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }

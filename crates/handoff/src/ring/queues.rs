@@ -1,8 +1,8 @@
 //! A ring's two queues, with completions in one of three shapes.
 //!
-//! Zero-copy receive tells in the second half of a completion of 32 bytes where the bytes are. Kernels
-//! from 6.18 on make only those that need it so long (mixed); before, all of a ring are (wide). A ring
-//! that doesn't receive so has neither (narrow).
+//! Zero-copy receive tells in the second half of a completion of 32 bytes where the bytes are. All of a
+//! ring are so long (wide), or, from Linux 6.18 on, only those that need it (mixed), which costs more for
+//! each of them. A ring that doesn't receive so has neither (narrow).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -37,6 +37,15 @@ impl Completion {
     }
 }
 
+/// The shape of completions that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Narrow,
+    /// Else wide.
+    Mixed,
+    Wide,
+}
+
 pub(crate) enum Queues {
     Narrow(IoUring),
     Mixed(IoUring),
@@ -54,32 +63,27 @@ macro_rules! any {
 }
 
 impl Queues {
-    /// Queues for one thread; `spans` when completions are to tell of received spans.
-    pub(crate) fn new(entries: u32, spans: bool) -> io::Result<Self> {
+    /// Queues for one thread.
+    pub(crate) fn new(entries: u32, shape: Shape) -> io::Result<Self> {
         // The queue's indirection is of no use to us, and costs a look for each request (Linux 6.6).
-        Self::build(entries, spans, true).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => Self::build(entries, spans, false),
+        Self::build(entries, shape, true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => Self::build(entries, shape, false),
             _ => Err(error),
         })
     }
 
-    fn build(entries: u32, spans: bool, no_indirection: bool) -> io::Result<Self> {
+    fn build(entries: u32, shape: Shape, no_indirection: bool) -> io::Result<Self> {
         let completions = entries.saturating_mul(4);
-        if !spans {
-            return narrow_or_wide(entries, completions, no_indirection).map(Self::Narrow);
-        }
-        let completions = completions.max(SPANS);
-        let flags = ring_setup::SINGLE_ISSUER
-            | ring_setup::DEFER_TASKRUN
-            | ring_setup::TASKRUN_FLAG
-            | ring_setup::SUBMIT_ALL
-            | ring_setup::CLAMP;
-        let indirection = if no_indirection { ring_setup::NO_SQARRAY } else { 0 };
-        match ring_setup::mixed(entries, completions.saturating_mul(2), flags | indirection) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                narrow_or_wide(entries, completions, no_indirection).map(Self::Wide)
-            }
-            ring => ring.map(Self::Mixed),
+        let many = completions.max(SPANS);
+        match shape {
+            Shape::Narrow => uniform(entries, completions, no_indirection).map(Self::Narrow),
+            Shape::Wide => uniform(entries, many, no_indirection).map(Self::Wide),
+            Shape::Mixed => match mixed(entries, many, no_indirection) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    Self::build(entries, Shape::Wide, no_indirection)
+                }
+                ring => ring.map(Self::Mixed),
+            },
         }
     }
 
@@ -159,7 +163,7 @@ impl AsRawFd for Queues {
 }
 
 /// Queues whose completions are all of one size, which the type says.
-fn narrow_or_wide<C: cqueue::EntryMarker>(
+fn uniform<C: cqueue::EntryMarker>(
     entries: u32,
     completions: u32,
     no_indirection: bool,
@@ -178,6 +182,17 @@ fn narrow_or_wide<C: cqueue::EntryMarker>(
     builder.build(entries)
 }
 
+/// The same with completions of both sizes; a long one takes two places.
+fn mixed(entries: u32, completions: u32, no_indirection: bool) -> io::Result<IoUring> {
+    let flags = ring_setup::SINGLE_ISSUER
+        | ring_setup::DEFER_TASKRUN
+        | ring_setup::TASKRUN_FLAG
+        | ring_setup::SUBMIT_ALL
+        | ring_setup::CLAMP;
+    let indirection = if no_indirection { ring_setup::NO_SQARRAY } else { 0 };
+    ring_setup::mixed(entries, completions.saturating_mul(2), flags | indirection)
+}
+
 #[cfg(test)]
 mod tests {
     use io_uring::opcode;
@@ -187,8 +202,8 @@ mod tests {
     /// Posts no completion of 32 bytes, but the queues turn over many times.
     #[test]
     fn completions_of_every_shape_come_in_order() {
-        for spans in [false, true] {
-            let mut queues = match Queues::new(8, spans) {
+        for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
+            let mut queues = match Queues::new(8, shape) {
                 Ok(queues) => queues,
                 Err(error) => {
                     let line = format!(
@@ -199,7 +214,7 @@ mod tests {
                     return io::Write::write_all(&mut io::stdout(), line.as_bytes()).unwrap();
                 }
             };
-            assert_eq!(queues.tell_of_spans(), spans);
+            assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
             let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
             for round in 0..10_000u64 {
                 for entry in 0..5 {

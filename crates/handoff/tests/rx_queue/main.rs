@@ -76,7 +76,8 @@ mod guest {
         Tally { zero_copy: bytes as u64, ..Tally::default() }
     }
 
-    /// Every two of memory, chunk, MTU, family, delivery and fault meet.
+    /// Every two of memory, chunk, MTU, family (and with it shape of completions), delivery and fault
+    /// meet.
     #[test]
     fn what_was_sent_arrives_and_is_not_copied() {
         within(LONG, || {
@@ -103,7 +104,8 @@ mod guest {
                 let memory = if huge { Region::huge(32 * MIB) } else { Region::anonymous(8 * MIB) };
                 let memory = memory.expect("memory");
                 assert!(!matches!(memory.pages(), Pages::BaseInsteadOfHuge(_)), "{case}");
-                let driver = driver();
+                let driver = Driver::builder().zero_copy_receive(true).mixed_completions(ipv6);
+                let driver = driver.build().expect("a ring");
                 let queue = bed.bind(&driver, QUEUE, memory, chunk).expect("binds");
                 assert_eq!(queue.chunk(), chunk.unwrap_or(PAGE));
                 let tally = exchange(&bed, &driver, &queue, ipv6, MIB);
