@@ -10,6 +10,7 @@ use std::{
 };
 
 use handoff_lab::topology::{Pair, TopologyError};
+use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
 use super::{Load, nic, pattern::Pattern, sender::Sender};
@@ -58,6 +59,8 @@ impl Drop for OwnQueue<'_> {
 
 /// The network of one load. It goes when this is dropped.
 pub(super) struct Bed {
+    // Before the pair: it puts back what it has set there.
+    _prepared: Option<Prepared>,
     pair: Pair,
     joint: Joint,
     load: Load,
@@ -93,11 +96,12 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
-        let (mut napi, mut queues) = (Vec::new(), SHARED..=SHARED);
+        let (mut prepared, mut napi, mut queues) = (None, Vec::new(), SHARED..=SHARED);
         match joint {
             Joint::Wire => {
                 queues = SHARED..=nic::LAST_QUEUE;
-                nic::set_up_queues(&pair.right, PORT, load.gro).map_err(BenchError::Failed)?;
+                let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
+                prepared = Some(set_up.map_err(BenchError::Failed)?);
                 napi = nic::give_napi_threads(&pair.right).map_err(BenchError::Failed)?;
                 nic::give_napi_threads(&pair.left).map_err(BenchError::Failed)?;
             }
@@ -113,7 +117,7 @@ impl Bed {
             listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
         let free = RefCell::new(queues.skip(1).collect());
         let pattern = Arc::clone(pattern);
-        Ok(Self { pair, joint, load, listeners, free, napi, pattern, senders })
+        Ok(Self { _prepared: prepared, pair, joint, load, listeners, free, napi, pattern, senders })
     }
 
     pub(super) fn joint(&self) -> Joint {

@@ -1,36 +1,37 @@
-//! Settings of the devices that the bench receives on: by ethtool(8) of the software NIC
-//! (`kmod/wire`), by the ioctl of veth.
+//! Settings of the devices that the bench receives on, and what only the software NIC (`kmod/wire`)
+//! tells.
 //!
 //! Capability: CAP_NET_ADMIN over the namespace, and CAP_SYS_ADMIN to see its devices in sysfs.
 
-use std::{io, os::fd::AsRawFd as _, path::PathBuf, process::Command};
+use std::{net::UdpSocket, path::PathBuf, process::Command};
 
 use handoff_lab::topology::PairEnd;
+use handoff_nic::{Directory, Flow, Ip, Plan, Prepared, Wanted};
+use handoff_sys::ethtool;
 
 use crate::tasks;
 
 /// Of a software NIC. Queue 0 takes what no rule names.
 pub(super) const LAST_QUEUE: u16 = 7;
 
-/// Splits headers from payload, has what is sent to `port` and a queue's number arrive at that queue,
-/// and frames as the sender passed them on if they are to be `whole`.
+/// Sets the queues behind the first aside, has what is sent to `port` and a queue's number arrive at
+/// that queue, and frames as the sender passed them on if they are to be `whole`.
 ///
 /// # Errors
 ///
-/// What ethtool says, in one line.
-pub(super) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<(), String> {
-    let device = end.device();
-    let whole = if whole { "on" } else { "off" };
-    let mut script = format!(
-        "ethtool -L {device} combined {}; ethtool -G {device} tcp-data-split on; \
-         ethtool -K {device} rx-gro-hw {whole}; ethtool -X {device} equal 1; ",
-        LAST_QUEUE + 1,
-    );
-    for queue in 1..=LAST_QUEUE {
-        let port = port + queue;
-        script += &format!("ethtool -N {device} flow-type tcp4 dst-port {port} action {queue}; ");
-    }
-    run(end, &script).map(drop)
+/// What stands in the way, in one line.
+pub(super) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Prepared, String> {
+    let queues = 1..=LAST_QUEUE;
+    let to_queue = |queue: u16| (Flow::port(Ip::V4, port + queue), usize::from(queue - 1));
+    let plan = Plan {
+        queues: Wanted::These(queues.clone().map(u32::from).collect()),
+        flows: queues.map(to_queue).collect(),
+        hardware_gro: whole,
+        ..Plan::default()
+    };
+    let prepare = || Prepared::new(end.device(), &plan, &Directory::default());
+    let prepared = end.namespace().run(prepare).map_err(|error| error.to_string())?;
+    prepared.map_err(|error| format!("the NIC cannot be set up: {error}"))
 }
 
 /// Gives NAPI threads of its own, so that its work is told from that of others; with their
@@ -76,7 +77,7 @@ fn run(end: &PairEnd, script: &str) -> Result<String, String> {
     let output = output.map_err(|error| format!("unshare(1) cannot be run: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        return Err(format!("the NIC cannot be set up: {said}"));
+        return Err(format!("{script}: {said}"));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -90,21 +91,11 @@ pub(super) fn send_in_packets(end: &PairEnd) -> Result<(), String> {
     /// `ETHTOOL_STSO` and `ETHTOOL_SGSO` of `linux/ethtool.h`.
     const SWITCHES: [u32; 2] = [0x1f, 0x24];
 
-    let switch = |command| -> io::Result<()> {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        // `struct ethtool_value`: what to switch, and to what.
-        let mut value: [u32; 2] = [command, 0];
-        // SAFETY: all-zero bytes are a valid ifreq.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(end.device().bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
-        // SAFETY: the request and what it points to outlive the call.
-        match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    let switch = |cmd| {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        let mut off = ethtool::Value { cmd, data: 0 };
+        // SAFETY: both commands read an ethtool_value.
+        unsafe { ethtool::ioctl(&socket, end.device(), &mut off) }
     };
     let all = || SWITCHES.into_iter().try_for_each(switch);
     let switched = end.namespace().run(all).map_err(|error| error.to_string())?;

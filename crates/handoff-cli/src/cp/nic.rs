@@ -7,7 +7,7 @@
 //!   where that failed.
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use handoff::{RxBinding, RxQueue};
 use handoff_nic::{Directory, Flow, Plan, Prepared, Steered};
@@ -82,14 +82,9 @@ impl<'a> Nic<'a> {
     pub(super) fn lead(&self, connection: &TcpStream) -> Result<(), Failure> {
         let ends = connection.local_addr().and_then(|ours| Ok((ours, connection.peer_addr()?)));
         let (ours, theirs) = ends.failed("finding the addresses of a connection")?;
-        let flow = Flow::connection(canonical(ours), canonical(theirs))?;
+        let flow = Flow::connection(ours, theirs)?;
         let steered = self.prepared.steer(flow, self.prepared.queues()[0])?;
         self.steered.borrow_mut().push(steered);
         Ok(())
     }
-}
-
-/// What is on the wire: a socket of both families has IPv4 addresses in the clothes of IPv6.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
