@@ -126,6 +126,57 @@ mod guest {
         });
     }
 
+    /// 100 GiB in its long form, with losses and packets out of order in turns.
+    #[test]
+    fn much_crosses_and_none_of_it_is_copied() {
+        let soak = std::env::var_os("HANDOFF_SOAK").is_some();
+        let (rounds, bytes) = if soak { (100, 1 << 30) } else { (3, 8 * MIB) };
+        within(if soak { LONG * 600 } else { LONG }, move || {
+            let bed = Bed::new(1_500);
+            bed.deliver_whole();
+            let driver = driver();
+            let memory = Region::huge(64 * MIB).expect("memory");
+            let queue = bed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
+            // Of a length that no packet, page or chunk divides.
+            let block: &'static [u8] = stream_of(MIB - 4_093).leak();
+            for round in 0..rounds {
+                let faults = [("drop", 1_000), ("reorder", 10_000)].into_iter().enumerate();
+                for (turn, (fault, share)) in faults {
+                    bed.fault(fault, if round % 3 == turn { share } else { 0 });
+                }
+                let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+                let mut receiver = receiver(&driver, far, &queue);
+                let sender = thread::spawn(move || {
+                    let mut left_over = bytes;
+                    while left_over > 0 {
+                        let part = &block[..left_over.min(block.len())];
+                        left.write_all(part).expect("sends");
+                        left_over -= part.len();
+                    }
+                });
+                let taking = async {
+                    let mut position = 0;
+                    while let Some(span) = receiver.next_span().await {
+                        let span = span.expect("receives");
+                        let mut rest = &span[..];
+                        while !rest.is_empty() {
+                            let expected = &block[position % block.len()..];
+                            let (now, later) = rest.split_at(rest.len().min(expected.len()));
+                            assert!(now == &expected[..now.len()], "differs from {position} on");
+                            position += now.len();
+                            rest = later;
+                        }
+                    }
+                    position
+                };
+                assert_eq!(driver.block_on(taking).expect("runs"), bytes, "round {round}");
+                assert_eq!(receiver.tally(), whole(bytes), "round {round}: {queue:?}");
+                drop(receiver);
+                sender.join().expect("ends");
+            }
+        });
+    }
+
     #[test]
     fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
         within(LONG, || {
