@@ -42,7 +42,7 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 	if (folio_test_readahead(folio)) {
 		DEFINE_READAHEAD(control, file, &file->f_ra, mapping, folio->index);
 
-		page_cache_async_ra(&control, folio, length >> PAGE_SHIFT);
+		page_cache_async_ra(&control, folio, DIV_ROUND_UP(length, PAGE_SIZE));
 	}
 	/* Only now: what was beyond the end before may not be up to date. */
 	size = i_size_read(mapping->host);

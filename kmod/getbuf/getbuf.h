@@ -125,11 +125,11 @@ struct getbuf_cancel {
 
 /*
  * Sends from the buffer in the slot as sendfile(2) does: the socket takes
- * references to pages, and nobody tells when it has dropped them. Result: bytes
- * taken, which may be fewer.
+ * references to pages, and nobody tells when it has dropped them; so the user's own
+ * memory is refused (EOPNOTSUPP). Result: bytes taken, which may be fewer.
  */
 struct getbuf_send {
-	__u64 offset;		/* into the buffer; an address if it is the user's own */
+	__u64 offset;		/* into the buffer */
 	__u32 length;
 	__u16 target;		/* an id */
 	__u16 flags;		/* GETBUF_MORE, GETBUF_NOWAIT */

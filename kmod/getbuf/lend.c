@@ -130,6 +130,8 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 		folio_put(last);
 	if (lend->pipe)
 		getbuf_pipe_free(lend->pipe);
+	if (lend->copy)
+		put_page(lend->copy);
 	mm_unaccount_pinned_pages(&lend->memlock);
 	memset(&lend->memlock, 0, sizeof(lend->memlock));
 	spin_lock(&context->lock);
@@ -137,6 +139,7 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	lend->charged = 0;
 	spin_unlock(&context->lock);
 	lend->pipe = NULL;
+	lend->copy = NULL;
 	lend->segments = 0;
 	lend->bytes = 0;
 	lend->copied = 0;

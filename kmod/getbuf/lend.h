@@ -105,6 +105,8 @@ struct getbuf_lend {
 	struct mmpin memlock;
 	struct file *origin;		/* or NULL */
 	struct pipe_inode_info *pipe;	/* or NULL */
+	struct page *copy;		/* what was copied last, or NULL */
+	u32 copy_used;
 	/* Segments of one folio that follow each other hold one reference to it. */
 	u32 segments;
 	u32 room;

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Sends from a registered buffer as sendfile(2) does, by references to its pages. */
+#include <linux/mm.h>
 #include <linux/net.h>
 #include <linux/socket.h>
 #include <linux/uio.h>
 
 #include "lend.h"
 
-/* The slot may have anybody's buffer; of pages of a slab no reference can be taken. */
+/*
+ * The slot may have anybody's buffer. Of pages of a slab no reference can be taken.
+ * What processes have as their own memory could be used for something else by the
+ * time it leaves, and nobody tells when: that of the user, or of one whose block
+ * request a driver has lent.
+ */
 static bool getbuf_sendable(const struct iov_iter *iter)
 {
 	size_t left = iov_iter_count(iter), skip = iter->iov_offset;
@@ -15,10 +21,13 @@ static bool getbuf_sendable(const struct iov_iter *iter)
 	for (; left; segment++, skip = 0) {
 		size_t piece = min(segment->bv_len - skip, left);
 		size_t offset = segment->bv_offset + skip;
+		struct page *page = segment->bv_page + (offset >> PAGE_SHIFT);
+		struct page *last = segment->bv_page + ((offset + piece - 1) >> PAGE_SHIFT);
 
-		if (!sendpages_ok(segment->bv_page + (offset >> PAGE_SHIFT),
-				  piece + offset_in_page(offset), 0))
-			return false;
+		for (; page <= last; page++) {
+			if (!sendpage_ok(page) || PageAnon(page))
+				return false;
+		}
 		left -= piece;
 	}
 	return true;

@@ -57,7 +57,7 @@ static int getbuf_pipe_add(struct getbuf_lend *lend, struct pipe_inode_info *pip
 
 		ret = pipe_buf_confirm(pipe, buffer);
 		/* Truncated meanwhile: the end. */
-		if (ret == -ENODATA && done)
+		if (ret == -ENODATA)
 			break;
 		if (!ret)
 			ret = getbuf_lend_add(lend, buffer->page, buffer->offset, wanted);

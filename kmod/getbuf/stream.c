@@ -34,25 +34,32 @@ bool getbuf_stream_ready(struct sock *sk)
 	       sk->sk_state == TCP_CLOSE;
 }
 
-/* Bytes that are in no page of their own. */
+/* Bytes that are in no page of their own: one after the other in pages of ours. */
 static int getbuf_stream_copy(struct getbuf_lend *lend, const void *data, u32 length)
 {
 	u32 done = 0;
 	int ret = 0;
 
 	while (done < length) {
-		struct page *page = alloc_page(GFP_KERNEL_ACCOUNT);
-		u32 piece = min_t(u32, length - done, PAGE_SIZE);
+		u32 piece;
 
-		if (!page) {
+		if (!lend->copy || lend->copy_used == PAGE_SIZE) {
+			struct page *page = alloc_page(GFP_KERNEL_ACCOUNT);
+
 			ret = -ENOMEM;
-			break;
+			if (!page)
+				break;
+			if (lend->copy)
+				put_page(lend->copy);
+			lend->copy = page;
+			lend->copy_used = 0;
 		}
-		memcpy(page_address(page), data + done, piece);
-		ret = getbuf_lend_add(lend, page, 0, piece);
-		put_page(page);
+		piece = min_t(u32, length - done, PAGE_SIZE - lend->copy_used);
+		memcpy(page_address(lend->copy) + lend->copy_used, data + done, piece);
+		ret = getbuf_lend_add(lend, lend->copy, lend->copy_used, piece);
 		if (ret < 0)
 			break;
+		lend->copy_used += ret;
 		lend->copied += ret;
 		done += ret;
 	}

@@ -80,8 +80,9 @@ static void getbuf_finish(struct io_uring_cmd *cmd, int ret, unsigned int issue_
 	struct getbuf_bound *bound = getbuf_pending_of(cmd)->bound;
 
 	atomic64_dec(&bound->context->count.waiting);
-	getbuf_bound_put(bound);
+	/* Until then the ring may still ask getbuf_wait_exiting() to end it. */
 	io_uring_cmd_done(cmd, ret, issue_flags);
+	getbuf_bound_put(bound);
 }
 
 static void getbuf_resume(struct io_tw_req request, io_tw_token_t token)

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::device::{
-    Device, Lending, NULL, SOURCE, bytes_at, connection, eventually, in_memory, on_disk, write,
+    Device, Lending, NOWAIT, NULL, SOURCE, TARGET, bytes_at, connection, eventually, in_memory,
+    on_disk, write,
 };
 
 fn none_out(device: &Device) {
@@ -160,4 +161,59 @@ fn a_lend_in_use_comes_back_after_its_last_use() {
     }
     assert!(reader.join().expect("ends").iter().all(|&byte| byte == 0));
     lending.until_all_are_back();
+}
+
+#[test]
+fn a_send_that_waits_goes_with_its_ring() {
+    let mut lending = Lending::new();
+    let (out, _far) = connection();
+    let target = lending.device.bind(&out, TARGET).expect("binds");
+    assert_eq!(lending.run(lending.fresh(1, 2, 4 << 20)), 4 << 20);
+    // Until the socket takes no more, since nobody reads.
+    while lending.run(lending.send(2, target, 0, 4 << 20, NOWAIT)) != -libc::EAGAIN {}
+    lending.submit(&[lending.send(2, target, 0, 4 << 20, 0)]);
+    let Lending { ring, device } = lending;
+    drop(ring);
+    none_out(&device);
+}
+
+/// `struct io_uring_clone_buffers`.
+#[repr(C)]
+struct CloneBuffers {
+    source: u32,
+    flags: u32,
+    source_offset: u32,
+    target_offset: u32,
+    count: u32,
+    padding: [u32; 3],
+}
+
+#[test]
+fn a_lend_in_two_rings_comes_back_from_the_last() {
+    /// `IORING_REGISTER_CLONE_BUFFERS`.
+    const CLONE: libc::c_uint = 30;
+    let mut lending = Lending::new();
+    take_all(&mut lending);
+    let other = io_uring::IoUring::new(8).expect("a ring");
+    let clone = CloneBuffers {
+        source: lending.ring.as_raw_fd() as u32,
+        flags: 0,
+        source_offset: 0,
+        target_offset: 0,
+        count: 0,
+        padding: [0; 3],
+    };
+    // SAFETY: the structure is read during the call.
+    let cloned = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, other.as_raw_fd(), CLONE, &raw const clone, 1)
+    };
+    assert_eq!(cloned, 0, "{}", std::io::Error::last_os_error());
+    let Lending { ring, device } = lending;
+    drop(ring);
+    let mut other = Lending { ring: other, device };
+    let target = in_memory();
+    assert_eq!(other.run(write(1, &target, 0, 100_000, 0)), 100_000);
+    assert_eq!(other.device.query().lends, 5);
+    drop(other.ring);
+    none_out(&other.device);
 }

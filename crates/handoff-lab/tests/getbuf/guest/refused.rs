@@ -139,3 +139,22 @@ fn a_table_without_slots_takes_nothing() {
     assert_eq!(lending.run(lending.put(0)), -libc::EINVAL);
     assert_eq!(lending.device.query().lends, 0);
 }
+
+#[test]
+fn memory_of_the_user_is_not_sent() {
+    let lending = Lending::new();
+    let device = lending.device;
+    let memory = vec![1_u8; 8_192];
+    let ring = IoUring::new(4).expect("a ring");
+    let buffer = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
+    // SAFETY: the ring goes before the memory does.
+    unsafe { ring.submitter().register_buffers(&[buffer]) }.expect("registers");
+    let mut lending = Lending { ring, device };
+    let (left, _right) = connection();
+    let target = lending.device.bind(&left, TARGET).expect("binds");
+    let address = memory.as_ptr() as u64;
+    assert_eq!(lending.run(lending.send(0, target, address, 8_192, 0)), -libc::EOPNOTSUPP);
+    // Nor is it taken out of the table.
+    assert_eq!(lending.run(lending.put(0)), -libc::EBUSY);
+    drop(lending);
+}

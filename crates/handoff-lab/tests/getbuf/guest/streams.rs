@@ -1,5 +1,5 @@
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
 
@@ -26,6 +26,15 @@ fn drain(lending: &mut Lending, id: u16, mut pass: impl FnMut(&mut Lending, u32,
     }
 }
 
+fn connection_over(pair: &Pair) -> (TcpStream, TcpStream) {
+    let address = (pair.right.v4(), 4_000);
+    let listener = pair.right.namespace().run(|| TcpListener::bind(address));
+    let listener = listener.expect("enters").expect("binds");
+    let left = pair.left.namespace().run(|| TcpStream::connect(address));
+    let (right, _) = listener.accept().expect("accepts");
+    (left.expect("enters").expect("connects"), right)
+}
+
 #[test]
 fn a_stream_goes_to_a_file() {
     let mut lending = Lending::new();
@@ -50,12 +59,7 @@ fn a_stream_goes_to_a_file() {
 #[test]
 fn a_stream_goes_to_another_over_software_nics() {
     let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let listener =
-        pair.right.namespace().run(|| std::net::TcpListener::bind((pair.right.v4(), 4_000)));
-    let listener = listener.expect("enters").expect("binds");
-    let connect = || std::net::TcpStream::connect((pair.right.v4(), 4_000));
-    let mut from = pair.left.namespace().run(connect).expect("enters").expect("connects");
-    let (to, _) = listener.accept().expect("accepts");
+    let (mut from, to) = connection_over(&pair);
     let (out, mut far) = connection();
 
     let mut lending = Lending::new();
@@ -183,7 +187,7 @@ fn waiting_ends_by_cancel_unbind_and_error() {
 }
 
 /// Closes a connection so that the other end is told of an error.
-fn socket_reset(socket: std::net::TcpStream) {
+fn socket_reset(socket: TcpStream) {
     let linger = Some(std::time::Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(&socket, linger).expect("sets");
 }
@@ -198,4 +202,80 @@ fn a_ring_that_goes_leaves_nothing_waiting() {
     let Lending { ring, device } = lending;
     drop(ring);
     eventually("nobody waits", || (device.query().waiting == 0).then_some(()));
+}
+
+#[test]
+fn what_is_in_no_page_is_copied_and_counted() {
+    let pair = Pair::new(1_500).expect("a pair of interfaces");
+    // Packets in one piece, which is not of whole pages.
+    let mut ethtool = std::process::Command::new("ethtool");
+    ethtool.args(["-K", pair.left.device(), "tx-scatter-gather", "off"]);
+    let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (mut from, to) = connection_over(&pair);
+    let mut lending = Lending::new();
+    let id = lending.device.bind(&to, SOURCE).expect("binds");
+    let sender = thread::spawn(move || from.write_all(&bytes_at(0, 100_000)).expect("sends"));
+    let target = in_memory();
+    let bytes = drain(&mut lending, id, |lending, bytes, position| {
+        let done = lending.run(write(1, &target, 0, bytes, position as u64));
+        assert_eq!(done, bytes as i32);
+    });
+    sender.join().expect("ends");
+    assert_eq!(bytes, 100_000);
+    let mut content = vec![0; 100_000];
+    target.read_exact_at(&mut content, 0).expect("reads");
+    assert!(content == bytes_at(0, 100_000), "content differs");
+    assert!(lending.until_all_are_back().copied_bytes > 0);
+}
+
+#[test]
+fn workers_and_other_rings_serve_streams_too() {
+    let rings = [
+        io_uring::IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(128),
+        io_uring::IoUring::builder().setup_sqpoll(10).build(128),
+        io_uring::IoUring::builder().setup_iopoll().build(128),
+    ];
+    for ring in rings {
+        let ring = ring.expect("a ring");
+        ring.submitter().register_buffers_sparse(8).expect("a table");
+        let mut lending = Lending { ring, device: crate::device::Device::open() };
+        let (mut from, to) = connection();
+        let id = lending.device.bind(&to, SOURCE).expect("binds");
+        let by_a_worker = io_uring::squeue::Flags::ASYNC;
+        // One waits at first, and one finds data, each inline and in a worker.
+        for (slot, flags) in [(0, io_uring::squeue::Flags::empty()), (1, by_a_worker)] {
+            lending.submit(&[lending.get(slot, id, 0, 10).flags(flags)]);
+            eventually("it waits", || (lending.device.query().waiting == 1).then_some(()));
+            from.write_all(&[1; 20]).expect("sends");
+            assert_eq!(lending.wait(1)[0].result(), 10);
+            assert_eq!(lending.run(lending.get(slot + 2, id, 0, 10).flags(flags)), 10);
+        }
+        lending.submit(&[lending.get(7, id, 0, 10).flags(by_a_worker)]);
+        eventually("it waits", || (lending.device.query().waiting == 1).then_some(()));
+        assert_eq!(lending.run(lending.cancel(0, CANCEL_ALL).user_data(1)), 1);
+        assert_eq!(lending.wait(1)[0].result(), -libc::ECANCELED);
+        for slot in 0..4 {
+            assert_eq!(lending.run(lending.put(slot).flags(by_a_worker)), 0);
+        }
+        lending.until_all_are_back();
+    }
+}
+
+#[test]
+fn urgent_data_is_not_passed_over() {
+    let mut lending = Lending::new();
+    let (mut from, mut to) = connection();
+    let id = lending.device.bind(&to, SOURCE).expect("binds");
+    from.write_all(&bytes_at(0, 5)).expect("sends");
+    rustix::net::send(&from, b"!", rustix::net::SendFlags::OOB).expect("sends");
+    from.write_all(&bytes_at(5, 5)).expect("sends");
+    let first = lending.run(lending.get(1, id, 0, 100));
+    assert_eq!(first, 5);
+    assert_eq!(lending.run(lending.get(2, id, 0, 100)), -libc::EBADMSG);
+    // Who reads past it clears the way.
+    let mut one = [0];
+    to.read_exact(&mut one).expect("reads");
+    assert_eq!(one[..], bytes_at(5, 1));
+    assert_eq!(lending.run(lending.get(2, id, 0, 100)), 4);
 }
