@@ -113,7 +113,8 @@ struct getbuf_put {
 #define GETBUF_CANCEL_ALL	(1U << 0)	/* every GET of this ring that waits */
 
 /*
- * Ends a GET of the same ring that waits for data: it completes with ECANCELED.
+ * Ends a GET of the same ring, through the same open file, that waits for data: it
+ * completes with ECANCELED.
  * Result: how many; ENOENT if there is none, EALREADY if it is about to complete,
  * or to be canceled.
  */

@@ -2,6 +2,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
 use std::thread;
 
 use io_uring::types::Fd;
@@ -111,6 +112,30 @@ fn whatever_has_splice_read_can_be_lent() {
     let target = filled(in_memory(), 10_000);
     assert_eq!(lending.write(1, &target, 10_000), 10_000);
     assert!(content(&target).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_file_of_overlayfs_is_lent_by_way_of_the_one_below() {
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let script = "mkdir lower upper work merged
+        mount -t tmpfs upper upper
+        mkdir upper/data upper/work
+        mount -t overlay -o lowerdir=lower,upperdir=upper/data,workdir=upper/work overlay merged";
+    let mut shell = Command::new("sh");
+    let made = shell.args(["-euc", script]).current_dir(&directory).status().expect("starts");
+    assert!(made.success(), "{made}");
+    let path = directory.path().join("merged/file");
+    fs::write(&path, bytes_at(0, 100_000)).expect("writes");
+    let mut lending = Lending::new();
+    let target = in_memory();
+    copy(&mut lending, &File::open(&path).expect("opens"), &target, 30_000);
+    assert!(content(&target) == bytes_at(0, 100_000), "content differs");
+    let query = lending.until_all_are_back();
+    assert_eq!((query.from_cache, query.from_splice), (0, 4), "{query:?}");
+    drop(lending);
+    let mut shell = Command::new("sh");
+    let undo = shell.args(["-euc", "umount merged upper"]).current_dir(&directory).status();
+    assert!(undo.expect("starts").success());
 }
 
 #[test]
