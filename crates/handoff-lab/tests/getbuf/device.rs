@@ -1,0 +1,302 @@
+//! The device and a ring with it, as a program would use them.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+/// Ids and structures of `kmod/getbuf/getbuf.h`.
+pub(crate) const SOURCE: u32 = 1;
+pub(crate) const TARGET: u32 = 2;
+pub(crate) const NULL: u16 = 0xffff;
+pub(crate) const NOWAIT: u16 = 1;
+pub(crate) const MORE: u16 = 2;
+pub(crate) const CANCEL_ALL: u32 = 1;
+
+const fn request(direction: u64, number: u64, bytes: usize) -> u64 {
+    direction << 30 | (bytes as u64) << 16 | 0xe7 << 8 | number
+}
+
+const BIND: u64 = request(3, 0, size_of::<Bind>());
+const UNBIND: u64 = request(1, 1, 8);
+const QUERY: u64 = request(3, 2, size_of::<Query>());
+pub(crate) const GET: u32 = request(2, 0x10, 16) as u32;
+pub(crate) const FRESH: u32 = request(2, 0x11, 16) as u32;
+pub(crate) const PUT: u32 = request(2, 0x12, 16) as u32;
+pub(crate) const CANCEL: u32 = request(2, 0x13, 16) as u32;
+pub(crate) const SEND: u32 = request(2, 0x14, 16) as u32;
+
+/// Longer than anything here takes, even under emulation.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Bind {
+    pub(crate) fd: i32,
+    pub(crate) purpose: u32,
+    pub(crate) flags: u32,
+    pub(crate) id: u32,
+    pub(crate) reserved: [u64; 2],
+}
+
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) flags: u32,
+    pub(crate) sources_max: u32,
+    pub(crate) lend_bytes_max: u32,
+    pub(crate) lends_max: u32,
+    pub(crate) bytes_max: u64,
+    pub(crate) stream_age_max: u32,
+    pub(crate) bound: u32,
+    pub(crate) lends: u64,
+    pub(crate) bytes: u64,
+    pub(crate) oldest: u64,
+    pub(crate) oldest_stream: u64,
+    pub(crate) waiting: u64,
+    pub(crate) module_lends: u64,
+    pub(crate) lent: u64,
+    pub(crate) returned: u64,
+    pub(crate) lent_bytes: u64,
+    pub(crate) from_null: u64,
+    pub(crate) from_cache: u64,
+    pub(crate) from_splice: u64,
+    pub(crate) from_stream: u64,
+    pub(crate) fresh: u64,
+    pub(crate) copied_bytes: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) over_limit: u64,
+    pub(crate) over_memlock: u64,
+    pub(crate) over_age: u64,
+    pub(crate) reserved: [u64; 8],
+}
+
+/// `/dev/getbuf`, open.
+pub(crate) struct Device(pub(crate) File);
+
+impl Device {
+    pub(crate) fn open() -> Self {
+        let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
+        assert!(loaded.success(), "modprobe getbuf: {loaded}");
+        let open = || OpenOptions::new().read(true).write(true).open("/dev/getbuf");
+        Self(eventually("the device is there", || open().ok()))
+    }
+
+    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
+        // SAFETY: each request of this device reads and writes the structure that its number has
+        // the size of, and which the callers pass.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    pub(crate) fn bind_raw(&self, bind: &mut Bind) -> io::Result<()> {
+        self.ioctl(BIND, bind)
+    }
+
+    pub(crate) fn bind(&self, file: &impl AsRawFd, purpose: u32) -> io::Result<u16> {
+        let mut bind = Bind { fd: file.as_raw_fd(), purpose, ..Bind::default() };
+        self.bind_raw(&mut bind)?;
+        Ok(bind.id as u16)
+    }
+
+    pub(crate) fn unbind(&self, id: u16) -> io::Result<()> {
+        self.ioctl(UNBIND, &mut [u32::from(id), 0])
+    }
+
+    pub(crate) fn query(&self) -> Query {
+        let mut query = Query::default();
+        self.ioctl(QUERY, &mut query).expect("can be asked");
+        query
+    }
+}
+
+/// A device and a ring with an empty table of registered buffers.
+pub(crate) struct Lending {
+    pub(crate) ring: IoUring,
+    pub(crate) device: Device,
+}
+
+impl Lending {
+    pub(crate) fn new() -> Self {
+        Self::with(Device::open())
+    }
+
+    pub(crate) fn with(device: Device) -> Self {
+        let ring = IoUring::new(128).expect("a ring");
+        ring.submitter().register_buffers_sparse(128).expect("a table");
+        Self { ring, device }
+    }
+
+    pub(crate) fn command(&self, operation: u32, slot: u16, words: [u64; 2]) -> squeue::Entry {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_ne_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_ne_bytes());
+        opcode::UringCmd16::new(Fd(self.device.0.as_raw_fd()), operation)
+            .buf_index(Some(slot))
+            .cmd(bytes)
+            .build()
+    }
+
+    pub(crate) fn get(&self, slot: u16, source: u16, offset: u64, bytes: u32) -> squeue::Entry {
+        self.get_with(slot, source, offset, bytes, 0)
+    }
+
+    pub(crate) fn get_with(
+        &self,
+        slot: u16,
+        source: u16,
+        offset: u64,
+        bytes: u32,
+        flags: u16,
+    ) -> squeue::Entry {
+        let rest = u64::from(bytes) | u64::from(source) << 32 | u64::from(flags) << 48;
+        self.command(GET, slot, [offset, rest])
+    }
+
+    pub(crate) fn fresh(&self, slot: u16, send_slot: u16, bytes: u32) -> squeue::Entry {
+        self.command(FRESH, slot, [u64::from(bytes) | u64::from(send_slot) << 32, 0])
+    }
+
+    pub(crate) fn put(&self, slot: u16) -> squeue::Entry {
+        self.command(PUT, slot, [0, 0])
+    }
+
+    pub(crate) fn send(
+        &self,
+        slot: u16,
+        target: u16,
+        offset: u64,
+        bytes: u32,
+        flags: u16,
+    ) -> squeue::Entry {
+        let rest = u64::from(bytes) | u64::from(target) << 32 | u64::from(flags) << 48;
+        self.command(SEND, slot, [offset, rest])
+    }
+
+    pub(crate) fn cancel(&self, user_data: u64, flags: u32) -> squeue::Entry {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&user_data.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+        opcode::UringCmd16::new(Fd(self.device.0.as_raw_fd()), CANCEL).cmd(bytes).build()
+    }
+
+    /// Submits without waiting.
+    pub(crate) fn submit(&mut self, entries: &[squeue::Entry]) {
+        for entry in entries {
+            // SAFETY: what the requests refer to, the tests keep until they have completed.
+            unsafe { self.ring.submission().push(entry) }.expect("room");
+        }
+        self.ring.submit().expect("submits");
+    }
+
+    /// The next completions, so many.
+    pub(crate) fn wait(&mut self, count: usize) -> Vec<cqueue::Entry> {
+        let patience = Timespec::new().sec(PATIENCE.as_secs());
+        let arguments = SubmitArgs::new().timespec(&patience);
+        let begin = Instant::now();
+        let mut completed = Vec::new();
+        while completed.len() < count {
+            // A ring that polls returns early.
+            let missing = count - completed.len();
+            let result = self.ring.submitter().submit_with_args(missing, &arguments);
+            completed.extend(self.ring.completion().take(missing));
+            let done = completed.len() == count || begin.elapsed() < PATIENCE;
+            assert!(done, "{count} wanted: {result:?}, {completed:?}");
+        }
+        completed
+    }
+
+    /// Runs one request to its completion.
+    pub(crate) fn run(&mut self, entry: squeue::Entry) -> i32 {
+        self.submit(&[entry]);
+        self.wait(1)[0].result()
+    }
+
+    /// Runs the requests, each when the one before has succeeded; their results in order.
+    pub(crate) fn chain(&mut self, entries: &[squeue::Entry]) -> Vec<i32> {
+        let last = entries.len() - 1;
+        let entries: Vec<_> = entries
+            .iter()
+            .enumerate()
+            .map(|(index, entry)| {
+                let link =
+                    if index < last { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
+                entry.clone().flags(link).user_data(index as u64)
+            })
+            .collect();
+        self.submit(&entries);
+        let mut results = vec![0; entries.len()];
+        for completed in self.wait(entries.len()) {
+            results[completed.user_data() as usize] = completed.result();
+        }
+        results
+    }
+
+    /// Writes what is in a slot to the beginning of a file, as far as it takes it.
+    pub(crate) fn write(&mut self, slot: u16, file: &impl AsRawFd, bytes: u32) -> i32 {
+        self.run(write(slot, file, 0, bytes, 0))
+    }
+
+    /// Waits until no lend of this device is out.
+    pub(crate) fn until_all_are_back(&self) -> Query {
+        eventually("all lends are back", || {
+            let query = self.device.query();
+            (query.lends == 0 && query.lent == query.returned).then_some(query)
+        })
+    }
+}
+
+/// Writes bytes of a slot, from this position of the buffer on, to a position of a file.
+pub(crate) fn write(
+    slot: u16,
+    file: &impl AsRawFd,
+    from: usize,
+    bytes: u32,
+    to: u64,
+) -> squeue::Entry {
+    let fd = Fd(file.as_raw_fd());
+    opcode::WriteFixed::new(fd, from as *const u8, bytes, slot).offset(to).build()
+}
+
+/// Asks until there is an answer.
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The bytes of a stream from a position on: no short period, so misplaced parts show.
+pub(crate) fn bytes_at(position: usize, count: usize) -> Vec<u8> {
+    (position..position + count)
+        .map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8)
+        .collect()
+}
+
+/// A new file without a name, on a disk.
+pub(crate) fn on_disk() -> File {
+    tempfile::tempfile_in("/var/tmp").expect("a file")
+}
+
+/// An empty file in memory.
+pub(crate) fn in_memory() -> File {
+    let name = c"target";
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+    File::from(fd)
+}
+
+/// Two ends of a connection over loopback.
+pub(crate) fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let left = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+    (left, listener.accept().expect("accepts").0)
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Lends from the page cache where it is: what a mapping of the file would show
+ * without a fault that reads. Never waits for a device.
+ */
+#include <linux/dax.h>
+#include <linux/folio_batch.h>
+#include <linux/pagemap.h>
+#include <linux/shmem_fs.h>
+
+#include "lend.h"
+
+/*
+ * Whether what is in the cache, and up to date, is the file's content without
+ * asking anybody: of file systems on block devices of this machine, and of none
+ * that another machine or a process of the user stands behind.
+ */
+bool getbuf_cache_suits(struct file *file)
+{
+	struct address_space *mapping = file->f_mapping;
+	struct inode *inode = mapping->host;
+	int flags = inode->i_sb->s_type->fs_flags;
+
+	if ((file->f_flags & O_DIRECT) || IS_DAX(inode))
+		return false;
+	if (S_ISBLK(inode->i_mode))
+		return true;
+	if (!S_ISREG(inode->i_mode))
+		return false;
+	return shmem_mapping(mapping) ||
+	       (mapping->a_ops->read_folio && (flags & FS_REQUIRES_DEV) &&
+		!(flags & FS_HAS_SUBTYPE));
+}
+
+/* Adds what is needed of a folio; 0 at the end of the file. */
+static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct folio *folio,
+			    loff_t position, u32 length)
+{
+	struct address_space *mapping = file->f_mapping;
+	loff_t size;
+
+	if (folio_test_readahead(folio)) {
+		DEFINE_READAHEAD(control, file, &file->f_ra, mapping, folio->index);
+
+		page_cache_async_ra(&control, folio, DIV_ROUND_UP(length, PAGE_SIZE));
+	}
+	/* Only now: what was beyond the end before may not be up to date. */
+	size = i_size_read(mapping->host);
+	if (position >= size)
+		return 0;
+	length = min_t(loff_t, length, size - position);
+	length = min_t(loff_t, length, folio_pos(folio) + folio_size(folio) - position);
+	if (mapping_writably_mapped(mapping))
+		flush_dcache_folio(folio);
+	folio_mark_accessed(folio);
+	return getbuf_lend_add(lend, folio_page(folio, 0), offset_in_folio(folio, position), length);
+}
+
+/*
+ * Returns how many bytes could be lent, 0 at the end of the file, EAGAIN if the
+ * first of them is not in the cache. "missing": the next one is not.
+ */
+int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length,
+		      bool *missing)
+{
+	struct address_space *mapping = file->f_mapping;
+	pgoff_t index = position >> PAGE_SHIFT, last = (position + length - 1) >> PAGE_SHIFT;
+	struct folio_batch batch;
+	u32 done = 0;
+	int ret = 0;
+
+	*missing = false;
+	if (position >= i_size_read(mapping->host))
+		return 0;
+	folio_batch_init(&batch);
+	while (done < length && !*missing) {
+		unsigned int i;
+
+		*missing = !filemap_get_folios_contig(mapping, &index, last, &batch);
+		for (i = 0; i < folio_batch_count(&batch) && done < length; i++) {
+			struct folio *folio = batch.folios[i];
+
+			*missing = position + done < folio_pos(folio) ||
+				   !folio_test_uptodate(folio);
+			if (*missing)
+				break;
+			ret = getbuf_cache_add(lend, file, folio, position + done, length - done);
+			if (ret <= 0)
+				goto out;
+			done += ret;
+			/* The end of the file, or a limit. */
+			if (done < length && position + done < folio_pos(folio) + folio_size(folio))
+				goto out;
+		}
+		folio_batch_release(&batch);
+	}
+out:
+	folio_batch_release(&batch);
+	if (done)
+		file_accessed(file);
+	else if (*missing)
+		ret = -EAGAIN;
+	return done ? done : ret;
+}

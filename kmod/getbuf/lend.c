@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A lend: made within limits, filled with segments, put into slots, given back. */
+#include <linux/mm.h>
+#include <linux/net.h>
+#include <linux/slab.h>
+
+#include "lend.h"
+
+atomic64_t getbuf_lends_out = ATOMIC64_INIT(0);
+
+static struct kmem_cache *getbuf_lend_cache;
+
+int __init getbuf_lend_init(void)
+{
+	getbuf_lend_cache = KMEM_CACHE(getbuf_lend, SLAB_ACCOUNT);
+	return getbuf_lend_cache ? 0 : -ENOMEM;
+}
+
+void getbuf_lend_exit(void)
+{
+	kmem_cache_destroy(getbuf_lend_cache);
+}
+
+/* Whether received data has been kept from its NIC or its sender for too long. */
+static bool getbuf_overdue(struct getbuf_context *context)
+{
+	unsigned int limit = READ_ONCE(getbuf_stream_age_max);
+	struct getbuf_lend *oldest;
+
+	oldest = list_first_entry_or_null(&context->streams, struct getbuf_lend, entry);
+	return limit && oldest && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
+}
+
+/* Counts one more lend, or says why there can be none. */
+static int getbuf_enter(struct getbuf_context *context, struct getbuf_lend **ready)
+{
+	int err = 0;
+
+	spin_lock(&context->lock);
+	if (context->lends >= READ_ONCE(getbuf_lends_max)) {
+		atomic64_inc(&context->count.over_limit);
+		err = -ENOBUFS;
+	} else if (getbuf_overdue(context)) {
+		atomic64_inc(&context->count.over_age);
+		err = -ETIME;
+	} else {
+		context->lends++;
+		if (ready) {
+			*ready = list_first_entry_or_null(&context->ready, struct getbuf_lend,
+							  entry);
+			if (*ready) {
+				list_del_init(&(*ready)->entry);
+				context->ready_count--;
+			}
+		}
+	}
+	spin_unlock(&context->lock);
+	return err;
+}
+
+static void getbuf_leave(struct getbuf_context *context, struct getbuf_lend *lend)
+{
+	spin_lock(&context->lock);
+	if (lend) {
+		list_del_init(&lend->entry);
+		context->bytes -= lend->charged;
+	}
+	context->lends--;
+	spin_unlock(&context->lock);
+}
+
+/*
+ * A lend without segments, with room for so many. It is freed by
+ * getbuf_lend_free(), or belongs to slots after getbuf_lend_publish().
+ */
+struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
+				     u32 room)
+{
+	struct getbuf_lend *lend = NULL;
+	int err;
+
+	err = getbuf_enter(context, kind == GETBUF_OF_NULL ? &lend : NULL);
+	if (err)
+		return ERR_PTR(err);
+	if (!lend) {
+		lend = kmem_cache_zalloc(getbuf_lend_cache, GFP_KERNEL);
+		if (!lend)
+			goto no_memory;
+		INIT_LIST_HEAD(&lend->entry);
+		lend->context = context;
+		lend->kind = kind;
+		lend->handle[0].lend = lend;
+		lend->handle[1].lend = lend;
+		lend->room = clamp(room, ARRAY_SIZE(lend->first), GETBUF_SEGMENTS_MAX);
+		lend->segment = lend->first;
+		if (lend->room > ARRAY_SIZE(lend->first)) {
+			lend->segment = kvmalloc_array(lend->room, sizeof(*lend->segment),
+						       GFP_KERNEL_ACCOUNT);
+			if (!lend->segment)
+				goto no_segments;
+		}
+	}
+	get_file(context->pin);
+	atomic64_inc(&getbuf_lends_out);
+	return lend;
+
+no_segments:
+	kmem_cache_free(getbuf_lend_cache, lend);
+no_memory:
+	getbuf_leave(context, NULL);
+	return ERR_PTR(-ENOMEM);
+}
+
+/* Drops the segments and what was charged for them, and what they came out of. */
+void getbuf_lend_empty(struct getbuf_lend *lend)
+{
+	struct getbuf_context *context = lend->context;
+	struct folio *folio, *last = NULL;
+	u32 i;
+
+	for (i = 0; i < lend->segments && lend->kind != GETBUF_OF_NULL; i++) {
+		folio = page_folio(lend->segment[i].bv_page);
+		if (folio != last) {
+			if (last)
+				folio_put(last);
+			last = folio;
+		}
+	}
+	if (last)
+		folio_put(last);
+	if (lend->pipe)
+		getbuf_pipe_free(lend->pipe);
+	if (lend->copy)
+		put_page(lend->copy);
+	mm_unaccount_pinned_pages(&lend->memlock);
+	memset(&lend->memlock, 0, sizeof(lend->memlock));
+	spin_lock(&context->lock);
+	context->bytes -= lend->charged;
+	lend->charged = 0;
+	spin_unlock(&context->lock);
+	lend->pipe = NULL;
+	lend->copy = NULL;
+	lend->segments = 0;
+	lend->bytes = 0;
+	lend->copied = 0;
+}
+
+static void getbuf_lend_destroy(struct getbuf_lend *lend)
+{
+	if (lend->segment != lend->first)
+		kvfree(lend->segment);
+	kmem_cache_free(getbuf_lend_cache, lend);
+}
+
+/* Of a lend that is in no slot. */
+void getbuf_lend_free(struct getbuf_lend *lend)
+{
+	struct getbuf_context *context = lend->context;
+	struct file *origin = lend->origin;
+
+	if (lend->kind != GETBUF_OF_NULL)
+		getbuf_lend_empty(lend);
+	lend->origin = NULL;
+	getbuf_leave(context, lend);
+	if (!getbuf_null_keep(lend))
+		getbuf_lend_destroy(lend);
+	if (origin)
+		fput(origin);
+	atomic64_dec(&getbuf_lends_out);
+	/* The context, and the module, may go with this. */
+	fput(context->pin);
+}
+
+/* Drops what getbuf_null_keep() has kept. */
+void getbuf_null_forget(struct getbuf_context *context)
+{
+	struct getbuf_lend *lend, *next;
+
+	list_for_each_entry_safe(lend, next, &context->ready, entry)
+		getbuf_lend_destroy(lend);
+}
+
+/* Charges a whole folio: that is what the lend keeps in memory. */
+static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
+{
+	struct getbuf_context *context = lend->context;
+	int err = 0;
+
+	spin_lock(&context->lock);
+	if (context->bytes + bytes > READ_ONCE(getbuf_bytes_max))
+		err = -ENOBUFS;
+	else
+		context->bytes += bytes;
+	spin_unlock(&context->lock);
+	if (err) {
+		atomic64_inc(&context->count.over_limit);
+		return err;
+	}
+	if (mm_account_pinned_pages(&lend->memlock, bytes)) {
+		spin_lock(&context->lock);
+		context->bytes -= bytes;
+		spin_unlock(&context->lock);
+		atomic64_inc(&context->count.over_memlock);
+		return -ENOMEM;
+	}
+	lend->charged += bytes;
+	return 0;
+}
+
+static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct page *page, u32 offset, u32 length)
+{
+	struct bio_vec *last = lend->segments ? &lend->segment[lend->segments - 1] : NULL;
+	struct folio *folio = page_folio(page);
+	int err;
+
+	if (last && page_folio(last->bv_page) == folio) {
+		if (bvec_phys(last) + last->bv_len == page_to_phys(page) + offset &&
+		    last->bv_len + length <= GETBUF_SEGMENT_MAX) {
+			last->bv_len += length;
+			return 0;
+		}
+		if (lend->segments == lend->room)
+			return -ENOBUFS;
+	} else {
+		if (lend->segments == lend->room)
+			return -ENOBUFS;
+		err = getbuf_charge(lend, folio_size(folio));
+		if (err)
+			return err;
+		folio_get(folio);
+	}
+	bvec_set_page(&lend->segment[lend->segments++], page, length, offset);
+	return 0;
+}
+
+/*
+ * Adds bytes that the caller holds a reference to, all in one folio, and takes
+ * one of the lend's own. Returns how many were added: fewer when room or limits
+ * are used up; an error if there were none.
+ */
+int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length)
+{
+	size_t added = 0;
+	int err = 0;
+
+	page += offset >> PAGE_SHIFT;
+	offset &= ~PAGE_MASK;
+	if (!sendpage_ok(page))
+		return -EOPNOTSUPP;
+	if (folio_contain_hwpoisoned_page(page_folio(page)))
+		return -EIO;
+	length = min(length, (size_t)GETBUF_LEND_MAX - lend->bytes);
+	while (added < length) {
+		size_t at = offset + added;
+		u32 piece = min(length - added, (size_t)GETBUF_SEGMENT_MAX);
+
+		err = getbuf_lend_add_piece(lend, page + (at >> PAGE_SHIFT), at & ~PAGE_MASK,
+					    piece);
+		if (err)
+			break;
+		lend->bytes += piece;
+		added += piece;
+	}
+	return added ? added : err;
+}
+
+/*
+ * Puts the lend into a slot. From here on it belongs to the slot and may be gone
+ * at once; after an error it is the caller's still. One of new pages is published
+ * by its first slot, and getbuf_fresh() puts it into the second.
+ */
+int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
+			u32 slot, unsigned int issue_flags)
+{
+	struct getbuf_context *context = lend->context;
+	struct getbuf_counters *count = &context->count;
+	u32 bytes = lend->bytes, copied = lend->copied;
+	enum getbuf_kind kind = lend->kind;
+	int err;
+
+	refcount_set(&lend->handles, kind == GETBUF_OF_FRESH ? 2 : 1);
+	lend->since = jiffies;
+	spin_lock(&context->lock);
+	list_add_tail(&lend->entry,
+		      kind == GETBUF_OF_STREAM ? &context->streams : &context->kept);
+	spin_unlock(&context->lock);
+
+	err = getbuf_slot_fill(&lend->handle[0], cmd, direction, slot, issue_flags);
+	if (err) {
+		spin_lock(&context->lock);
+		list_del_init(&lend->entry);
+		spin_unlock(&context->lock);
+		return err;
+	}
+	atomic64_inc(&count->lent);
+	atomic64_inc(&count->from[kind]);
+	atomic64_add(bytes, &count->lent_bytes);
+	atomic64_add(copied, &count->copied_bytes);
+	return 0;
+}
+
+/* A slot was cleared and its last request is done. */
+void getbuf_handle_returned(struct getbuf_handle *handle)
+{
+	struct getbuf_lend *lend = handle->lend;
+
+	if (!refcount_dec_and_test(&lend->handles))
+		return;
+	atomic64_inc(&lend->context->count.returned);
+	getbuf_lend_free(lend);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Buffers lent into rings.
+ *
+ * What is shared, and what keeps it whole:
+ *
+ * - A getbuf_context belongs to an open file of the device and to every lend that
+ *   was made through it. It hangs on a file of its own, "pin": the open file and
+ *   each lend hold a reference to that, so that the last of them frees the context
+ *   and lets go of the module outside the module's own text.
+ * - A getbuf_lend belongs to one GET until it is registered, from then on to the
+ *   slots that it is in. Each slot has a getbuf_handle, which io_uring gives back
+ *   when the slot was cleared and the last request is done: in process context,
+ *   with the ring's uring_lock held. The last handle ends the lend.
+ * - A getbuf_bound is a file under an id. The table, and each command at work with
+ *   it, hold a reference.
+ * - Lock order: uring_lock, socket lock, context->lock. A wait queue's lock comes
+ *   before bound->lock, which is the innermost and is taken with interrupts off.
+ *   No lock of the module and no socket lock is held while io_uring is called to
+ *   fill or clear a slot: in a worker it takes uring_lock.
+ */
+#ifndef LEND_H
+#define LEND_H
+
+#include <linux/bvec.h>
+#include <linux/fs.h>
+#include <linux/io_uring/cmd.h>
+#include <linux/skbuff.h>
+#include <linux/wait.h>
+#include <linux/xarray.h>
+
+#include "getbuf.h"
+
+#ifndef CONFIG_64BIT
+#error "getbuf needs a 64-bit kernel: it counts in single words"
+#endif
+
+#define GETBUF_LEND_MAX		SZ_4M
+/*
+ * Of one segment. SEND_ZC charges a socket with the whole of a segment for each
+ * part of it that it sends.
+ */
+#define GETBUF_SEGMENT_MAX	SZ_32K
+#define GETBUF_SEGMENTS_MAX	4096
+#define GETBUF_SOURCES_MAX	4096
+
+enum getbuf_kind {
+	GETBUF_OF_NULL,
+	GETBUF_OF_CACHE,
+	GETBUF_OF_SPLICE,
+	GETBUF_OF_STREAM,
+	GETBUF_OF_FRESH,
+	GETBUF_KINDS
+};
+
+/* See struct getbuf_query. */
+struct getbuf_counters {
+	atomic64_t waiting;
+	atomic64_t lent;
+	atomic64_t returned;
+	atomic64_t lent_bytes;
+	atomic64_t copied_bytes;
+	atomic64_t sent_bytes;
+	atomic64_t over_limit;
+	atomic64_t over_memlock;
+	atomic64_t over_age;
+	atomic64_t from[GETBUF_KINDS];
+};
+
+struct getbuf_context {
+	struct file *pin;
+	struct xarray bound;
+	atomic_t bound_count;
+	struct getbuf_counters count;
+
+	spinlock_t lock;
+	/* Under the lock: */
+	u32 lends;
+	u32 ready_count;
+	u64 bytes;
+	struct list_head kept;		/* lends, the oldest first */
+	struct list_head streams;	/* those of received data */
+	struct list_head ready;		/* lends of the null page to use again */
+};
+
+struct getbuf_lend;
+
+/* What a slot of a ring has. */
+struct getbuf_handle {
+	struct getbuf_lend *lend;
+#ifndef GETBUF_REGISTERS_SEGMENTS
+	struct request request;
+#endif
+};
+
+struct getbuf_lend {
+	struct getbuf_context *context;
+	struct list_head entry;
+	unsigned long since;		/* jiffies */
+	enum getbuf_kind kind;
+	refcount_t handles;
+	u32 bytes;
+	u32 copied;
+	u64 charged;
+	struct mmpin memlock;
+	struct file *origin;		/* or NULL */
+	struct pipe_inode_info *pipe;	/* or NULL */
+	struct page *copy;		/* what was copied last, or NULL */
+	u32 copy_used;
+	/* Segments of one folio that follow each other hold one reference to it. */
+	u32 segments;
+	u32 room;
+	struct bio_vec *segment;
+	struct bio_vec first[4];
+	struct getbuf_handle handle[2];
+};
+
+/* A file under an id. */
+struct getbuf_bound {
+	refcount_t refs;
+	struct getbuf_context *context;
+	struct file *file;
+	u32 use;
+	struct sock *sk;	/* of a TCP socket that is a source, or NULL */
+
+	/* GETs of a stream are served one at a time, in order. */
+	spinlock_t lock;
+	struct list_head pending;
+	struct io_uring_cmd *serving;	/* NULL: nobody is at work on the stream */
+	bool stop;			/* the one being served has been canceled */
+	bool gone;			/* unbound */
+	struct wait_queue_entry wait;
+};
+
+/* main.c */
+extern unsigned int getbuf_lends_max;
+extern unsigned long getbuf_bytes_max;
+extern unsigned int getbuf_stream_age_max;
+
+/* bind.c */
+int getbuf_bind(struct getbuf_context *context, struct getbuf_bind __user *argument);
+int getbuf_unbind(struct getbuf_context *context, struct getbuf_unbind __user *argument);
+void getbuf_unbind_all(struct getbuf_context *context);
+struct getbuf_bound *getbuf_bound_get(struct getbuf_context *context, u32 id, u32 use);
+void getbuf_bound_put(struct getbuf_bound *bound);
+
+/* lend.c */
+extern atomic64_t getbuf_lends_out;
+
+int __init getbuf_lend_init(void);
+void getbuf_lend_exit(void);
+struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
+				     u32 room);
+void getbuf_lend_free(struct getbuf_lend *lend);
+void getbuf_lend_empty(struct getbuf_lend *lend);
+int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length);
+int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
+			u32 slot, unsigned int issue_flags);
+void getbuf_handle_returned(struct getbuf_handle *handle);
+
+/* slot.c */
+int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
+		     unsigned int direction, u32 slot, unsigned int issue_flags);
+int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags);
+
+/* null.c */
+int __init getbuf_null_init(void);
+void getbuf_null_exit(void);
+int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		    unsigned int issue_flags);
+bool getbuf_null_keep(struct getbuf_lend *lend);
+void getbuf_null_forget(struct getbuf_context *context);
+
+/* cache.c */
+bool getbuf_cache_suits(struct file *file);
+int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length,
+		      bool *missing);
+
+/* splice.c */
+int getbuf_splice_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length);
+void getbuf_pipe_free(struct pipe_inode_info *pipe);
+
+/* fresh.c */
+int getbuf_fresh(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		 u32 send_slot, unsigned int issue_flags);
+
+/* stream.c */
+int getbuf_stream_suits(struct sock *sk);
+bool getbuf_stream_ready(struct sock *sk);
+int getbuf_stream_take(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		       unsigned int issue_flags);
+
+/* wait.c */
+int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		    u32 flags, unsigned int issue_flags);
+int getbuf_wait_wake(struct wait_queue_entry *wait, unsigned int mode, int sync, void *key);
+void getbuf_wait_end(struct getbuf_bound *bound);
+void getbuf_wait_exiting(struct io_uring_cmd *cmd, unsigned int issue_flags);
+int getbuf_wait_cancel(struct getbuf_context *context, struct io_uring_cmd *cmd, u64 user_data,
+		       bool all);
+
+/* send.c */
+int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
+		const struct getbuf_send *request, unsigned int issue_flags);
+
+/* query.c */
+int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *argument);
+
+#endif

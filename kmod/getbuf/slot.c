@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Slots of a ring's table of registered buffers. Kernels differ in what they
+ * register: bare segments, or the segments of a block request. For the latter a
+ * request is made up, of which io_uring reads the direction, the length and the
+ * chain of bios, and gives the address back.
+ */
+#include <linux/bio.h>
+#include <linux/blk-mq.h>
+
+#include "lend.h"
+
+#ifdef GETBUF_REGISTERS_SEGMENTS
+
+static void getbuf_slot_cleared(void *handle)
+{
+	getbuf_handle_returned(handle);
+}
+
+int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
+		     unsigned int direction, u32 slot, unsigned int issue_flags)
+{
+	struct getbuf_lend *lend = handle->lend;
+
+	return io_buffer_register_bvec(cmd, lend->segment, lend->segments, getbuf_slot_cleared,
+				       handle, direction == ITER_SOURCE ? IO_BUF_SOURCE : IO_BUF_DEST,
+				       slot, issue_flags);
+}
+
+int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
+{
+	return io_buffer_unregister(cmd, slot, issue_flags);
+}
+
+#else
+
+static void getbuf_slot_cleared(void *request)
+{
+	getbuf_handle_returned(container_of(request, struct getbuf_handle, request));
+}
+
+int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
+		     unsigned int direction, u32 slot, unsigned int issue_flags)
+{
+	struct getbuf_lend *lend = handle->lend;
+	struct request *request = &handle->request;
+	struct bio bio = {
+		.bi_io_vec		= lend->segment,
+		.bi_vcnt		= lend->segments,
+		.bi_iter.bi_size	= lend->bytes,
+	};
+
+	/* The segments are copied: neither they nor the bio are looked at later. */
+	request->cmd_flags = direction == ITER_SOURCE ? REQ_OP_WRITE : REQ_OP_READ;
+	request->nr_phys_segments = lend->segments;
+	request->__data_len = lend->bytes;
+	request->bio = &bio;
+	return io_buffer_register_bvec(cmd, request, getbuf_slot_cleared, slot, issue_flags);
+}
+
+int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
+{
+	return io_buffer_unregister_bvec(cmd, slot, issue_flags);
+}
+
+#endif

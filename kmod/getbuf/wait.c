@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * GETs of a stream: one is at work, the others wait in order, and the one at work
+ * waits in front of them when there is no data. Whoever takes a command off the
+ * list completes it, or puts it back.
+ */
+#include <linux/net.h>
+#include <net/sock.h>
+
+#include "lend.h"
+
+/* In the command; the list is empty while somebody is at work with it. */
+struct getbuf_pending {
+	struct list_head entry;
+	struct getbuf_bound *bound;	/* with a reference */
+	u32 length;
+	u16 slot;
+};
+
+static struct getbuf_pending *getbuf_pending_of(struct io_uring_cmd *cmd)
+{
+	return io_uring_cmd_to_pdu(cmd, struct getbuf_pending);
+}
+
+static struct io_uring_cmd *getbuf_cmd_of(struct getbuf_pending *pending)
+{
+	return container_of((void *)pending, struct io_uring_cmd, pdu);
+}
+
+static void getbuf_resume(struct io_tw_req request, io_tw_token_t token);
+
+/* Under the lock: lets the first in line work, if there is something for it. */
+static void getbuf_next(struct getbuf_bound *bound)
+{
+	struct getbuf_pending *first;
+
+	first = list_first_entry_or_null(&bound->pending, struct getbuf_pending, entry);
+	if (bound->serving || !first || !getbuf_stream_ready(bound->sk))
+		return;
+	list_del_init(&first->entry);
+	bound->serving = getbuf_cmd_of(first);
+	bound->stop = false;
+	/* Not lazily: it may turn out that there is nothing to complete. */
+	io_uring_cmd_complete_in_task(bound->serving, getbuf_resume);
+}
+
+static void getbuf_done(struct getbuf_bound *bound)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&bound->lock, flags);
+	bound->serving = NULL;
+	getbuf_next(bound);
+	spin_unlock_irqrestore(&bound->lock, flags);
+}
+
+/* Lets a command that was at work, or is new, wait. False if it is to end instead. */
+static bool getbuf_park(struct getbuf_bound *bound, struct io_uring_cmd *cmd)
+{
+	struct getbuf_pending *pending = getbuf_pending_of(cmd);
+	bool first = false, parked = false;
+	unsigned long flags;
+
+	spin_lock_irqsave(&bound->lock, flags);
+	if (bound->serving == cmd) {
+		bound->serving = NULL;
+		first = true;
+	}
+	if (!bound->gone && !(first && bound->stop)) {
+		list_add(&pending->entry, first ? &bound->pending : bound->pending.prev);
+		parked = true;
+	}
+	getbuf_next(bound);
+	spin_unlock_irqrestore(&bound->lock, flags);
+	return parked;
+}
+
+static void getbuf_finish(struct io_uring_cmd *cmd, int ret, unsigned int issue_flags)
+{
+	struct getbuf_bound *bound = getbuf_pending_of(cmd)->bound;
+
+	atomic64_dec(&bound->context->count.waiting);
+	/* Until then the ring may still ask getbuf_wait_exiting() to end it. */
+	io_uring_cmd_done(cmd, ret, issue_flags);
+	getbuf_bound_put(bound);
+}
+
+static void getbuf_resume(struct io_tw_req request, io_tw_token_t token)
+{
+	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(request);
+	struct getbuf_pending *pending = getbuf_pending_of(cmd);
+	struct getbuf_bound *bound = pending->bound;
+	unsigned int issue_flags = IO_URING_CMD_TASK_WORK_ISSUE_FLAGS;
+	int ret = -ECANCELED;
+
+	if (!token.cancel && !READ_ONCE(bound->gone))
+		ret = getbuf_stream_take(bound, cmd, pending->length, pending->slot, issue_flags);
+	if (ret == -EAGAIN) {
+		if (getbuf_park(bound, cmd))
+			return;
+		ret = -ECANCELED;
+	} else {
+		getbuf_done(bound);
+	}
+	getbuf_finish(cmd, ret, issue_flags);
+}
+
+static void getbuf_canceled(struct io_tw_req request, io_tw_token_t token)
+{
+	getbuf_finish(io_uring_cmd_from_tw(request), -ECANCELED,
+		      IO_URING_CMD_TASK_WORK_ISSUE_FLAGS);
+}
+
+/* EAGAIN only for who may not wait. */
+int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		    u32 flags, unsigned int issue_flags)
+{
+	struct getbuf_pending *pending = getbuf_pending_of(cmd);
+	int ret = -EAGAIN;
+	bool mine;
+
+	spin_lock_irq(&bound->lock);
+	mine = !bound->serving && list_empty(&bound->pending);
+	if (mine) {
+		bound->serving = cmd;
+		bound->stop = false;
+	}
+	spin_unlock_irq(&bound->lock);
+	if (mine)
+		ret = getbuf_stream_take(bound, cmd, length, slot, issue_flags);
+	if (ret != -EAGAIN || (flags & GETBUF_NOWAIT)) {
+		if (mine)
+			getbuf_done(bound);
+		return ret;
+	}
+
+	INIT_LIST_HEAD(&pending->entry);
+	refcount_inc(&bound->refs);
+	pending->bound = bound;
+	pending->length = length;
+	pending->slot = slot;
+	atomic64_inc(&bound->context->count.waiting);
+	io_uring_cmd_mark_cancelable(cmd, issue_flags);
+	if (!getbuf_park(bound, cmd))
+		getbuf_finish(cmd, -ECANCELED, issue_flags);
+	return -EIOCBQUEUED;
+}
+
+/* The socket's state has changed. */
+int getbuf_wait_wake(struct wait_queue_entry *wait, unsigned int mode, int sync, void *key)
+{
+	struct getbuf_bound *bound = container_of(wait, struct getbuf_bound, wait);
+	__poll_t what = key_to_poll(key);
+	unsigned long flags;
+
+	if (what && !(what & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+		return 0;
+	spin_lock_irqsave(&bound->lock, flags);
+	getbuf_next(bound);
+	spin_unlock_irqrestore(&bound->lock, flags);
+	return 0;
+}
+
+/* The file is unbound: who waits for it waits no longer. */
+void getbuf_wait_end(struct getbuf_bound *bound)
+{
+	struct getbuf_pending *pending, *next;
+	unsigned long flags;
+
+	spin_lock_irqsave(&bound->lock, flags);
+	WRITE_ONCE(bound->gone, true);
+	list_for_each_entry_safe(pending, next, &bound->pending, entry) {
+		list_del_init(&pending->entry);
+		io_uring_cmd_complete_in_task(getbuf_cmd_of(pending), getbuf_canceled);
+	}
+	spin_unlock_irqrestore(&bound->lock, flags);
+}
+
+/* The ring or its task goes. One that is at work is tried again by io_uring. */
+void getbuf_wait_exiting(struct io_uring_cmd *cmd, unsigned int issue_flags)
+{
+	struct getbuf_pending *pending = getbuf_pending_of(cmd);
+	struct getbuf_bound *bound = pending->bound;
+	unsigned long flags;
+	bool mine;
+
+	spin_lock_irqsave(&bound->lock, flags);
+	mine = !list_empty(&pending->entry);
+	list_del_init(&pending->entry);
+	spin_unlock_irqrestore(&bound->lock, flags);
+	if (mine)
+		getbuf_finish(cmd, -ECANCELED, issue_flags);
+}
+
+static bool getbuf_meant(struct io_uring_cmd *cmd, struct io_uring_cmd *by, u64 user_data, bool all)
+{
+	return io_uring_cmd_ctx_handle(cmd) == io_uring_cmd_ctx_handle(by) &&
+	       (all || cmd_to_io_kiocb(cmd)->cqe.user_data == user_data);
+}
+
+static void getbuf_cancel_in(struct getbuf_bound *bound, struct io_uring_cmd *by, u64 user_data,
+			     bool all, int *canceled, int *at_work)
+{
+	struct getbuf_pending *pending, *next;
+	unsigned long flags;
+
+	spin_lock_irqsave(&bound->lock, flags);
+	list_for_each_entry_safe(pending, next, &bound->pending, entry) {
+		struct io_uring_cmd *cmd = getbuf_cmd_of(pending);
+
+		if (!getbuf_meant(cmd, by, user_data, all))
+			continue;
+		list_del_init(&pending->entry);
+		io_uring_cmd_complete_in_task(cmd, getbuf_canceled);
+		++*canceled;
+	}
+	if (bound->serving && getbuf_meant(bound->serving, by, user_data, all)) {
+		bound->stop = true;
+		++*at_work;
+	}
+	spin_unlock_irqrestore(&bound->lock, flags);
+}
+
+int getbuf_wait_cancel(struct getbuf_context *context, struct io_uring_cmd *cmd, u64 user_data,
+		       bool all)
+{
+	int canceled = 0, at_work = 0;
+	struct getbuf_bound *bound;
+	unsigned long id;
+
+	xa_lock(&context->bound);
+	xa_for_each(&context->bound, id, bound) {
+		if (bound->sk)
+			getbuf_cancel_in(bound, cmd, user_data, all, &canceled, &at_work);
+	}
+	xa_unlock(&context->bound);
+	if (canceled)
+		return canceled;
+	return at_work ? -EALREADY : -ENOENT;
+}
