@@ -112,6 +112,8 @@ impl Netlink {
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
+        let ends = flags & NLM_F_ACK != 0 || flags & NLM_F_DUMP == NLM_F_DUMP;
+        debug_assert!(ends, "this would wait for ever: {flags:#x}");
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;

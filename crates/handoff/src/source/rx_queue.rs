@@ -120,6 +120,24 @@ pub struct RxStats {
 }
 
 /// An rx queue bound to a driver, until the driver goes.
+///
+/// ```no_run
+/// use handoff::{Driver, Region, RxBinding};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let connection = std::net::TcpStream::connect("192.0.2.1:9000")?;
+/// let driver = Driver::builder().zero_copy_receive(true).build()?;
+/// let binding = RxBinding::new("eth0", 3)?;
+/// let queue = driver.rx_queue(Region::anonymous(binding.area(1))?, &binding)?;
+/// let mut receiver = driver.socket(connection)?.receive(&queue)?;
+/// driver.block_on(async {
+///     while let Some(span) = receiver.next_span().await {
+///         println!("{} bytes where the NIC has put them", span?.len());
+///     }
+///     Ok::<_, handoff::Error>(())
+/// })??;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RxQueue {
     pub(crate) shared: Rc<RxShared>,
