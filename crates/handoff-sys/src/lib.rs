@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod ethtool;
+pub mod getbuf;
 pub mod netdev;
 pub mod netlink;
 pub mod query;

@@ -19,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::engine::transfer::{self, Direction, TransferOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
-use crate::lease::{Lend, Refused};
+use crate::lease::{Lendable, Refused};
 use crate::source::memory::Buffer;
 
 /// A file, used through its driver.
@@ -58,19 +58,19 @@ impl File {
             .map_err(|refused: Refused<Vec<Buffer>>| refused.error)
     }
 
-    pub(crate) fn transfer<B: Lend>(
+    pub(crate) fn transfer<B: Lendable>(
         &self,
         direction: Direction,
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Transfer<B>, Refused<B>> {
-        let room = self.driver.inflight.borrow().check_room();
         let checked = match offset {
             Some(offset) if i64::try_from(offset).is_err() => {
                 Err(Error::Invalid("an offset in a file is below 2^63"))
             }
-            _ => room,
+            _ => buffer.extent().check_home(self.driver.ring_id()),
         };
+        let checked = checked.and_then(|()| self.driver.inflight.borrow().check_room());
         if let Err(error) = checked {
             return Err(Refused { buffer, error });
         }
@@ -99,7 +99,7 @@ impl fmt::Debug for File {
 ///
 /// Dropped, a read is cancelled and a write goes on; the buffer is kept until the kernel is done.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
-pub struct Transfer<B: Lend> {
+pub struct Transfer<B: Lendable> {
     driver: Rc<Inner>,
     /// `None` once the buffer was taken.
     key: Option<Key>,
@@ -115,7 +115,7 @@ pub struct Transferred<B> {
     pub buffer: B,
 }
 
-impl<B: Lend> Transfer<B> {
+impl<B: Lendable> Transfer<B> {
     /// Buffer and result, once the operation is over.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl<B: Lend> Transfer<B> {
     }
 }
 
-impl<B: Lend> Future for Transfer<B> {
+impl<B: Lendable> Future for Transfer<B> {
     type Output = Transferred<B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
@@ -147,9 +147,9 @@ impl<B: Lend> Future for Transfer<B> {
     }
 }
 
-impl<B: Lend> Unpin for Transfer<B> {}
+impl<B: Lendable> Unpin for Transfer<B> {}
 
-impl<B: Lend> Drop for Transfer<B> {
+impl<B: Lendable> Drop for Transfer<B> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             transfer::let_go(&self.driver, key);
@@ -157,7 +157,7 @@ impl<B: Lend> Drop for Transfer<B> {
     }
 }
 
-impl<B: Lend> fmt::Debug for Transfer<B> {
+impl<B: Lendable> fmt::Debug for Transfer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer").field("key", &self.key).finish_non_exhaustive()
     }

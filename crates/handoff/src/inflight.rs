@@ -10,6 +10,7 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use crate::engine::get_buf::GetOp;
 use crate::engine::layout::Layout;
 use crate::engine::receiving::ReceiveOp;
 use crate::engine::sending::SendOp;
@@ -44,6 +45,10 @@ pub(crate) const STAGE_TRANSFER: u8 = 0xfc;
 pub(crate) const STAGE_RECEIVE: u8 = 0xfb;
 /// Stage of an event of an rx queue.
 pub(crate) const STAGE_RX_EVENT: u8 = 0xfa;
+/// Stage of a lend of a buffer of the kernel.
+pub(crate) const STAGE_GET: u8 = 0xf9;
+/// Stage of the clearing of a slot.
+pub(crate) const STAGE_CLEAR: u8 = 0xf8;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -61,6 +66,16 @@ impl Token {
     /// What [`of_rx_queue`](Self::of_rx_queue) was given.
     pub(crate) fn rx_queue(self) -> usize {
         self.key.index as usize
+    }
+
+    /// Of the clearing of a slot in the table of buffers, which no record waits for.
+    pub(crate) fn of_slot(slot: u16) -> Self {
+        Self { key: Key { index: slot.into(), generation: 0 }, stage: STAGE_CLEAR }
+    }
+
+    /// What [`of_slot`](Self::of_slot) was given.
+    pub(crate) fn slot(self) -> u16 {
+        self.key.index as u16
     }
 
     pub(crate) fn to_user_data(self) -> u64 {
@@ -89,6 +104,8 @@ pub(crate) enum Op {
     Transfer(TransferOp),
     /// A multishot receive.
     Receive(ReceiveOp),
+    /// A lend of a buffer of the kernel.
+    Get(GetOp),
 }
 
 /// What an operation is, for whoever tells it of an event.
@@ -97,6 +114,7 @@ pub(crate) enum Kind {
     Send,
     Transfer,
     Receive,
+    Get,
 }
 
 /// In this order, so that what every event looks at lies together.
@@ -171,6 +189,7 @@ impl Inflight {
             Op::Send(_) => Some(Kind::Send),
             Op::Transfer(_) => Some(Kind::Transfer),
             Op::Receive(_) => Some(Kind::Receive),
+            Op::Get(_) => Some(Kind::Get),
             Op::Vacant => None,
         }
     }
@@ -213,6 +232,13 @@ impl Inflight {
         }
     }
 
+    pub(crate) fn get_op(&mut self, key: Key) -> &mut GetOp {
+        match self.get(key) {
+            Op::Get(op) => op,
+            _ => unreachable!("the key of a lend names a lend"),
+        }
+    }
+
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
@@ -224,7 +250,7 @@ impl Inflight {
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
-    /// keys of the sends, and of the transfers.
+    /// keys of the sends, of the transfers, and of the lends.
     pub(crate) fn give_up(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
         for (index, record) in self.records.iter_mut().enumerate() {
@@ -239,6 +265,10 @@ impl Inflight {
                     keys.push(key);
                 }
                 Op::Receive(op) => op.give_up(),
+                Op::Get(op) => {
+                    op.give_up();
+                    keys.push(key);
+                }
                 Op::Vacant => {}
             }
         }
@@ -251,7 +281,9 @@ impl Inflight {
             Op::Send(op) => op.in_kernel -= 1,
             Op::Receive(op) => op.end_wait(),
             Op::Transfer(op) => op.end_wait(),
-            Op::Vacant => unreachable!("what waits for readiness keeps its record"),
+            Op::Get(_) | Op::Vacant => {
+                unreachable!("what waits for readiness keeps its record")
+            }
         }
     }
 
@@ -280,12 +312,14 @@ impl Op {
             Self::Send(op) => op.kernel_holds(),
             Self::Transfer(op) => op.kernel_holds(),
             Self::Receive(op) => op.kernel_holds(),
+            Self::Get(op) => op.kernel_holds(),
         }
     }
 
     fn may_drop_while_held(&self) -> bool {
         match self {
-            Self::Vacant => true,
+            // A lend is of the kernel's memory, and its command is all in the request.
+            Self::Vacant | Self::Get(_) => true,
             // Pages of a mapping outlive it; a request that was never completed may still look at
             // the record itself.
             Self::Send(op) => op.only_pages_held(),
@@ -300,7 +334,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::engine::transfer::Direction;
-    use crate::lease::Lend;
+    use crate::lease::Lendable;
 
     #[test]
     fn tokens_survive_the_trip_through_user_data() {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::Error;
 use crate::receipt::Receipt;
+use crate::source::kernel::Bytes;
 use crate::source::received::Ticket;
 
 /// Memory that pieces are cut from.
@@ -179,6 +180,13 @@ impl Piece {
             .then(|| registration.first_slot + span as u16)
     }
 
+    /// What is left behind the first `skip` bytes, which it has.
+    fn behind(&self, skip: usize, ring: Option<u32>) -> Span {
+        // SAFETY: `skip` is within the piece.
+        let start = unsafe { self.start.add(skip) }.as_ptr();
+        Span { start, len: self.len - skip, slot: ring.and_then(|ring| self.slot(ring)) }
+    }
+
     pub(crate) fn pinned_by_page(&self) -> bool {
         self.backing.pinned_by_page
     }
@@ -201,6 +209,15 @@ pub enum Loan {
     Many(Vec<LoanedPiece>),
     /// A span of a receive pool, with the ticket that gives its chunk back.
     Received(LoanedPiece, Ticket),
+    /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
+    Kernel(Bytes),
+}
+
+/// A range as a request names it: an address, or a place within the buffer of a slot.
+pub(crate) struct Span {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) slot: Option<u16>,
 }
 
 /// A [`Piece`] behind a name that may appear in a public signature.
@@ -210,15 +227,56 @@ pub enum Loan {
 pub struct LoanedPiece(pub(crate) Piece);
 
 impl Loan {
+    /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[LoanedPiece] {
         match self {
             Self::One(piece) | Self::Received(piece, _) => std::slice::from_ref(piece),
             Self::Many(pieces) => pieces,
+            Self::Kernel(_) => &[],
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pieces().iter().map(|piece| piece.0.len()).sum()
+        match self {
+            Self::Kernel(bytes) => bytes.len(),
+            _ => self.pieces().iter().map(|piece| piece.0.len()).sum(),
+        }
+    }
+
+    /// What is left behind the first `skip` bytes, if it is one range.
+    pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<Span> {
+        match self {
+            Self::One(piece) | Self::Received(piece, _) => Some(piece.0.behind(skip, Some(ring))),
+            Self::Kernel(bytes) => Some(bytes.behind(skip)),
+            Self::Many(_) => None,
+        }
+    }
+
+    /// The first range that is left behind the first `skip` bytes, with its slot in `ring`.
+    pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<Span> {
+        if let Self::Kernel(bytes) = self {
+            return (skip < bytes.len()).then(|| bytes.behind(skip));
+        }
+        for piece in self.pieces() {
+            if skip < piece.0.len() {
+                return Some(piece.0.behind(skip, ring));
+            }
+            skip -= piece.0.len();
+        }
+        None
+    }
+
+    /// The slot of its beginning in `ring`.
+    pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
+        match self {
+            Self::Kernel(bytes) => bytes.behind(0).slot,
+            _ => self.pieces().first().and_then(|piece| piece.0.slot(ring)),
+        }
+    }
+
+    /// Whether only requests of the ring can use it.
+    pub(crate) fn is_of_kernel(&self) -> bool {
+        matches!(self, Self::Kernel(_))
     }
 
     /// Whether the buffer may be dropped while the kernel still reads its pages.
@@ -227,21 +285,33 @@ impl Loan {
     }
 }
 
-/// How much is lent.
+/// How much is lent, and to whom it can be.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     pub(crate) pieces: usize,
     pub(crate) bytes: usize,
+    /// The only ring that has it, if it is in the kernel.
+    pub(crate) home: Option<u32>,
 }
 
 impl Extent {
     pub(crate) fn one(piece: &Piece) -> Self {
-        Self { pieces: 1, bytes: piece.len() }
+        Self { pieces: 1, bytes: piece.len(), home: None }
     }
 
     pub(crate) fn many<'a>(pieces: impl ExactSizeIterator<Item = &'a Piece>) -> Self {
-        Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum() }
+        Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum(), home: None }
+    }
+
+    /// Whether operations of `ring` can use it.
+    pub(crate) fn check_home(&self, ring: u32) -> Result<(), Error> {
+        match self.home {
+            Some(home) if home != ring => {
+                Err(Error::Invalid("the lease is of another driver than the socket or file"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -250,12 +320,8 @@ mod sealed {
 }
 pub(crate) use sealed::Sealed;
 
-/// A buffer that can be lent: moved into an operation and handed back with its return signal.
-///
-/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Received`](crate::Received), and vectors of the first two, whose pieces are used one after
-/// another.
-pub trait Lend: Sealed + Sized + 'static {
+/// What can be moved into an operation, and is handed back with its return signal.
+pub trait Lendable: Sealed + Sized + 'static {
     #[doc(hidden)]
     fn extent(&self) -> Extent;
     #[doc(hidden)]
@@ -264,6 +330,19 @@ pub trait Lend: Sealed + Sized + 'static {
     fn from_loan(loan: Loan) -> Self;
 }
 
+/// A buffer that an operation may read: send, or write to a file.
+///
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
+/// [`Received`](crate::Received), [`Lease`](crate::Lease), and vectors of the first two, whose pieces
+/// are used one after another.
+pub trait Lend: Lendable {}
+
+/// A buffer that an operation may write into.
+///
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), and
+/// [`LeaseMut`](crate::LeaseMut).
+pub trait LendMut: Lendable {}
+
 /// Memory that buffers are cut from and that a ring can have registered.
 ///
 /// Implemented for [`Region`](crate::Region) and [`SharedRegion`](crate::SharedRegion).
@@ -271,9 +350,6 @@ pub trait Memory: Sealed {
     #[doc(hidden)]
     fn backing(&self) -> &Arc<Backing>;
 }
-
-/// A lendable buffer that an operation may write into.
-pub trait LendMut: Lend {}
 
 /// A buffer back from a loan.
 #[derive(Debug)]

@@ -30,6 +30,7 @@ use crate::readiness::Epoll;
 use crate::ring::{Ring, Shape, Until};
 use crate::sink::group::{Group, Groups};
 use crate::socket::{Socket, SocketShared};
+use crate::source::kernel::{Lender, LenderShared};
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
 use crate::source::rx_queue::{RxBinding, RxQueue, RxShared};
@@ -211,6 +212,8 @@ enum Mark {
     Receive(Key),
     /// What was given back to an rx queue is to be published.
     Refill(Rc<RxShared>),
+    /// A slot with a buffer of the kernel is to be cleared.
+    Clear(Rc<LenderShared>, u16),
 }
 
 pub(crate) struct Inner {
@@ -326,6 +329,16 @@ impl Driver {
         RxQueue::bind(&self.inner, &region, binding)
     }
 
+    /// Opens the device that lends buffers of the kernel: of files, and of what sockets received. See
+    /// [`Lender`] for what kernel and user need.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::NoRing`] without a ring.
+    pub fn lender(&self) -> Result<Lender> {
+        Lender::open(&self.inner)
+    }
+
     /// Opens a group of sends that share one return.
     pub fn group<B: Lend>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.inner))
@@ -407,7 +420,7 @@ impl Inner {
         self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
     }
 
-    fn no_ring(&self, action: &'static str) -> Error {
+    pub(crate) fn no_ring(&self, action: &'static str) -> Error {
         Error::NoRing { action, reason: self.no_ring.clone().unwrap_or_default() }
     }
 
@@ -423,6 +436,18 @@ impl Inner {
         ring.borrow_mut().unregister(backing)?;
         self.registered.borrow_mut().retain(|registered| !Arc::ptr_eq(registered, backing));
         Ok(())
+    }
+
+    /// A slot for a buffer, empty.
+    pub(crate) fn take_buffer(&self) -> Option<u16> {
+        self.ring()?.borrow_mut().buffers.take(1).map(|slot| slot as u16)
+    }
+
+    /// A slot is empty again.
+    pub(crate) fn release_buffer(&self, slot: u16) {
+        if let Some(ring) = self.ring() {
+            ring.borrow_mut().buffers.release(slot.into(), 1);
+        }
     }
 
     pub(crate) fn install(&self, fd: RawFd) -> Option<u32> {
@@ -491,6 +516,12 @@ impl Inner {
     /// Has what was given back to an rx queue published with the next submission.
     pub(crate) fn mark_refill(&self, queue: &Rc<RxShared>) {
         self.marks.borrow_mut().push(Mark::Refill(Rc::clone(queue)));
+        self.attend();
+    }
+
+    /// Has a slot cleared with the next submission.
+    pub(crate) fn mark_clear(&self, lender: &Rc<LenderShared>, slot: u16) {
+        self.marks.borrow_mut().push(Mark::Clear(Rc::clone(lender), slot));
         self.attend();
     }
 

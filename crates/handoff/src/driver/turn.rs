@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use super::{Backend, Inner, Mark};
-use crate::engine::{msg_zerocopy, order, receiving, transfer, uring_zc};
+use crate::engine::{get_buf, msg_zerocopy, order, receiving, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Kind, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER,
-    Token, WAKE,
+    DETACHED, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN,
+    STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
 };
 use crate::readiness::Ready;
 use crate::ring::{BATCH, Batch, Completion, Ring, Until, teardown};
@@ -60,6 +60,7 @@ impl Inner {
     }
 
     pub(super) fn start_marked(&self) {
+        let mut crowded = Vec::new();
         while !self.marks.borrow().is_empty() {
             // The two lists take turns, so that steady use allocates nothing.
             let mut marks = self.marks.replace(self.spare_marks.take());
@@ -72,10 +73,16 @@ impl Inner {
                     }
                     Mark::Receive(key) => receiving::arm(self, key),
                     Mark::Refill(queue) => queue.publish(self),
+                    Mark::Clear(lender, slot) => {
+                        if !get_buf::clear(self, &lender, slot) {
+                            crowded.push(Mark::Clear(lender, slot));
+                        }
+                    }
                 }
             }
             self.spare_marks.replace(marks);
         }
+        self.marks.borrow_mut().append(&mut crowded);
     }
 
     pub(super) fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
@@ -125,6 +132,8 @@ impl Inner {
         match token.stage {
             STAGE_READY | STAGE_RETURN => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
+            STAGE_GET => get_buf::completed(self, token.key, result),
+            STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
             STAGE_RECEIVE => return receiving::completed(self, token.key, all),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
@@ -139,7 +148,9 @@ impl Inner {
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
-            (None, _) => unreachable!("what waits for readiness keeps its record"),
+            (Some(Kind::Get) | None, _) => {
+                unreachable!("what waits for readiness keeps its record")
+            }
         }
     }
 }
@@ -158,7 +169,12 @@ impl Drop for Inner {
             }
         }
         for key in waiting {
-            msg_zerocopy::give_up(self, key);
+            let kind = self.inflight.borrow().kind(key);
+            match kind {
+                Some(Kind::Get) => get_buf::let_go(self, key),
+                Some(Kind::Send) => msg_zerocopy::give_up(self, key),
+                _ => {}
+            }
         }
         let deadline = Instant::now() + teardown::PATIENCE;
         while self.inflight.borrow().kernel_holds_any() {

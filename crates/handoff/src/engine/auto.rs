@@ -122,7 +122,12 @@ impl Chooser {
 
     /// Whether a failing engine may be replaced.
     pub(crate) fn is_free(&self) -> bool {
-        self.wish == Engine::Auto
+        self.is_wished(Engine::Auto)
+    }
+
+    /// Whether the caller asked for this one.
+    pub(crate) fn is_wished(&self, engine: Engine) -> bool {
+        self.wish == engine
     }
 
     /// Chooses for a send of `len` bytes; `may_time` says whether nothing else would share the time

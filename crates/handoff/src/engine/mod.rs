@@ -6,6 +6,7 @@
 
 pub(crate) mod auto;
 pub(crate) mod copy;
+pub(crate) mod get_buf;
 pub(crate) mod layout;
 pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;

@@ -65,7 +65,7 @@ pub(crate) fn accept(inner: &Inner, socket: &Rc<SocketShared>, key: Key) {
 fn start_datagram(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let (op, layout) = inflight.send_and_layout(key);
-    if let (Engine::UringZc, Backend::Ring(ring)) = (op.engine, &inner.backend) {
+    if let (true, Backend::Ring(ring)) = (op.goes_by_ring(), &inner.backend) {
         let mut ring = ring.borrow_mut();
         match ring.make_room(1) {
             Ok(()) => {
@@ -159,7 +159,7 @@ fn pump_or_mark(inner: &Inner, socket: &Rc<SocketShared>) {
         return;
     }
     let Some(head) = queue.waiting.front() else { return };
-    let by_ring = inner.inflight.borrow_mut().send(*head).engine == Engine::UringZc;
+    let by_ring = inner.inflight.borrow_mut().send(*head).goes_by_ring();
     if by_ring {
         queue.marked = true;
         inner.mark(Rc::clone(socket));
@@ -182,9 +182,7 @@ pub(crate) fn pump(inner: &Inner, socket: &Rc<SocketShared>) {
         };
         let attempt = match (end_if_due(inner, socket, head), &inner.backend) {
             (None, _) => Attempt::Settled,
-            (Some(Engine::UringZc), Backend::Ring(ring)) => {
-                chain(inner, &mut ring.borrow_mut(), socket)
-            }
+            (Some(true), Backend::Ring(ring)) => chain(inner, &mut ring.borrow_mut(), socket),
             (Some(_), _) => {
                 socket.queue.borrow_mut().started = 1;
                 attempt(inner, head)
@@ -234,8 +232,8 @@ pub(crate) fn cancel(inner: &Inner, key: Key) {
     sending::advance(inner, key);
 }
 
-/// Settles a send that is not to start any more; otherwise gives its engine.
-fn end_if_due(inner: &Inner, socket: &SocketShared, key: Key) -> Option<Engine> {
+/// Settles a send that is not to start any more; otherwise says whether the ring sends it.
+fn end_if_due(inner: &Inner, socket: &SocketShared, key: Key) -> Option<bool> {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
     if let Some(error) = socket.queue.borrow().broken() {
@@ -244,7 +242,7 @@ fn end_if_due(inner: &Inner, socket: &SocketShared, key: Key) -> Option<Engine> 
         let done = op.done;
         op.settle(Err(Error::Canceled { done }));
     }
-    op.result.is_none().then_some(op.engine)
+    op.result.is_none().then(|| op.goes_by_ring())
 }
 
 /// Queues the sends at the front of a stream as one chain.
@@ -257,7 +255,7 @@ fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     for key in &queue.waiting {
         let op = inflight.send(*key);
         let more = uring_zc::requests(op);
-        if op.engine != Engine::UringZc || op.cancelled || requests + more > most {
+        if !op.goes_by_ring() || op.cancelled || requests + more > most {
             break;
         }
         requests += more;

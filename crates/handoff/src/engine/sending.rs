@@ -18,7 +18,7 @@ use super::Engine;
 use crate::driver::Inner;
 use crate::error::{Error, Result};
 use crate::inflight::{Inflight, Key, STAGE_ATTEMPTS};
-use crate::lease::Loan;
+use crate::lease::{Loan, Span};
 use crate::receipt::Receipt;
 use crate::ring::slots::memlock_or;
 use crate::sink::group::GroupKey;
@@ -154,20 +154,20 @@ impl SendOp {
         self.socket.stream && self.done < self.header_len()
     }
 
-    /// The single range that is left of the payload, with its length, if it is one.
-    pub(crate) fn payload_left(&self) -> Option<(*const u8, usize, &crate::lease::Piece)> {
-        let [piece] = self.loan.as_ref()?.pieces() else { return None };
-        let skip = self.done.saturating_sub(self.header_len());
-        // SAFETY: no more bytes are done than the piece has.
-        let start = unsafe { piece.0.start().add(skip) };
-        Some((start.as_ptr().cast_const(), piece.0.len() - skip, &piece.0))
+    /// What is left of the payload, if it is one range.
+    pub(crate) fn payload_left(&self, ring: u32) -> Option<Span> {
+        self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
+    }
+
+    /// Whether the ring sends it: it does whatever the kernel has in a slot, copied or not.
+    pub(crate) fn goes_by_ring(&self) -> bool {
+        self.engine == Engine::UringZc || self.loan.as_ref().is_some_and(Loan::is_of_kernel)
     }
 
     /// Whether the memory was taken out of the ring's table, or put elsewhere in it, since the last
     /// request: the kernel found nothing there, or not the memory that was named.
     pub(crate) fn lost_its_slot(&self, ring: u32) -> bool {
-        let first = self.loan.as_ref().and_then(|loan| loan.pieces().first());
-        self.slot.is_some() && self.slot != first.and_then(|piece| piece.0.slot(ring))
+        self.slot.is_some() && self.slot != self.loan.as_ref().and_then(|loan| loan.slot(ring))
     }
 
     /// The stage of the next zero-copy attempt; its return signal will name it.

@@ -17,7 +17,7 @@ use crate::driver::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, STAGE_READY, STAGE_TRANSFER, Token};
-use crate::lease::Loan;
+use crate::lease::{Loan, Span};
 use crate::ring::{MAX_REQUEST, Ring};
 
 /// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
@@ -91,25 +91,18 @@ impl TransferOp {
         self.waker.replace(waker)
     }
 
-    /// The next range in memory, its slot with `ring`, and where it goes in the file.
-    fn left(&self, ring: Option<u32>) -> (*mut u8, usize, Option<u16>, Option<u64>) {
-        let mut skip = self.done;
-        for piece in self.loan.iter().flat_map(Loan::pieces) {
-            let piece = &piece.0;
-            if skip < piece.len() {
-                // SAFETY: `skip` is within the piece.
-                let start = unsafe { piece.start().add(skip) };
-                let slot = ring.and_then(|ring| piece.slot(ring));
-                let offset = self.offset.map(|offset| offset + self.done as u64);
-                return (start.as_ptr(), (piece.len() - skip).min(MAX_REQUEST), slot, offset);
-            }
-            skip -= piece.len();
-        }
-        (std::ptr::dangling_mut(), 0, None, self.offset)
+    /// The next range, with its slot in `ring`, and where it goes in the file.
+    fn left(&self, ring: Option<u32>) -> (Span, Option<u64>) {
+        let offset = self.offset.map(|offset| offset + self.done as u64);
+        let left = self.loan.as_ref().and_then(|loan| loan.first(self.done, ring));
+        let none = Span { start: std::ptr::dangling_mut(), len: 0, slot: None };
+        let mut span = left.unwrap_or(none);
+        span.len = span.len.min(MAX_REQUEST);
+        (span, offset)
     }
 
     fn entry(&self, ring: &Ring) -> squeue::Entry {
-        let (start, len, slot, offset) = self.left(Some(ring.id));
+        let (Span { start, len, slot }, offset) = self.left(Some(ring.id));
         // The file's own position is named by -1.
         let offset = offset.unwrap_or(u64::MAX);
         let len = len as u32;
@@ -125,7 +118,7 @@ impl TransferOp {
     }
 
     fn call(&self) -> i32 {
-        let (start, len, _, offset) = self.left(None);
+        let (Span { start, len, .. }, offset) = self.left(None);
         let fd = self.file.raw();
         // SAFETY: the range belongs to the record, alone and for the length of the call.
         let result = unsafe {

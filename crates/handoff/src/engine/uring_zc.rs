@@ -16,6 +16,7 @@ use std::rc::Rc;
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue, types};
 
+use super::Engine;
 use super::layout::{Layout, MAX_PIECES};
 use super::order;
 use super::sending::{self, SendOp};
@@ -23,6 +24,7 @@ use crate::driver::Inner;
 use crate::endpoint::with_target;
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
+use crate::lease::Span;
 use crate::ring::{MAX_REQUEST, Queues, Ring};
 
 /// What of the mechanism this kernel has, by trying it out.
@@ -123,18 +125,32 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeu
     let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
     let token = Token { key, stage: op.next_attempt() };
     let bare = op.socket.stream || op.header_len() == 0;
-    let entry = match op.payload_left().filter(|_| bare) {
-        Some((start, len, piece)) => {
-            let slot = piece.slot(ring.id);
+    let entry = match op.payload_left(ring.id).filter(|_| bare) {
+        Some(Span { start, len, slot }) => {
+            let len = len.min(MAX_REQUEST) as u32;
             let entry = with_target!(op.socket.endpoint, |fd| {
-                let mut send = opcode::SendZc::new(fd, start, len.min(MAX_REQUEST) as u32)
-                    .buf_index(slot)
-                    .flags(flags)
-                    .zc_flags(zc_flags);
-                if let Some(address) = layout.address(op) {
-                    send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+                if op.engine == Engine::Copy {
+                    // What is in the kernel can be copied by a request only.
+                    let poll_first = zc_flags & sqe::RECVSEND_POLL_FIRST;
+                    let mut send = opcode::Send::new(fd, start, len)
+                        .flags(flags)
+                        .ioprio(poll_first | sqe::RECVSEND_FIXED_BUF);
+                    if let Some(address) = layout.address(op) {
+                        send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+                    }
+                    let mut entry = send.build();
+                    sqe::set_buf_index(&mut entry, slot.expect("it is in a slot"));
+                    entry
+                } else {
+                    let mut send = opcode::SendZc::new(fd, start, len)
+                        .buf_index(slot)
+                        .flags(flags)
+                        .zc_flags(zc_flags);
+                    if let Some(address) = layout.address(op) {
+                        send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+                    }
+                    send.build()
                 }
-                send.build()
             });
             op.slot = slot;
             entry
@@ -197,6 +213,9 @@ pub(crate) fn completed(
         op.account(taken as u64, Some(true));
     } else {
         op.attempted(cqueue::more(flags).then_some(taken));
+        if op.engine == Engine::Copy && taken > 0 {
+            op.copy_went_through();
+        }
         if !cqueue::more(flags) {
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.account(taken as u64, Some(true));

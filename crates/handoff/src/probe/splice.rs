@@ -6,16 +6,14 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 
+use handoff_sys::getbuf;
 use io_uring::{opcode, types};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open, sendfile as send_file};
-use rustix::io::Errno;
 
 use super::{Answer, Finding, ring, send};
+use crate::source::kernel;
 
 const PAYLOAD: &[u8] = b"handoff";
-
-/// The device of the get-buf module.
-const GET_BUF: &str = "/dev/handoff-getbuf";
 
 pub(super) fn sendfile() -> Finding {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -67,16 +65,15 @@ pub(super) fn on_ring() -> Finding {
 }
 
 pub(super) fn get_buf() -> Finding {
-    match open(GET_BUF, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+    match open(getbuf::PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Ok(Answer::yes()),
-        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
-            Err(Answer::no(format!("there is no {GET_BUF}: the module is not loaded"))
-                .remedy("none in this version, which has no such module yet"))
+        Err(error) => {
+            let (reason, remedy) = kernel::why_not(&error.into());
+            let answer = match remedy {
+                Some(remedy) => Answer::no(reason).remedy(remedy),
+                None => Answer::unknown(reason),
+            };
+            Err(answer)
         }
-        Err(error @ (Errno::ACCESS | Errno::PERM)) => {
-            Err(Answer::no(format!("{GET_BUF} may not be opened: {error}"))
-                .remedy("run as root, or change the device's owner by a udev rule"))
-        }
-        Err(error) => Err(Answer::unknown(format!("{GET_BUF} cannot be opened: {error}"))),
     }
 }

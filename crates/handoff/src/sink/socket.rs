@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 
 use super::group::Group;
 use crate::driver::Inner;
+use crate::engine::Engine;
 use crate::engine::layout::{MAX_HEADER, MAX_PIECES};
 use crate::engine::order;
 use crate::engine::sending::{self, SendOp};
@@ -107,8 +108,24 @@ impl<'a, B: Lend> Message<'a, B> {
                 "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
             ));
         }
+        let extent = self.buffer.extent();
+        if let Err(error) = extent.check_home(self.socket.driver.ring_id()) {
+            return Some(error);
+        }
+        if extent.home.is_some() {
+            if !shared.stream && !self.header.is_empty() {
+                return Some(Error::Invalid(
+                    "a header can't go before a lease in one datagram: send it by itself",
+                ));
+            }
+            if shared.chooser.borrow().is_wished(Engine::MsgZerocopy) {
+                return Some(Error::Invalid(
+                    "MSG_ZEROCOPY takes user memory only: a lease goes by the engines uring-zc and copy",
+                ));
+            }
+        }
         let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
-        if self.buffer.extent().pieces > most {
+        if extent.pieces > most {
             return Some(Error::Invalid(
                 "a datagram takes at most 1023 buffers, a send on a stream 65536",
             ));
@@ -124,11 +141,14 @@ impl<'a, B: Lend> Message<'a, B> {
         if let Some(error) = self.refusal() {
             return Err(Refused { buffer: self.buffer, error });
         }
-        let size = self.buffer.extent().bytes + self.header.len();
-        let pick = shared
-            .chooser
-            .borrow_mut()
-            .pick(size, || (!shared.stream || shared.queue.borrow().is_idle()) && inner.is_quiet());
+        let extent = self.buffer.extent();
+        let size = extent.bytes + self.header.len();
+        // What copying costs from a lease says nothing about user memory.
+        let pick = shared.chooser.borrow_mut().pick(size, || {
+            extent.home.is_none()
+                && (!shared.stream || shared.queue.borrow().is_idle())
+                && inner.is_quiet()
+        });
         let key = {
             let mut inflight = inner.inflight.borrow_mut();
             let loan = self.buffer.into_loan();

@@ -13,7 +13,9 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Extent, Lend, LendMut, Loan, LoanedPiece, Memory, Piece, Sealed};
+use crate::lease::{
+    Backing, Extent, Lend, LendMut, Lendable, Loan, LoanedPiece, Memory, Piece, Sealed,
+};
 
 /// A huge page of x86-64 and of arm64 with 4 KiB base pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -319,7 +321,8 @@ impl DerefMut for Buffer {
 }
 
 impl Sealed for Buffer {}
-impl Lend for Buffer {
+impl Lend for Buffer {}
+impl Lendable for Buffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
     }
@@ -338,7 +341,8 @@ impl Lend for Buffer {
 impl LendMut for Buffer {}
 
 impl Sealed for Vec<Buffer> {}
-impl Lend for Vec<Buffer> {
+impl Lend for Vec<Buffer> {}
+impl Lendable for Vec<Buffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
     }

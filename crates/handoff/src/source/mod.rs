@@ -3,6 +3,7 @@
 pub(crate) mod area;
 pub(crate) mod file;
 pub(crate) mod intake;
+pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod pool;
 pub(crate) mod received;

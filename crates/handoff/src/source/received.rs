@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::pool::PoolShared;
 use super::rx_queue::RxShared;
-use crate::lease::{Extent, Lend, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{Extent, Lend, Lendable, Loan, LoanedPiece, Piece, Sealed};
 
 /// Gives a chunk back to where it came from when the last share of it is dropped.
 #[doc(hidden)]
@@ -112,7 +112,8 @@ impl Deref for Received {
 }
 
 impl Sealed for Received {}
-impl Lend for Received {
+impl Lend for Received {}
+impl Lendable for Received {
     fn extent(&self) -> Extent {
         Extent::one(&self.piece)
     }

@@ -13,7 +13,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::MapFlags;
 
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Extent, Lend, LendMut, Loan, LoanedPiece, Memory, Piece, Sealed};
+use crate::lease::{
+    Backing, Extent, Lend, LendMut, Lendable, Loan, LoanedPiece, Memory, Piece, Sealed,
+};
 use crate::source::memory::{Cutter, page_size};
 use crate::view::View;
 
@@ -124,7 +126,8 @@ impl SharedBuffer {
 }
 
 impl Sealed for SharedBuffer {}
-impl Lend for SharedBuffer {
+impl Lend for SharedBuffer {}
+impl Lendable for SharedBuffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
     }
@@ -143,7 +146,8 @@ impl Lend for SharedBuffer {
 impl LendMut for SharedBuffer {}
 
 impl Sealed for Vec<SharedBuffer> {}
-impl Lend for Vec<SharedBuffer> {
+impl Lend for Vec<SharedBuffer> {}
+impl Lendable for Vec<SharedBuffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
     }

@@ -1,0 +1,119 @@
+//! Whatever happens to handles, operations and drivers, each lend comes back once.
+
+use std::io::Write;
+use std::time::Duration;
+
+use handoff::{Driver, Error, Wait};
+
+use crate::bed::{Lending, bytes_at, connection, eventually, filled, on_disk, read_all};
+
+/// Lends that are out, of whoever has the device open.
+fn out_everywhere() -> u64 {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/getbuf");
+    handoff_sys::getbuf::query(device.expect("opens")).expect("answers").module_lends
+}
+
+#[test]
+fn a_wait_that_is_dropped_ends() {
+    let (mut from, to) = connection();
+    let lending = Lending::new();
+    let source = lending.lender.source(&to).expect("lends");
+    let waiting = source.get(1_000).expect("asks");
+    lending.driver.turn(Wait::AtMost(Duration::from_millis(10))).expect("turns");
+    drop(waiting);
+    eventually("the wait is over", || {
+        lending.driver.turn(Wait::No).expect("turns");
+        (lending.driver.in_flight() == 0).then_some(())
+    });
+    // Nothing was taken from the stream by the one that was dropped.
+    from.write_all(&bytes_at(0, 500)).expect("sends");
+    let lease = lending.run(source.get(1_000).expect("asks")).expect("lends");
+    assert_eq!(lease.expect("not the end").len(), 500);
+    lending.until_all_are_back();
+}
+
+#[test]
+fn a_driver_goes_with_leases_waits_and_sends_out() {
+    let (from, to) = connection();
+    let (_quiet, waited) = connection();
+    let directory = on_disk();
+    let lending = Lending::new();
+    let file = lending.lender.source(filled(&directory, 1 << 20)).expect("lends");
+    let stream = lending.lender.source(&waited).expect("lends");
+    let socket = lending.driver.socket(from).expect("attaches");
+    let kept = lending.run(file.get_at(0, 1 << 20).expect("asks")).expect("lends");
+    let kept = kept.expect("not the end");
+    // Nobody reads, so these are under way when the driver goes.
+    for _ in 0..8 {
+        drop(socket.send(kept.clone()).expect("is taken"));
+    }
+    drop(stream.get(1_000).expect("asks"));
+    lending.driver.turn(Wait::No).expect("turns");
+    assert!(out_everywhere() > 0);
+    drop((file, stream, socket, lending));
+    // The handle on bytes that are gone is harmless.
+    assert_eq!(kept.len(), 1 << 20);
+    drop(to);
+    eventually("all is back", || (out_everywhere() == 0).then_some(()));
+    drop(kept);
+}
+
+#[test]
+fn a_lease_is_refused_by_another_driver() {
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = lending.lender.source(filled(&directory, 4_096)).expect("lends");
+    let lease = lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
+    let lease = lease.expect("not the end");
+    let other = Driver::new().expect("a ring");
+    let (from, _to) = connection();
+    let socket = other.socket(from).expect("attaches");
+    let refused = socket.send(lease).expect_err("is refused");
+    assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+    let file = other.file(tempfile::tempfile().expect("makes")).expect("attaches");
+    let refused = file.write_at(refused.buffer, 0).expect_err("is refused");
+    assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+    // It is still good for its own.
+    let (from, to) = connection();
+    let received = read_all(to);
+    let socket = lending.driver.socket(from).expect("attaches");
+    lending
+        .run(async { socket.send(refused.buffer).expect("is taken").await.sent })
+        .expect("sends");
+    drop(socket);
+    assert!(received.join().expect("ends") == bytes_at(0, 4_096), "what arrived differs");
+}
+
+#[test]
+fn a_full_table_says_so_and_slots_are_used_again() {
+    let directory = on_disk();
+    let lending = Lending::of(Driver::builder().registered_buffers(2));
+    let source = lending.lender.source(filled(&directory, 8_192)).expect("lends");
+    let get = || lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
+    let leases = [get(), get()];
+    let error = source.get_at(0, 4_096).expect_err("there is no slot");
+    assert!(error.to_string().contains("registered_buffers"), "{error}");
+    drop(leases);
+    lending.until_all_are_back();
+    for _ in 0..10 {
+        let _lease = eventually("a slot is free", || {
+            lending.driver.turn(Wait::No).expect("turns");
+            source.get_at(0, 4_096).ok()
+        });
+    }
+    lending.until_all_are_back();
+}
+
+#[test]
+fn what_can_not_be_lent_from_says_why() {
+    let lending = Lending::new();
+    let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let error = lending.lender.source(&left).expect_err("it can't");
+    assert!(matches!(error, Error::EngineUnavailable { engine: "get-buf", .. }), "{error}");
+    let directory = on_disk();
+    drop(filled(&directory, 10));
+    let path = directory.path().join("source");
+    let write_only = std::fs::OpenOptions::new().write(true).open(path).expect("opens");
+    let error = lending.lender.source(write_only).expect_err("it can't be read");
+    assert_eq!(error.raw_os_error(), Some(libc::EBADF), "{error}");
+}

@@ -1,0 +1,65 @@
+//! Sockets lend what they received, and files and sockets take it.
+
+use std::os::unix::fs::FileExt;
+
+use handoff::Outcome;
+use handoff_lab::topology::Pair;
+
+use crate::bed::{Lending, bytes_at, connection, connection_over, on_disk, read_all, write_all};
+
+const LEN: usize = (1 << 20) + 777;
+
+#[test]
+fn a_stream_goes_to_another_over_software_nics() {
+    let first = Pair::wire(1_500).expect("a pair of NICs");
+    let second = Pair::wire(1_500).expect("another");
+    let (from, to) = connection_over(&first);
+    let (out, far) = connection_over(&second);
+    let sent = write_all(from, LEN);
+    let received = read_all(far);
+    let lending = Lending::new();
+    let source = lending.lender.source(&to).expect("lends");
+    let socket = lending.driver.socket(out).expect("attaches");
+    lending.run(async {
+        socket.set_engine(handoff::Engine::UringZc).expect("has a ring");
+        let mut passed = 0;
+        while let Some(lease) = source.get(128 << 10).expect("asks").await.expect("lends") {
+            passed += lease.len();
+            let finished = socket.send(lease).expect("is taken").await;
+            finished.sent.expect("is sent");
+            assert_eq!(finished.receipt.outcome(), Outcome::ZeroCopy);
+        }
+        assert_eq!(passed, LEN);
+    });
+    drop(socket);
+    sent.join().expect("ends");
+    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+    let stats = lending.until_all_are_back();
+    assert_eq!((stats.lent_bytes, stats.copied_bytes), (LEN as u64, 0));
+}
+
+#[test]
+fn a_stream_goes_to_a_file() {
+    let (from, to) = connection();
+    let sent = write_all(from, LEN);
+    let directory = on_disk();
+    let sink = std::fs::File::create_new(directory.path().join("sink")).expect("makes");
+    let lending = Lending::new();
+    let source = lending.lender.source(&to).expect("lends");
+    let file = lending.driver.file(sink).expect("attaches");
+    lending.run(async {
+        let mut offset = 0;
+        while let Some(lease) = source.get(100_000).expect("asks").await.expect("lends") {
+            let len = lease.len();
+            let written = file.write_at(lease, offset).expect("is taken").await;
+            assert_eq!(written.result.expect("is written"), len);
+            offset += len as u64;
+        }
+    });
+    sent.join().expect("ends");
+    let sink = std::fs::File::open(directory.path().join("sink")).expect("opens");
+    let mut content = vec![0; LEN];
+    sink.read_exact_at(&mut content, 0).expect("reads");
+    assert!(content == bytes_at(0, LEN), "content differs");
+    lending.until_all_are_back();
+}

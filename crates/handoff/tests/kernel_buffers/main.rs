@@ -1,0 +1,10 @@
+//! Leases of the kernel's buffers: files and streams go to files and streams, and nothing reaches
+//! user memory.
+
+mod bed;
+
+mod guest {
+    mod files;
+    mod lives;
+    mod streams;
+}
