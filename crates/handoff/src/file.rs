@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
 
 use crate::driver::Inner;
 use crate::endpoint::Endpoint;
@@ -21,6 +21,9 @@ use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Lendable, Refused};
 use crate::source::memory::Buffer;
+
+/// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
+const TMPFS: FsWord = 0x0102_1994;
 
 /// A file, used through its driver.
 #[derive(Clone)]
@@ -34,7 +37,9 @@ pub struct File {
 impl File {
     pub(crate) fn attach(driver: Rc<Inner>, fd: OwnedFd) -> Result<Self> {
         let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
-        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT);
+        // A file system in memory takes the flag, and is its page cache.
+        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT)
+            && fstatfs(&fd).map_err(failed)?.f_type != TMPFS;
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
@@ -42,7 +47,7 @@ impl File {
         Ok(Self { endpoint, direct, pollable, driver })
     }
 
-    /// Whether the file bypasses the page cache, so that the device moves the bytes and no CPU does.
+    /// Whether the file was opened with `O_DIRECT` and bypasses the page cache, so that the device moves the bytes and no CPU does.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -52,9 +57,22 @@ impl File {
     /// # Errors
     ///
     /// When too many operations are under way.
-    pub fn readable(&self) -> Result<Readable> {
-        self.transfer(Direction::AwaitRead, None, Vec::new())
-            .map(Readable)
+    pub fn readable(&self) -> Result<Readiness> {
+        self.await_readiness(Direction::AwaitRead)
+    }
+
+    /// Waits until something can be written, or an error.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn writable(&self) -> Result<Readiness> {
+        self.await_readiness(Direction::AwaitWrite)
+    }
+
+    fn await_readiness(&self, direction: Direction) -> Result<Readiness> {
+        self.transfer(direction, None, Vec::new())
+            .map(Readiness)
             .map_err(|refused: Refused<Vec<Buffer>>| refused.error)
     }
 
@@ -163,12 +181,12 @@ impl<B: Lendable> fmt::Debug for Transfer<B> {
     }
 }
 
-/// Future of [`File::readable`].
+/// Future of [`File::readable`] and [`File::writable`].
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
-pub struct Readable(Transfer<Vec<Buffer>>);
+pub struct Readiness(Transfer<Vec<Buffer>>);
 
-impl Future for Readable {
+impl Future for Readiness {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {

@@ -119,10 +119,12 @@ impl GetOp {
 }
 
 fn take_slot(inner: &Inner) -> Result<u16> {
-    inner.take_buffer().ok_or(Error::Invalid(
-        "the ring's table of registered buffers is full: drop leases, or build the driver with more \
-         (DriverBuilder::registered_buffers)",
-    ))
+    inner.take_buffer().ok_or_else(|| Error::EngineUnavailable {
+        engine: "get-buf",
+        reason: "the ring's table of registered buffers is full: drop leases, or build the driver with more \
+                 (DriverBuilder::registered_buffers)"
+            .to_owned(),
+    })
 }
 
 fn entry(command: Command, device: &Endpoint) -> squeue::Entry {

@@ -14,6 +14,7 @@ pub(crate) mod multishot;
 pub(crate) mod order;
 pub(crate) mod receiving;
 pub(crate) mod sending;
+pub(crate) mod splice;
 pub(crate) mod transfer;
 pub(crate) mod uring_zc;
 pub(crate) mod zcrx;

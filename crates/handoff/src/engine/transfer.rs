@@ -29,6 +29,22 @@ pub(crate) enum Direction {
     Write,
     /// Nothing is moved: it is over when there is something to read.
     AwaitRead,
+    /// As well: when something can be written.
+    AwaitWrite,
+}
+
+impl Direction {
+    /// What to wait for with poll(2).
+    fn events(self) -> i16 {
+        match self {
+            Self::Read | Self::AwaitRead => libc::POLLIN,
+            Self::Write | Self::AwaitWrite => libc::POLLOUT,
+        }
+    }
+
+    fn only_waits(self) -> bool {
+        matches!(self, Self::AwaitRead | Self::AwaitWrite)
+    }
 }
 
 /// A read or write from its start to its end.
@@ -113,7 +129,8 @@ impl TransferOp {
             (Direction::Write, Some(slot)) =>
                 opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
             (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
-            (Direction::AwaitRead, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+            (Direction::AwaitRead | Direction::AwaitWrite, _) =>
+                opcode::PollAdd::new(fd, self.direction.events() as u32).build(),
         })
     }
 
@@ -134,7 +151,7 @@ impl TransferOp {
                     libc::write(fd, start.cast(), len.min(PIPE_ROOM))
                 }
                 (Direction::Write, None) => libc::write(fd, start.cast(), len),
-                (Direction::AwaitRead, _) => 0,
+                (Direction::AwaitRead | Direction::AwaitWrite, _) => 0,
             }
         };
         if result < 0 {
@@ -155,11 +172,11 @@ impl TransferOp {
                 let action = match self.direction {
                     Direction::Read => "reading",
                     Direction::Write => "writing",
-                    Direction::AwaitRead => "waiting for a file",
+                    Direction::AwaitRead | Direction::AwaitWrite => "waiting for a file",
                 };
                 self.result = Some(Err(Error::errno(action, -result)));
             }
-            _ if self.direction == Direction::AwaitRead => self.result = Some(Ok(0)),
+            _ if self.direction.only_waits() => self.result = Some(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {
                 self.result = Some(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
             }
@@ -213,8 +230,7 @@ fn wait_for_file(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = true;
-        let events = if op.direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN };
-        (Rc::clone(&op.file), events)
+        (Rc::clone(&op.file), op.direction.events())
     };
     inner.await_readiness(&file, events, Token { key, stage: STAGE_READY });
 }

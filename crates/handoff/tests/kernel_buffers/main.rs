@@ -6,5 +6,6 @@ mod bed;
 mod guest {
     mod files;
     mod lives;
+    mod routes;
     mod streams;
 }

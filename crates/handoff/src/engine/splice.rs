@@ -1,0 +1,117 @@
+//! splice(2) through a pipe: pages move from file to file by reference.
+//!
+//! Minimum kernel: 2.6.31 between sockets. Capability: none. Return signal: none; nobody tells when
+//! the pages are free again, nor whether they were copied on the way.
+//!
+//! Contracts:
+//! - sockets are made non-blocking and waited for by the driver; a file that is not in the page cache
+//!   holds up the thread, as `sendfile(2)` does;
+//! - before anything was moved, what can't be spliced is told as an engine that is not possible.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use socket2::SockRef;
+
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::file::{File, Readiness};
+use crate::socket::Socket;
+
+/// Bytes that the pipe is asked to hold.
+const ROOM: usize = 1 << 20;
+
+/// From where to where.
+pub(crate) struct Way {
+    pub(crate) from: File,
+    /// What of a file; `None` for streams.
+    pub(crate) range: Option<Range<u64>>,
+    pub(crate) to: File,
+    /// Where in a file; `None` for sockets.
+    pub(crate) offset: Option<u64>,
+}
+
+/// The socket as a file that can be waited for.
+pub(crate) fn file_of(driver: &Driver, socket: &Socket) -> Result<File> {
+    let failed = |error| Error::io("readying a socket for splice", error);
+    SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
+    driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)
+}
+
+impl Way {
+    /// Moves all, and counts in `moved` what the sink took.
+    pub(crate) async fn run(&mut self, moved: &Cell<u64>) -> Result<()> {
+        let (drain, fill) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|error| Error::io("making a pipe", error.into()))?;
+        // A user's limit on pipes leaves it smaller.
+        let room = fcntl_setpipe_size(&fill, ROOM).unwrap_or(PIPE);
+        let before = moved.get();
+        loop {
+            let held = match self.take(&fill, room).await {
+                Ok(0) => return Ok(()),
+                Ok(bytes) => bytes,
+                Err(Errno::INVAL | Errno::OPNOTSUPP) if moved.get() == before => {
+                    return Err(unavailable("the source can't be spliced"));
+                }
+                Err(error) => return Err(Error::io("splicing from the source", error.into())),
+            };
+            if let Some(range) = &mut self.range {
+                range.start += held as u64;
+            }
+            self.give(&drain, held, moved).await.map_err(|error| {
+                // What is in the pipe by now is gone from a stream.
+                Error::io("splicing to the sink", error.into())
+            })?;
+        }
+    }
+
+    async fn take(&self, fill: &OwnedFd, room: usize) -> Result<usize, Errno> {
+        let (mut offset, len) = match &self.range {
+            Some(range) => (Some(range.start), (range.end - range.start).min(room as u64) as usize),
+            None => (None, room),
+        };
+        if len == 0 {
+            return Ok(0);
+        }
+        loop {
+            match splice(self.from.as_fd(), offset.as_mut(), fill, None, len, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.from.readable()).await?,
+                Err(Errno::INTR) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    async fn give(&mut self, drain: &OwnedFd, held: usize, moved: &Cell<u64>) -> Result<(), Errno> {
+        let mut left = held;
+        while left > 0 {
+            match splice(drain, None, self.to.as_fd(), self.offset.as_mut(), left, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.to.writable()).await?,
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(bytes) => {
+                    left -= bytes;
+                    moved.update(|moved| moved + bytes as u64);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+/// What a pipe holds at least: 16 pages.
+const PIPE: usize = 16 * 4096;
+
+async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
+    let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    ready.map_err(failed)?.await.map_err(failed)
+}
+
+fn unavailable(reason: &str) -> Error {
+    Error::EngineUnavailable { engine: "splice", reason: reason.to_owned() }
+}

@@ -1,0 +1,90 @@
+//! What a route hands pieces to, and when they are back.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::RouteSink;
+use crate::error::{Error, Result};
+use crate::file::Transfer;
+use crate::lease::Lend;
+use crate::outcome::Tally;
+use crate::sink::socket::Finishing;
+
+/// A piece on its way.
+pub(super) struct Giving<B: Lend> {
+    len: usize,
+    way: Way<B>,
+}
+
+enum Way<B: Lend> {
+    Socket(Finishing<B>),
+    /// And whether the file takes it past the page cache.
+    File(Transfer<B>, bool),
+}
+
+/// A piece that is back.
+pub(super) struct Given<B> {
+    pub(super) piece: B,
+    /// Bytes that the sink took.
+    pub(super) bytes: usize,
+    pub(super) tally: Tally,
+    pub(super) result: Result<()>,
+}
+
+impl<B: Lend> Giving<B> {
+    /// Hands on the piece, which begins so many bytes behind the beginning.
+    pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self> {
+        let len = piece.extent().bytes;
+        let way = match sink {
+            RouteSink::Socket(socket) => {
+                let sending = socket.send(piece).map_err(|it| it.error)?;
+                Way::Socket(sending.into_future())
+            }
+            RouteSink::File(file, offset) => {
+                let writing = file.write_at(piece, offset + position);
+                Way::File(writing.map_err(|it| it.error)?, file.is_direct())
+            }
+        };
+        Ok(Self { len, way })
+    }
+
+    /// Bytes of the piece.
+    pub(super) fn bytes(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Given<B>> {
+        match &mut self.way {
+            Way::Socket(sending) => Pin::new(sending).poll(context).map(|finished| {
+                let (bytes, result) = split(finished.sent);
+                let tally = finished.receipt.tally;
+                Given { piece: finished.buffer, bytes, tally, result }
+            }),
+            Way::File(writing, direct) => Pin::new(writing).poll(context).map(|written| {
+                let (bytes, result) = split(written.result.map_err(|error| told(error, *direct)));
+                let mut tally = Tally::default();
+                tally.count(bytes as u64, Some(!*direct));
+                Given { piece: written.buffer, bytes, tally, result }
+            }),
+        }
+    }
+}
+
+fn split(result: Result<usize>) -> (usize, Result<()>) {
+    match result {
+        Ok(bytes) => (bytes, Ok(())),
+        Err(error) => (0, Err(error)),
+    }
+}
+
+/// A refusal that is about alignment says so.
+fn told(error: Error, direct: bool) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) if direct => Error::Invalid(
+            "a file opened with O_DIRECT takes whole blocks at offsets of whole blocks, and the route has \
+             others: open it without",
+        ),
+        _ => error,
+    }
+}

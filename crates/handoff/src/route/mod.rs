@@ -1,0 +1,328 @@
+//! Routes: all bytes of a source to a sink, by the best engine that works, and openly by the next
+//! where it does not.
+//!
+//! Contracts:
+//! - bytes arrive once and in order, whatever engines serve;
+//! - what was passed over, and why, is told ([`Route::passed_over`]), and so is what the CPU copied on
+//!   either side, as far as the kernel reports it;
+//! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are out, so that a slow sink holds
+//!   back its source.
+//!
+//! Minimum kernel, capability and return signal are those of the engine.
+
+mod delivery;
+mod supply;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::Poll;
+
+use crate::driver::Driver;
+use crate::engine::{Engine, splice};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::outcome::Tally;
+use crate::socket::Socket;
+use crate::source::intake::Intake;
+use delivery::{Given, Giving};
+use supply::{Lent, Read, Received, Supply};
+
+/// The most pieces that are out at once.
+pub(crate) const PIECES: usize = 16;
+/// The most bytes of a piece.
+pub(crate) const PIECE: usize = 256 << 10;
+
+/// Where the bytes of a route come from.
+#[derive(Debug)]
+pub enum RouteSource {
+    /// A range of a file or block device; less where the file ends before.
+    File(File, Range<u64>),
+    /// A stream, to its end. With an intake that has an [`RxQueue`](crate::RxQueue), spans of that
+    /// come before all other engines.
+    Stream(Socket, Option<Intake>),
+}
+
+/// Where the bytes of a route go.
+#[derive(Debug)]
+pub enum RouteSink {
+    /// A connected socket. It is left open.
+    Socket(Socket),
+    /// A file or block device, from this offset on.
+    File(File, u64),
+}
+
+/// A way to carry bytes from a source to a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouteEngine {
+    /// The kernel's own buffers are lent into the ring ([`Lender`](crate::Lender)), and sent or
+    /// written from there.
+    GetBuf,
+    /// splice(2) through a pipe. Nobody tells when the pages are free again, nor whether they were
+    /// copied.
+    Splice,
+    /// Through memory that is registered with the ring: read or received into, and lent from.
+    Memory,
+    /// Through memory, and copied out of it.
+    Copy,
+}
+
+impl RouteEngine {
+    /// Best first.
+    pub const ALL: [Self; 4] = [Self::GetBuf, Self::Splice, Self::Memory, Self::Copy];
+
+    /// The name on command lines and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GetBuf => "get-buf",
+            Self::Splice => "splice",
+            Self::Memory => "memory",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+impl fmt::Display for RouteEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Bytes from a source to a sink, before they are carried.
+pub struct Route {
+    driver: Driver,
+    source: RouteSource,
+    sink: RouteSink,
+    engines: VecDeque<RouteEngine>,
+    passed_over: Vec<(RouteEngine, String)>,
+    moved: Rc<Cell<u64>>,
+    taken: Tally,
+    given: Tally,
+}
+
+/// What a route came to.
+#[derive(Debug)]
+pub struct Carried {
+    /// Whether all went over.
+    pub result: Result<()>,
+    /// Bytes that the sink took.
+    pub bytes: u64,
+    /// The engine that served last.
+    pub engine: RouteEngine,
+    /// Bytes by whether the CPU copied them out of the source.
+    pub taken: Tally,
+    /// Bytes by whether the CPU copied them into the sink.
+    pub given: Tally,
+}
+
+impl Route {
+    /// Joins a source to a sink. Nothing is moved before [`run`](Self::run).
+    pub fn new(driver: &Driver, source: RouteSource, sink: RouteSink) -> Self {
+        let mut engines = VecDeque::from(RouteEngine::ALL);
+        if let RouteSource::Stream(_, Some(intake)) = &source
+            && intake.queue.is_some()
+        {
+            engines.retain(|engine| *engine != RouteEngine::Memory);
+            engines.push_front(RouteEngine::Memory);
+        }
+        Self {
+            driver: driver.clone(),
+            source,
+            sink,
+            engines,
+            passed_over: Vec::new(),
+            moved: Rc::default(),
+            taken: Tally::default(),
+            given: Tally::default(),
+        }
+    }
+
+    /// Uses this engine or fails.
+    pub fn only(mut self, engine: RouteEngine) -> Self {
+        self.engines = VecDeque::from([engine]);
+        self
+    }
+
+    /// Bytes that the sink has taken, to be looked at while the route runs.
+    pub fn progress(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.moved)
+    }
+
+    /// The engine that serves, or would next.
+    pub fn engine(&self) -> RouteEngine {
+        self.engines[0]
+    }
+
+    /// Engines that were tried and can't serve here, each with the reason.
+    pub fn passed_over(&self) -> &[(RouteEngine, String)] {
+        &self.passed_over
+    }
+
+    /// Carries all bytes. Dropped midway, what is on the way may arrive or not, and what was taken
+    /// from a stream is gone from there.
+    pub async fn run(&mut self) -> Carried {
+        let result = loop {
+            let engine = self.engines[0];
+            let ended = match engine {
+                RouteEngine::GetBuf => self.lend().await,
+                RouteEngine::Splice => self.splice().await,
+                RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
+            };
+            match ended {
+                Err(Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. })
+                    if self.engines.len() > 1 =>
+                {
+                    tracing::info!(%engine, %reason, "a route goes on by the next engine");
+                    self.engines.pop_front();
+                    self.passed_over.push((engine, reason));
+                }
+                ended => break ended,
+            }
+        };
+        Carried {
+            result,
+            bytes: self.moved.get(),
+            engine: self.engines[0],
+            taken: self.taken,
+            given: self.given,
+        }
+    }
+
+    async fn lend(&mut self) -> Result<()> {
+        let lender = self.driver.lender()?;
+        let mut supply = match &self.source {
+            RouteSource::File(file, range) => {
+                Lent::of_file(lender, file, self.rest_of(range.clone()))?
+            }
+            RouteSource::Stream(socket, _) => Lent::of_stream(lender, socket)?,
+        };
+        self.carry(&mut supply).await
+    }
+
+    async fn through_memory(&mut self, engine: RouteEngine) -> Result<()> {
+        let registered = engine == RouteEngine::Memory;
+        if let (false, RouteSink::Socket(socket)) = (registered, &self.sink) {
+            socket.set_engine(Engine::Copy)?;
+        }
+        match &self.source {
+            RouteSource::File(file, range) => {
+                let mut supply =
+                    Read::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
+                self.carry(&mut supply).await
+            }
+            RouteSource::Stream(socket, intake) => {
+                let mut supply = Received::new(&self.driver, socket, intake.clone(), registered)?;
+                self.carry(&mut supply).await
+            }
+        }
+    }
+
+    async fn splice(&mut self) -> Result<()> {
+        let (from, to) = (self.source.file(&self.driver)?, self.sink.file(&self.driver)?);
+        let mut way = splice::Way {
+            from,
+            range: match &self.source {
+                RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
+                RouteSource::Stream(..) => None,
+            },
+            to,
+            offset: match &self.sink {
+                RouteSink::File(_, offset) => Some(offset + self.moved.get()),
+                RouteSink::Socket(_) => None,
+            },
+        };
+        let before = self.moved.get();
+        let ended = way.run(&self.moved).await;
+        let bytes = self.moved.get() - before;
+        self.taken.unknown += bytes;
+        match &self.sink {
+            RouteSink::File(file, _) => self.given.count(bytes, Some(!file.is_direct())),
+            RouteSink::Socket(_) => self.given.count(bytes, None),
+        }
+        ended
+    }
+
+    /// What is left of the source's range.
+    fn rest_of(&self, range: Range<u64>) -> Range<u64> {
+        range.start + self.moved.get()..range.end
+    }
+
+    /// Hands on what there is, as far as pieces come back; the end comes when all are back.
+    async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
+        let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
+        let mut ended = None;
+        let result = poll_fn(|context| {
+            loop {
+                while let Some(first) = out.front_mut()
+                    && let Poll::Ready(given) = first.poll(context)
+                {
+                    out.pop_front();
+                    let Given { piece, bytes, tally, result } = given;
+                    self.moved.update(|moved| moved + bytes as u64);
+                    self.given += tally;
+                    supply.put_back(piece);
+                    // The end of the source is no success while the sink may fail.
+                    if !matches!(ended, Some(Err(_)))
+                        && let Err(error) = result
+                    {
+                        ended = Some(Err(error));
+                    }
+                }
+                match &mut ended {
+                    Some(_) if !out.is_empty() => return Poll::Pending,
+                    Some(_) => return Poll::Ready(ended.take().expect("was just looked at")),
+                    None if out.len() >= PIECES => return Poll::Pending,
+                    None => {}
+                }
+                let lent: usize = out.iter().map(Giving::bytes).sum();
+                match supply.poll_next(context) {
+                    Poll::Ready(Some(Ok(piece))) => {
+                        let position = self.moved.get() + lent as u64;
+                        match Giving::start(&self.sink, piece, position) {
+                            Ok(giving) => out.push_back(giving),
+                            Err(error) => ended = Some(Err(error)),
+                        }
+                    }
+                    Poll::Ready(Some(Err(error))) => ended = Some(Err(error)),
+                    Poll::Ready(None) => ended = Some(Ok(())),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
+        self.taken += supply.taken();
+        result
+    }
+}
+
+impl RouteSource {
+    /// The source as a file that can be waited for.
+    fn file(&self, driver: &Driver) -> Result<File> {
+        match self {
+            Self::File(file, _) => Ok(file.clone()),
+            Self::Stream(socket, _) => splice::file_of(driver, socket),
+        }
+    }
+}
+
+impl RouteSink {
+    fn file(&self, driver: &Driver) -> Result<File> {
+        match self {
+            Self::File(file, _) => Ok(file.clone()),
+            Self::Socket(socket) => splice::file_of(driver, socket),
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("source", &self.source)
+            .field("sink", &self.sink)
+            .field("engines", &self.engines)
+            .finish_non_exhaustive()
+    }
+}

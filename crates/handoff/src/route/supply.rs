@@ -1,0 +1,229 @@
+//! What a route takes pieces from: lends of the kernel, a file read into memory, received spans.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::{PIECE, PIECES};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::file::{File, Transfer};
+use crate::lease::Lend;
+use crate::outcome::Tally;
+use crate::socket::Socket;
+use crate::source::intake::Intake;
+use crate::source::kernel::{Getting, KernelSource, Lease, Lender};
+use crate::source::memory::{Buffer, Region};
+use crate::source::received;
+use crate::source::socket::Receiver;
+
+/// Bytes of a chunk that a stream is received into.
+const CHUNK: usize = 64 << 10;
+
+pub(super) trait Supply {
+    type Piece: Lend;
+
+    /// The next piece; `None` at the end. Where all memory is out, it is pending until a piece was put
+    /// back, and asked again then.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>>;
+
+    /// A piece is not used any more.
+    fn put_back(&mut self, piece: Self::Piece);
+
+    /// Bytes by whether they were copied on their way here.
+    fn taken(&self) -> Tally;
+}
+
+/// Buffers that the kernel lends.
+pub(super) struct Lent {
+    /// A device of its own, so that its count of copies is the route's.
+    lender: Lender,
+    source: KernelSource,
+    /// What is left of a file; `None` for streams.
+    range: Option<Range<u64>>,
+    getting: Option<Getting>,
+    taken: u64,
+}
+
+impl Lent {
+    pub(super) fn of_file(lender: Lender, file: &File, range: Range<u64>) -> Result<Self> {
+        let source = lender.source(file)?;
+        Ok(Self { lender, source, range: Some(range), getting: None, taken: 0 })
+    }
+
+    pub(super) fn of_stream(lender: Lender, socket: &Socket) -> Result<Self> {
+        let source = lender.source(socket)?;
+        Ok(Self { lender, source, range: None, getting: None, taken: 0 })
+    }
+
+    fn ask(&self) -> Result<Option<Getting>> {
+        match &self.range {
+            None => self.source.get(PIECE as u32).map(Some),
+            Some(range) if range.is_empty() => Ok(None),
+            Some(range) => {
+                let len = (range.end - range.start).min(PIECE as u64);
+                self.source.get_at(range.start, len as u32).map(Some)
+            }
+        }
+    }
+}
+
+impl Supply for Lent {
+    type Piece = Lease;
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Lease>>> {
+        if self.getting.is_none() {
+            match self.ask() {
+                Ok(None) => return Poll::Ready(None),
+                Ok(getting) => self.getting = getting,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        let getting = self.getting.as_mut().expect("was just asked for");
+        let Poll::Ready(lent) = Pin::new(getting).poll(context) else { return Poll::Pending };
+        self.getting = None;
+        if let Ok(Some(lease)) = &lent {
+            self.taken += lease.len() as u64;
+            if let Some(range) = &mut self.range {
+                range.start += lease.len() as u64;
+            }
+        }
+        Poll::Ready(lent.transpose())
+    }
+
+    fn put_back(&mut self, lease: Lease) {
+        drop(lease);
+    }
+
+    fn taken(&self) -> Tally {
+        match self.lender.stats() {
+            Ok(stats) => Tally {
+                zero_copy: self.taken.saturating_sub(stats.copied_bytes),
+                copied: stats.copied_bytes,
+                unknown: 0,
+            },
+            Err(_) => Tally { unknown: self.taken, ..Tally::default() },
+        }
+    }
+}
+
+/// A file that is read into memory, one piece after another.
+pub(super) struct Read {
+    file: File,
+    range: Range<u64>,
+    /// Buffers that nothing is in.
+    free: Vec<Buffer>,
+    reading: Option<Transfer<Buffer>>,
+    taken: u64,
+}
+
+impl Read {
+    pub(super) fn new(
+        driver: &Driver,
+        file: &File,
+        range: Range<u64>,
+        registered: bool,
+    ) -> Result<Self> {
+        let mut region = memory(driver, PIECES * PIECE, registered)?;
+        Ok(Self { file: file.clone(), range, free: region.chunks(PIECE), reading: None, taken: 0 })
+    }
+}
+
+impl Supply for Read {
+    type Piece = Buffer;
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Buffer>>> {
+        if self.reading.is_none() {
+            if self.range.is_empty() {
+                return Poll::Ready(None);
+            }
+            let Some(mut buffer) = self.free.pop() else { return Poll::Pending };
+            let left = self.range.end - self.range.start;
+            // Past the page cache whole pages are read, also where the file ends before.
+            buffer.set_len(if self.file.is_direct() {
+                PIECE
+            } else {
+                left.min(PIECE as u64) as usize
+            });
+            match self.file.read_at(buffer, self.range.start) {
+                Ok(reading) => self.reading = Some(reading),
+                Err(refused) => return Poll::Ready(Some(Err(refused.error))),
+            }
+        }
+        let reading = self.reading.as_mut().expect("was just started");
+        let Poll::Ready(read) = Pin::new(reading).poll(context) else { return Poll::Pending };
+        self.reading = None;
+        let mut buffer = read.buffer;
+        let left = self.range.end - self.range.start;
+        Poll::Ready(match read.result {
+            Ok(0) => None,
+            Ok(len) => {
+                let len = len.min(left as usize);
+                buffer.set_len(len);
+                self.range.start += len as u64;
+                self.taken += len as u64;
+                Some(Ok(buffer))
+            }
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn put_back(&mut self, buffer: Buffer) {
+        self.free.push(buffer);
+    }
+
+    fn taken(&self) -> Tally {
+        let mut tally = Tally::default();
+        tally.count(self.taken, Some(!self.file.is_direct()));
+        tally
+    }
+}
+
+/// Spans that a socket receives.
+pub(super) struct Received {
+    receiver: Receiver,
+}
+
+impl Received {
+    pub(super) fn new(
+        driver: &Driver,
+        socket: &Socket,
+        intake: Option<Intake>,
+        registered: bool,
+    ) -> Result<Self> {
+        let intake = match intake {
+            Some(intake) => intake,
+            None => {
+                let region = memory(driver, PIECES * CHUNK, registered)?;
+                Intake::from(&driver.pool(region, CHUNK)?)
+            }
+        };
+        Ok(Self { receiver: socket.receive(intake)? })
+    }
+}
+
+impl Supply for Received {
+    type Piece = received::Received;
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
+        Pin::new(&mut self.receiver.next_span()).poll(context)
+    }
+
+    fn put_back(&mut self, span: Self::Piece) {
+        drop(span);
+    }
+
+    fn taken(&self) -> Tally {
+        self.receiver.tally()
+    }
+}
+
+/// Memory for pieces, registered where that is wanted and possible; unregistered it serves as well.
+fn memory(driver: &Driver, len: usize, registered: bool) -> Result<Region> {
+    let region = Region::anonymous(len)?;
+    if registered && let Err(error) = driver.register(&region) {
+        tracing::info!(%error, "memory of a route is not registered");
+    }
+    Ok(region)
+}

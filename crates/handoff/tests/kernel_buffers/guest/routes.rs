@@ -1,0 +1,200 @@
+//! Routes that the module serves, over real file systems, block devices and NICs.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use handoff::{Carried, Engine, Route, RouteEngine, RouteSink, RouteSource};
+use handoff_lab::topology::{Disk, Pair, RamDisk};
+
+use crate::bed::{
+    Lending, bytes_at, connection, connection_over, direct, eventually, filled, on_disk, read_all,
+    write_all,
+};
+
+const LEN: usize = (2 << 20) + 4_567;
+
+fn run(lending: &Lending, source: RouteSource, sink: RouteSink) -> Carried {
+    let mut route = Route::new(&lending.driver, source, sink);
+    let carried = lending.run(route.run());
+    assert_eq!(route.passed_over(), [], "{carried:?}");
+    if let Err(error) = &carried.result {
+        panic!("{error}");
+    }
+    assert_eq!(carried.engine, RouteEngine::GetBuf);
+    eventually("all lends are back", || {
+        lending.driver.turn(handoff::Wait::No).expect("turns");
+        (lending.driver.in_flight() == 0).then_some(())
+    });
+    carried
+}
+
+/// All was lent where it was, and sent without a copy but for what the kernel's report can't tell: it
+/// calls a send copied when all its bytes joined the packet of the send before.
+fn check_nothing_copied(carried: &Carried) {
+    assert_eq!(carried.taken.zero_copy, LEN as u64, "{carried:?}");
+    assert_eq!(carried.given.zero_copy + carried.given.copied, LEN as u64, "{carried:?}");
+    assert!(carried.given.copied < 64 << 10, "{carried:?}");
+}
+
+fn file(lending: &Lending, file: impl Into<OwnedFd>) -> handoff::File {
+    lending.driver.file(file).expect("attaches")
+}
+
+#[test]
+fn a_file_goes_to_a_socket_and_nothing_is_copied() {
+    let pair = Pair::wire(4_148).expect("a pair of NICs");
+    let (near, far) = connection_over(&pair);
+    let received = read_all(far);
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = RouteSource::File(file(&lending, filled(&directory, LEN)), 0..u64::MAX);
+    let socket = lending.driver.socket(near).expect("attaches");
+    socket.set_engine(Engine::UringZc).expect("has a ring");
+    let carried = run(&lending, source, RouteSink::Socket(socket));
+    check_nothing_copied(&carried);
+    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+}
+
+#[test]
+fn a_file_goes_to_a_file_past_the_page_cache_and_through_it() {
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = || file(&lending, filled(&directory, 2 << 20));
+    let into = file(&lending, direct(&directory, "direct"));
+    let carried = run(&lending, RouteSource::File(source(), 0..2 << 20), RouteSink::File(into, 0));
+    assert_eq!((carried.taken.zero_copy, carried.given.zero_copy), (2 << 20, 2 << 20));
+    let buffered = File::create_new(directory.path().join("buffered")).expect("makes");
+    let into = file(&lending, buffered);
+    let carried = run(&lending, RouteSource::File(source(), 0..2 << 20), RouteSink::File(into, 0));
+    assert_eq!((carried.taken.zero_copy, carried.given.copied), (2 << 20, 2 << 20));
+    for name in ["direct", "buffered"] {
+        let content = std::fs::read(directory.path().join(name)).expect("reads");
+        assert!(content == bytes_at(0, 2 << 20), "content differs: {name}");
+    }
+}
+
+#[test]
+fn what_does_not_fill_a_block_says_so_past_the_page_cache() {
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = RouteSource::File(file(&lending, filled(&directory, 5_000)), 0..u64::MAX);
+    let into = file(&lending, direct(&directory, "direct"));
+    let mut route = Route::new(&lending.driver, source, RouteSink::File(into, 0));
+    let error = lending.run(route.run()).result.expect_err("half a page can't be written");
+    assert!(error.to_string().contains("O_DIRECT"), "{error}");
+}
+
+#[test]
+fn a_stream_goes_to_another_and_nothing_is_copied() {
+    let (first, second) = (Pair::wire(1_500).expect("a pair"), Pair::wire(1_500).expect("a pair"));
+    let (from, near) = connection_over(&first);
+    let (out, far) = connection_over(&second);
+    let (sent, received) = (write_all(from, LEN), read_all(far));
+    let lending = Lending::new();
+    let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
+    let socket = lending.driver.socket(out).expect("attaches");
+    socket.set_engine(Engine::UringZc).expect("has a ring");
+    let carried = run(&lending, source, RouteSink::Socket(socket));
+    check_nothing_copied(&carried);
+    sent.join().expect("ends");
+    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+}
+
+#[test]
+fn a_stream_goes_to_a_file() {
+    let (from, near) = connection();
+    let sent = write_all(from, LEN);
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
+    let sink = File::create_new(directory.path().join("sink")).expect("makes");
+    let carried = run(&lending, source, RouteSink::File(file(&lending, sink), 0));
+    assert_eq!(carried.given.copied, LEN as u64, "the page cache takes a copy");
+    sent.join().expect("ends");
+    let content = std::fs::read(directory.path().join("sink")).expect("reads");
+    assert!(content == bytes_at(0, LEN), "content differs");
+}
+
+#[test]
+fn every_file_system_and_block_devices_lend() {
+    let disk = RamDisk::new(64 << 10).expect("a disk in memory");
+    let node = disk.path().to_path_buf();
+    let content = bytes_at(0, LEN);
+    let check = |path: &Path| {
+        let (near, far) = connection();
+        let received = read_all(far);
+        let lending = Lending::new();
+        let from = File::open(path).expect("opens");
+        let source = RouteSource::File(file(&lending, from), 0..LEN as u64);
+        let socket = lending.driver.socket(near).expect("attaches");
+        let carried = run(&lending, source, RouteSink::Socket(socket));
+        assert_eq!(carried.taken.zero_copy, LEN as u64, "{}: {carried:?}", path.display());
+        assert!(
+            received.join().expect("ends") == content,
+            "what arrived differs: {}",
+            path.display()
+        );
+    };
+    OpenOptions::new().write(true).open(&node).expect("opens").write_all(&content).expect("writes");
+    check(&node);
+    let directory = on_disk();
+    let mount = |arguments: &[&str]| Mounted::new(&directory, arguments);
+    {
+        let mounted = mount(&["-t", "tmpfs", "none"]);
+        fs::write(mounted.0.join("file"), &content).expect("writes");
+        check(&mounted.0.join("file"));
+    }
+    run_command("mkfs.ext4", &["-qF", node.to_str().expect("text")]);
+    {
+        let mounted = mount(&[node.to_str().expect("text")]);
+        fs::write(mounted.0.join("file"), &content).expect("writes");
+        check(&mounted.0.join("file"));
+    }
+    let (below, upper, work) = (
+        directory.path().join("below"),
+        directory.path().join("upper"),
+        directory.path().join("work"),
+    );
+    for made in [&below, &upper, &work] {
+        fs::create_dir(made).expect("makes");
+    }
+    fs::write(below.join("file"), &content).expect("writes");
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        below.display(),
+        upper.display(),
+        work.display()
+    );
+    let mounted = mount(&["-t", "overlay", "overlay", "-o", &layers]);
+    check(&mounted.0.join("file"));
+}
+
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(directory: &tempfile::TempDir, arguments: &[&str]) -> Self {
+        let point = directory.path().join("mounted");
+        fs::create_dir_all(&point).expect("makes");
+        let mut all = arguments.to_vec();
+        let text = point.to_str().expect("text").to_owned();
+        // Options come last.
+        let place = all.iter().position(|argument| *argument == "-o").unwrap_or(all.len());
+        all.insert(place, &text);
+        run_command("mount", &all);
+        Self(point)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run_command("umount", &[self.0.to_str().expect("text")]);
+    }
+}
+
+fn run_command(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().expect("starts");
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}

@@ -1,0 +1,223 @@
+//! Routes by every engine that needs no module: all bytes arrive, in order, and slow sinks hold back
+//! their sources.
+
+#[path = "traffic/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread::JoinHandle;
+
+use handoff::{Carried, Driver, Route, RouteEngine, RouteSink, RouteSource, Wait};
+use traffic::{drivers, narrow_tcp, pattern, tcp};
+
+const LEN: usize = (3 << 20) + 4_567;
+const ENGINES: [RouteEngine; 3] = [RouteEngine::Splice, RouteEngine::Memory, RouteEngine::Copy];
+
+fn every(test: impl Fn(&Driver, RouteEngine)) {
+    for driver in drivers() {
+        for engine in ENGINES {
+            eprintln!("{engine}, ring: {:?}", driver.ring_unavailable());
+            test(&driver, engine);
+        }
+    }
+}
+
+fn source_file() -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&pattern(1, LEN)).unwrap();
+    file
+}
+
+fn content(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    std::io::Seek::rewind(&mut file).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn read_all(mut stream: TcpStream) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+fn write_all(mut stream: TcpStream) -> JoinHandle<()> {
+    std::thread::spawn(move || stream.write_all(&pattern(1, LEN)).unwrap())
+}
+
+fn run(driver: &Driver, route: Route, engine: RouteEngine) -> Carried {
+    let mut route = route.only(engine);
+    let carried = driver.block_on(route.run()).unwrap();
+    carried.result.as_ref().unwrap_or_else(|error| panic!("{engine}: {error}"));
+    assert_eq!((carried.engine, carried.bytes), (engine, LEN as u64));
+    assert_eq!(carried.taken.total(), LEN as u64, "{:?}", carried.taken);
+    assert_eq!(carried.given.total(), LEN as u64, "{:?}", carried.given);
+    carried
+}
+
+#[test]
+fn a_file_goes_to_a_socket() {
+    every(|driver, engine| {
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let file = driver.file(source_file()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let route =
+            Route::new(driver, RouteSource::File(file, 0..u64::MAX), RouteSink::Socket(socket));
+        let carried = run(driver, route, engine);
+        match engine {
+            RouteEngine::Splice => assert_eq!(carried.given.unknown, LEN as u64),
+            RouteEngine::Copy => assert_eq!(carried.given.copied, LEN as u64),
+            _ => assert_eq!(carried.taken.copied, LEN as u64),
+        }
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    });
+}
+
+#[test]
+fn a_part_of_a_file_goes_into_another() {
+    every(|driver, engine| {
+        let sink = tempfile::tempfile().unwrap();
+        let file = driver.file(source_file()).unwrap();
+        let into = driver.file(sink.try_clone().unwrap()).unwrap();
+        let source = RouteSource::File(file, 1_000..2_000_000);
+        let mut route = Route::new(driver, source, RouteSink::File(into, 10)).only(engine);
+        let carried = driver.block_on(route.run()).unwrap();
+        carried.result.unwrap();
+        assert_eq!((carried.bytes, carried.given.copied), (1_999_000, 1_999_000));
+        let content = content(sink);
+        assert!(content[..10] == [0; 10], "something lies before the offset");
+        assert!(content[10..] == pattern(1, LEN)[1_000..2_000_000], "content differs");
+    });
+}
+
+#[test]
+fn a_stream_goes_to_another() {
+    every(|driver, engine| {
+        let ((from, near), (out, far)) = (tcp("127.0.0.1"), tcp("::1"));
+        let (sent, received) = (write_all(from), read_all(far));
+        let source = RouteSource::Stream(driver.socket(near).unwrap(), None);
+        let sink = RouteSink::Socket(driver.socket(out).unwrap());
+        run(driver, Route::new(driver, source, sink), engine);
+        sent.join().unwrap();
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    });
+}
+
+#[test]
+fn a_stream_goes_to_a_file() {
+    every(|driver, engine| {
+        let (from, near) = tcp("127.0.0.1");
+        let sent = write_all(from);
+        let sink = tempfile::tempfile().unwrap();
+        let source = RouteSource::Stream(driver.socket(near).unwrap(), None);
+        let into = driver.file(sink.try_clone().unwrap()).unwrap();
+        run(driver, Route::new(driver, source, RouteSink::File(into, 0)), engine);
+        sent.join().unwrap();
+        assert!(content(sink) == pattern(1, LEN), "content differs");
+    });
+}
+
+#[test]
+fn a_sink_that_stands_still_holds_back_its_source() {
+    every(|driver, engine| {
+        let ((mut from, near), (out, far)) = (narrow_tcp(), narrow_tcp());
+        from.set_nonblocking(true).unwrap();
+        let source = RouteSource::Stream(driver.socket(near).unwrap(), None);
+        let sink = RouteSink::Socket(driver.socket(out).unwrap());
+        let mut route = Route::new(driver, source, sink).only(engine);
+        let sent = driver
+            .block_on(async {
+                let carry = std::pin::pin!(route.run());
+                let mut carry = carry;
+                let piece = pattern(0, 1 << 16);
+                let (mut sent, mut idle) = (0, 0);
+                std::future::poll_fn(|context| {
+                    assert!(carry.as_mut().poll(context).is_pending(), "the sink took all");
+                    // A turn with nothing taken is not the end: pages are on their way.
+                    while idle < 200 {
+                        match from.write(&piece) {
+                            Ok(bytes) => (sent, idle) = (sent + bytes, 0),
+                            Err(error) => {
+                                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                                idle += 1;
+                                driver
+                                    .turn(Wait::AtMost(std::time::Duration::from_millis(1)))
+                                    .unwrap();
+                                context.waker().wake_by_ref();
+                                return std::task::Poll::Pending;
+                            }
+                        }
+                    }
+                    std::task::Poll::Ready(sent)
+                })
+                .await
+            })
+            .unwrap();
+        // Sixteen pieces, a pipe, and what four narrow socket buffers hold.
+        assert!(sent < 16 << 20, "{engine}: {sent} bytes were taken and nobody read any");
+        drop(far);
+    });
+}
+
+#[test]
+fn a_file_that_ends_early_ends_the_route() {
+    every(|driver, engine| {
+        let sink = tempfile::tempfile().unwrap();
+        let file = driver.file(source_file()).unwrap();
+        let into = driver.file(sink.try_clone().unwrap()).unwrap();
+        let source = RouteSource::File(file, LEN as u64 - 100..u64::MAX);
+        let mut route = Route::new(driver, source, RouteSink::File(into, 0)).only(engine);
+        assert_eq!(driver.block_on(route.run()).unwrap().bytes, 100);
+        assert!(content(sink) == pattern(1, LEN)[LEN - 100..], "content differs");
+    });
+}
+
+#[test]
+fn a_sink_that_fails_ends_the_route_with_its_error() {
+    every(|driver, engine| {
+        let ((from, near), (out, far)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+        let feed = std::thread::spawn(move || {
+            let mut from = from;
+            // Until the route is gone.
+            while from.write_all(&[0; 1 << 16]).is_ok() {}
+        });
+        socket2::SockRef::from(&far).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        drop(far);
+        let source = RouteSource::Stream(driver.socket(near).unwrap(), None);
+        let sink = RouteSink::Socket(driver.socket(out).unwrap());
+        let mut route = Route::new(driver, source, sink).only(engine);
+        let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
+        let errno = error.raw_os_error();
+        assert!(matches!(errno, Some(libc::ECONNRESET | libc::EPIPE)), "{engine}: {error}");
+        drop(route);
+        // The driver closes the source when the kernel has let go of it.
+        while !feed.is_finished() {
+            driver.turn(Wait::AtMost(std::time::Duration::from_millis(5))).unwrap();
+        }
+        feed.join().unwrap();
+    });
+}
+
+#[test]
+fn an_engine_that_can_not_serve_is_passed_over_with_its_reason() {
+    let driver = traffic::without_ring();
+    let (near, far) = tcp("127.0.0.1");
+    let received = read_all(far);
+    let source = RouteSource::File(driver.file(source_file()).unwrap(), 0..u64::MAX);
+    let sink = RouteSink::Socket(driver.socket(near).unwrap());
+    let mut route = Route::new(&driver, source, sink);
+    assert_eq!(route.engine(), RouteEngine::GetBuf);
+    let carried = driver.block_on(route.run()).unwrap();
+    carried.result.unwrap();
+    assert_eq!(carried.engine, RouteEngine::Splice);
+    let [(engine, reason)] = route.passed_over() else { panic!("{:?}", route.passed_over()) };
+    assert_eq!((*engine, reason.is_empty()), (RouteEngine::GetBuf, false));
+    drop(route);
+    assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+}
