@@ -9,12 +9,13 @@
 use std::cell::{Cell, RefCell};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Buffer, File, Socket, Tally};
+use handoff::{Buffer, File, Lend, Socket, Tally};
 use indicatif::ProgressBar;
 
 use super::checksum::PieceSum;
 use super::coverage::Coverage;
 use super::job::streamed;
+use super::lending::Lending;
 use super::ranged::Ranged;
 use super::report::Hop;
 use super::send::SENDING;
@@ -25,8 +26,8 @@ use crate::Failure;
 
 /// Where pieces come from.
 pub(super) enum Inlet {
-    /// A file of known length.
-    File { file: Ranged, len: u64 },
+    /// A file of known length, which may lend what is not summed.
+    File { file: Ranged, len: u64, lending: Option<Lending> },
     /// What there is, in order, until it ends.
     Stream { file: File, ended: Cell<bool>, name: String },
 }
@@ -74,6 +75,14 @@ pub(super) struct Carriage<'a> {
 struct Piece {
     buffer: Buffer,
     offset: u64,
+}
+
+/// A piece of a file that is nobody else's.
+struct Drawn {
+    offset: u64,
+    len: usize,
+    /// Its turn, where there is an order.
+    turn: u64,
 }
 
 impl<'a> Carriage<'a> {
@@ -126,35 +135,92 @@ impl<'a> Carriage<'a> {
     }
 
     async fn lane(&self, mut buffer: Buffer) -> Result<(), Failure> {
+        if let Inlet::File { lending: Some(lending), .. } = &self.inlet {
+            while let Some(drawn) = self.draw() {
+                buffer = self.lend(lending, drawn, buffer).await?;
+            }
+            return Ok(());
+        }
         while let Some(piece) = self.read(buffer).await? {
-            let len = piece.buffer.len() as u64;
-            let mut sum = PieceSum::new(self.sums);
-            sum.update(&piece.buffer);
-            self.coverage
-                .borrow_mut()
-                .add(piece.offset, len, sum.finish())
-                .map_err(Failure::failed)?;
-            buffer = self.deliver(piece).await?;
-            self.progress.inc(len);
+            buffer = self.hand_on(piece).await?;
         }
         Ok(())
+    }
+
+    /// Hands on a piece that was read; its buffer, once it is back.
+    async fn hand_on(&self, piece: Piece) -> Result<Buffer, Failure> {
+        let Piece { buffer, offset } = piece;
+        let len = buffer.len();
+        let mut sum = PieceSum::new(self.sums);
+        sum.update(&buffer);
+        self.cover(offset, len, sum.finish())?;
+        let buffer = self.deliver(buffer, len, offset, true).await?;
+        self.progress.inc(len as u64);
+        Ok(buffer)
+    }
+
+    fn cover(&self, offset: u64, len: usize, sum: u64) -> Result<(), Failure> {
+        self.coverage.borrow_mut().add(offset, len as u64, sum).map_err(Failure::failed)
+    }
+
+    /// Hands on a piece that the kernel lends, in as many parts as it lends it; what it does not lend is
+    /// read into `spare`, which is given back.
+    async fn lend(
+        &self,
+        lending: &Lending,
+        drawn: Drawn,
+        spare: Buffer,
+    ) -> Result<Buffer, Failure> {
+        let Inlet::File { file, .. } = &self.inlet else { return Ok(spare) };
+        let Drawn { mut offset, mut len, turn } = drawn;
+        let begin = offset;
+        while len > 0 {
+            let lease = lending.get(offset, len, file.name()).await?;
+            if self.ordered && offset == begin {
+                self.turns.turn(turn).await;
+            }
+            let Some(lease) = lease else {
+                let buffer = self.fill(file, spare, offset, len).await?;
+                return self.hand_on(Piece { buffer, offset }).await;
+            };
+            let part = lease.len();
+            len -= part;
+            self.cover(offset, part, PieceSum::new(false).finish())?;
+            self.deliver(lease, part, offset, len == 0).await?;
+            self.progress.inc(part as u64);
+            offset += part as u64;
+        }
+        Ok(spare)
+    }
+
+    /// The next piece of a file, to this caller alone; `None` at the end.
+    fn draw(&self) -> Option<Drawn> {
+        let Inlet::File { file, len, .. } = &self.inlet else { return None };
+        let offset = self.next.get();
+        let piece = file.piece(self.piece, len - offset);
+        self.next.set(offset + piece as u64);
+        (piece > 0).then(|| Drawn { offset, len: piece, turn: self.turns.draw() })
+    }
+
+    async fn fill(
+        &self,
+        file: &Ranged,
+        mut buffer: Buffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buffer, Failure> {
+        buffer.set_len(len);
+        file.read(buffer, len, offset).await
     }
 
     /// Reads the next piece; `None` at the end. Where there is an order, the turn is left on.
     async fn read(&self, mut buffer: Buffer) -> Result<Option<Piece>, Failure> {
         match &self.inlet {
-            Inlet::File { file, len } => {
-                let offset = self.next.get();
-                if offset == *len {
-                    return Ok(None);
-                }
-                let piece = file.piece(self.piece, len - offset);
-                self.next.set(offset + piece as u64);
-                let number = self.turns.draw();
-                buffer.set_len(piece);
-                let buffer = file.read(buffer, piece, offset).await?;
+            Inlet::File { file, .. } => {
+                let Some(Drawn { offset, len, turn }) = self.draw() else { return Ok(None) };
+                let buffer = self.fill(file, buffer, offset, len).await?;
                 if self.ordered {
-                    self.turns.turn(number).await;
+                    self.turns.turn(turn).await;
                 }
                 Ok(Some(Piece { buffer, offset }))
             }
@@ -181,10 +247,20 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// Hands a piece on, ending its turn as soon as its place is taken; its buffer, once it is back.
-    async fn deliver(&self, piece: Piece) -> Result<Buffer, Failure> {
-        let Piece { buffer, offset } = piece;
-        let len = buffer.len();
+    /// Hands bytes on, ending their turn as soon as the place of the last is taken; what they were in,
+    /// once it is back.
+    async fn deliver<B: Lend>(
+        &self,
+        bytes: B,
+        len: usize,
+        offset: u64,
+        last: bool,
+    ) -> Result<B, Failure> {
+        let pass = || {
+            if last {
+                self.pass();
+            }
+        };
         match &self.outlet {
             Outlet::Sockets { streams, raw } => {
                 let stream = streams
@@ -192,12 +268,12 @@ impl<'a> Carriage<'a> {
                     .min_by_key(|stream| stream.on_loan.get())
                     .ok_or_else(|| Failure::failed("no connection to send on"))?;
                 let header = Frame::data(offset, len as u32);
-                let mut message = stream.socket.message(buffer);
+                let mut message = stream.socket.message(bytes);
                 if !raw {
                     message = message.header(&header);
                 }
                 let sending = message.send().failed(SENDING)?;
-                self.pass();
+                pass();
                 stream.on_loan.set(stream.on_loan.get() + len);
                 let finished = sending.await;
                 stream.on_loan.set(stream.on_loan.get() - len);
@@ -205,16 +281,16 @@ impl<'a> Carriage<'a> {
                 Ok(finished.buffer)
             }
             Outlet::File(file) => {
-                let writing = file.write(buffer, len, offset)?;
-                self.pass();
+                let writing = file.write(bytes, len, offset)?;
+                pass();
                 file.written(writing.await)
             }
             Outlet::Stream { file, name } => {
-                let written = file.write(buffer).failed("writing")?.await;
-                let buffer = streamed(written, name)?;
-                self.pass();
+                let written = file.write(bytes).failed("writing")?.await;
+                let bytes = streamed(written, name)?;
+                pass();
                 self.streamed_out.set(self.streamed_out.get() + len as u64);
-                Ok(buffer)
+                Ok(bytes)
             }
         }
     }
@@ -228,6 +304,9 @@ impl<'a> Carriage<'a> {
     /// What became of the bytes on their way in.
     pub(super) fn hop_in(&self, job: &Job<'_>, registered: bool) -> Hop {
         let (tally, reason) = match &self.inlet {
+            Inlet::File { file, lending: Some(lending), .. } => {
+                return lending.hop(job, file.tally());
+            }
             Inlet::File { file, .. } => (file.tally(), file.reason()),
             Inlet::Stream { .. } => (
                 Tally { copied: self.streamed_in.get(), ..Tally::default() },
@@ -240,8 +319,12 @@ impl<'a> Carriage<'a> {
 
     /// What became of the bytes on their way out.
     pub(super) fn hop_out(&self, job: &Job<'_>, registered: bool) -> Hop {
+        let from = match &self.inlet {
+            Inlet::File { lending: Some(_), .. } => "ring",
+            _ => "memory",
+        };
         let to_file = |tally, reason| Hop {
-            from: "memory",
+            from,
             to: job.destination_kind(),
             engine: job.file_engine("write", registered),
             reason,
@@ -260,7 +343,7 @@ impl<'a> Carriage<'a> {
                 }
                 let choice = streams[0].socket.choice(self.piece);
                 let (engine, reason) = (choice.engine.name().to_owned(), choice.reason);
-                Hop { from: "memory", to: "socket", engine, reason, tally }
+                Hop { from, to: "socket", engine, reason, tally }
             }
         }
     }

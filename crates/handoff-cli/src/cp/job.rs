@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use handoff::{Buffer, Driver, Error, Memory as Registrable, Pages, Region, Socket, Wait};
+use handoff::{Buffer, Driver, Error, File, Memory as Registrable, Pages, Region, Socket, Wait};
 use indicatif::ProgressBar;
 
 use super::Args;
@@ -110,7 +110,11 @@ impl<'a> Job<'a> {
         source: Address,
         destination: Address,
     ) -> Result<Self, Failure> {
-        let driver = Driver::builder().zero_copy_receive(args.nic.is_some()).build();
+        let driver = Driver::builder()
+            .zero_copy_receive(args.nic.is_some())
+            // Each piece that the kernel lends takes one beside those of our memory.
+            .registered_buffers(64 + u32::from(args.depth.max(args.streams)))
+            .build();
         let driver = driver.failed("setting up")?;
         let job = Self {
             args,
@@ -156,10 +160,17 @@ impl<'a> Job<'a> {
     }
 
     /// A file opened past the page cache, or a note why not.
-    pub(super) fn direct(&self, opened: io::Result<std::fs::File>) -> Option<std::fs::File> {
-        opened
-            .map_err(|error| {
-                self.note(format!("through the page cache in spite of --direct: {error}"))
+    pub(super) fn direct(&self, opened: io::Result<std::fs::File>) -> Option<File> {
+        let attached = opened
+            .map_err(|error| error.to_string())
+            .and_then(|file| self.driver.file(file).map_err(|error| error.to_string()))
+            .and_then(|file| match file.is_direct() {
+                true => Ok(file),
+                false => Err("the file system is in memory".to_owned()),
+            });
+        attached
+            .map_err(|reason| {
+                self.note(format!("through the page cache in spite of --direct: {reason}"));
             })
             .ok()
     }

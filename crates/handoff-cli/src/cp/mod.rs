@@ -16,6 +16,7 @@ mod connect;
 pub mod coverage;
 mod destination;
 mod job;
+mod lending;
 mod local;
 mod nic;
 mod origin;
@@ -44,6 +45,7 @@ use connect::{Family, Listener};
 use destination::Target;
 use handoff_nic::Prepared;
 use job::{Failed, Job};
+use lending::Lending;
 use nic::Nic;
 use origin::Origin;
 use patience::Patience;
@@ -107,6 +109,11 @@ pub struct Args {
     #[arg(long)]
     pub direct: bool,
 
+    /// Have the kernel lend what it has of SRC, a file, in its page cache (get-buf) instead of reading it:
+    /// auto does where the module is there, without --verify and --direct
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Lend::Auto)]
+    pub lend: Lend,
+
     /// Have the file on the disk before it gets its name (fsync)
     #[arg(long)]
     pub sync: bool,
@@ -153,6 +160,17 @@ pub enum EngineName {
     MsgZerocopy,
     /// Plain sendmsg
     Copy,
+}
+
+/// When the page cache lends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Lend {
+    /// Where it can, and nobody looks at the bytes
+    Auto,
+    /// Or it is an error
+    Always,
+    /// The file is read
+    Never,
 }
 
 impl From<EngineName> for handoff::Engine {
@@ -223,6 +241,23 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.nic.is_some() && !is_peer(&source) {
         return Err(Failure::usage("--nic is about receiving: SRC has to be a connection"));
     }
+    if args.lend == Lend::Always {
+        if !matches!(source, Address::File(_)) || destination == Address::Pipe {
+            return Err(Failure::usage(
+                "--lend always is about a file that goes to a file or a connection",
+            ));
+        }
+        if args.verify {
+            return Err(Failure::usage(
+                "--lend always keeps the bytes out of reach, and --verify has to look at them",
+            ));
+        }
+        if args.engine == EngineName::MsgZerocopy {
+            return Err(Failure::usage(
+                "--lend always goes by the engines uring-zc and copy; MSG_ZEROCOPY takes memory only",
+            ));
+        }
+    }
     let prepared = args.nic.as_deref().map(nic::prepare).transpose()?;
     let ended = copy(args, context, source, destination, prepared.as_ref());
     match prepared {
@@ -275,7 +310,13 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
             let listens = matches!(job.destination, Address::Listen(_));
             let (connections, peer) = reach(job, endpoint, listens, true, length, None)?;
             let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
-            send::send(job, inlet(job, origin)?, send::Sending { connections, verify })
+            if verify && job.args.lend == Lend::Always {
+                job.note(
+                    "read in spite of --lend always: the receiver asks for the checksum".to_owned(),
+                );
+            }
+            let inlet = inlet(job, origin, !verify)?;
+            send::send(job, inlet, send::Sending { connections, verify })
         }
         Address::File(path) => match destination::open(path, job.args.force)? {
             Target::File(destination) => {
@@ -284,16 +325,17 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
                 if let Some(mode) = mode {
                     destination.set_mode(mode)?;
                 }
-                local::copy(job, inlet(job, origin)?, outlet, Some(destination))
+                let inlet = inlet(job, origin, !job.args.verify)?;
+                local::copy(job, inlet, outlet, Some(destination))
             }
             Target::Stream(path) => {
                 let outlet = stream(job, open_stream(job, &path)?)?;
-                local::copy(job, inlet(job, origin)?, outlet, None)
+                local::copy(job, inlet(job, origin, false)?, outlet, None)
             }
         },
         Address::Pipe => {
             let outlet = stream(job, stdout()?)?;
-            local::copy(job, inlet(job, origin)?, outlet, None)
+            local::copy(job, inlet(job, origin, false)?, outlet, None)
         }
     }
 }
@@ -346,7 +388,9 @@ fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
     Ok(Outlet::Stream { file, name: job::name(&job.destination) })
 }
 
-fn inlet(job: &Job<'_>, origin: Origin) -> Result<Inlet, Failure> {
+/// What is read; `lends` says whether it goes where buffers of the kernel can go, and nobody looks at
+/// it before.
+fn inlet(job: &Job<'_>, origin: Origin, lends: bool) -> Result<Inlet, Failure> {
     let name = job::name(&job.source);
     match origin {
         Origin::Stream { fd, .. } => {
@@ -358,7 +402,8 @@ fn inlet(job: &Job<'_>, origin: Origin) -> Result<Inlet, Failure> {
                 Address::File(path) if job.args.direct => job.direct(origin::open_direct(path)),
                 _ => None,
             };
-            Ok(Inlet::File { file: Ranged::new(&job.driver, file, direct, name)?, len })
+            let lending = if lends { Lending::open(job, &file)? } else { None };
+            Ok(Inlet::File { file: Ranged::new(&job.driver, file, direct, name)?, len, lending })
         }
     }
 }

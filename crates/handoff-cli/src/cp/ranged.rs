@@ -36,15 +36,20 @@ impl Ranged {
     pub(super) fn new(
         driver: &Driver,
         buffered: std::fs::File,
-        direct: Option<std::fs::File>,
+        direct: Option<File>,
         name: String,
     ) -> Result<Self, Failure> {
         Ok(Self {
             buffered: driver.file(buffered).failed("attaching a file")?,
-            direct: direct.map(|file| driver.file(file)).transpose().failed("attaching a file")?,
+            direct,
             tally: Rc::default(),
             name: name.into(),
         })
+    }
+
+    /// What it is called in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether any of it can go past the page cache.

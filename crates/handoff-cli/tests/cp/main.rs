@@ -2,6 +2,7 @@
 
 mod broken;
 mod hostile;
+mod lend;
 mod local;
 mod nic;
 mod peers;

@@ -1,0 +1,111 @@
+//! Pieces of a file lent from the page cache (get-buf) instead of read into our memory.
+//!
+//! Contracts:
+//! - nobody looks at the bytes, so a copy with a checksum reads them;
+//! - where the kernel does not lend, reading takes its place, and the report says so.
+
+use std::cell::{Cell, RefCell};
+
+use handoff::{Error, KernelSource, Lease, Lender, Tally};
+
+use super::job::{Failed, Job};
+use super::report::Hop;
+use super::{EngineName, Lend};
+use crate::Failure;
+
+/// A file that lends.
+pub(super) struct Lending {
+    lender: Lender,
+    source: KernelSource,
+    /// Or the copy fails.
+    required: bool,
+    lent: Cell<u64>,
+    /// Why the rest is read.
+    refused: RefCell<Option<String>>,
+}
+
+impl Lending {
+    /// Readies the file, if that is wanted and can be.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NotPossible`] where it was asked for and can't be.
+    pub(super) fn open(job: &Job<'_>, file: &std::fs::File) -> Result<Option<Self>, Failure> {
+        let required = match job.args.lend {
+            Lend::Never => return Ok(None),
+            // Who goes past the page cache does not want it filled.
+            Lend::Auto if job.args.direct || job.args.engine == EngineName::MsgZerocopy => {
+                return Ok(None);
+            }
+            Lend::Auto => false,
+            Lend::Always => true,
+        };
+        let opened = job.driver.lender().and_then(|lender| {
+            let source = lender.source(file)?;
+            Ok(Self { lender, source, required, lent: Cell::new(0), refused: RefCell::default() })
+        });
+        match opened {
+            Ok(lending) => Ok(Some(lending)),
+            Err(error) if required => Err(error).failed("lending from the page cache"),
+            Err(error) => {
+                tracing::info!(%error, "the source is read: nothing lends from the page cache");
+                Ok(None)
+            }
+        }
+    }
+
+    /// At most `len` bytes at `offset`, and fewer at a limit of the module; `None` where they have to be
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// What the file system tells, a file that ends before, and a refusal of what was asked for.
+    pub(super) async fn get(
+        &self,
+        offset: u64,
+        len: usize,
+        name: &str,
+    ) -> Result<Option<Lease>, Failure> {
+        if self.refused.borrow().is_some() {
+            return Ok(None);
+        }
+        let lent = match self.source.get_at(offset, len as u32) {
+            Ok(getting) => getting.await,
+            Err(error) => Err(error),
+        };
+        match lent {
+            Ok(Some(lease)) => {
+                self.lent.set(self.lent.get() + lease.len() as u64);
+                Ok(Some(lease))
+            }
+            Ok(None) => Err(Failure::failed(format!(
+                "{name} was cut while it was read: it ends at {offset}"
+            ))),
+            Err(error @ (Error::EngineUnavailable { .. } | Error::Memlock { .. }))
+                if !self.required =>
+            {
+                self.refused.borrow_mut().get_or_insert_with(|| error.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error).failed(&format!("lending from {name}")),
+        }
+    }
+
+    /// What became of what was lent on its way to the ring; and of `read`, which was read.
+    pub(super) fn hop(&self, job: &Job<'_>, read: Tally) -> Hop {
+        let lent = self.lent.get();
+        let mut tally = read;
+        match self.lender.stats() {
+            Ok(stats) => {
+                tally.copied += stats.copied_bytes;
+                tally.zero_copy += lent.saturating_sub(stats.copied_bytes);
+            }
+            Err(_) => tally.unknown += lent,
+        }
+        let reason = match &*self.refused.borrow() {
+            None => "lent from the page cache".to_owned(),
+            Some(reason) => format!("the rest was read: {reason}"),
+        };
+        Hop { from: job.source_kind(), to: "ring", engine: "get-buf".to_owned(), reason, tally }
+    }
+}
