@@ -23,6 +23,7 @@ pub mod failure;
 mod lab;
 pub mod man;
 mod meter;
+pub mod net;
 mod nic;
 pub mod output;
 pub mod progress;

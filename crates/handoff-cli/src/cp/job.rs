@@ -12,7 +12,7 @@ use handoff::{Buffer, Driver, Error, File, Memory as Registrable, Pages, Region,
 use indicatif::ProgressBar;
 
 use super::Args;
-use super::address::Address;
+use crate::net::address::Address;
 use crate::{Context, Failure, Stop, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.

@@ -5,22 +5,20 @@
 //! - a sender succeeds only after the receiver has everything in place;
 //! - what the CPU copied is told for each hop, and every fallback with its reason.
 //!
-//! The way: [`address`] (what the two sides are) -> [`origin`] and [`destination`] (opened before
-//! anything else) -> [`connect`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`]
-//! or [`local`] (the bytes, by [`carry`]) -> [`report`].
+//! The way: the two addresses -> [`origin`] and [`destination`] (opened before anything else) ->
+//! [`greet`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`] or [`local`] (the
+//! bytes, by [`carry`]) -> [`report`].
 
-pub mod address;
 mod carry;
 pub mod checksum;
-mod connect;
 pub mod coverage;
 mod destination;
+mod greet;
 mod job;
 mod lending;
 mod local;
 mod nic;
 mod origin;
-mod patience;
 mod ranged;
 mod receive;
 mod report;
@@ -38,17 +36,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::net::address::{Address, Endpoint};
+use crate::net::patience::{self, Patience};
+use crate::net::reach::{self, Family, Listener};
 use crate::{Context, Failure, output};
-use address::{Address, Endpoint};
 use carry::{Inlet, Outlet};
-use connect::{Family, Listener};
 use destination::Target;
 use handoff_nic::Prepared;
 use job::{Failed, Job};
 use lending::Lending;
 use nic::Nic;
 use origin::Origin;
-use patience::Patience;
 use ranged::Ranged;
 use wire::Hello;
 
@@ -452,22 +450,22 @@ fn reach(
                 lead(stream)?;
                 Ok(own(peer.streams, peer.stream, peer.transfer))
             };
-            let (streams, peer) = listener.gather(answer, args.connect_timeout, job.stop)?;
+            let (streams, peer) = greet::gather(&listener, answer, args.connect_timeout, job.stop)?;
             (streams, Some(peer))
         }
     } else {
-        let mut streams = connect::connect(endpoint, family, args.streams, patience)?;
+        let mut streams = reach::connect(endpoint, family, args.streams, patience)?;
         if args.raw {
             streams.iter().try_for_each(lead)?;
             (streams, None)
         } else {
             let transfer = random();
             for (stream, number) in streams.iter_mut().zip(0..) {
-                connect::speak(stream, &own(args.streams, number, transfer), patience)?;
+                greet::speak(stream, &own(args.streams, number, transfer), patience)?;
             }
             let mut peer = None;
             for stream in &mut streams {
-                peer = Some(connect::listen_to(stream, patience)?);
+                peer = Some(greet::listen_to(stream, patience)?);
                 lead(stream)?;
             }
             (streams, peer)
@@ -479,5 +477,5 @@ fn reach(
             "both sides {both}: on one of them the connection is SRC, on the other DST"
         )));
     }
-    Ok((connect::into_fds(connections), peer))
+    Ok((greet::into_fds(connections), peer))
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::patience;
+use crate::net::patience;
 use crate::{Failure, Stop};
 
 /// Where a copy comes from.

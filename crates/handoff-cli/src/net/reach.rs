@@ -1,14 +1,11 @@
-//! Connections: finding the peer, waiting for it, and the first words.
+//! Connections: finding the peer, connecting to it, waiting for it.
 //!
 //! Contracts:
 //! - every wait ends with the time-out or with the stop, whichever is first;
-//! - all addresses of a name are tried, in the order that the system gives, and the error names each;
-//! - a listener takes exactly the connections of one transfer, then listens no more; what connects
-//!   and does not speak the protocol is turned away and does not end the wait.
+//! - all addresses of a name are tried, in the order that the system gives, and the error names each.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -16,18 +13,14 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
-use super::wire::{HELLO_LEN, Hello};
-use crate::{Failure, Stop};
-
-/// How long a connection that was accepted may take for its first words.
-const FIRST_WORDS: Duration = Duration::from_secs(5);
+use crate::Failure;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Which addresses may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Any,
     V4,
     V6,
@@ -101,7 +94,7 @@ fn resolver_words(error: &io::Error) -> String {
 /// # Errors
 ///
 /// When no address answers in time.
-pub(super) fn connect(
+pub(crate) fn connect(
     endpoint: &Endpoint,
     family: Family,
     streams: u16,
@@ -170,7 +163,7 @@ fn prepare(socket: &Socket) -> io::Result<()> {
 }
 
 /// A socket that waits for the peer.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: Socket,
 }
 
@@ -180,7 +173,7 @@ impl Listener {
     /// # Errors
     ///
     /// An address that is not this machine's, a port in use, a name that is unknown.
-    pub(super) fn bind(
+    pub(crate) fn bind(
         endpoint: &Endpoint,
         family: Family,
         patience: Patience<'_>,
@@ -227,7 +220,7 @@ impl Listener {
     /// # Errors
     ///
     /// None that a bound socket gives.
-    pub(super) fn address(&self) -> Result<SocketAddr, Failure> {
+    pub(crate) fn address(&self) -> Result<SocketAddr, Failure> {
         self.socket
             .local_addr()
             .map(|address| address.as_socket())
@@ -240,7 +233,7 @@ impl Listener {
     /// # Errors
     ///
     /// The time-out, the stop.
-    pub(super) fn accept(
+    pub(crate) fn accept(
         &self,
         patience: Patience<'_>,
     ) -> Result<(TcpStream, SocketAddr), Failure> {
@@ -266,113 +259,4 @@ impl Listener {
             }
         }
     }
-
-    /// Takes all connections of one transfer, in the order of their streams; the peer's hello.
-    ///
-    /// # Errors
-    ///
-    /// A peer that can't be served, the time-out from the first connection on, the stop.
-    pub(super) fn gather(
-        &self,
-        answer: impl Fn(&Hello, &TcpStream) -> Result<Hello, Failure>,
-        time: Duration,
-        stop: &Stop,
-    ) -> Result<(Vec<TcpStream>, Hello), Failure> {
-        let mut first: Option<Hello> = None;
-        let mut patience = Patience::new(stop, None);
-        let mut streams: Vec<Option<TcpStream>> = Vec::new();
-        while first.is_none() || streams.iter().any(Option::is_none) {
-            let (mut stream, peer) = self.accept(patience)?;
-            let words = Patience::new(stop, Some(FIRST_WORDS));
-            let heard = listen_to(&mut stream, words).and_then(|hello| {
-                let belongs = |first: Hello| first == Hello { stream: first.stream, ..hello };
-                if !first.is_none_or(belongs) {
-                    return Err(Failure::failed("it belongs to another transfer"));
-                }
-                let answer = answer(&hello, &stream)?;
-                speak(&mut stream, &answer, words)?;
-                Ok(hello)
-            });
-            let hello = match heard {
-                Ok(hello) => hello,
-                Err(stopped @ Failure::Stopped(_)) => return Err(stopped),
-                Err(failure) => {
-                    let why = failure.line().unwrap_or_default();
-                    eprintln!("handoff: turned a connection from {peer} away: {why}");
-                    continue;
-                }
-            };
-            if first.is_none() {
-                first = Some(hello);
-                patience = Patience::new(stop, Some(time));
-                streams.resize_with(usize::from(hello.streams), || None);
-            }
-            streams[usize::from(hello.stream)] = Some(stream);
-        }
-        let hello = first.unwrap_or_else(|| unreachable!("the loop ends after a first hello"));
-        Ok((streams.into_iter().flatten().collect(), hello))
-    }
-}
-
-/// Says hello on a connection.
-///
-/// # Errors
-///
-/// A peer that is gone, the time-out, the stop.
-pub(super) fn speak(
-    stream: &mut TcpStream,
-    hello: &Hello,
-    patience: Patience<'_>,
-) -> Result<(), Failure> {
-    let bytes = hello.encode();
-    let mut left = &bytes[..];
-    while !left.is_empty() {
-        match stream.write(left) {
-            Ok(taken) => left = &left[taken..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !patience.wait(&*stream, PollFlags::OUT)? {
-                    return Err(Failure::failed("the peer took too long to listen"));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::failed(format!("greeting the peer: {error}"))),
-        }
-    }
-    Ok(())
-}
-
-/// Hears the peer's hello.
-///
-/// # Errors
-///
-/// A peer that is gone or says something else, the time-out, the stop.
-pub(super) fn listen_to(stream: &mut TcpStream, patience: Patience<'_>) -> Result<Hello, Failure> {
-    let mut bytes = [0; HELLO_LEN];
-    let mut heard = 0;
-    while heard < HELLO_LEN {
-        match stream.read(&mut bytes[heard..]) {
-            Ok(0) => {
-                return Err(Failure::failed(
-                    "the peer ended the connection before its first words: it has another transfer under way, or \
-                     is no `handoff cp` (with nc, socat and the like use --raw)",
-                ));
-            }
-            Ok(more) => heard += more,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !patience.wait(&*stream, PollFlags::IN)? {
-                    return Err(Failure::failed(
-                        "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)",
-                    ));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::failed(format!("hearing the peer: {error}"))),
-        }
-    }
-    Hello::decode(&bytes).map_err(Failure::failed)
-}
-
-/// Gives connections to a driver, which wants descriptors.
-pub(super) fn into_fds(streams: Vec<TcpStream>) -> Vec<OwnedFd> {
-    streams.into_iter().map(OwnedFd::from).collect()
 }

@@ -15,14 +15,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A point in time that waits end at, and the stop.
 #[derive(Clone, Copy)]
-pub(super) struct Patience<'a> {
+pub(crate) struct Patience<'a> {
     stop: &'a Stop,
     /// `None` waits for ever.
     until: Option<Instant>,
 }
 
 impl<'a> Patience<'a> {
-    pub(super) fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
+    pub(crate) fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
         // A time-out past the end of time is none.
         Self { stop, until: time.and_then(|time| Instant::now().checked_add(time)) }
     }
@@ -33,7 +33,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Waits for events of `fd`; false when the time is over.
-    pub(super) fn wait(&self, fd: impl AsFd, events: PollFlags) -> Result<bool, Failure> {
+    pub(crate) fn wait(&self, fd: impl AsFd, events: PollFlags) -> Result<bool, Failure> {
         loop {
             self.stop.check()?;
             let left = self.left();
@@ -58,7 +58,7 @@ impl<'a> Patience<'a> {
 
     /// Runs what can't be interrupted on a thread of its own, which is left behind when the time is
     /// over; `None` then.
-    pub(super) fn detached<T: Send + 'static>(
+    pub(crate) fn detached<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, Failure> {
@@ -83,7 +83,7 @@ impl<'a> Patience<'a> {
 /// # Errors
 ///
 /// What the kernel refuses, and the stop.
-pub(super) fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
+pub(crate) fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
     let owned = path.to_owned();
     match Patience::new(stop, None).detached(move || options.open(owned))? {
         Some(Ok(file)) => Ok(file),
