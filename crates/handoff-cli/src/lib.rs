@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 mod blk;
+mod clock;
 pub mod completions;
 pub mod cp;
 pub mod doctor;
@@ -27,6 +28,7 @@ pub mod net;
 mod nic;
 pub mod output;
 pub mod progress;
+mod relay;
 pub mod stop;
 
 pub use failure::Failure;
@@ -45,6 +47,7 @@ Examples:
   handoff doctor --json           the same for a program
   handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
   handoff cp tcp-listen://:9000 file
+  handoff relay tcp-listen://:8080 tcp://host:80   connections passed on to another address
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
   handoff nic show                which network cards are fit for zero-copy receive
@@ -86,6 +89,8 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Copy a file or pipe to another, here or on another machine
     Cp(cp::Args),
+    /// Pass TCP connections on to another address, without copying
+    Relay(relay::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
     /// Make block devices out of files, without copies
@@ -144,6 +149,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Cp(args) => cp::run(args, context),
+        Command::Relay(args) => relay::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Blk(args) => blk::run(args, context),
         Command::Nic(args) => nic::run(args, context),

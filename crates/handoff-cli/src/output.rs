@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use serde::Serialize;
+use handoff::Tally;
+use serde::{Serialize, Serializer};
 
 use crate::Failure;
 
@@ -16,6 +17,18 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("the result has no JSON form: {error}")))?;
     document.push('\n');
     text(&document)
+}
+
+/// The fields of a tally, for use with `serialize_with`.
+pub(crate) fn tally<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Fields {
+        zero_copy: u64,
+        copied: u64,
+        unknown: u64,
+    }
+    let Tally { zero_copy, copied, unknown } = *tally;
+    Fields { zero_copy, copied, unknown }.serialize(serializer)
 }
 
 /// Prints `text` as it is.

@@ -4,9 +4,10 @@ use super::carry::{Carriage, Inlet, Outlet};
 use super::checksum::PieceSum;
 use super::destination::Destination;
 use super::ranged::Ranged;
-use super::report::{Clock, Report, Transferred, hexadecimal};
+use super::report::{Report, Transferred, hexadecimal};
 use super::{Failed, Job};
 use crate::Failure;
+use crate::clock::Clock;
 
 /// Copies all of `inlet`; a `destination` is verified, if that is wanted, and named.
 ///

@@ -24,12 +24,13 @@ use super::coverage::Coverage;
 use super::destination::Destination;
 use super::job::streamed;
 use super::ranged::Ranged;
-use super::report::{Clock, Hop, Report, Transferred, hexadecimal};
+use super::report::{Hop, Report, Transferred, hexadecimal};
 use super::staging::Staging;
 use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
 use super::{Failed, Job};
 use crate::Failure;
+use crate::clock::Clock;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;

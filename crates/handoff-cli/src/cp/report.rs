@@ -1,13 +1,13 @@
 //! What a copy came to: bytes, time, CPU, and for each hop how much was copied.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use handoff::Tally;
-use rustix::time::{ClockId, clock_gettime};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::Job;
+use crate::clock::Clock;
+use crate::output;
 
 /// One way of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]
@@ -16,19 +16,8 @@ pub(super) struct Hop {
     pub(super) to: &'static str,
     pub(super) engine: String,
     pub(super) reason: String,
-    #[serde(flatten, serialize_with = "flat")]
+    #[serde(flatten, serialize_with = "output::tally")]
     pub(super) tally: Tally,
-}
-
-fn flat<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Flat {
-        zero_copy: u64,
-        copied: u64,
-        unknown: u64,
-    }
-    let Tally { zero_copy, copied, unknown } = *tally;
-    Flat { zero_copy, copied, unknown }.serialize(serializer)
 }
 
 /// The result of a copy; its fields are those of `--json`.
@@ -79,29 +68,6 @@ impl Report {
             hops: done.hops,
             notes: job.notes(),
         }
-    }
-}
-
-/// Time and CPU time since the start of a transfer.
-pub(super) struct Clock {
-    start: Instant,
-    cpu: Duration,
-}
-
-/// User and kernel time of all threads of the process, the kernel's own workers for it included.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-impl Clock {
-    pub(super) fn start() -> Self {
-        Self { start: Instant::now(), cpu: cpu() }
-    }
-
-    /// Seconds, and seconds of CPU.
-    fn read(&self) -> (f64, f64) {
-        (self.start.elapsed().as_secs_f64(), (cpu() - self.cpu).as_secs_f64())
     }
 }
 

@@ -17,11 +17,12 @@ use handoff::{Receiver, Region};
 use socket2::SockRef;
 
 use super::carry::{Carriage, Inlet, Outlet, Stream};
-use super::report::{Clock, Report, Transferred, hexadecimal};
+use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
 use super::{Failed, Job};
 use crate::Failure;
+use crate::clock::Clock;
 
 /// How long to wait, once sending failed, for the receiver to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);

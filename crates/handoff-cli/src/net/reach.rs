@@ -6,9 +6,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
@@ -49,7 +51,7 @@ impl Family {
 /// # Errors
 ///
 /// An unknown name, one without an address of the family, the time-out, the stop.
-fn resolve(
+pub(crate) fn resolve(
     endpoint: &Endpoint,
     family: Family,
     patience: Patience<'_>,
@@ -124,21 +126,7 @@ fn connect_to(
     address: SocketAddr,
     patience: Patience<'_>,
 ) -> Result<io::Result<TcpStream>, Failure> {
-    let begun = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
-        .and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            match socket.connect(&address.into()) {
-                Ok(()) => Ok(socket),
-                Err(error)
-                    if error.raw_os_error()
-                        == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
-                {
-                    Ok(socket)
-                }
-                Err(error) => Err(error),
-            }
-        });
-    let socket = match begun {
+    let socket = match begin(address) {
         Ok(socket) => socket,
         Err(error) => return Ok(Err(error)),
     };
@@ -147,10 +135,33 @@ fn connect_to(
             io::Error::new(io::ErrorKind::TimedOut, "no answer in time (--connect-timeout)");
         return Ok(Err(error));
     }
-    Ok(match socket.take_error() {
-        Ok(None) => prepare(&socket).map(|()| socket.into()),
-        Ok(Some(error)) | Err(error) => Err(error),
-    })
+    Ok(finish(socket))
+}
+
+/// Begins to connect; what comes of it is there when the socket can be written to.
+///
+/// # Errors
+///
+/// What is known to fail at once.
+pub(crate) fn begin(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// The connection that was begun.
+///
+/// # Errors
+///
+/// Why there is none.
+pub(crate) fn finish(socket: Socket) -> io::Result<TcpStream> {
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => prepare(&socket).map(|()| socket.into()),
+    }
 }
 
 /// Settings of every connection.
@@ -241,22 +252,48 @@ impl Listener {
             if !patience.wait(&self.socket, PollFlags::IN)? {
                 return Err(Failure::failed("not all streams of the transfer connected in time"));
             }
-            match self.socket.accept() {
-                Ok((socket, peer)) => {
-                    let peer =
-                        peer.as_socket().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
-                    match socket.set_nonblocking(true).and_then(|()| prepare(&socket)) {
-                        Ok(()) => return Ok((socket.into(), peer)),
-                        Err(error) => tracing::info!(%peer, %error, "a connection ended at once"),
-                    }
-                }
-                // The peer gave up between the two calls, or another process was quicker.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            match self.try_accept() {
+                Ok(Some(accepted)) => return Ok(accepted),
+                Ok(None) => {}
                 Err(error) => {
                     return Err(Failure::failed(format!("accepting a connection: {error}")));
                 }
             }
         }
+    }
+
+    /// Takes a connection that is there.
+    ///
+    /// # Errors
+    ///
+    /// What accept(2) fails with, other than for a connection that is gone by then.
+    pub(crate) fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        match self.socket.accept() {
+            Ok((socket, peer)) => {
+                let peer = peer.as_socket().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
+                match socket.set_nonblocking(true).and_then(|()| prepare(&socket)) {
+                    Ok(()) => Ok(Some((socket.into(), peer))),
+                    Err(error) => {
+                        tracing::info!(%peer, %error, "a connection ended at once");
+                        Ok(None)
+                    }
+                }
+            }
+            // The peer gave up between the two calls, or another process was quicker.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The descriptor that can be read when there is a connection.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

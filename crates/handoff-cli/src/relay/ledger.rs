@@ -1,0 +1,168 @@
+//! What was relayed: connections, bytes, engines, copies, and how many are open.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use handoff::{Carried, Tally};
+use indicatif::ProgressBar;
+
+use super::report::Report;
+use crate::clock::Clock;
+use crate::progress;
+
+/// The counts. Clones are of the same.
+#[derive(Clone)]
+pub(super) struct Ledger(Rc<Book>);
+
+struct Book {
+    clock: Clock,
+    progress: ProgressBar,
+    open: Cell<u64>,
+    counts: RefCell<Counts>,
+    notes: RefCell<Vec<String>>,
+    /// Who waits for connections to end.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) connections: u64,
+    pub(super) most_open: u64,
+    pub(super) failed: u64,
+    /// How often each failure was seen.
+    pub(super) failures: BTreeMap<String, u64>,
+    pub(super) up: u64,
+    pub(super) down: u64,
+    /// Directions that ended, by the engine that served last.
+    pub(super) engines: BTreeMap<&'static str, u64>,
+    pub(super) taken: Tally,
+    pub(super) given: Tally,
+}
+
+impl Ledger {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self(Rc::new(Book {
+            clock: Clock::start(),
+            progress: progress::bytes(None, quiet),
+            open: Cell::new(0),
+            counts: RefCell::default(),
+            notes: RefCell::default(),
+            waiting: RefCell::default(),
+        }))
+    }
+
+    /// A connection has come.
+    pub(super) fn enter(&self) -> Counted {
+        let open = self.0.open.get() + 1;
+        self.0.open.set(open);
+        let mut counts = self.0.counts.borrow_mut();
+        counts.connections += 1;
+        counts.most_open = counts.most_open.max(open);
+        Counted {
+            ledger: self.clone(),
+            up: Rc::default(),
+            down: Rc::default(),
+            told: Cell::new(0),
+            over: false,
+        }
+    }
+
+    /// Connections under way.
+    pub(super) fn open(&self) -> u64 {
+        self.0.open.get()
+    }
+
+    /// Waits until fewer than so many are under way.
+    pub(super) async fn until_below(&self, most: u64) {
+        poll_fn(|context| {
+            if self.open() < most {
+                return Poll::Ready(());
+            }
+            self.0.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Says what goes otherwise than asked, now and in the report.
+    pub(super) fn note(&self, note: String) {
+        if !self.0.notes.borrow().contains(&note) {
+            self.0.progress.suspend(|| eprintln!("handoff: note: {note}"));
+            self.0.notes.borrow_mut().push(note);
+        }
+    }
+
+    /// The report of all.
+    pub(super) fn close(&self) -> Report {
+        self.0.progress.finish_and_clear();
+        Report::new(&self.0.clock, &self.0.counts.borrow(), self.0.notes.borrow().clone())
+    }
+}
+
+/// A connection that is counted, until it is dropped.
+pub(super) struct Counted {
+    ledger: Ledger,
+    up: Rc<Cell<u64>>,
+    down: Rc<Cell<u64>>,
+    /// Bytes that the progress knows of.
+    told: Cell<u64>,
+    over: bool,
+}
+
+impl Counted {
+    /// The counts of its two directions.
+    pub(super) fn watch(&mut self, up: Rc<Cell<u64>>, down: Rc<Cell<u64>>) {
+        (self.up, self.down) = (up, down);
+    }
+
+    /// Bytes in both directions.
+    pub(super) fn moved(&self) -> u64 {
+        self.up.get() + self.down.get()
+    }
+
+    /// Shows how far it is.
+    pub(super) fn tell(&self) {
+        let moved = self.moved();
+        self.ledger.0.progress.inc(moved - self.told.replace(moved));
+    }
+
+    /// A direction has ended.
+    pub(super) fn carried(&self, carried: &Carried) {
+        let mut counts = self.ledger.0.counts.borrow_mut();
+        *counts.engines.entry(carried.engine.name()).or_default() += 1;
+        counts.taken += carried.taken;
+        counts.given += carried.given;
+    }
+
+    pub(super) fn ended_well(mut self) {
+        self.over = true;
+    }
+
+    pub(super) fn failed(mut self, reason: String) {
+        self.over = true;
+        let mut counts = self.ledger.0.counts.borrow_mut();
+        counts.failed += 1;
+        *counts.failures.entry(reason).or_default() += 1;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.tell();
+        let book = &self.ledger.0;
+        {
+            let mut counts = book.counts.borrow_mut();
+            counts.up += self.up.get();
+            counts.down += self.down.get();
+            if !self.over {
+                counts.failed += 1;
+                *counts.failures.entry("ended with the relay".to_owned()).or_default() += 1;
+            }
+        }
+        book.open.set(book.open.get() - 1);
+        book.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}

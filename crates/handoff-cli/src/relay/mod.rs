@@ -1,0 +1,219 @@
+//! `handoff relay`: TCP connections passed on to another address, payload by reference.
+//!
+//! Contracts:
+//! - each direction ends by itself: the end of one is passed on and the other goes on;
+//! - a side that takes nothing holds back the other, with bounded memory;
+//! - whatever ends the command, connections are closed and what was lent is back;
+//! - the engine that served, what was passed over and what was copied are in the report.
+//!
+//! The way: [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
+//! end) -> [`ledger`] (counts) -> [`report`]. [`ticks`] is the time that all of them share.
+
+mod connection;
+mod gate;
+mod ledger;
+mod report;
+mod ticks;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use handoff::{Driver, Executor, RouteEngine};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::net::address::{Address, Endpoint};
+use crate::net::patience::Patience;
+use crate::net::reach::{self, Family, Listener};
+use crate::{Context, Failure, output};
+use ledger::Ledger;
+use ticks::Ticks;
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff relay tcp-listen://:8080 tcp://192.0.2.7:80       every connection goes on to that address
+  handoff relay --engine splice tcp-listen://:8080 tcp://host:80
+  handoff relay --max-connections 100 --idle 30 tcp-listen://[::1]:8080 tcp://host:80
+  handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
+
+Payload goes from socket to socket without being read into memory: lent from the receive queue
+(get-buf, needs the module of this name), or by splice(2). SIGINT and SIGTERM end it: no new
+connections, those under way have --grace seconds, and the report is printed.";
+
+/// Arguments of `handoff relay`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Where to wait for connections: tcp-listen://[addr]:port (port 0 takes a free one and says which)
+    #[arg(value_name = "LISTEN")]
+    pub listen: OsString,
+
+    /// Where each goes on to: tcp://host:port
+    #[arg(value_name = "TARGET")]
+    pub target: OsString,
+
+    /// How payload is passed on
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    pub engine: EngineName,
+
+    /// The most connections at once; more wait to be accepted
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub max_connections: u32,
+
+    /// Ends after so many connections
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub connections: Option<u64>,
+
+    /// Seconds without a byte in either direction after which a connection is closed; 0 keeps it
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub idle: Duration,
+
+    /// Seconds that connections under way have to end after SIGINT or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub grace: Duration,
+
+    /// Seconds for reaching the target
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub connect_timeout: Duration,
+
+    /// IPv4 only
+    #[arg(short = '4', conflicts_with = "v6")]
+    pub v4: bool,
+
+    /// IPv6 only
+    #[arg(short = '6')]
+    pub v6: bool,
+}
+
+/// Engines, as they are called on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineName {
+    /// The best that works
+    Auto,
+    /// Lent from the socket's receive queue, and sent with io_uring without copying
+    GetBuf,
+    /// splice(2) through a pipe
+    Splice,
+    /// Received into registered memory, and sent from there
+    Memory,
+    /// Received into memory, and copied out of it
+    Copy,
+}
+
+impl EngineName {
+    fn only(self) -> Option<RouteEngine> {
+        match self {
+            Self::Auto => None,
+            Self::GetBuf => Some(RouteEngine::GetBuf),
+            Self::Splice => Some(RouteEngine::Splice),
+            Self::Memory => Some(RouteEngine::Memory),
+            Self::Copy => Some(RouteEngine::Copy),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| "a time is a number of seconds that is not below 0".to_owned())
+}
+
+/// What all connections share.
+pub(crate) struct Relay {
+    driver: Driver,
+    engine: Option<RouteEngine>,
+    /// The target's addresses, in the order in which they are tried.
+    target: Vec<SocketAddr>,
+    connect_timeout: Duration,
+    /// `None` keeps idle connections.
+    idle: Option<Duration>,
+    ticks: Rc<Ticks>,
+    ledger: Ledger,
+}
+
+/// Relays until it is stopped, or the number of connections is through.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] for addresses that make no sense, [`Failure::NotPossible`] for an engine that was
+/// asked for and is missing, [`Failure::Stopped`] after a signal, when the report is out.
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let (listen, target) = addresses(args)?;
+    let family = match (args.v4, args.v6) {
+        (true, _) => Family::V4,
+        (_, true) => Family::V6,
+        _ => Family::Any,
+    };
+    let patience = Patience::new(&context.stop, Some(args.connect_timeout));
+    let target = reach::resolve(&target, family, patience)?;
+    let driver = driver(args)?;
+    if args.engine == EngineName::GetBuf {
+        driver.lender().map_err(Failure::not_possible)?;
+    }
+    let listener = Listener::bind(&listen, family, patience)?;
+    eprintln!("handoff: listening on tcp://{}", listener.address()?);
+    let relay = Rc::new(Relay {
+        engine: args.engine.only(),
+        target,
+        connect_timeout: args.connect_timeout,
+        idle: (!args.idle.is_zero()).then_some(args.idle),
+        ticks: Rc::new(Ticks::new([args.idle, args.grace, args.connect_timeout])),
+        ledger: Ledger::new(context.json),
+        driver,
+    });
+    if let Some(reason) = relay.driver.ring_unavailable() {
+        relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
+    }
+    let executor = Executor::new(&relay.driver);
+    let ended = executor.run(async {
+        let time = relay.ticks.run(&relay.driver);
+        let gate = gate::run(&relay, &executor, listener, args, &context.stop);
+        let (time, gate) = (std::pin::pin!(time), std::pin::pin!(gate));
+        match futures_util::future::select(gate, time).await {
+            futures_util::future::Either::Left((ended, _)) => ended,
+            futures_util::future::Either::Right((failure, _)) => Err(failure),
+        }
+    });
+    // What is still under way is dropped, and counted, before the report.
+    drop(executor);
+    let report = relay.ledger.close();
+    if context.json {
+        output::json(&report)?
+    } else {
+        output::text(&report.text())?
+    }
+    ended.map_err(Failure::failed)??;
+    context.stop.check()
+}
+
+fn addresses(args: &Args) -> Result<(Endpoint, Endpoint), Failure> {
+    let parse = |text| Address::parse(text).map_err(Failure::usage);
+    match (parse(&args.listen)?, parse(&args.target)?) {
+        (Address::Listen(listen), Address::Connect(target)) => Ok((listen, target)),
+        (Address::Listen(_), other) => Err(Failure::usage(format!(
+            "TARGET is {other}, and has to be where connections go on to: tcp://host:port"
+        ))),
+        (other, _) => Err(Failure::usage(format!(
+            "LISTEN is {other}, and has to be where to wait for connections: tcp-listen://[addr]:port"
+        ))),
+    }
+}
+
+/// A driver with room for all connections, in a process that may have as many descriptors as it can.
+fn driver(args: &Args) -> Result<Driver, Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::info!(%error, "the limit on open files stays as it is");
+    }
+    let connections = args.max_connections;
+    Driver::builder()
+        .entries(1024)
+        // Both directions: what waits to be lent, and what is on its way.
+        .in_flight(64 + connections as usize * 48)
+        .registered_buffers((64 + connections * 34).min(16_384))
+        .registered_files((64 + connections * 6).min(16_384))
+        .build()
+        .map_err(Failure::not_possible)
+}

@@ -1,0 +1,87 @@
+//! What a relay came to, for a person and for a program.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use handoff::Tally;
+use serde::Serialize;
+
+use super::ledger::Counts;
+use crate::clock::Clock;
+use crate::output;
+
+/// The result; its fields are those of `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    connections: u64,
+    /// At once.
+    most_open: u64,
+    failed: u64,
+    failures: BTreeMap<String, u64>,
+    /// From clients to the target.
+    bytes_up: u64,
+    bytes_down: u64,
+    seconds: f64,
+    bytes_per_s: f64,
+    /// Of this process, in user and kernel mode.
+    cpu_seconds: f64,
+    /// Directions that ended, by the engine that served last.
+    engines: BTreeMap<&'static str, u64>,
+    /// On the way out of sockets; of directions that ended.
+    #[serde(serialize_with = "output::tally")]
+    taken: Tally,
+    /// On the way into sockets.
+    #[serde(serialize_with = "output::tally")]
+    given: Tally,
+    notes: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(clock: &Clock, counts: &Counts, notes: Vec<String>) -> Self {
+        let (seconds, cpu_seconds) = clock.read();
+        Self {
+            connections: counts.connections,
+            most_open: counts.most_open,
+            failed: counts.failed,
+            failures: counts.failures.clone(),
+            bytes_up: counts.up,
+            bytes_down: counts.down,
+            seconds,
+            bytes_per_s: (counts.up + counts.down) as f64 / seconds,
+            cpu_seconds,
+            engines: counts.engines.clone(),
+            taken: counts.taken,
+            given: counts.given,
+            notes,
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{} connections, at most {} at once, {} failed; {} bytes up, {} down in {:.3} s, {:.1} MB/s, \
+             {:.3} s of CPU\n",
+            self.connections,
+            self.most_open,
+            self.failed,
+            self.bytes_up,
+            self.bytes_down,
+            self.seconds,
+            self.bytes_per_s / 1e6,
+            self.cpu_seconds,
+        );
+        for (engine, directions) in &self.engines {
+            let _ = writeln!(text, "  {engine:17} {directions} directions");
+        }
+        for (way, tally) in [("socket -> relay", self.taken), ("relay -> socket", self.given)] {
+            let Tally { zero_copy, copied, unknown } = tally;
+            let _ = writeln!(
+                text,
+                "  {way:17} {zero_copy} zero-copy, {copied} copied, {unknown} unknown"
+            );
+        }
+        for (failure, count) in &self.failures {
+            let _ = writeln!(text, "  failed {count} times: {failure}");
+        }
+        text
+    }
+}

@@ -1,0 +1,112 @@
+//! How connections and the relay end.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use socket2::SockRef;
+
+use crate::session::{ENGINES, PATIENCE, Running, bytes_at, echo, serve, there_and_back};
+
+#[test]
+fn the_end_of_one_direction_leaves_the_other_open() {
+    for engine in ENGINES {
+        // Answers when it has seen the end.
+        let target = serve(|mut stream| {
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).expect("hears");
+            stream.write_all(&bytes_at(1, 0, 2 * heard.len())).expect("answers");
+        });
+        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let mut stream = relay.connect();
+        stream.write_all(&bytes_at(0, 0, 5_000)).expect("sends");
+        stream.shutdown(Shutdown::Write).expect("ends");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("receives");
+        assert!(answer == bytes_at(1, 0, 10_000), "the answer differs");
+        assert_eq!(relay.end().well()["failed"], 0);
+    }
+}
+
+#[test]
+fn a_reset_ends_the_connection_on_both_sides() {
+    for engine in ENGINES {
+        let (tell, ended) = mpsc::channel();
+        let target = serve(move |mut stream| {
+            let end = stream.read_to_end(&mut Vec::new());
+            tell.send(end.is_ok() || end.is_err()).expect("somebody waits");
+        });
+        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let mut stream = relay.connect();
+        stream.write_all(b"begin").expect("sends");
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
+        drop(stream);
+        ended.recv_timeout(PATIENCE).expect("the target sees an end");
+        let report = relay.end().well();
+        assert_eq!((&report["connections"], &report["failed"]), (&1.into(), &1.into()), "{report}");
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_ends_the_connection() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
+    let relay = Running::start(nobody, &["--connections", "1"]);
+    let mut stream = relay.connect();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
+    let report = relay.end().well();
+    assert_eq!(report["failed"], 1, "{report}");
+    assert!(report["failures"].to_string().contains("can't be reached"), "{report}");
+}
+
+#[test]
+fn what_stands_still_is_closed() {
+    let relay = Running::start(echo(), &["--idle", "0.3", "--connections", "2"]);
+    let mut quiet = relay.connect();
+    there_and_back(relay.connect(), 0, 1_000);
+    assert_eq!(quiet.read(&mut [0; 10]).unwrap_or(0), 0, "it was closed");
+    let report = relay.end().well();
+    assert_eq!((&report["failed"], &report["bytes_up"]), (&1.into(), &1_000.into()), "{report}");
+    assert!(report["failures"].to_string().contains("--idle"), "{report}");
+}
+
+#[test]
+fn a_signal_lets_connections_end_and_prints_the_report() {
+    let relay = Running::start(echo(), &[]);
+    let mut stream = relay.connect();
+    stream.write_all(b"before").expect("sends");
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).expect("receives");
+    relay.signal(Signal::TERM);
+    // It is served on, and nobody else is let in.
+    // Until the listener is closed.
+    while let Ok(late) = std::net::TcpStream::connect(relay.address) {
+        drop(late);
+    }
+    stream.write_all(b"after").expect("sends");
+    stream.shutdown(Shutdown::Write).expect("ends");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("receives");
+    assert_eq!(rest, b"after");
+    let ended = relay.end();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert_eq!(ended.report["bytes_down"], 11, "{ended:?}");
+}
+
+#[test]
+fn what_does_not_end_in_time_is_ended() {
+    let relay = Running::start(echo(), &["--grace", "0.2"]);
+    let mut stream = relay.connect();
+    stream.write_all(b"before").expect("sends");
+    stream.read_exact(&mut [0; 6]).expect("receives");
+    relay.signal(Signal::INT);
+    let ended = relay.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert_eq!(
+        (&ended.report["failed"], &ended.report["bytes_up"]),
+        (&1.into(), &6.into()),
+        "{ended:?}"
+    );
+    assert!(ended.errors.contains("--grace"), "{ended:?}");
+}

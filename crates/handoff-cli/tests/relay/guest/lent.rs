@@ -1,0 +1,63 @@
+//! Payload lent from receive queues: over software NICs nothing is copied, also for many at once.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use handoff_lab::topology::Pair;
+
+use crate::session::{Running, command, echo, serve_on, there_and_back};
+
+fn load() {
+    let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
+    assert!(loaded.success(), "modprobe getbuf: {loaded}");
+}
+
+#[test]
+fn nothing_is_copied_between_software_nics() {
+    const LEN: usize = (2 << 20) + 777;
+    load();
+    // Client -- relay and target, which are on one host, so that its side of the target is copied.
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
+    let target: SocketAddr = (pair.left.v4(), 4_001).into();
+    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
+    serve_on(&listener, |mut stream| {
+        let mut back = stream.try_clone().expect("clones");
+        let _ = std::io::copy(&mut stream, &mut back);
+        let _ = back.shutdown(std::net::Shutdown::Write);
+    });
+    let options = ["--engine", "get-buf", "--connections", "1"];
+    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
+    inside.attach(&mut relay);
+    let relay = Running::start_as(relay);
+    let address = relay.address;
+    let stream = outside.run(|| TcpStream::connect(address)).expect("enters").expect("connects");
+    there_and_back(stream, 0, LEN);
+    let report = relay.end().well();
+    let all = 2 * LEN as u64;
+    let amount = |way: &str, key: &str| report[way][key].as_u64().expect("a number");
+    assert_eq!(amount("taken", "zero_copy") + amount("taken", "copied"), all, "{report}");
+    // Of short packets the NIC has a part beside the headers, which can't be lent.
+    assert!(amount("taken", "copied") < 4_096, "{report}");
+    // The kernel's report calls a send copied whose bytes all joined the packet of the one before.
+    assert!(amount("given", "zero_copy") > all / 10 * 9, "{report}");
+    assert_eq!(report["engines"]["get-buf"], 2, "{report}");
+}
+
+#[test]
+fn a_thousand_connections_are_served_at_once() {
+    const CONNECTIONS: usize = 1_000;
+    load();
+    // Each takes four descriptors of this process.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).expect("raises");
+    let relay = Running::start(echo(), &["--engine", "get-buf", "--connections", "1000"]);
+    let streams: Vec<_> = (0..CONNECTIONS).map(|_| relay.connect()).collect();
+    for (number, stream) in streams.into_iter().enumerate() {
+        there_and_back(stream, number, 3_000);
+    }
+    let report = relay.end().well();
+    assert_eq!((&report["connections"], &report["failed"]), (&1_000.into(), &0.into()), "{report}");
+    assert_eq!(report["bytes_down"], 3_000 * CONNECTIONS, "{report}");
+}

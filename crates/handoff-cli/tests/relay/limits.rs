@@ -1,0 +1,86 @@
+//! Limits, and what is wrong with a command line.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::mpsc;
+
+use crate::session::{ENGINES, PATIENCE, Running, echo, serve, there_and_back};
+
+#[test]
+fn no_more_are_served_at_once_than_allowed() {
+    let (tell, begun) = mpsc::channel();
+    let target = serve(move |mut stream| {
+        tell.send(()).expect("somebody waits");
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let relay = Running::start(target, &["--max-connections", "2", "--connections", "4"]);
+    let mut clients: Vec<_> = (0..4).map(|_| relay.connect()).collect();
+    for _ in 0..2 {
+        begun.recv_timeout(PATIENCE).expect("two are served");
+    }
+    clients.remove(0);
+    begun.recv_timeout(PATIENCE).expect("a third, since one has ended");
+    drop(clients);
+    let report = relay.end().well();
+    assert_eq!((&report["connections"], &report["most_open"]), (&4.into(), &2.into()), "{report}");
+}
+
+#[test]
+fn a_reader_that_stands_still_holds_back_the_sender() {
+    for engine in ENGINES {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let target = listener.local_addr().expect("bound");
+        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let mut stream = relay.connect();
+        let (mut still, _) = listener.accept().expect("accepts");
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).expect("sets");
+        let mut sent = 0;
+        // Until nothing is taken for half a second.
+        while let Ok(bytes) = stream.write(&[7; 1 << 16]) {
+            sent += bytes;
+            assert!(sent < 64 << 20, "{engine}: {sent} bytes were taken, and nobody reads");
+        }
+        stream.shutdown(std::net::Shutdown::Write).expect("ends");
+        let mut arrived = Vec::new();
+        still.read_to_end(&mut arrived).expect("receives");
+        assert_eq!(arrived.len(), sent);
+        drop((still, stream));
+        assert_eq!(relay.end().well()["bytes_up"], sent);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let relay = |arguments: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_handoff")).arg("relay").args(arguments).output();
+        let output = output.expect("starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (arguments, words) in [
+        (&["file", "tcp://127.0.0.1:1"][..], "tcp-listen://"),
+        (&["tcp-listen://:0", "-"], "tcp://host:port"),
+        (&["tcp-listen://:0", "tcp://127.0.0.1:1", "--idle=-1"], "below 0"),
+    ] {
+        let (code, errors) = relay(arguments);
+        assert_eq!(code, Some(2), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+    let busy = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let listen = format!("tcp-listen://{}", busy.local_addr().expect("bound"));
+    let (code, errors) = relay(&[&listen, "tcp://127.0.0.1:1"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("in use"), "{errors}");
+}
+
+#[test]
+fn the_engine_is_told() {
+    let relay = Running::start(echo(), &["--connections", "1"]);
+    there_and_back(relay.connect(), 0, 100_000);
+    let ended = relay.end();
+    let report = ended.report;
+    // Whichever serves: where it is not the best, the reason is told.
+    let best = report["engines"]["get-buf"] == 2;
+    assert!(best || ended.errors.contains("get-buf can't serve"), "{report} {}", ended.errors);
+}

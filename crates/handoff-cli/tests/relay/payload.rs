@@ -1,0 +1,50 @@
+//! What goes in comes out, on every engine, for many at once.
+
+use crate::session::{ENGINES, Running, echo, there_and_back};
+
+#[test]
+fn bytes_arrive_in_both_directions() {
+    const LEN: usize = (1 << 20) + 777;
+    for engine in ENGINES {
+        let relay = Running::start(echo(), &["--engine", engine, "--connections", "1"]);
+        there_and_back(relay.connect(), 0, LEN);
+        let report = relay.end().well();
+        assert_eq!(
+            (&report["bytes_up"], &report["bytes_down"]),
+            (&LEN.into(), &LEN.into()),
+            "{report}"
+        );
+        assert_eq!((&report["connections"], &report["failed"]), (&1.into(), &0.into()), "{report}");
+        assert_eq!(report["engines"][engine], 2, "{report}");
+        let all = |way: &str| {
+            let sums = ["zero_copy", "copied", "unknown"].map(|key| report[way][key].as_u64());
+            sums.into_iter().map(|sum| sum.expect("a number")).sum::<u64>()
+        };
+        assert_eq!((all("taken"), all("given")), (2 * LEN as u64, 2 * LEN as u64), "{report}");
+        match engine {
+            "splice" => assert_eq!(report["taken"]["unknown"], 2 * LEN, "{report}"),
+            _ => assert_eq!(report["taken"]["copied"], 2 * LEN, "{report}"),
+        }
+    }
+}
+
+#[test]
+fn many_connections_are_kept_apart() {
+    const CONNECTIONS: usize = 64;
+    for engine in ENGINES {
+        let relay = Running::start(echo(), &["--engine", engine, "--connections", "64"]);
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|number| {
+                let stream = relay.connect();
+                std::thread::spawn(move || there_and_back(stream, number, 10_000 + number * 37))
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().expect("ends"));
+        let report = relay.end().well();
+        assert_eq!(
+            (&report["connections"], &report["failed"]),
+            (&64.into(), &0.into()),
+            "{report}"
+        );
+    }
+}
