@@ -20,6 +20,9 @@ const PUT: u32 = request(2, 0x12, 16) as u32;
 
 /// `GETBUF_NULL`: one page of zeros, over and over.
 const NULL: u64 = 0xffff;
+/// `GETBUF_REPLACE`, and where `GETBUF_FURTHER` has its number.
+const REPLACE: u64 = 1 << 2;
+const FURTHER_SHIFT: u32 = 8;
 
 /// `struct getbuf_query`.
 #[repr(C)]
@@ -85,6 +88,12 @@ impl Device {
 /// Lends the page of zeros into an empty slot, through the device at a place of the ring's files.
 pub(super) fn get(device: Fixed, slot: u16, bytes: u32) -> Entry {
     command(device, GET, slot, [0, u64::from(bytes) | NULL << 32])
+}
+
+/// Clears so many slots, which may be empty, and lends the page into each.
+pub(super) fn get_anew(device: Fixed, slot: u16, slots: u16, bytes: u32) -> Entry {
+    let flags = REPLACE | u64::from(slots - 1) << FURTHER_SHIFT;
+    command(device, GET, slot, [0, u64::from(bytes) | NULL << 32 | flags << 48])
 }
 
 /// Clears a slot.

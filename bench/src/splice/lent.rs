@@ -1,6 +1,8 @@
 //! What getbuf does: the page is lent into a slot of the ring, written from there, and given back.
+//!
+//! Minimum kernel: that of the module, 7.2. Return signal: none; the module counts what came back.
 
-use std::os::fd::AsFd as _;
+use std::{os::fd::AsFd as _, ptr};
 
 use io_uring::{
     opcode,
@@ -10,7 +12,7 @@ use io_uring::{
 
 use super::{
     BYTES, LOOK,
-    device::{Device, get, put},
+    device::{Device, get, get_anew, put},
     ring::Ring,
     spliced::sink,
 };
@@ -25,46 +27,54 @@ const SINK: Fixed = Fixed(1);
 /// How the requests of a batch, all in one submission, lend, use and give back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Side by side: the kernel issues them in their order, and none of them waits.
-    Bare,
-    /// Each when the one before it has completed.
+    /// One GET clears the slots of the batch before and lends into them.
+    Batch,
+    /// A GET for each write, which clears the slot before.
+    Each,
+    /// The same, and each write is linked to its GET.
     Linked,
-    /// As bare, with one more request that does nothing.
+    /// As each, with one more request that does nothing.
     Nop,
+    /// A GET, a write and a PUT, which clears the slot.
+    Put,
     /// The page is lent before the first and given back after the last.
     Kept,
 }
 
 impl Form {
-    pub(super) const ALL: [Self; 4] = [Self::Bare, Self::Linked, Self::Nop, Self::Kept];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Batch, Self::Each, Self::Linked, Self::Nop, Self::Put, Self::Kept];
 
     pub(super) fn engine(self) -> &'static str {
         match self {
-            Self::Bare => "get",
+            Self::Batch => "get",
+            Self::Each => "get-each",
             Self::Linked => "get-linked",
             Self::Nop => "get-nop",
+            Self::Put => "get-put",
             Self::Kept => "get-kept",
         }
     }
 
-    /// What one use of a slot is. Only the write answers, unless something fails.
-    fn requests(self, slot: u16) -> Vec<Entry> {
-        let quiet = |entry: Entry, flags: Flags| entry.flags(flags | Flags::SKIP_SUCCESS);
-        let link = match self {
-            Self::Linked => Flags::IO_LINK,
-            _ => Flags::empty(),
-        };
-        let write = opcode::WriteFixed::new(SINK, std::ptr::null(), BYTES, slot).build();
-        match self {
-            Self::Kept => vec![write],
-            _ => {
-                let get = quiet(get(DEVICE, slot, BYTES), link);
-                let put = quiet(put(DEVICE, slot), Flags::empty());
-                let nop = quiet(opcode::Nop::new().build(), Flags::empty());
-                let nop = (self == Self::Nop).then_some(nop);
-                [get, write.flags(link), put].into_iter().chain(nop).collect()
+    /// A batch that uses so many slots once. Only the writes answer, unless something fails.
+    fn batch(self, slots: u16) -> Vec<Entry> {
+        let quiet = |entry: Entry| entry.flags(Flags::SKIP_SUCCESS);
+        let write = |slot| opcode::WriteFixed::new(SINK, ptr::null(), BYTES, slot).build();
+        let anew = |slot| quiet(get_anew(DEVICE, slot, 1, BYTES));
+        let each = (0..slots).flat_map(|slot| match self {
+            Self::Batch | Self::Kept => vec![write(slot)],
+            Self::Each => vec![anew(slot), write(slot)],
+            Self::Linked => {
+                let link = Flags::IO_LINK | Flags::SKIP_SUCCESS;
+                vec![get_anew(DEVICE, slot, 1, BYTES).flags(link), write(slot)]
             }
-        }
+            Self::Nop => vec![anew(slot), write(slot), quiet(opcode::Nop::new().build())],
+            Self::Put => {
+                vec![quiet(get(DEVICE, slot, BYTES)), write(slot), quiet(put(DEVICE, slot))]
+            }
+        });
+        let all = (self == Self::Batch).then(|| quiet(get_anew(DEVICE, 0, slots, BYTES)));
+        all.into_iter().chain(each).collect()
     }
 }
 
@@ -81,7 +91,7 @@ pub(super) struct Lent {
 impl Lent {
     pub(super) fn new(form: Form, depth: u16) -> Result<Self, String> {
         let (device, sink) = (Device::open()?, sink()?);
-        let batch: Vec<Entry> = (0..depth).flat_map(|slot| form.requests(slot)).collect();
+        let batch = form.batch(depth);
         let ring = Ring::new(batch.len(), &[device.fd(), sink.as_fd()], depth)?;
         Ok(Self { ring, device, form, depth, batch, enters: None })
     }
@@ -90,7 +100,7 @@ impl Lent {
     fn each(&mut self, request: impl Fn(u16) -> Entry) -> Result<(), String> {
         let quiet = |slot| request(slot).flags(Flags::SKIP_SUCCESS);
         let batch: Vec<Entry> = (0..self.depth).map(quiet).collect();
-        self.ring.run(&batch, 0, 0)
+        self.ring.run(&batch, 0, 0, true)
     }
 }
 
@@ -105,11 +115,12 @@ impl Engine for Lent {
         let mut operations = 0;
         while !slot.is_over() {
             for _ in 0..LOOK / u32::from(self.depth) {
-                self.ring.run(&self.batch, self.depth.into(), BYTES)?;
+                self.ring.run(&self.batch, self.depth.into(), BYTES, self.form != Form::Linked)?;
             }
             operations += u64::from(LOOK);
         }
-        if kept {
+        // What the last batch, or all of them, have left in the slots.
+        if self.form != Form::Put && (kept || operations > 0) {
             self.each(|slot| put(DEVICE, slot))?;
         }
         let (after, enters) = (self.device.counts()?, enters(self)?);

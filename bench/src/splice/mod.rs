@@ -5,7 +5,8 @@
 //!
 //! 1. A request is one page of a source that has it ready, passed to `/dev/null`: by splice through a
 //!    pipe, or lent into a slot of a ring, written from there (`WRITE_FIXED`), the slot cleared and the
-//!    page given back. A row's figures contain all of it.
+//!    page given back. A row's figures contain all of it: what the last requests leave in slots is
+//!    cleared before the clock stops.
 //! 2. A row of depth N submits N requests together and waits for them before the next N.
 //! 3. Neither source allocates, reads or copies: splice gets the kernel's page of zeros from a file
 //!    that is one hole, getbuf lends a page of zeros of its own.
@@ -46,15 +47,17 @@ const EXAMPLES: &str = "\
 Rows (the ratio is to splice, of the same depth):
   splice      splice(2) twice, into a pipe and out of it; it has no depth, and is run beside each
   op-splice   the same as two linked requests of io_uring, which the kernel leaves to its workers
-  get         GET lends a page into a slot of the ring, WRITE_FIXED writes it, PUT clears the slot:
-              side by side in one submission
-  get-linked  the three are linked, so each waits for the one before it
-  get-nop     as get, with a request that does nothing beside each
-  get-kept    the page is lent once, and written for each request
+  get         one GET clears N slots of the ring and lends a page into each, N WRITE_FIXED write them
+  get-each    a GET for each write, which clears its slot and lends a page into it
+  get-linked  the same, and each write is linked to its GET
+  get-nop     as get-each, with a request that does nothing beside each
+  get-put     GET into an empty slot, WRITE_FIXED, and PUT, which clears it
+  get-kept    each slot is lent a page once, which is written again and again
 
-A request is one page that the source has ready, passed to /dev/null. At depth N, N requests are
-submitted by one call, which returns when they are done. What the module getbuf counts is compared
-with what was asked for: lends are those per request.
+A request is one page that the source has ready, passed to /dev/null, and given back: lent pages all
+are, but for get-kept. At depth N, N of them are one submission, by one call; none is linked but those
+of op-splice and get-linked. What the module getbuf counts is compared with what was asked for: lends
+are those per request.
 
 Examples:
   handoff bench splice --quick --lab
@@ -135,7 +138,7 @@ impl Bench for SpliceBench<'_> {
     }
 
     fn conditions(&self, _report: &Report) -> String {
-        "a request has its slot cleared and its page back, but for get-kept\n".to_owned()
+        "each request has its slot cleared and its page given back, but for get-kept\n".to_owned()
     }
 }
 

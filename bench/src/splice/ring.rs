@@ -53,7 +53,7 @@ impl Ring {
     }
 
     /// Runs requests that refer to no memory of this process, and waits for their answers, all of
-    /// which are to be `bytes`.
+    /// which are to be `bytes`; `at_once`: they are expected to come without waiting.
     ///
     /// # Errors
     ///
@@ -64,13 +64,15 @@ impl Ring {
         batch: &[Entry],
         answers: usize,
         bytes: u32,
+        at_once: bool,
     ) -> Result<(), String> {
         // SAFETY: the requests refer to files and slots of the ring, and to no memory.
         unsafe { self.ring.submission().push_multiple(batch) }
             .map_err(|_| "a batch is larger than its ring".to_owned())?;
         let (mut unsubmitted, mut missing) = (batch.len(), answers);
+        // What is done at once has answered when the call returns: no need to wait.
+        let mut flags = if at_once { 0 } else { EnterFlags::GETEVENTS.bits() };
         while unsubmitted > 0 || missing > 0 {
-            let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: as above; no argument.
             let entered = unsafe {
                 self.place.enter(unsubmitted as u32, missing as u32, flags, ptr::null(), 0)
@@ -90,6 +92,7 @@ impl Ring {
                     short => return Err(format!("a request ended after {short} bytes")),
                 }
             }
+            flags = EnterFlags::GETEVENTS.bits();
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Engine for OpSplice {
         let mut operations = 0;
         while !slot.is_over() {
             for _ in 0..LOOK / self.depth {
-                self.ring.run(&self.batch, self.depth as usize, BYTES)?;
+                self.ring.run(&self.batch, self.depth as usize, BYTES, false)?;
             }
             operations += u64::from(LOOK);
         }
