@@ -82,21 +82,6 @@ int getbuf_enter(struct getbuf_context *context, u32 wanted)
 	return wanted;
 }
 
-/*
- * Under the lock, which it drops: so many lends less. Their memory is gone already or
- * belongs to the context, since the context, and the module, may go with this.
- */
-void getbuf_leave_unlock(struct getbuf_context *context, u32 lends)
-{
-	bool last;
-
-	context->lends -= lends;
-	last = context->closed && !context->lends;
-	spin_unlock(&context->lock);
-	if (last)
-		fput(context->pin);
-}
-
 /* No lend is made from here on. */
 void getbuf_close(struct getbuf_context *context)
 {

@@ -24,6 +24,7 @@
 
 #include <linux/bio.h>
 #include <linux/blk-mq.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/io_uring/cmd.h>
 #include <linux/skbuff.h>
@@ -90,6 +91,21 @@ struct getbuf_context {
 	struct getbuf_lend *cleared, *cleared_last;
 	u32 cleared_count;
 };
+
+/*
+ * Under the lock, which it drops: so many lends less. Their memory is gone already or
+ * belongs to the context, since the context, and the module, may go with this.
+ */
+static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends)
+{
+	bool last;
+
+	context->lends -= lends;
+	last = context->closed && !context->lends;
+	spin_unlock(&context->lock);
+	if (last)
+		fput(context->pin);
+}
 
 struct getbuf_lend;
 
@@ -161,7 +177,6 @@ void getbuf_context_add(struct getbuf_context *context);
 void getbuf_context_remove(struct getbuf_context *context);
 u64 getbuf_lends_out(void);
 int getbuf_enter(struct getbuf_context *context, u32 wanted);
-void getbuf_leave_unlock(struct getbuf_context *context, u32 lends);
 void getbuf_close(struct getbuf_context *context);
 struct getbuf_lend *getbuf_lend_alloc(struct getbuf_context *context, enum getbuf_kind kind);
 void getbuf_lend_destroy(struct getbuf_lend *lend);
@@ -177,7 +192,15 @@ void getbuf_handle_returned(struct getbuf_handle *handle);
 /* slot.c */
 int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 		     unsigned int direction, u32 slot, unsigned int issue_flags);
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags);
+
+static inline int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
+{
+#ifdef GETBUF_REGISTERS_SEGMENTS
+	return io_buffer_unregister(cmd, slot, issue_flags);
+#else
+	return io_buffer_unregister_bvec(cmd, slot, issue_flags);
+#endif
+}
 
 /* null.c */
 int __init getbuf_null_init(void);

@@ -24,11 +24,6 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 				       slot, issue_flags);
 }
 
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
-{
-	return io_buffer_unregister(cmd, slot, issue_flags);
-}
-
 #else
 
 static void getbuf_slot_cleared(void *request)
@@ -52,11 +47,6 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 	request->__data_len = lend->bytes;
 	request->bio = bio;
 	return io_buffer_register_bvec(cmd, request, getbuf_slot_cleared, slot, issue_flags);
-}
-
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
-{
-	return io_buffer_unregister_bvec(cmd, slot, issue_flags);
 }
 
 #endif
