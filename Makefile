@@ -32,9 +32,11 @@ soak: setup ## Run the tests in their long forms, for hours; adds the result to 
 bench: setup build ## Print every table of figures that this machine can (as root)
 	$(HANDOFF) bench send
 	$(HANDOFF) bench recv
+	$(HANDOFF) bench splice
 	$(HANDOFF) bench block || [ $$? -eq 3 ] # 3: this machine's kernel has no ublk
 	$(HANDOFF) bench send --lab || [ $$? -eq 3 ] # 3: this machine cannot run the lab
 	$(HANDOFF) bench recv --lab || [ $$? -eq 3 ]
+	$(HANDOFF) bench splice --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
 
 install: ## Install what `make build` built below PREFIX (/usr/local)

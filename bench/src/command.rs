@@ -9,6 +9,7 @@ use crate::{
     block::{self, BlockArgs},
     recv::{self, RecvArgs},
     send::{self, SendArgs},
+    splice::{self, SpliceArgs},
 };
 
 /// Measures handoff beside its baselines, on this machine
@@ -26,6 +27,8 @@ pub enum Bench {
     Send(Box<SendArgs>),
     /// Receiving over one connection: by epoll, multishot and zero-copy receive
     Recv(Box<RecvArgs>),
+    /// Passing a page on: by splice, and by lending it into a ring
+    Splice(Box<SpliceArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
     Block(Box<BlockArgs>),
 }
@@ -69,6 +72,7 @@ pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError
     match &args.bench {
         Bench::Send(args) => send::run(args, context),
         Bench::Recv(args) => recv::run(args, context),
+        Bench::Splice(args) => splice::run(args, context),
         Bench::Block(args) => block::run(args, context),
     }
 }

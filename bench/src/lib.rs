@@ -22,6 +22,7 @@ pub mod recv;
 pub mod report;
 pub mod run;
 pub mod send;
+pub mod splice;
 pub mod statistics;
 pub mod table;
 mod tasks;

@@ -63,6 +63,8 @@ pub struct Tally {
     pub cpu_share: Option<f64>,
     /// Calls of io_uring_enter(2) by the server, where they are counted.
     pub enters: Option<u64>,
+    /// Lends that were made for it, by the lender's own count.
+    pub lends: Option<u64>,
     /// Context switches of the server's threads.
     pub switches: Option<u64>,
     /// Bytes that a software NIC's engine moved meanwhile.
@@ -196,6 +198,7 @@ struct Figures {
     cpu_ns_per_op: Option<f64>,
     cpu_ns_per_op_all: Option<f64>,
     cpu_share: Option<f64>,
+    lends_per_op: Option<f64>,
     switches_per_op: Option<f64>,
     copied_share: Option<f64>,
     simulated_dma_share: Option<f64>,
@@ -324,6 +327,7 @@ fn timed(
         cpu_ns_per_op: per_operation(cpu_ns),
         cpu_ns_per_op_all: per_operation(tally.cpu_with_load.map(|time| time.as_nanos() as f64)),
         cpu_share: tally.cpu_share,
+        lends_per_op: per_operation(tally.lends.map(|count| count as f64)),
         switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
         copied_share: tally.copied.map(|copied| copied as f64 / bytes),
         simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
@@ -369,6 +373,7 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 cpu_ns_per_op: median(&|slot| slot.cpu_ns_per_op),
                 cpu_ns_per_op_all: median(&|slot| slot.cpu_ns_per_op_all),
                 cpu_share: median(&|slot| slot.cpu_share),
+                lends_per_op: median(&|slot| slot.lends_per_op),
                 switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
                 simulated_dma_share: median(&|slot| slot.simulated_dma_share),

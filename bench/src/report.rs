@@ -8,7 +8,7 @@ use crate::machine::Machine;
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send`, `recv` or `block`.
+    /// Which bench: `send`, `recv`, `splice` or `block`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,
@@ -74,6 +74,9 @@ pub struct Row {
     /// Calls of io_uring_enter(2) per operation, counted in a run apart from the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enters_per_op: Option<f64>,
+    /// Lends that were made per operation, by the lender's own count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lends_per_op: Option<f64>,
     /// Switches per operation from the server's threads to others, and back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches_per_op: Option<f64>,

@@ -13,6 +13,8 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// The bench whose operations are requests, not messages.
 const BLOCK: &str = "block";
+/// The bench whose operations are requests of one page: bytes say no more about them.
+const SPLICE: &str = "splice";
 /// The bench of a stream, which has no operations.
 const RECV: &str = "recv";
 
@@ -80,13 +82,21 @@ fn columns(report: &Report) -> Vec<Column> {
             range.map_or_else(|| NONE.to_owned(), |(min, max)| format!("{min:.2}-{max:.2}"))
         }),
     ];
-    let requests = report.bench == BLOCK;
+    let pages = report.bench == SPLICE;
+    let requests = pages || report.bench == BLOCK;
     let counted = report.counts_instructions();
     let per_operation = if requests { "kinsn/request" } else { "kinsn/message" };
     let costs: [Column; 2] = match counted {
         true => [
             ("Minsn/GiB", |row| show(row.minsn_per_gib, |count| format!("{count:.1}"))),
-            (per_operation, |row| show(row.kinsn_per_op, |count| format!("{count:.2}"))),
+            (
+                per_operation,
+                if pages {
+                    |row| show(row.kinsn_per_op, |count| format!("{count:.3}"))
+                } else {
+                    |row| show(row.kinsn_per_op, |count| format!("{count:.2}"))
+                },
+            ),
         ],
         false => [
             (if requests { "requests/s" } else { "messages/s" }, |row| {
@@ -96,13 +106,14 @@ fn columns(report: &Report) -> Vec<Column> {
         ],
     };
     let mut columns: Vec<Column> = Vec::new();
-    if !counted {
+    if !counted && !pages {
         columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
     }
     columns.extend(ratio);
     let streams = report.bench == RECV;
-    columns.extend(costs.into_iter().filter(|(title, _)| !streams || title.ends_with("GiB")));
-    let others: [(bool, Column); 8] = [
+    let told_of = |title: &str| if title.ends_with("GiB") { !pages } else { !streams };
+    columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
+    let others: [(bool, Column); 9] = [
         (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
         (
             true,
@@ -116,6 +127,7 @@ fn columns(report: &Report) -> Vec<Column> {
             ("server CPU", |row| show(row.cpu_share, |share| format!("{:.1} %", share * 100.0))),
         ),
         (true, ("enters", |row| show(row.enters_per_op, |count| format!("{count:.2}")))),
+        (true, ("lends", |row| show(row.lends_per_op, |count| format!("{count:.2}")))),
         (true, ("switches", |row| show(row.switches_per_op, |count| format!("{count:.2}")))),
         (true, ("copied", |row| show(row.copied_share, percent))),
         (true, ("witness", |row| show(row.copied_share_witness, percent))),
@@ -196,6 +208,28 @@ mod tests {
         let titles = ["row", "ratio", "min-max", "Minsn/GiB", "kinsn/message", "copied", "witness"];
         assert!(cells(0).eq(titles), "{text}");
         assert!(cells(1).eq(["a", "1.50", "1.40-1.60", "71.6", "10.00", "100", "%", "0", "%"]));
+    }
+
+    #[test]
+    fn requests_of_a_page_are_counted_and_their_bytes_are_not() {
+        let page = |counted: bool| {
+            let mut row = row("a", 4_096, 1.5);
+            (row.ops_per_s, row.lends_per_op) = (Some(1e6), Some(1.0));
+            if counted {
+                row.count_instructions();
+            }
+            draw(&Report { bench: SPLICE.into(), ..report(vec![row]) }, None)
+        };
+        let text = page(false);
+        let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace();
+        assert!(
+            cells(0).eq(["row", "ratio", "min-max", "requests/s", "lends", "copied"]),
+            "{text}"
+        );
+        assert!(cells(1).eq(["a", "1.50", "1.40-1.60", "1000000", "1.00", "100", "%"]), "{text}");
+        let text = page(true);
+        assert!(text.contains("kinsn/request") && text.contains(" 1.000 "), "{text}");
+        assert!(!text.contains("GiB"), "{text}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ struct getbuf_query {
 
 	__u64 lends;		/* out now */
 	__u64 bytes;		/* of these, in whole folios */
-	__u64 oldest;		/* ms */
+	__u64 oldest;		/* ms, among those that keep memory */
 	__u64 oldest_stream;	/* ms, among lends of received data */
 	__u64 waiting;		/* GETs that wait for data */
 	__u64 module_lends;	/* out now, of all open files */
@@ -76,17 +76,25 @@ struct getbuf_query {
 /* Flags of commands. */
 #define GETBUF_NOWAIT		(1U << 0)	/* EAGAIN instead of waiting */
 #define GETBUF_MORE		(1U << 1)	/* SEND: as MSG_MORE */
+#define GETBUF_REPLACE		(1U << 2)	/* GET: clears the slots first */
+/* GET: also into so many slots that follow, at most 255; not from streams. */
+#define GETBUF_FURTHER(slots)	((slots) << 8)
 
 /*
  * Lends from a source into the empty slot, for reading only. Result: bytes lent,
  * which may be fewer than asked for, and 0 at the end of the file or stream, when
  * nothing is lent.
+ *
+ * With GETBUF_REPLACE the slot may have a lent buffer, as PUT clears it, whatever
+ * becomes of the rest. With GETBUF_FURTHER each slot is lent the bytes that follow
+ * those of the one before it, a lend of its own of this length. The first that is
+ * shorter, or cannot be had, is the last; the result is the sum.
  */
 struct getbuf_get {
 	__u64 offset;		/* 0 where the source has no positions */
 	__u32 length;
 	__u16 source;		/* an id, or GETBUF_NULL */
-	__u16 flags;		/* GETBUF_NOWAIT */
+	__u16 flags;		/* GETBUF_NOWAIT, GETBUF_REPLACE, GETBUF_FURTHER */
 };
 
 /*

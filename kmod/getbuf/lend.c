@@ -6,9 +6,10 @@
 
 #include "lend.h"
 
-atomic64_t getbuf_lends_out = ATOMIC64_INIT(0);
-
 static struct kmem_cache *getbuf_lend_cache;
+
+static DEFINE_SPINLOCK(getbuf_contexts_lock);
+static LIST_HEAD(getbuf_contexts);
 
 int __init getbuf_lend_init(void)
 {
@@ -21,52 +22,101 @@ void getbuf_lend_exit(void)
 	kmem_cache_destroy(getbuf_lend_cache);
 }
 
+void getbuf_context_add(struct getbuf_context *context)
+{
+	spin_lock(&getbuf_contexts_lock);
+	list_add(&context->among, &getbuf_contexts);
+	spin_unlock(&getbuf_contexts_lock);
+}
+
+void getbuf_context_remove(struct getbuf_context *context)
+{
+	spin_lock(&getbuf_contexts_lock);
+	list_del(&context->among);
+	spin_unlock(&getbuf_contexts_lock);
+}
+
+/* Of all contexts. */
+u64 getbuf_lends_out(void)
+{
+	struct getbuf_context *context;
+	u64 lends = 0;
+
+	spin_lock(&getbuf_contexts_lock);
+	list_for_each_entry(context, &getbuf_contexts, among)
+		lends += READ_ONCE(context->lends);
+	spin_unlock(&getbuf_contexts_lock);
+	return lends;
+}
+
 /* Whether received data has been kept from its NIC or its sender for too long. */
 static bool getbuf_overdue(struct getbuf_context *context)
 {
 	unsigned int limit = READ_ONCE(getbuf_stream_age_max);
 	struct getbuf_lend *oldest;
 
-	oldest = list_first_entry_or_null(&context->streams, struct getbuf_lend, entry);
-	return limit && oldest && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
+	if (list_empty(&context->streams))
+		return false;
+	oldest = list_first_entry(&context->streams, struct getbuf_lend, entry);
+	return limit && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
 }
 
-/* Counts one more lend, or says why there can be none. */
-static int getbuf_enter(struct getbuf_context *context, struct getbuf_lend **ready)
+/*
+ * Under the lock: counts so many lends more, or as many as there can be, and returns
+ * how many; or says why there can be none.
+ */
+int getbuf_enter(struct getbuf_context *context, u32 wanted)
 {
-	int err = 0;
+	unsigned int max = READ_ONCE(getbuf_lends_max);
 
-	spin_lock(&context->lock);
-	if (context->lends >= READ_ONCE(getbuf_lends_max)) {
-		atomic64_inc(&context->count.over_limit);
-		err = -ENOBUFS;
-	} else if (getbuf_overdue(context)) {
-		atomic64_inc(&context->count.over_age);
-		err = -ETIME;
-	} else {
-		context->lends++;
-		if (ready) {
-			*ready = list_first_entry_or_null(&context->ready, struct getbuf_lend,
-							  entry);
-			if (*ready) {
-				list_del_init(&(*ready)->entry);
-				context->ready_count--;
-			}
-		}
+	if (context->lends >= max) {
+		context->count.over_limit++;
+		return -ENOBUFS;
 	}
-	spin_unlock(&context->lock);
-	return err;
+	if (getbuf_overdue(context)) {
+		context->count.over_age++;
+		return -ETIME;
+	}
+	wanted = min(wanted, max - context->lends);
+	context->lends += wanted;
+	return wanted;
 }
 
-static void getbuf_leave(struct getbuf_context *context, struct getbuf_lend *lend)
+/* No lend is made from here on. */
+void getbuf_close(struct getbuf_context *context)
 {
 	spin_lock(&context->lock);
-	if (lend) {
-		list_del_init(&lend->entry);
-		context->bytes -= lend->charged;
-	}
-	context->lends--;
-	spin_unlock(&context->lock);
+	context->closed = true;
+	getbuf_leave_unlock(context, 0);
+}
+
+static void getbuf_leave(struct getbuf_context *context)
+{
+	spin_lock(&context->lock);
+	getbuf_leave_unlock(context, 1);
+}
+
+struct getbuf_lend *getbuf_lend_alloc(struct getbuf_context *context, enum getbuf_kind kind)
+{
+	struct getbuf_lend *lend = kmem_cache_zalloc(getbuf_lend_cache, GFP_KERNEL);
+
+	if (!lend)
+		return NULL;
+	INIT_LIST_HEAD(&lend->entry);
+	lend->context = context;
+	lend->kind = kind;
+	lend->handle[0].lend = lend;
+	lend->handle[1].lend = lend;
+	lend->room = ARRAY_SIZE(lend->first);
+	lend->segment = lend->first;
+	return lend;
+}
+
+void getbuf_lend_destroy(struct getbuf_lend *lend)
+{
+	if (lend->segment != lend->first)
+		kvfree(lend->segment);
+	kmem_cache_free(getbuf_lend_cache, lend);
 }
 
 /*
@@ -76,49 +126,41 @@ static void getbuf_leave(struct getbuf_context *context, struct getbuf_lend *len
 struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
 				     u32 room)
 {
-	struct getbuf_lend *lend = NULL;
+	struct getbuf_lend *lend;
 	int err;
 
-	err = getbuf_enter(context, kind == GETBUF_OF_NULL ? &lend : NULL);
-	if (err)
+	spin_lock(&context->lock);
+	err = getbuf_enter(context, 1);
+	spin_unlock(&context->lock);
+	if (err < 0)
 		return ERR_PTR(err);
-	if (!lend) {
-		lend = kmem_cache_zalloc(getbuf_lend_cache, GFP_KERNEL);
-		if (!lend)
-			goto no_memory;
-		INIT_LIST_HEAD(&lend->entry);
-		lend->context = context;
-		lend->kind = kind;
-		lend->handle[0].lend = lend;
-		lend->handle[1].lend = lend;
-		lend->room = clamp(room, ARRAY_SIZE(lend->first), GETBUF_SEGMENTS_MAX);
-		lend->segment = lend->first;
-		if (lend->room > ARRAY_SIZE(lend->first)) {
-			lend->segment = kvmalloc_array(lend->room, sizeof(*lend->segment),
-						       GFP_KERNEL_ACCOUNT);
-			if (!lend->segment)
-				goto no_segments;
-		}
+	lend = getbuf_lend_alloc(context, kind);
+	if (!lend)
+		goto no_memory;
+	if (room > lend->room) {
+		room = min_t(u32, room, GETBUF_SEGMENTS_MAX);
+		lend->segment = kvmalloc_array(room, sizeof(*lend->segment), GFP_KERNEL_ACCOUNT);
+		if (!lend->segment)
+			goto no_segments;
+		lend->room = room;
 	}
-	get_file(context->pin);
-	atomic64_inc(&getbuf_lends_out);
 	return lend;
 
 no_segments:
-	kmem_cache_free(getbuf_lend_cache, lend);
+	lend->segment = lend->first;
+	getbuf_lend_destroy(lend);
 no_memory:
-	getbuf_leave(context, NULL);
+	getbuf_leave(context);
 	return ERR_PTR(-ENOMEM);
 }
 
-/* Drops the segments and what was charged for them, and what they came out of. */
-void getbuf_lend_empty(struct getbuf_lend *lend)
+/* Drops the segments, and what they came out of; the context still counts their bytes. */
+static void getbuf_lend_drop(struct getbuf_lend *lend)
 {
-	struct getbuf_context *context = lend->context;
 	struct folio *folio, *last = NULL;
 	u32 i;
 
-	for (i = 0; i < lend->segments && lend->kind != GETBUF_OF_NULL; i++) {
+	for (i = 0; i < lend->segments; i++) {
 		folio = page_folio(lend->segment[i].bv_page);
 		if (folio != last) {
 			if (last)
@@ -133,11 +175,19 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	if (lend->copy)
 		put_page(lend->copy);
 	mm_unaccount_pinned_pages(&lend->memlock);
-	memset(&lend->memlock, 0, sizeof(lend->memlock));
+}
+
+/* Takes all out of a lend, to fill it anew. */
+void getbuf_lend_empty(struct getbuf_lend *lend)
+{
+	struct getbuf_context *context = lend->context;
+
+	getbuf_lend_drop(lend);
 	spin_lock(&context->lock);
 	context->bytes -= lend->charged;
-	lend->charged = 0;
 	spin_unlock(&context->lock);
+	memset(&lend->memlock, 0, sizeof(lend->memlock));
+	lend->charged = 0;
 	lend->pipe = NULL;
 	lend->copy = NULL;
 	lend->segments = 0;
@@ -145,39 +195,27 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	lend->copied = 0;
 }
 
-static void getbuf_lend_destroy(struct getbuf_lend *lend)
+static void getbuf_lend_end(struct getbuf_lend *lend, bool returned)
 {
-	if (lend->segment != lend->first)
-		kvfree(lend->segment);
-	kmem_cache_free(getbuf_lend_cache, lend);
+	struct getbuf_context *context = lend->context;
+	struct file *origin = lend->origin;
+
+	getbuf_lend_drop(lend);
+	spin_lock(&context->lock);
+	list_del(&lend->entry);
+	context->bytes -= lend->charged;
+	context->count.returned += returned;
+	spin_unlock(&context->lock);
+	getbuf_lend_destroy(lend);
+	if (origin)
+		fput(origin);
+	getbuf_leave(context);
 }
 
 /* Of a lend that is in no slot. */
 void getbuf_lend_free(struct getbuf_lend *lend)
 {
-	struct getbuf_context *context = lend->context;
-	struct file *origin = lend->origin;
-
-	if (lend->kind != GETBUF_OF_NULL)
-		getbuf_lend_empty(lend);
-	lend->origin = NULL;
-	getbuf_leave(context, lend);
-	if (!getbuf_null_keep(lend))
-		getbuf_lend_destroy(lend);
-	if (origin)
-		fput(origin);
-	atomic64_dec(&getbuf_lends_out);
-	/* The context, and the module, may go with this. */
-	fput(context->pin);
-}
-
-/* Drops what getbuf_null_keep() has kept. */
-void getbuf_null_forget(struct getbuf_context *context)
-{
-	struct getbuf_lend *lend, *next;
-
-	list_for_each_entry_safe(lend, next, &context->ready, entry)
-		getbuf_lend_destroy(lend);
+	getbuf_lend_end(lend, false);
 }
 
 /* Charges a whole folio: that is what the lend keeps in memory. */
@@ -187,20 +225,20 @@ static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
 	int err = 0;
 
 	spin_lock(&context->lock);
-	if (context->bytes + bytes > READ_ONCE(getbuf_bytes_max))
+	if (context->bytes + bytes > READ_ONCE(getbuf_bytes_max)) {
+		context->count.over_limit++;
 		err = -ENOBUFS;
-	else
+	} else {
 		context->bytes += bytes;
-	spin_unlock(&context->lock);
-	if (err) {
-		atomic64_inc(&context->count.over_limit);
-		return err;
 	}
+	spin_unlock(&context->lock);
+	if (err)
+		return err;
 	if (mm_account_pinned_pages(&lend->memlock, bytes)) {
 		spin_lock(&context->lock);
 		context->bytes -= bytes;
+		context->count.over_memlock++;
 		spin_unlock(&context->lock);
-		atomic64_inc(&context->count.over_memlock);
 		return -ENOMEM;
 	}
 	lend->charged += bytes;
@@ -283,20 +321,23 @@ int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsi
 	spin_lock(&context->lock);
 	list_add_tail(&lend->entry,
 		      kind == GETBUF_OF_STREAM ? &context->streams : &context->kept);
+	count->lent++;
+	count->from[kind]++;
+	count->lent_bytes += bytes;
+	count->copied_bytes += copied;
 	spin_unlock(&context->lock);
 
 	err = getbuf_slot_fill(&lend->handle[0], cmd, direction, slot, issue_flags);
 	if (err) {
 		spin_lock(&context->lock);
 		list_del_init(&lend->entry);
+		count->lent--;
+		count->from[kind]--;
+		count->lent_bytes -= bytes;
+		count->copied_bytes -= copied;
 		spin_unlock(&context->lock);
-		return err;
 	}
-	atomic64_inc(&count->lent);
-	atomic64_inc(&count->from[kind]);
-	atomic64_add(bytes, &count->lent_bytes);
-	atomic64_add(copied, &count->copied_bytes);
-	return 0;
+	return err;
 }
 
 /* A slot was cleared and its last request is done. */
@@ -304,8 +345,8 @@ void getbuf_handle_returned(struct getbuf_handle *handle)
 {
 	struct getbuf_lend *lend = handle->lend;
 
-	if (!refcount_dec_and_test(&lend->handles))
-		return;
-	atomic64_inc(&lend->context->count.returned);
-	getbuf_lend_free(lend);
+	if (lend->kind == GETBUF_OF_NULL)
+		getbuf_null_returned(lend);
+	else if (refcount_dec_and_test(&lend->handles))
+		getbuf_lend_end(lend, true);
 }

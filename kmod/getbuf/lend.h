@@ -5,9 +5,9 @@
  * What is shared, and what keeps it whole:
  *
  * - A getbuf_context belongs to an open file of the device and to every lend that
- *   was made through it. It hangs on a file of its own, "pin": the open file and
- *   each lend hold a reference to that, so that the last of them frees the context
- *   and lets go of the module outside the module's own text.
+ *   was made through it. It hangs on a file of its own, "pin", which is dropped when
+ *   the open file is closed and no lend is out: that frees the context and lets go of
+ *   the module outside the module's own text.
  * - A getbuf_lend belongs to one GET until it is registered, from then on to the
  *   slots that it is in. Each slot has a getbuf_handle, which io_uring gives back
  *   when the slot was cleared and the last request is done: in process context,
@@ -22,7 +22,9 @@
 #ifndef LEND_H
 #define LEND_H
 
-#include <linux/bvec.h>
+#include <linux/bio.h>
+#include <linux/blk-mq.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/io_uring/cmd.h>
 #include <linux/skbuff.h>
@@ -55,33 +57,55 @@ enum getbuf_kind {
 
 /* See struct getbuf_query. */
 struct getbuf_counters {
-	atomic64_t waiting;
-	atomic64_t lent;
-	atomic64_t returned;
-	atomic64_t lent_bytes;
-	atomic64_t copied_bytes;
-	atomic64_t sent_bytes;
-	atomic64_t over_limit;
-	atomic64_t over_memlock;
-	atomic64_t over_age;
-	atomic64_t from[GETBUF_KINDS];
+	u64 lent;
+	u64 returned;
+	u64 lent_bytes;
+	u64 copied_bytes;
+	u64 over_limit;
+	u64 over_memlock;
+	u64 over_age;
+	u64 from[GETBUF_KINDS];
 };
 
 struct getbuf_context {
 	struct file *pin;
 	struct xarray bound;
 	atomic_t bound_count;
-	struct getbuf_counters count;
+	atomic64_t waiting;		/* see struct getbuf_query */
+	atomic64_t sent_bytes;
+	struct list_head among;		/* the contexts of the module */
 
 	spinlock_t lock;
 	/* Under the lock: */
+	bool closed;
 	u32 lends;
 	u32 ready_count;
 	u64 bytes;
-	struct list_head kept;		/* lends, the oldest first */
+	struct getbuf_counters count;
+	struct list_head kept;		/* lends that keep memory, the oldest first */
 	struct list_head streams;	/* those of received data */
-	struct list_head ready;		/* lends of the null page to use again */
+	struct getbuf_lend *ready;	/* lends of the null page to use again */
+
+	/* The task that is clearing slots, and what came back to it meanwhile; its own. */
+	struct task_struct *clearing;
+	struct getbuf_lend *cleared, *cleared_last;
+	u32 cleared_count;
 };
+
+/*
+ * Under the lock, which it drops: so many lends less. Their memory is gone already or
+ * belongs to the context, since the context, and the module, may go with this.
+ */
+static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends)
+{
+	bool last;
+
+	context->lends -= lends;
+	last = context->closed && !context->lends;
+	spin_unlock(&context->lock);
+	if (last)
+		fput(context->pin);
+}
 
 struct getbuf_lend;
 
@@ -90,12 +114,14 @@ struct getbuf_handle {
 	struct getbuf_lend *lend;
 #ifndef GETBUF_REGISTERS_SEGMENTS
 	struct request request;
+	struct bio bio;
 #endif
 };
 
 struct getbuf_lend {
 	struct getbuf_context *context;
 	struct list_head entry;
+	struct getbuf_lend *next;	/* among those of the null page that are ready */
 	unsigned long since;		/* jiffies */
 	enum getbuf_kind kind;
 	refcount_t handles;
@@ -145,10 +171,15 @@ struct getbuf_bound *getbuf_bound_get(struct getbuf_context *context, u32 id, u3
 void getbuf_bound_put(struct getbuf_bound *bound);
 
 /* lend.c */
-extern atomic64_t getbuf_lends_out;
-
 int __init getbuf_lend_init(void);
 void getbuf_lend_exit(void);
+void getbuf_context_add(struct getbuf_context *context);
+void getbuf_context_remove(struct getbuf_context *context);
+u64 getbuf_lends_out(void);
+int getbuf_enter(struct getbuf_context *context, u32 wanted);
+void getbuf_close(struct getbuf_context *context);
+struct getbuf_lend *getbuf_lend_alloc(struct getbuf_context *context, enum getbuf_kind kind);
+void getbuf_lend_destroy(struct getbuf_lend *lend);
 struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
 				     u32 room);
 void getbuf_lend_free(struct getbuf_lend *lend);
@@ -161,14 +192,24 @@ void getbuf_handle_returned(struct getbuf_handle *handle);
 /* slot.c */
 int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 		     unsigned int direction, u32 slot, unsigned int issue_flags);
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags);
+
+static inline int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
+{
+#ifdef GETBUF_REGISTERS_SEGMENTS
+	return io_buffer_unregister(cmd, slot, issue_flags);
+#else
+	return io_buffer_unregister_bvec(cmd, slot, issue_flags);
+#endif
+}
 
 /* null.c */
 int __init getbuf_null_init(void);
 void getbuf_null_exit(void);
 int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
-		    unsigned int issue_flags);
-bool getbuf_null_keep(struct getbuf_lend *lend);
+		    u32 slots, unsigned int issue_flags);
+void getbuf_null_returned(struct getbuf_lend *lend);
+int getbuf_null_vacate(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		       u32 slots, unsigned int issue_flags);
 void getbuf_null_forget(struct getbuf_context *context);
 
 /* cache.c */

@@ -9,6 +9,9 @@
 
 #include "lend.h"
 
+#define GETBUF_FURTHER_SHIFT	8
+#define GETBUF_GET_FLAGS	(GETBUF_NOWAIT | GETBUF_REPLACE | GETBUF_FURTHER(0xffU))
+
 unsigned int getbuf_lends_max = 4096;
 module_param_named(lends, getbuf_lends_max, uint, 0644);
 MODULE_PARM_DESC(lends, "Lends that an open file may have out");
@@ -27,6 +30,7 @@ static int getbuf_pin_release(struct inode *inode, struct file *pin)
 {
 	struct getbuf_context *context = pin->private_data;
 
+	getbuf_context_remove(context);
 	getbuf_null_forget(context);
 	kfree(context);
 	return 0;
@@ -47,7 +51,6 @@ static int getbuf_open(struct inode *inode, struct file *file)
 	spin_lock_init(&context->lock);
 	INIT_LIST_HEAD(&context->kept);
 	INIT_LIST_HEAD(&context->streams);
-	INIT_LIST_HEAD(&context->ready);
 	context->pin = anon_inode_getfile("[getbuf]", &getbuf_pin_operations, context, 0);
 	if (IS_ERR(context->pin)) {
 		int err = PTR_ERR(context->pin);
@@ -55,6 +58,7 @@ static int getbuf_open(struct inode *inode, struct file *file)
 		kfree(context);
 		return err;
 	}
+	getbuf_context_add(context);
 	file->private_data = context;
 	return nonseekable_open(inode, file);
 }
@@ -64,7 +68,7 @@ static int getbuf_release(struct inode *inode, struct file *file)
 	struct getbuf_context *context = file->private_data;
 
 	getbuf_unbind_all(context);
-	fput(context->pin);
+	getbuf_close(context);
 	return 0;
 }
 
@@ -156,6 +160,26 @@ static int getbuf_answer(struct io_uring_cmd *cmd, int ret, u32 flags, unsigned 
 	return ret;
 }
 
+/*
+ * Into so many slots, in the way of GETBUF_FURTHER. An error only if nothing is lent:
+ * the next GET meets it again.
+ */
+static int getbuf_pieces_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd,
+			    struct getbuf_get *request, u32 slot, u32 slots,
+			    unsigned int issue_flags)
+{
+	int ret, done = 0;
+
+	do {
+		ret = getbuf_file_get(bound, cmd, request, slot++, issue_flags);
+		if (ret < 0)
+			return done ? done : ret;
+		done += ret;
+		request->offset += ret;
+	} while (ret == request->length && --slots);
+	return done;
+}
+
 static int getbuf_do_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
 			 unsigned int issue_flags)
 {
@@ -166,22 +190,28 @@ static int getbuf_do_get(struct getbuf_context *context, struct io_uring_cmd *cm
 		.source	= READ_ONCE(shared->source),
 		.flags	= READ_ONCE(shared->flags),
 	};
+	u32 slots = 1 + (request.flags >> GETBUF_FURTHER_SHIFT);
 	struct getbuf_bound *bound;
 	int ret;
 
-	if (!request.length || (request.flags & ~GETBUF_NOWAIT))
+	if (!request.length || (request.flags & ~GETBUF_GET_FLAGS))
 		return -EINVAL;
+	if (request.flags & GETBUF_REPLACE) {
+		ret = getbuf_null_vacate(context, cmd, slot, slots, issue_flags);
+		if (ret)
+			return ret;
+	}
 	if (request.source == GETBUF_NULL) {
 		if (request.offset)
 			return -ESPIPE;
-		return getbuf_null_get(context, cmd, request.length, slot, issue_flags);
+		return getbuf_null_get(context, cmd, request.length, slot, slots, issue_flags);
 	}
 	bound = getbuf_bound_get(context, request.source, GETBUF_SOURCE);
 	if (!bound)
 		return -EBADF;
 	if (!bound->sk)
-		ret = getbuf_file_get(bound, cmd, &request, slot, issue_flags);
-	else if (request.offset)
+		ret = getbuf_pieces_get(bound, cmd, &request, slot, slots, issue_flags);
+	else if (request.offset || slots > 1)
 		ret = -ESPIPE;
 	else
 		ret = getbuf_wait_get(bound, cmd, min_t(u32, request.length, GETBUF_LEND_MAX), slot,

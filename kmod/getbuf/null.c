@@ -23,41 +23,174 @@ void getbuf_null_exit(void)
 	put_page(getbuf_null_page);
 }
 
-int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
-		    unsigned int issue_flags)
+/*
+ * Counts so many lends, or as many as there can be, and takes as many of them as are
+ * ready. They keep no memory, so they are in no list while they are out.
+ */
+static int getbuf_null_take(struct getbuf_context *context, u32 wanted, u32 length,
+			    struct getbuf_lend **ready)
 {
-	struct getbuf_lend *lend;
-	int err;
+	struct getbuf_counters *count = &context->count;
+	struct getbuf_lend **end = &context->ready;
+	int lends, i;
 
-	length = min_t(u32, length, PAGE_SIZE);
-	lend = getbuf_lend_make(context, GETBUF_OF_NULL, 1);
-	if (IS_ERR(lend))
-		return PTR_ERR(lend);
-	bvec_set_page(&lend->segment[0], getbuf_null_page, length, 0);
-	lend->segments = 1;
-	lend->bytes = length;
-	err = getbuf_lend_publish(lend, cmd, ITER_SOURCE, slot, issue_flags);
-	if (err) {
-		getbuf_lend_free(lend);
-		return err;
+	spin_lock(&context->lock);
+	lends = getbuf_enter(context, wanted);
+	for (i = 0; i < lends && *end; i++)
+		end = &(*end)->next;
+	*ready = NULL;
+	if (i) {
+		*ready = context->ready;
+		context->ready = *end;
+		*end = NULL;
+		context->ready_count -= i;
 	}
-	return length;
+	if (lends > 0) {
+		count->lent += lends;
+		count->from[GETBUF_OF_NULL] += lends;
+		count->lent_bytes += lends * length;
+	}
+	spin_unlock(&context->lock);
+	return lends;
 }
 
-/* Keeps a lend of the null page for its next use, if it is one and there is room. */
-bool getbuf_null_keep(struct getbuf_lend *lend)
+static struct getbuf_lend *getbuf_null_make(struct getbuf_context *context)
+{
+	struct getbuf_lend *lend = getbuf_lend_alloc(context, GETBUF_OF_NULL);
+
+	if (lend) {
+		bvec_set_page(&lend->segment[0], getbuf_null_page, 0, 0);
+		lend->segments = 1;
+	}
+	return lend;
+}
+
+/* Under the lock: has one ready for the next time. */
+static void getbuf_null_keep(struct getbuf_context *context, struct getbuf_lend *lend)
+{
+	lend->next = context->ready;
+	context->ready = lend;
+	context->ready_count++;
+}
+
+/* As if so many had not been taken, of which these are left. */
+static void getbuf_null_untake(struct getbuf_context *context, u32 lends, u32 length,
+			       struct getbuf_lend *left)
+{
+	struct getbuf_counters *count = &context->count;
+	struct getbuf_lend *next;
+
+	spin_lock(&context->lock);
+	for (; left; left = next) {
+		next = left->next;
+		getbuf_null_keep(context, left);
+	}
+	count->lent -= lends;
+	count->from[GETBUF_OF_NULL] -= lends;
+	count->lent_bytes -= lends * length;
+	getbuf_leave_unlock(context, lends);
+}
+
+/* Into so many slots, in the way of GETBUF_FURTHER. */
+int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
+		    u32 slots, unsigned int issue_flags)
+{
+	u32 piece = min_t(u32, length, PAGE_SIZE);
+	struct getbuf_lend *ready, *lend;
+	int taken, done, err = 0;
+
+	taken = getbuf_null_take(context, piece == length ? slots : 1, piece, &ready);
+	for (done = 0; done < taken; done++) {
+		lend = ready ? ready : getbuf_null_make(context);
+		err = -ENOMEM;
+		if (!lend)
+			break;
+		ready = lend->next;
+		lend->segment[0].bv_len = piece;
+		lend->bytes = piece;
+		err = getbuf_slot_fill(&lend->handle[0], cmd, ITER_SOURCE, slot + done,
+				       issue_flags);
+		if (err) {
+			lend->next = ready;
+			ready = lend;
+			break;
+		}
+	}
+	if (done < taken)
+		getbuf_null_untake(context, taken - done, piece, ready);
+	if (taken < 0)
+		return taken;
+	return done ? done * piece : err;
+}
+
+void getbuf_null_returned(struct getbuf_lend *lend)
 {
 	struct getbuf_context *context = lend->context;
 	bool keep;
 
-	if (lend->kind != GETBUF_OF_NULL)
-		return false;
-	spin_lock(&context->lock);
-	keep = context->ready_count < GETBUF_READY_MAX;
-	if (keep) {
-		list_add(&lend->entry, &context->ready);
-		context->ready_count++;
+	/* Nobody else sets it to this task. */
+	if (READ_ONCE(context->clearing) == current) {
+		if (!context->cleared)
+			context->cleared_last = lend;
+		lend->next = context->cleared;
+		context->cleared = lend;
+		context->cleared_count++;
+		return;
 	}
-	spin_unlock(&context->lock);
-	return keep;
+	keep = READ_ONCE(context->ready_count) < GETBUF_READY_MAX;
+	if (!keep)
+		getbuf_lend_destroy(lend);
+	spin_lock(&context->lock);
+	if (keep)
+		getbuf_null_keep(context, lend);
+	context->count.returned++;
+	getbuf_leave_unlock(context, 1);
+}
+
+/* Takes back at once what came back while slots were cleared. */
+static void getbuf_null_gather(struct getbuf_context *context)
+{
+	struct getbuf_lend *first = context->cleared, *last = context->cleared_last;
+	u32 lends = context->cleared_count;
+
+	context->cleared = NULL;
+	context->cleared_count = 0;
+	smp_store_release(&context->clearing, NULL);
+	if (!lends)
+		return;
+	spin_lock(&context->lock);
+	last->next = context->ready;
+	context->ready = first;
+	context->ready_count += lends;
+	context->count.returned += lends;
+	getbuf_leave_unlock(context, lends);
+}
+
+/*
+ * Clears what lent buffers there are in so many slots. Memory of the user stays: EBUSY.
+ * By one task at a time the lends that come back meanwhile are taken back together,
+ * those of the null page that is, under one lock.
+ */
+int getbuf_null_vacate(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		       u32 slots, unsigned int issue_flags)
+{
+	bool gather = slots > 1 && !cmpxchg_acquire(&context->clearing, NULL, current);
+	int err = 0;
+
+	for (; slots && err != -EBUSY; slots--, slot++)
+		err = getbuf_slot_clear(cmd, slot, issue_flags);
+	if (gather)
+		getbuf_null_gather(context);
+	return err == -EBUSY ? err : 0;
+}
+
+/* Drops those that are ready. */
+void getbuf_null_forget(struct getbuf_context *context)
+{
+	struct getbuf_lend *lend, *next;
+
+	for (lend = context->ready; lend; lend = next) {
+		next = lend->next;
+		getbuf_lend_destroy(lend);
+	}
 }

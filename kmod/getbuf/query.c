@@ -33,22 +33,21 @@ int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *arg
 	query.bytes = context->bytes;
 	query.oldest_stream = getbuf_oldest(&context->streams);
 	query.oldest = max(query.oldest_stream, getbuf_oldest(&context->kept));
+	query.lent = count->lent;
+	query.returned = count->returned;
+	query.lent_bytes = count->lent_bytes;
+	query.from_null = count->from[GETBUF_OF_NULL];
+	query.from_cache = count->from[GETBUF_OF_CACHE];
+	query.from_splice = count->from[GETBUF_OF_SPLICE];
+	query.from_stream = count->from[GETBUF_OF_STREAM];
+	query.fresh = count->from[GETBUF_OF_FRESH];
+	query.copied_bytes = count->copied_bytes;
+	query.over_limit = count->over_limit;
+	query.over_memlock = count->over_memlock;
+	query.over_age = count->over_age;
 	spin_unlock(&context->lock);
-	query.waiting = atomic64_read(&count->waiting);
-	query.module_lends = atomic64_read(&getbuf_lends_out);
-
-	query.lent = atomic64_read(&count->lent);
-	query.returned = atomic64_read(&count->returned);
-	query.lent_bytes = atomic64_read(&count->lent_bytes);
-	query.from_null = atomic64_read(&count->from[GETBUF_OF_NULL]);
-	query.from_cache = atomic64_read(&count->from[GETBUF_OF_CACHE]);
-	query.from_splice = atomic64_read(&count->from[GETBUF_OF_SPLICE]);
-	query.from_stream = atomic64_read(&count->from[GETBUF_OF_STREAM]);
-	query.fresh = atomic64_read(&count->from[GETBUF_OF_FRESH]);
-	query.copied_bytes = atomic64_read(&count->copied_bytes);
-	query.sent_bytes = atomic64_read(&count->sent_bytes);
-	query.over_limit = atomic64_read(&count->over_limit);
-	query.over_memlock = atomic64_read(&count->over_memlock);
-	query.over_age = atomic64_read(&count->over_age);
+	query.waiting = atomic64_read(&context->waiting);
+	query.sent_bytes = atomic64_read(&context->sent_bytes);
+	query.module_lends = getbuf_lends_out();
 	return copy_to_user(argument, &query, sizeof(query)) ? -EFAULT : 0;
 }

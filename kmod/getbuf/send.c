@@ -62,7 +62,7 @@ int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
 		message.msg_flags |= MSG_DONTWAIT;
 	ret = sock_sendmsg(sock_from_file(bound->file), &message);
 	if (ret > 0)
-		atomic64_add(ret, &context->count.sent_bytes);
+		atomic64_add(ret, &context->sent_bytes);
 out:
 	getbuf_bound_put(bound);
 	return ret;

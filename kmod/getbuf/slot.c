@@ -5,9 +5,6 @@
  * request is made up, of which io_uring reads the direction, the length and the
  * chain of bios, and gives the address back.
  */
-#include <linux/bio.h>
-#include <linux/blk-mq.h>
-
 #include "lend.h"
 
 #ifdef GETBUF_REGISTERS_SEGMENTS
@@ -27,11 +24,6 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 				       slot, issue_flags);
 }
 
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
-{
-	return io_buffer_unregister(cmd, slot, issue_flags);
-}
-
 #else
 
 static void getbuf_slot_cleared(void *request)
@@ -44,23 +36,17 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 {
 	struct getbuf_lend *lend = handle->lend;
 	struct request *request = &handle->request;
-	struct bio bio = {
-		.bi_io_vec		= lend->segment,
-		.bi_vcnt		= lend->segments,
-		.bi_iter.bi_size	= lend->bytes,
-	};
+	struct bio *bio = &handle->bio;
 
 	/* The segments are copied: neither they nor the bio are looked at later. */
+	bio->bi_io_vec = lend->segment;
+	bio->bi_vcnt = lend->segments;
+	bio->bi_iter.bi_size = lend->bytes;
 	request->cmd_flags = direction == ITER_SOURCE ? REQ_OP_WRITE : REQ_OP_READ;
 	request->nr_phys_segments = lend->segments;
 	request->__data_len = lend->bytes;
-	request->bio = &bio;
+	request->bio = bio;
 	return io_buffer_register_bvec(cmd, request, getbuf_slot_cleared, slot, issue_flags);
-}
-
-int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned int issue_flags)
-{
-	return io_buffer_unregister_bvec(cmd, slot, issue_flags);
 }
 
 #endif

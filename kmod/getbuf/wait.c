@@ -79,7 +79,7 @@ static void getbuf_finish(struct io_uring_cmd *cmd, int ret, unsigned int issue_
 {
 	struct getbuf_bound *bound = getbuf_pending_of(cmd)->bound;
 
-	atomic64_dec(&bound->context->count.waiting);
+	atomic64_dec(&bound->context->waiting);
 	/* Until then the ring may still ask getbuf_wait_exiting() to end it. */
 	io_uring_cmd_done(cmd, ret, issue_flags);
 	getbuf_bound_put(bound);
@@ -139,7 +139,7 @@ int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 le
 	pending->bound = bound;
 	pending->length = length;
 	pending->slot = slot;
-	atomic64_inc(&bound->context->count.waiting);
+	atomic64_inc(&bound->context->waiting);
 	io_uring_cmd_mark_cancelable(cmd, issue_flags);
 	if (!getbuf_park(bound, cmd))
 		getbuf_finish(cmd, -ECANCELED, issue_flags);

@@ -7,4 +7,5 @@ mod native {
 mod guest {
     mod peer;
     mod recv;
+    mod splice;
 }

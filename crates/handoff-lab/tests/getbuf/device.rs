@@ -16,7 +16,13 @@ pub(crate) const TARGET: u32 = 2;
 pub(crate) const NULL: u16 = 0xffff;
 pub(crate) const NOWAIT: u16 = 1;
 pub(crate) const MORE: u16 = 2;
+pub(crate) const REPLACE: u16 = 4;
 pub(crate) const CANCEL_ALL: u32 = 1;
+
+/// Into so many slots more.
+pub(crate) const fn further(slots: u8) -> u16 {
+    (slots as u16) << 8
+}
 
 const fn request(direction: u64, number: u64, bytes: usize) -> u64 {
     direction << 30 | (bytes as u64) << 16 | 0xe7 << 8 | number

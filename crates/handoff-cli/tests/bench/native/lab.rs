@@ -3,6 +3,7 @@
 mod block;
 mod recv;
 mod send;
+mod splice;
 
 use std::process::{Command, Output};
 

@@ -9,7 +9,8 @@ use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
 use crate::device::{
-    Lending, MORE, NOWAIT, SOURCE, TARGET, bytes_at, connection, in_memory, on_disk, write,
+    Lending, MORE, NOWAIT, REPLACE, SOURCE, TARGET, bytes_at, connection, further, in_memory,
+    on_disk, write,
 };
 
 const MIB: usize = 1 << 20;
@@ -45,6 +46,34 @@ fn copy(lending: &mut Lending, source: &File, target: &File, piece: u32) {
         position += lent as u64;
     }
     lending.device.unbind(id).expect("unbinds");
+}
+
+#[test]
+fn a_file_is_lent_into_many_slots_at_once() {
+    const PIECE: usize = 10_000;
+    let mut lending = Lending::new();
+    let source = filled(on_disk(), 95_000);
+    let id = lending.device.bind(&source, SOURCE).expect("binds");
+    for cold in [true, false] {
+        if cold {
+            evict(&source);
+        }
+        let get = lending.get_with(0, id, 10_000, PIECE as u32, REPLACE | further(19));
+        assert_eq!(lending.run(get), 85_000);
+        let target = in_memory();
+        for slot in 0..9 {
+            let wanted = PIECE.min(85_000 - slot * PIECE) as u32;
+            let to = (slot * PIECE) as u64;
+            assert_eq!(lending.run(write(slot as u16, &target, 0, wanted, to)), wanted as i32);
+        }
+        assert!(content(&target) == bytes_at(10_000, 85_000), "content differs");
+        // The rest of its slots are empty.
+        assert_eq!(lending.run(write(9, &target, 0, 1, 0)), -libc::EFAULT);
+        assert_eq!(lending.device.query().lends, 9);
+    }
+    let at_end = lending.get_with(0, id, 95_000, PIECE as u32, REPLACE | further(8));
+    assert_eq!(lending.run(at_end), 0);
+    assert_eq!(lending.until_all_are_back().lent, 18);
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::io::Write;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::device::{Lending, NULL, SOURCE, connection, eventually, on_disk};
+use crate::device::{Lending, NULL, REPLACE, SOURCE, connection, eventually, further, on_disk};
 
 /// A parameter of the module that is put back.
 struct Parameter {
@@ -37,6 +37,13 @@ fn lends_are_limited() {
     assert_eq!(lending.run(lending.put(0)), 0);
     assert_eq!(lending.run(lending.get(2, NULL, 0, 8)), 8);
     assert_eq!(lending.device.query().over_limit, 1);
+    // Replaced lends make room, and of many as many are lent as may be.
+    let many = lending.get_with(2, NULL, 0, 8, REPLACE | further(9));
+    assert_eq!(lending.run(many), 8);
+    assert_eq!(lending.run(lending.put(1)), 0);
+    let many = lending.get_with(2, NULL, 0, 8, REPLACE | further(9));
+    assert_eq!(lending.run(many), 16);
+    assert_eq!(lending.device.query().lends, 2);
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 
 use io_uring::{IoUring, opcode, types::Fd};
 
-use crate::device::{Bind, Device, Lending, NULL, SOURCE, TARGET, connection, in_memory, on_disk};
+use crate::device::{
+    Bind, Device, Lending, NULL, REPLACE, SOURCE, TARGET, connection, further, in_memory, on_disk,
+};
 
 fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.expect_err("is refused").raw_os_error().expect("by the kernel")
@@ -76,6 +78,7 @@ fn what_is_reserved_is_zero() {
     }
     for entry in [
         lending.get_with(1, NULL, 0, 8, 2),
+        lending.get_with(1, NULL, 0, 8, 1 << 7),
         lending.get(1, NULL, 0, 0),
         lending.command(crate::device::FRESH, 1, [8 | 2 << 32 | 1 << 48, 0]),
         lending.command(crate::device::FRESH, 1, [8 | 2 << 32, 1]),
@@ -128,6 +131,8 @@ fn hostile_numbers() {
     let (stream, _peer) = connection();
     let stream = lending.device.bind(&stream, SOURCE).expect("binds");
     assert_eq!(lending.run(lending.get(4, stream, 1, 8)), -libc::ESPIPE);
+    let further = lending.get_with(4, stream, 0, 8, further(1));
+    assert_eq!(lending.run(further), -libc::ESPIPE);
     assert_eq!(lending.run(lending.send(1, stream, 0, 8, 0)), -libc::EBADF);
 }
 
@@ -156,5 +161,7 @@ fn memory_of_the_user_is_not_sent() {
     assert_eq!(lending.run(lending.send(0, target, address, 8_192, 0)), -libc::EOPNOTSUPP);
     // Nor is it taken out of the table.
     assert_eq!(lending.run(lending.put(0)), -libc::EBUSY);
+    let replaces = lending.get_with(0, NULL, 0, 8, REPLACE);
+    assert_eq!(lending.run(replaces), -libc::EBUSY);
     drop(lending);
 }

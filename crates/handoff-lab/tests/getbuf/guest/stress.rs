@@ -10,8 +10,8 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use crate::device::{
-    Device, Lending, NULL, SOURCE, TARGET, bytes_at, connection, eventually, in_memory, on_disk,
-    write,
+    Device, Lending, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually, further,
+    in_memory, on_disk, write,
 };
 
 const FILE: usize = 1 << 20;
@@ -60,15 +60,18 @@ fn churn(seed: u64, file: &File, stop: &AtomicBool) -> u64 {
             };
             let slot = numbers.below(8) as u16;
             let bytes = 1 + numbers.below(100_000) as u32;
+            let replace = if numbers.below(2) == 0 { REPLACE } else { 0 };
+            let how = replace | further(numbers.below(4) as u8);
             let result = match numbers.below(9) {
-                0 => lending.run(lending.get(slot, NULL, 0, bytes).flags(flags)),
+                0 => lending
+                    .run(lending.get_with(slot, NULL, 0, bytes % 5_000 + 1, how).flags(flags)),
                 1 | 2 => {
                     let offset = numbers.below(FILE as u64);
-                    lending.run(lending.get(slot, source, offset, bytes).flags(flags))
+                    lending.run(lending.get_with(slot, source, offset, bytes, how).flags(flags))
                 }
                 3 => {
                     from.write_all(&bytes_at(0, 3_000)).expect("sends");
-                    lending.run(lending.get(slot, stream, 0, bytes).flags(flags))
+                    lending.run(lending.get_with(slot, stream, 0, bytes, replace).flags(flags))
                 }
                 4 => lending.run(lending.fresh(slot, slot + 8, bytes).flags(flags)),
                 5 => lending.run(lending.send(slot, target, 0, bytes % 5_000, 0).flags(flags)),
@@ -98,6 +101,31 @@ fn churn(seed: u64, file: &File, stop: &AtomicBool) -> u64 {
         rounds += 1;
     }
     rounds
+}
+
+#[test]
+fn two_rings_replace_lends_of_one_device() {
+    let device = Device::open();
+    thread::scope(|scope| {
+        for seed in [1, 2] {
+            let device = Device(device.0.try_clone().expect("duplicates"));
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed);
+                let mut lending = Lending::with(device);
+                for _ in 0..500 {
+                    let how = REPLACE | further(numbers.below(64) as u8);
+                    let get = lending.get_with(numbers.below(64) as u16, NULL, 0, 64, how);
+                    assert!(lending.run(get) > 0);
+                }
+            });
+        }
+    });
+    let query = eventually("all lends are back", || {
+        let query = device.query();
+        (query.lends == 0).then_some(query)
+    });
+    assert!(query.lent > 10_000, "{query:?}");
+    assert_eq!((query.returned, query.lent_bytes), (query.lent, 64 * query.lent), "{query:?}");
 }
 
 #[test]

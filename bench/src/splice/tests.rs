@@ -1,0 +1,104 @@
+//! Tests of the splice bench that need no module: rows of it are tested where the command is.
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    splice: SpliceArgs,
+}
+
+fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
+    Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.splice)
+}
+
+fn names(line: &str) -> Vec<String> {
+    subjects(&args(line).unwrap()).into_iter().map(|subject| subject.name).collect()
+}
+
+/// In a thread of its own: a bench moves its thread about.
+fn run_in_thread(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+    let work = move || {
+        let mut out = Vec::new();
+        let stop = Arc::new(AtomicBool::new(stopped));
+        let mut context = Context { json: true, stop: &stop, out: &mut out };
+        run(&args(line).unwrap(), &mut context)?;
+        Ok(serde_json::from_slice(&out).unwrap())
+    };
+    std::thread::spawn(work).join().unwrap()
+}
+
+#[test]
+fn a_row_brings_what_it_compares_with() {
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()));
+    assert_eq!(
+        names("--only 2.get$"),
+        ["depth=2 splice", "depth=2 get", "depth=32 splice", "depth=32 get"]
+    );
+    assert!(DEPTHS.iter().all(|&depth| LOOK.is_multiple_of(u32::from(depth))));
+}
+
+#[test]
+fn pages_pass_through_pipes_by_calls_and_by_requests() {
+    let report =
+        run_in_thread("--time 0.02 --rounds 2 --only depth=(1|32).(op-)?splice", false).unwrap();
+    assert_eq!((report.bench.as_str(), report.rows.len()), ("splice", 4));
+    for row in &report.rows {
+        if let ("op-splice", Some(reason)) = (row.engine.as_str(), &row.skipped) {
+            assert!(reason.contains("6.6") || reason.starts_with("no ring"), "{reason}");
+            continue;
+        }
+        assert_eq!(row.skipped, None, "{row:?}");
+        assert_eq!(row.baseline, row.engine == "splice");
+        if !report.counts_instructions() {
+            let (bytes, requests) = (row.bytes_per_s.unwrap(), row.ops_per_s.unwrap());
+            assert!(requests > 100.0, "{row:?}");
+            assert!((bytes / requests / f64::from(BYTES) - 1.0).abs() < 0.1, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_without_the_module_say_what_to_do() {
+    let line = "--time 0.01 --rounds 1 --only depth=4.get$";
+    let report = run_in_thread(line, false).unwrap();
+    let [splice, get] = &report.rows[..] else { panic!("{report:?}") };
+    assert_eq!(splice.skipped, None);
+    match (&get.skipped, Path::new("/dev/getbuf").exists()) {
+        (None, true) => assert_eq!(get.lends_per_op, Some(1.0)),
+        (Some(reason), true) => assert!(reason.contains("root"), "{reason}"),
+        (reason, false) => assert!(reason.as_ref().unwrap().contains("--lab"), "{reason:?}"),
+    }
+}
+
+#[test]
+fn a_stop_ends_the_bench() {
+    let stopped = run_in_thread("--only depth=1.splice", true);
+    assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    for line in ["--lab --cpu 0", "--time 0", "--rounds 0", "--quick --time 1"] {
+        assert!(args(line).is_err(), "{line}");
+    }
+    let missing = run_in_thread("--cpu 100000", false);
+    assert!(
+        matches!(&missing, Err(BenchError::Usage(text)) if text.contains("usable")),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn the_guest_is_told_all_but_what_stays_here() {
+    let given = args("--lab --quick --only get --json-file a --compare b").unwrap();
+    let words = run::arguments_in_guest(&SpliceBench { args: &given });
+    assert_eq!(words, ["bench", "splice", "--json", "--only=get", "--quick"]);
+}
