@@ -83,5 +83,44 @@ if grep -E 'tcp_sendmsg|tcp_recvmsg|zcrx_copy|ext4_' /tmp/both.txt; then exit 1;
 ip netns exec far ethtool -S wire0 | awk '$1 == "dma_bytes:" { print "simulated DMA:", $2, "bytes by the NIC'\''s own thread" }'
 cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
 grep -q 'socket -> memory .*zcrx' /tmp/received.txt
+
+title "The same through a relay on a third host, lent from the page cache and from a receive queue"
+modprobe getbuf
+ip netns add mid
+# The other end of a new link is called wire0.
+ip link add near1 mtu 4148 type wire
+ip link set wire0 mtu 4148 netns mid name mid0
+ip link add mid1 mtu 4148 type wire
+ip link set wire0 mtu 4148 netns far name far1
+ip link set mid1 netns mid
+for end in "mid mid0 10.99.1.2" "mid mid1 10.99.2.1" "far far1 10.99.2.2"; do
+    set -- $end
+    ip -n "$1" address add "$3/24" dev "$2"
+    ip -n "$1" link set "$2" up
+done
+ip address add 10.99.1.1/24 dev near1
+ip link set near1 up
+cat > /tmp/three << 'END'
+rm /tmp/far/received
+ip netns exec far handoff cp --raw --direct --nic far1 \
+    tcp-listen://10.99.2.2:9000 /tmp/far/received > /tmp/received.txt &
+receiver=$!
+ip netns exec mid handoff relay --engine get-buf --connections 1 \
+    tcp-listen://10.99.1.2:9000 tcp://10.99.2.2:9000 > /tmp/relayed.txt &
+relay=$!
+until ip netns exec far ss -Hltn 'sport = 9000' | grep -q 9000; do sleep 0.1; done
+until ip netns exec mid ss -Hltn 'sport = 9000' | grep -q 9000; do sleep 0.1; done
+handoff cp --raw --lend always --engine uring-zc /tmp/near/sent tcp://10.99.1.2:9000
+wait $receiver
+wait $relay
+cat /tmp/relayed.txt /tmp/received.txt
+END
+handoff meter -- sh -e /tmp/three | tee /tmp/three.txt
+# The receiver copies what comes before its NIC's rule is there, and what a relay has put at odd places.
+if grep -E 'tcp_sendmsg|tcp_recvmsg|skb_copy_ubufs|ext4_' /tmp/three.txt; then exit 1; fi
+cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
+grep -q 'file -> ring .*get-buf' /tmp/three.txt
+grep -q 'get-buf .*2 directions' /tmp/relayed.txt
+ip netns del mid
 ip netns del far
 umount /tmp/near /tmp/far

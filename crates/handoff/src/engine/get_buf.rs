@@ -5,7 +5,8 @@
 //! Contracts:
 //! - a slot is taken from the table before it is asked for, and free again when the kernel has said
 //!   that it is clear;
-//! - what the kernel lent to an operation that nobody waits for any more goes back at once.
+//! - what the kernel lent to an operation that nobody waits for any more goes back at once;
+//! - the device is open until it has cleared what it lent.
 
 use std::rc::Rc;
 use std::task::Waker;
@@ -224,13 +225,20 @@ pub(crate) fn cancel(inner: &Inner, key: Key) {
 
 /// Clears a slot, so that its buffer goes back when the last request has let go of it; says whether
 /// there was room to ask.
-pub(crate) fn clear(inner: &Inner, lender: &LenderShared, slot: u16) -> bool {
+pub(crate) fn clear(inner: &Inner, lender: &Rc<LenderShared>, slot: u16) -> bool {
     let token = Token::of_slot(slot);
-    push(inner, Command::put(slot), &lender.device, token.to_user_data()).is_ok()
+    let asked = push(inner, Command::put(slot), &lender.device, token.to_user_data()).is_ok();
+    if asked {
+        inner.clearing.borrow_mut().push((slot, Rc::clone(lender)));
+    }
+    asked
 }
 
 /// The kernel has cleared a slot, or not.
 pub(crate) fn cleared(inner: &Inner, slot: u16, result: i32) {
+    // The oldest are cleared first, mostly.
+    let place = inner.clearing.borrow().iter().position(|(clearing, _)| *clearing == slot);
+    let _lender = place.map(|place| inner.clearing.borrow_mut().swap_remove(place));
     if result < 0 {
         let error = std::io::Error::from_raw_os_error(-result);
         // It is not used again: what is in it could be anything.

@@ -59,6 +59,28 @@ fn a_driver_goes_with_leases_waits_and_sends_out() {
 }
 
 #[test]
+fn a_lender_that_goes_before_its_leases_gets_them_back() {
+    let directory = on_disk();
+    let lending = Lending::of(Driver::builder().registered_buffers(1));
+    for _ in 0..3 {
+        let lender = lending.driver.lender().expect("is there");
+        let source = lender.source(filled(&directory, 4_096)).expect("lends");
+        // With a single slot, which the lease before has to have left.
+        let getting = eventually("a slot is free", || {
+            lending.driver.turn(Wait::No).expect("turns");
+            source.get_at(0, 4_096).ok()
+        });
+        let lease = lending.run(getting).expect("lends");
+        drop((lender, source));
+        assert_eq!(lease.expect("not the end").len(), 4_096);
+    }
+    eventually("all is back", || {
+        lending.driver.turn(Wait::No).expect("turns");
+        (out_everywhere() == 0).then_some(())
+    });
+}
+
+#[test]
 fn a_lease_is_refused_by_another_driver() {
     let directory = on_disk();
     let lending = Lending::new();
