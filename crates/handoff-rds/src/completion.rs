@@ -12,6 +12,8 @@ pub enum End {
     /// The peer's TCP acknowledged all of it. Of the kernel's sockets: that, or it was cancelled,
     /// which the kernel does not tell apart.
     Acknowledged,
+    /// The kernel has copied it; nobody tells what becomes of it.
+    Taken,
     /// The peer restarted before it acknowledged the message, and may or may not have had it.
     PeerRestarted,
     /// It was cancelled before the peer acknowledged it, and may or may not have arrived.

@@ -90,6 +90,11 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// For `map_err`: what was being done.
+    pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, source }
+    }
+
     /// Whether the same may succeed later, without anybody changing anything.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Congested(_) | Self::Full { .. })
