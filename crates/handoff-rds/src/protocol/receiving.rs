@@ -148,10 +148,12 @@ impl<B, R> Host<B, R> {
         peer.last_used = now;
         match kind {
             Kind::Map if lane == 0 => self.manner_known(address, told.generation.is_some()),
-            Kind::Pong if header.destination != PROBE_PORT => {
-                self.tell(Event::Pong { peer: address, port: header.destination });
-            }
+            // Among a kernel's lanes the map may have gone by another.
+            _ if lane == 0 && peer.extended.is_none() => self.manner_known(address, false),
             _ => {}
+        }
+        if matches!(kind, Kind::Pong) && header.destination != PROBE_PORT {
+            self.tell(Event::Pong { peer: address, port: header.destination });
         }
         self.learn(address, id, told);
         self.signal(address);

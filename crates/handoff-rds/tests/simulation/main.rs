@@ -8,6 +8,7 @@
 //! `RDS_SEED=N cargo test -p handoff-rds --test simulation one_seed -- --ignored --nocapture` repeats a
 //! run.
 
+mod connections;
 mod ledger;
 mod network;
 mod world;

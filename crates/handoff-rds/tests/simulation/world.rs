@@ -4,18 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::AddAssign;
-use std::rc::Rc;
 use std::time::Duration;
 
 use handoff::Tally;
 use handoff_rds::Error;
-use handoff_rds::protocol::{
-    Body, ConnectionId, Event, Expect, Host, Limits, Message, MessageId, Output, Reason,
-};
-use handoff_rds::wire::{EXTENSIONS_LEN, FLAG_CONGESTION_MAP, HEADER_LEN};
+use handoff_rds::protocol::{Event, Host, Limits, Message, MessageId, Output, Reason};
 
 use crate::ledger::{Ledger, Payload, Stream};
-use crate::network::{End, Tcp, WINDOW};
+use crate::network::{End, Tcp};
 
 /// Until when the applications send and faults happen, in microseconds.
 const FAULTS: u64 = 100_000;
@@ -49,7 +45,7 @@ impl AddAssign for Seen {
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -60,7 +56,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
@@ -70,7 +66,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+pub(crate) enum Happening {
     /// A host's deadline may have come.
     Tick(usize),
     /// The connection, made by end 0, reaches the other side.
@@ -88,9 +84,9 @@ enum Happening {
     Fault,
 }
 
-struct Node {
-    host: Host<Payload, Vec<u8>>,
-    life: u32,
+pub(crate) struct Node {
+    pub(crate) host: Host<Payload, Vec<u8>>,
+    pub(crate) life: u32,
     ports: Vec<u16>,
     slow: bool,
     /// The life of each host that this one knows of.
@@ -98,24 +94,24 @@ struct Node {
 }
 
 pub(crate) struct World {
-    random: Random,
-    now: u64,
+    pub(crate) random: Random,
+    pub(crate) now: u64,
     order: u64,
     agenda: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    nodes: Vec<Node>,
-    connections: Vec<Tcp>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) connections: Vec<Tcp>,
     ledger: Ledger,
     limits: Limits,
     /// Maps go without extensions, as those of kernels do.
-    plain: bool,
+    pub(crate) plain: bool,
     seen: Seen,
 }
 
-fn address(host: usize) -> IpAddr {
+pub(crate) fn address(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, host as u8 + 1).into()
 }
 
-fn number(address: IpAddr) -> usize {
+pub(crate) fn number(address: IpAddr) -> usize {
     let IpAddr::V4(address) = address else { panic!("no such host: {address}") };
     usize::from(address.octets()[3]) - 1
 }
@@ -172,12 +168,12 @@ impl World {
     }
 
     /// Something between half and one and a half of `about` microseconds from now.
-    fn schedule(&mut self, about: u64, what: Happening) {
+    pub(crate) fn schedule(&mut self, about: u64, what: Happening) {
         let at = self.now + about / 2 + self.random.below(about + 1);
         self.schedule_at(at, what);
     }
 
-    fn schedule_at(&mut self, at: u64, what: Happening) {
+    pub(crate) fn schedule_at(&mut self, at: u64, what: Happening) {
         self.order += 1;
         self.agenda.push(Reverse((at, self.order, what)));
     }
@@ -341,7 +337,7 @@ impl World {
     }
 
     /// Nothing passes any more; each end notices some time.
-    fn cut(&mut self, tcp: usize) {
+    pub(crate) fn cut(&mut self, tcp: usize) {
         if !std::mem::replace(&mut self.connections[tcp].cut, true) {
             for end in 0..2 {
                 self.schedule(20_000, Happening::Noticed(tcp, end));
@@ -369,7 +365,7 @@ impl World {
     }
 
     /// Does what the host asks for, looks after it, and comes back at its deadline.
-    fn drive(&mut self, host: usize) {
+    pub(crate) fn drive(&mut self, host: usize) {
         self.nodes[host].host.advance(Duration::from_micros(self.now));
         while let Some(output) = self.nodes[host].host.poll() {
             match output {
@@ -436,169 +432,6 @@ impl World {
             if self.random.chance(20) || at > self.now + 1000 {
                 self.schedule_at(at, Happening::Tick(host));
             }
-        }
-    }
-
-    fn find(&self, host: usize, id: ConnectionId) -> Option<(usize, usize)> {
-        let life = self.nodes[host].life;
-        for (at, tcp) in self.connections.iter().enumerate().rev() {
-            for (which, end) in tcp.ends.iter().enumerate() {
-                if (end.host, end.life, end.id) == (host, life, Some(id)) {
-                    return Some((at, which));
-                }
-            }
-        }
-        None
-    }
-
-    fn connect(&mut self, host: usize, id: ConnectionId, peer: IpAddr, lane: u8) {
-        let to = number(peer);
-        let ends = [
-            End::new(host, self.nodes[host].life, Some(id)),
-            End::new(to, self.nodes[to].life, None),
-        ];
-        // The lane stands where the source port would tell it.
-        let mut tcp = Tcp { ends, cut: false };
-        tcp.ends[0].written = u64::from(lane);
-        self.connections.push(tcp);
-        self.schedule(500, Happening::Arrives(self.connections.len() - 1));
-    }
-
-    fn arrives(&mut self, tcp: usize) {
-        let lane = std::mem::take(&mut self.connections[tcp].ends[0].written);
-        let [from, to] = [0, 1].map(|end| self.connections[tcp].ends[end].host);
-        let Some(id) = self.connections[tcp].ends[0].id else { return };
-        let lives =
-            self.connections[tcp].ends.iter().all(|end| end.life == self.nodes[end.host].life);
-        if self.connections[tcp].cut || !lives {
-            return self.cut(tcp);
-        }
-        self.nodes[from].host.connected(id);
-        let source_port = 40_000 + lane as u16;
-        match self.nodes[to].host.accepted(address(from), source_port) {
-            Ok(accepted) => self.connections[tcp].ends[1].id = Some(accepted),
-            Err(Reason::WakeUp | Reason::Undrained) => self.cut(tcp),
-            Err(other) => panic!("{other}"),
-        }
-        self.drive(from);
-        self.drive(to);
-    }
-
-    /// Takes frames from the host as long as there is room, and puts bytes on their way.
-    fn write(&mut self, tcp: usize, end: usize) {
-        let this = &mut self.connections[tcp].ends[end];
-        let host = this.host;
-        if let Some(id) = this.id {
-            while this.outgoing.len() < 4096 {
-                let Some(write) = self.nodes[host].host.next_write(id) else { break };
-                let mut header = write.header;
-                if self.plain && header[24] == FLAG_CONGESTION_MAP {
-                    header[HEADER_LEN - EXTENSIONS_LEN..].fill(0);
-                }
-                let before = this.outgoing.len();
-                this.outgoing.extend(header);
-                match write.body {
-                    Body::Empty => {}
-                    Body::Map(ref map) => this.outgoing.extend(map.as_bytes()),
-                    Body::Message(message) => {
-                        let payload = self.nodes[host].host.payload(message).expect("lent");
-                        this.outgoing.extend(Rc::as_ref(payload));
-                    }
-                }
-                this.written += (this.outgoing.len() - before) as u64;
-                if let Body::Message(message) = write.body {
-                    this.loans.push_back((this.written, message));
-                }
-            }
-        }
-        if self.connections[tcp].cut {
-            return;
-        }
-        loop {
-            let unread = self.connections[tcp].ends[1 - end].unread.len();
-            let this = &mut self.connections[tcp].ends[end];
-            let room = WINDOW.saturating_sub(unread + this.bytes_on_the_way());
-            let most = this.outgoing.len().min(room);
-            if most == 0 {
-                return;
-            }
-            let len = 1 + self.random.below(most.min(9000) as u64) as usize;
-            let segment = this.outgoing.drain(..len).collect();
-            this.on_the_way.push_back(segment);
-            this.arrival = (self.now + 50 + self.random.below(1500)).max(this.arrival + 1);
-            let at = this.arrival;
-            self.schedule_at(at, Happening::Segment(tcp, end));
-        }
-    }
-
-    fn segment(&mut self, tcp: usize, end: usize) {
-        if self.connections[tcp].cut {
-            return;
-        }
-        let Some(segment) = self.connections[tcp].ends[end].on_the_way.pop_front() else { return };
-        let there = &mut self.connections[tcp].ends[1 - end];
-        if there.life != self.nodes[there.host].life {
-            return;
-        }
-        there.arrived += segment.len() as u64;
-        there.unread.extend(segment);
-        let (host, arrived) = (there.host, there.arrived);
-        // Acknowledged on arrival; the acknowledgement may be lost with the connection.
-        let at = self.now + 100 + self.random.below(4000);
-        self.schedule_at(at, Happening::Acknowledged(tcp, end, arrived));
-        self.read(tcp, 1 - end);
-        self.drive(host);
-        self.write(tcp, end);
-    }
-
-    /// Hands in what has arrived; `false` where the host does not take all of it now.
-    fn read(&mut self, tcp: usize, end: usize) -> bool {
-        let this = &mut self.connections[tcp].ends[end];
-        let Some(id) = this.id else { return true };
-        let host = &mut self.nodes[this.host].host;
-        loop {
-            match host.expect(id) {
-                Expect::Header => {
-                    let Some(bytes) = this.read(HEADER_LEN) else { return true };
-                    host.header(id, bytes.as_slice().try_into().expect("as asked for"));
-                }
-                Expect::Payload(len) => {
-                    let Some(bytes) = this.read(len) else { return true };
-                    host.payload_received(id, bytes);
-                }
-                Expect::Skip(len) => {
-                    if this.read(len).is_none() {
-                        return true;
-                    }
-                    host.skipped(id);
-                }
-                Expect::Map => {
-                    let Some(bytes) = this.read(8192) else { return true };
-                    host.map(id, bytes.as_slice().try_into().expect("as asked for"));
-                }
-                Expect::Nothing => return this.unread.is_empty(),
-            }
-        }
-    }
-
-    /// An end's socket is gone; its payloads are let go of, at once or later.
-    fn end_closed(&mut self, tcp: usize, end: usize, tell: bool) {
-        let this = &mut self.connections[tcp].ends[end];
-        let (host, life) = (this.host, this.life);
-        if tell
-            && let Some(id) = this.id
-            && self.nodes[host].host.expect(id) == Expect::Nothing
-            && !this.unread.is_empty()
-        {
-            // What has arrived is taken in before, so that waits for room.
-            return self.schedule(5000, Happening::Noticed(tcp, end));
-        }
-        let Some(id) = this.id.take() else { return };
-        for (_, message) in std::mem::take(&mut this.loans) {
-            self.schedule(10_000, Happening::Released(host, life, message));
-        }
-        if tell {
-            self.nodes[host].host.closed(id);
         }
     }
 }
