@@ -1,12 +1,15 @@
-//! The kernel's RDS sockets, between two network namespaces of the lab's kernel.
+//! The kernel's RDS sockets, with each other and with our own protocol, between two network namespaces
+//! of the lab's kernel.
 
 mod peers;
+mod tcp;
 
 mod guest {
     mod completions;
     mod content;
     mod hardship;
     mod limits;
+    mod protocol;
 }
 
 /// Where the kernel has no RDS, the error says what it lacks and what would help.
