@@ -1,6 +1,9 @@
-//! Constants of PF_RDS.
+//! What the libc crate lacks of PF_RDS.
 //!
 //! Kernel interface: `include/uapi/linux/rds.h`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `PF_RDS`.
 pub const PF_RDS: i32 = 21;
@@ -10,3 +13,83 @@ pub const SOL_RDS: i32 = 276;
 pub const SO_RDS_TRANSPORT: i32 = 8;
 /// `RDS_TRANS_TCP`.
 pub const TRANS_TCP: i32 = 2;
+
+/// Sets `SO_RDS_TRANSPORT` to TCP.
+///
+/// # Errors
+///
+/// `ENOPROTOOPT` where the kernel has no such transport, which is a module of its own.
+pub fn choose_tcp(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let transport: libc::c_int = TRANS_TCP;
+    // SAFETY: the option's value is an int that lives through the call.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            SOL_RDS,
+            SO_RDS_TRANSPORT,
+            (&raw const transport).cast(),
+            size_of_val(&transport) as libc::socklen_t,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `RDS_CMSG_ZCOPY_COOKIE`: on `sendmsg` with `MSG_ZEROCOPY`, the number (`u32`) that comes back.
+pub const CMSG_ZCOPY_COOKIE: i32 = 12;
+/// `RDS_CMSG_ZCOPY_COMPLETION`: on `recvmsg`, [`ZcopyCookies`].
+pub const CMSG_ZCOPY_COMPLETION: i32 = 13;
+/// `RDS_INFO_COUNTERS`: option that reads [`InfoCounter`]s of the whole system.
+pub const INFO_COUNTERS: i32 = 10000;
+/// `RDS6_INFO_CONNECTIONS`: option that reads [`Info6Connection`]s.
+pub const INFO6_CONNECTIONS: i32 = 10011;
+/// `RDS_MAX_MSG_SIZE`: bytes of the longest message that a socket sends, from `net/rds/rds.h`.
+pub const MAX_MSG_SIZE: usize = 1 << 20;
+/// `RDS_MAX_ZCOOKIES`.
+pub const MAX_ZCOOKIES: usize = 8;
+
+/// `struct rds_zcopy_cookies`: numbers of messages whose pages the kernel has let go of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ZcopyCookies {
+    /// How many of `cookies` count.
+    pub num: u32,
+    /// The numbers.
+    pub cookies: [u32; MAX_ZCOOKIES],
+}
+
+const _: () = assert!(size_of::<ZcopyCookies>() == 36);
+
+/// `struct rds_info_counter`.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+pub struct InfoCounter {
+    /// Name, ended by a zero.
+    pub name: [u8; 32],
+    /// Value.
+    pub value: u64,
+}
+
+const _: () = assert!(size_of::<InfoCounter>() == 40);
+
+/// `struct rds6_info_connection`: one path to a peer.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+pub struct Info6Connection {
+    /// Number of the next message sent.
+    pub next_tx_seq: u64,
+    /// Number of the next message expected.
+    pub next_rx_seq: u64,
+    /// Own address; IPv4 is mapped.
+    pub laddr: [u8; 16],
+    /// The peer's.
+    pub faddr: [u8; 16],
+    /// Name of the transport, ended by a zero.
+    pub transport: [u8; 16],
+    /// [`CONNECTION_CONNECTED`] and others.
+    pub flags: u8,
+}
+
+const _: () = assert!(size_of::<Info6Connection>() == 65);
+
+/// `RDS_INFO_CONNECTION_FLAG_CONNECTED`.
+pub const CONNECTION_CONNECTED: u8 = 0x04;

@@ -264,3 +264,8 @@ pub fn all() -> Vec<Capability> {
 pub fn general() -> Vec<Capability> {
     PROBES.iter().map(Probe::run).collect()
 }
+
+/// Asks about the mechanisms of one part only, except those of a network interface.
+pub fn system(system: System) -> Vec<Capability> {
+    PROBES.iter().filter(|probe| probe.system == system).map(Probe::run).collect()
+}

@@ -4,9 +4,9 @@
 //! makes the kernel load the module, which many systems keep out for safety: so it is opened only
 //! where nothing would be loaded.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-use handoff_sys::rds::{PF_RDS, SO_RDS_TRANSPORT, SOL_RDS, TRANS_TCP};
+use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
 
 use super::kernel_module::{self, Module};
@@ -19,21 +19,7 @@ pub(super) fn sockets() -> Finding {
 pub(super) fn over_tcp() -> Finding {
     let socket = socket()?;
     // The kernel binds the socket to a transport only if that transport is registered.
-    let transport: libc::c_int = TRANS_TCP;
-    // SAFETY: the option's value is an int that lives through the call.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            SOL_RDS,
-            SO_RDS_TRANSPORT,
-            (&raw const transport).cast(),
-            size_of_val(&transport) as libc::socklen_t,
-        )
-    };
-    if status == 0 {
-        return Ok(Answer::yes());
-    }
-    let error = std::io::Error::last_os_error();
+    let Err(error) = rds::choose_tcp(socket.as_fd()) else { return Ok(Answer::yes()) };
     Err(match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) => {
             let standing = kernel_module::look("rds_tcp", "rds-transport-tcp");

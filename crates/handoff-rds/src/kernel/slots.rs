@@ -1,0 +1,101 @@
+//! Payloads on loan to the kernel, each under the number that the kernel knows it by.
+
+use crate::completion::Completion;
+
+/// A message whose payload the kernel may read.
+struct Lent<P> {
+    completion: Completion<P>,
+    /// Still inside the system call that sends it.
+    sending: bool,
+    /// The kernel has told its completion.
+    told: bool,
+}
+
+/// Numbers are those of places, which are used again once their payload is back. So the kernel never
+/// has a number twice, whatever cookies the application chooses.
+pub(super) struct Slots<P> {
+    places: Vec<Option<Lent<P>>>,
+    free: Vec<u32>,
+}
+
+impl<P> Slots<P> {
+    pub(super) fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn lent(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Keeps a message that is about to be sent.
+    pub(super) fn begin(&mut self, completion: Completion<P>) -> u32 {
+        let lent = Some(Lent { completion, sending: true, told: false });
+        match self.free.pop() {
+            Some(slot) => {
+                self.places[slot as usize] = lent;
+                slot
+            }
+            None => {
+                self.places.push(lent);
+                u32::try_from(self.places.len() - 1).expect("send buffers end long before")
+            }
+        }
+    }
+
+    /// The system call has returned. Its message is back already if its completion came first, or if
+    /// it was refused.
+    pub(super) fn sent(&mut self, slot: u32, accepted: bool) -> Option<Completion<P>> {
+        let lent = self.places[slot as usize].as_mut().expect("stays while it is being sent");
+        lent.sending = false;
+        let back = lent.told || !accepted;
+        back.then(|| self.take(slot))
+    }
+
+    /// The kernel tells a completion. `None` where the sender is to find it, and for a number that
+    /// nobody has lent, which would be the kernel's mistake.
+    pub(super) fn told(&mut self, slot: u32) -> Option<Completion<P>> {
+        let lent = self.places.get_mut(slot as usize)?.as_mut()?;
+        lent.told = true;
+        let back = !lent.sending;
+        back.then(|| self.take(slot))
+    }
+
+    fn take(&mut self, slot: u32) -> Completion<P> {
+        self.free.push(slot);
+        self.places[slot as usize].take().expect("looked at before").completion
+    }
+
+    /// Makes what is lent live for ever.
+    pub(super) fn leak(&mut self) {
+        self.places.drain(..).for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use handoff::Tally;
+
+    use super::*;
+    use crate::End;
+
+    fn message(cookie: u32) -> Completion<u32> {
+        let to = ([10, 0, 0, 1], 1).into();
+        Completion { payload: cookie, cookie, to, end: End::Acknowledged, tally: Tally::default() }
+    }
+
+    #[test]
+    fn a_payload_is_back_once_and_not_while_it_is_being_sent() {
+        let mut slots = Slots::new();
+        let [first, second, third] = [7, 7, 9].map(|cookie| slots.begin(message(cookie)));
+        assert!(slots.sent(first, true).is_none());
+        assert!(slots.told(second).is_none(), "it is being sent");
+        assert_eq!(slots.sent(second, true).unwrap().payload, 7);
+        assert_eq!(slots.sent(third, false).unwrap().payload, 9);
+        assert!(slots.told(third).is_none(), "it was refused");
+        assert_eq!(slots.told(first).unwrap().payload, 7);
+        assert!(slots.told(first).is_none());
+        assert!(slots.told(400).is_none());
+        assert_eq!(slots.lent(), 0);
+        assert!([first, second, third].contains(&slots.begin(message(1))));
+    }
+}

@@ -1,0 +1,272 @@
+//! Opening, waiting, completions, closing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use handoff::probe::{self, State as Standing, System};
+use handoff_sys::rds::{self, PF_RDS};
+use handoff_sys::zerocopy;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, SockAddr, Type};
+
+use super::locality::Locality;
+use super::slots::Slots;
+use crate::completion::{Completion, Completions};
+use crate::error::{Error, Result};
+use crate::payload::Payload;
+
+/// A socket bound to an address and a port. `P` owns the bytes of a message, see [`Payload`].
+pub struct Socket<P: Payload> {
+    pub(super) socket: socket2::Socket,
+    pub(super) local: SocketAddr,
+    pub(super) locality: Locality,
+    pub(super) receiving: Mutex<()>,
+    state: Mutex<State<P>>,
+}
+
+pub(super) struct State<P> {
+    pub(super) slots: Slots<P>,
+    pub(super) completions: Completions<P>,
+    pub(super) statistics: Statistics,
+}
+
+/// What a socket counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Messages sent without a copy.
+    pub lent: u64,
+    /// Their bytes.
+    pub lent_bytes: u64,
+    /// Messages copied.
+    pub copied: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
+    /// Lent messages that came back.
+    pub returned: u64,
+    /// System calls that read completions and nothing else.
+    pub reaps: u64,
+    /// Messages refused because the port at the peer was congested.
+    pub refused_congested: u64,
+    /// Messages refused because the send buffer was full.
+    pub refused_full: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+}
+
+impl<P: Payload> Socket<P> {
+    /// Opens a socket at one of this host's addresses; port 0 chooses one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPossible`] where the kernel's RDS over TCP is not there, with what would help.
+    pub fn bind(local: SocketAddr) -> Result<Self> {
+        let socket = socket2::Socket::new(Domain::from(PF_RDS), Type::SEQPACKET, None)
+            .map_err(not_possible("socket(PF_RDS)"))?;
+        rds::choose_tcp(socket.as_fd()).map_err(not_possible("SO_RDS_TRANSPORT"))?;
+        zerocopy::enable(socket.as_fd()).map_err(not_possible("SO_ZEROCOPY"))?;
+        socket.set_nonblocking(true).map_err(Error::io("make an RDS socket non-blocking"))?;
+        socket.bind(&SockAddr::from(local)).map_err(Error::io("bind an RDS socket"))?;
+        let bound = socket.local_addr().map_err(Error::io("ask for an RDS socket's address"))?;
+        let local = bound.as_socket().ok_or(Error::Invalid("RDS has IPv4 and IPv6 addresses"))?;
+        let locality = Locality::new(local.ip()).map_err(Error::io("open a socket for routes"))?;
+        let state = State {
+            slots: Slots::new(),
+            completions: Completions::default(),
+            statistics: Statistics::default(),
+        };
+        Ok(Self { socket, local, locality, receiving: Mutex::new(()), state: Mutex::new(state) })
+    }
+
+    /// The address and port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether messages to a peer are copied, whatever [`Mode`](super::Mode) they are sent in, as are
+    /// those to addresses of the socket's own namespace. For peers in other namespaces of the same
+    /// host, see [the module](super).
+    pub fn copy_to(&self, peer: IpAddr, copy: bool) {
+        self.locality.name(peer, copy);
+    }
+
+    /// Sets the size of the send buffer: the bytes under way in all, and the longest message. The
+    /// kernel takes no more than `net.core.wmem_max`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn set_send_buffer(&self, bytes: usize) -> Result<()> {
+        // The kernel sets twice what is asked for, and RDS counts half of it.
+        self.socket.set_send_buffer_size(bytes).map_err(Error::io("set the send buffer's size"))
+    }
+
+    /// Bytes of the send buffer.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn send_buffer(&self) -> Result<usize> {
+        let doubled = self.socket.send_buffer_size();
+        Ok(doubled.map_err(Error::io("ask for the send buffer's size"))? / 2)
+    }
+
+    /// Sets the size of the receive buffer: the bytes held before peers are told that the port is
+    /// congested. The kernel takes no more than `net.core.rmem_max`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn set_receive_buffer(&self, bytes: usize) -> Result<()> {
+        self.socket.set_recv_buffer_size(bytes).map_err(Error::io("set the receive buffer's size"))
+    }
+
+    /// Waits until a message or a completion may be there; `false` when the time is over. May return
+    /// early, for instance because some peer's congestion has changed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, and an interruption by a signal.
+    pub fn wait_readable(&self, timeout: Duration) -> Result<bool> {
+        self.wait(PollFlags::IN, timeout)
+    }
+
+    /// Waits until there is room in the send buffer; `false` when the time is over.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::wait_readable`].
+    pub fn wait_writable(&self, timeout: Duration) -> Result<bool> {
+        self.wait(PollFlags::OUT, timeout)
+    }
+
+    fn wait(&self, what: PollFlags, timeout: Duration) -> Result<bool> {
+        let timeout = Timespec::try_from(timeout)
+            .map_err(|_| Error::Invalid("a time-out of more seconds than there are numbers"))?;
+        let mut polled = [PollFd::new(&self.socket, what)];
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(errno) => Err(Error::io("wait for an RDS socket")(errno.into())),
+        }
+    }
+
+    /// Reads the completions that the kernel has until there are `enough`, and returns the state with
+    /// them.
+    fn reap(&self, enough: usize) -> Result<MutexGuard<'_, State<P>>> {
+        loop {
+            let state = self.state();
+            if state.completions.len() >= enough || state.slots.lent() == 0 {
+                return Ok(state);
+            }
+            drop(state);
+            if !self.read_completions()? {
+                return Ok(self.state());
+            }
+        }
+    }
+
+    /// Moves completions to the end of `batch`, at most `most`, and returns how many. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn completions(&self, most: usize, batch: &mut Vec<Completion<P>>) -> Result<usize> {
+        Ok(self.reap(most)?.completions.take(most, batch))
+    }
+
+    /// Writes the cookies of the completions that wait, oldest first, as far as there is room, leaves
+    /// the completions where they are, and returns how many they are. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn peek_completions(&self, cookies: &mut [u32]) -> Result<usize> {
+        let state = self.reap(usize::MAX)?;
+        let waiting = state.completions.peek();
+        let count = waiting.len();
+        for (place, completion) in cookies.iter_mut().zip(waiting) {
+            *place = completion.cookie;
+        }
+        Ok(count)
+    }
+
+    /// Messages whose payloads the kernel holds.
+    pub fn lent(&self) -> usize {
+        self.state().slots.lent()
+    }
+
+    /// What was counted.
+    pub fn statistics(&self) -> Statistics {
+        self.state().statistics
+    }
+
+    /// Waits until all payloads are back, as long as `timeout`, and ends the socket. Returns the
+    /// completions that were not taken, and how many payloads are leaked because the kernel still holds
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; the socket is closed as if dropped.
+    pub fn close(self, timeout: Duration) -> Result<(Vec<Completion<P>>, usize)> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let lent = self.reap(usize::MAX)?.slots.lent();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if lent == 0 || left.is_zero() {
+                let mut batch = Vec::new();
+                self.state().completions.take(usize::MAX, &mut batch);
+                return Ok((batch, lent));
+            }
+            self.wait_readable(left)?;
+            // A message that nobody receives would make waiting spin.
+            self.discard_one()?;
+        }
+    }
+}
+
+impl<P: Payload> AsFd for Socket<P> {
+    /// For waiting; readable when a message or a completion is there.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl<P: Payload> Drop for Socket<P> {
+    fn drop(&mut self) {
+        let lent = match self.reap(usize::MAX) {
+            Ok(state) => state.slots.lent(),
+            Err(_) => self.lent(),
+        };
+        if lent > 0 {
+            tracing::warn!(
+                socket = %self.local, payloads = lent,
+                "an RDS socket ends while the kernel holds payloads, which are leaked: close it first"
+            );
+            self.state().slots.leak();
+        }
+    }
+}
+
+/// For `map_err`: what the kernel lacks, as the probe explains it.
+fn not_possible(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| {
+        let lacking = probe::system(System::Rds).into_iter().find(|it| it.state != Standing::Yes);
+        let why =
+            lacking.map(|it| [it.reason, it.remedy].into_iter().flatten().collect::<Vec<_>>());
+        match why {
+            Some(why) => Error::NotPossible(format!(
+                "the kernel's RDS cannot be used: {}",
+                why.join("; remedy: ")
+            )),
+            None => Error::Io { action, source: error },
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a host asks for, tells and lends.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::wire::{CongestionMap, HEADER_LEN, Truncated};
+
+/// A TCP connection, or the attempt at one. Never used twice by a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(super) u64);
+
+/// A message accepted for sending. Never used twice by a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub(super) u64);
+
+/// What the host's driver is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Connect to port [`crate::wire::PORT`] of the peer, from a source port that is `lane` modulo 8;
+    /// answer with `connected` or `closed`.
+    Connect {
+        /// The attempt's name.
+        connection: ConnectionId,
+        /// Where to.
+        peer: IpAddr,
+        /// Tells the source port.
+        lane: u8,
+    },
+    /// `next_write` has something for this connection. Not said again before it returned `None`.
+    Ready(ConnectionId),
+    /// The connection is in use, or there is room again: read from it.
+    Resume(ConnectionId),
+    /// Another connection takes this one's place: hand in all that has arrived on it, close it, and
+    /// say `closed`. What the peer's TCP saw acknowledged counts as delivered.
+    Drain(ConnectionId),
+    /// Close the connection, which the host has forgotten.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+        /// Why, to be logged.
+        reason: Reason,
+    },
+}
+
+/// Why a connection was closed or not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The peer announces more than one message may have.
+    #[error("the peer announces a message of {len} bytes, the limit is {limit}")]
+    Oversize {
+        /// Bytes announced.
+        len: u32,
+        /// [`Limits::message`](super::Limits::message).
+        limit: usize,
+    },
+    /// A congestion map of the wrong length.
+    #[error("the peer announces a congestion map of {0} bytes, which has 8192")]
+    MapLength(u32),
+    /// A ping, a pong or a probe with a payload.
+    #[error("the peer sends a ping or pong with a payload of {0} bytes")]
+    PingLength(u32),
+    /// An extension header is cut off.
+    #[error("malformed header: {0}")]
+    Extension(#[from] Truncated),
+    /// Nothing came on a new connection.
+    #[error("the peer says nothing on a new connection")]
+    Silent,
+    /// The other side has to connect; it was asked to.
+    #[error("the peer's connection only asks for ours, because its address is the larger")]
+    WakeUp,
+    /// The connection that we asked for by this one is there, or too late.
+    #[error("its purpose, to ask for a connection, is fulfilled or given up")]
+    Asked,
+    /// The source port tells a lane that we don't have.
+    #[error("lane {0} is not in use here")]
+    NoSuchLane(u8),
+    /// The peer has restarted since the connection was made.
+    #[error("the connection is older than the peer's restart")]
+    FormerLife,
+    /// The lane's former connections are not read to their ends.
+    #[error("the lane's former connections still wait to be read, for want of room")]
+    Undrained,
+    /// More peers than the limit, none idle.
+    #[error("{0} peers are known, the most this host was told to remember, and none is idle")]
+    TooManyPeers(usize),
+    /// The peer's address is ours.
+    #[error("the peer has our own address")]
+    OwnAddress,
+}
+
+/// What applications may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The first lane to a peer came up.
+    Up(IpAddr),
+    /// The last lane to a peer went down.
+    Down(IpAddr),
+    /// A peer has another generation number than before. What it had not acknowledged is given up.
+    Restarted {
+        /// Which peer.
+        peer: IpAddr,
+        /// Its number in the life that has begun.
+        generation: u32,
+        /// Messages to it that were given up.
+        lost: usize,
+    },
+    /// Some port at a peer is no longer congested.
+    Uncongested(IpAddr),
+    /// A peer answered [`Host::ping`](super::Host::ping).
+    Pong {
+        /// Which peer.
+        peer: IpAddr,
+        /// The port that the ping came from.
+        port: u16,
+    },
+}
+
+/// What the driver is to read next from a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// A header: hand it in by `header`.
+    Header,
+    /// This many bytes, into a buffer of the driver's choice: hand it in by `payload`.
+    Payload(usize),
+    /// This many bytes that nobody wants: say `skipped`.
+    Skip(usize),
+    /// A congestion map: hand it in by `map`.
+    Map,
+    /// Nothing until [`Output::Resume`], or the connection is forgotten.
+    Nothing,
+}
+
+/// A frame to be written whole: the header, then the body.
+#[derive(Debug)]
+pub struct Write {
+    /// The header's bytes.
+    pub header: [u8; HEADER_LEN],
+    /// What follows.
+    pub body: Body,
+}
+
+/// What follows a header.
+#[derive(Debug)]
+pub enum Body {
+    /// Nothing.
+    Empty,
+    /// A message's payload, on loan: [`Host::payload`](super::Host::payload) has it, and the driver
+    /// says `released` once the kernel has let go of it, also if the connection ends.
+    Message(MessageId),
+    /// A congestion map.
+    Map(Arc<CongestionMap>),
+}

@@ -1,0 +1,182 @@
+//! What a host knows of a peer: its lanes, and the connection of each.
+
+use std::array;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::output::{ConnectionId, MessageId};
+use super::role::Role;
+use crate::wire::{CongestionMap, Header, MAX_LANES};
+
+/// Pongs owed on a connection before it is not read until they are written.
+pub(super) const MAX_PONGS: usize = 64;
+
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    pub(super) role: Role,
+    /// The number that the peer last told, and the latest of the connections that told it.
+    pub(super) generation: Option<(u32, ConnectionId)>,
+    /// Lanes in common, once known; no message goes out before.
+    pub(super) lanes: Option<u8>,
+    /// Whether the peer's maps carry extension headers, as ours do.
+    pub(super) extended: Option<bool>,
+    pub(super) congestion: Option<CongestionMap>,
+    pub(super) lane: [Lane; MAX_LANES as usize],
+    /// Bytes accepted that have not come back.
+    pub(super) queued: u64,
+    /// Messages accepted whose end is not known.
+    pub(super) unfinished: usize,
+    pub(super) last_used: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct Lane {
+    pub(super) link: Link,
+    /// Accepted connections that wait until those before them are drained.
+    pub(super) successors: VecDeque<ConnectionId>,
+    /// Never written.
+    pub(super) queue: VecDeque<MessageId>,
+    /// Written to a connection that ended, in order.
+    pub(super) retransmit: VecDeque<MessageId>,
+    pub(super) next_tx: u64,
+    pub(super) next_rx: u64,
+    pub(super) retry_at: Duration,
+    pub(super) backoff: Duration,
+}
+
+#[derive(Default)]
+pub(super) enum Link {
+    #[default]
+    Down,
+    /// We asked for it at that time; as the server, only to be connected to.
+    Connecting(ConnectionId, Duration),
+    Up(Box<Connection>),
+}
+
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) since: Duration,
+    /// Something has arrived.
+    pub(super) heard: bool,
+    /// The generation that the peer told on this connection.
+    pub(super) verified: Option<u32>,
+    /// A map is to be written; so at the beginning.
+    pub(super) map_due: bool,
+    /// The peer is to be asked for its lanes and generation.
+    pub(super) probe: Probe,
+    pub(super) pings: VecDeque<u16>,
+    pub(super) pongs: VecDeque<u16>,
+    /// Bytes given out to be written.
+    pub(super) offset: u64,
+    /// Frames given out and not acknowledged, each with the stream's offset at its end.
+    pub(super) written: VecDeque<(u64, Frame)>,
+    pub(super) reading: Reading,
+    /// `Ready` was said.
+    pub(super) signalled: bool,
+    /// `Drain` was said.
+    pub(super) draining: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    No,
+    Due,
+    /// Written at that time.
+    Sent(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Message(MessageId),
+    /// A map, by its version.
+    Map(u64),
+    /// Nothing that anybody waits for.
+    Other,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reading {
+    Header,
+    /// A header that cannot be acted on yet.
+    Paused(Header),
+    Payload(Header),
+    Skip(usize),
+    Map,
+}
+
+impl Connection {
+    pub(super) fn new(id: ConnectionId, since: Duration) -> Self {
+        Self {
+            id,
+            since,
+            heard: false,
+            verified: None,
+            map_due: true,
+            probe: Probe::No,
+            pings: VecDeque::new(),
+            pongs: VecDeque::new(),
+            offset: 0,
+            written: VecDeque::new(),
+            reading: Reading::Header,
+            signalled: false,
+            draining: false,
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn up(&mut self) -> Option<&mut Connection> {
+        match &mut self.link {
+            Link::Up(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up(_))
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.queue.is_empty() || !self.retransmit.is_empty()
+    }
+}
+
+impl Peer {
+    pub(super) fn new(address: IpAddr, role: Role) -> Self {
+        let lane = array::from_fn(|_| Lane { next_tx: 1, ..Lane::default() });
+        Self {
+            address,
+            role,
+            generation: None,
+            lanes: None,
+            extended: None,
+            congestion: None,
+            lane,
+            queued: 0,
+            unfinished: 0,
+            last_used: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.lane.iter().any(Lane::is_up)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let unconnected = |lane: &Lane| matches!(lane.link, Link::Down);
+        self.queued == 0 && self.lane.iter().all(unconnected)
+    }
+
+    /// Whether the lane should have a connection of our making.
+    pub(super) fn wants(&self, lane: usize, now: Duration, keep: Duration) -> bool {
+        let lanes = usize::from(self.lanes.unwrap_or(1));
+        match self.role {
+            Role::Client => lane < lanes && (self.unfinished > 0 || now < self.last_used + keep),
+            // The client makes the others.
+            Role::Server => {
+                lane == 0 && self.lane.iter().any(|lane| !lane.is_up() && lane.has_unsent())
+            }
+        }
+    }
+}

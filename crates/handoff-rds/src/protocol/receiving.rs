@@ -1,0 +1,242 @@
+//! What arrives: frames judged by their headers, payloads asked for where there is room.
+
+use std::mem;
+use std::net::SocketAddr;
+
+use super::host::{Delivered, Host};
+use super::output::{ConnectionId, Event, Expect, Output, Reason};
+use super::peer::{Link, MAX_PONGS, Reading};
+use super::restarting::Told;
+use crate::wire::{
+    CongestionMap, FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, HEADER_LEN, Header, MAP_LEN, PROBE_PORT,
+};
+
+/// What a frame is, by its header.
+enum Kind {
+    Map,
+    Ping,
+    Pong,
+    Message,
+}
+
+impl Kind {
+    fn of(header: &Header) -> Self {
+        match (header.flags, header.source, header.destination) {
+            (FLAG_CONGESTION_MAP, ..) => Self::Map,
+            (_, _, 0) => Self::Ping,
+            (_, 0, _) => Self::Pong,
+            _ => Self::Message,
+        }
+    }
+
+    /// Whether its extensions tell about the peer.
+    fn tells(&self, header: &Header) -> bool {
+        match self {
+            Self::Map => true,
+            Self::Ping => header.source == PROBE_PORT,
+            Self::Pong => header.destination == PROBE_PORT,
+            Self::Message => false,
+        }
+    }
+}
+
+impl<B, R> Host<B, R> {
+    /// What to read next from the connection.
+    pub fn expect(&mut self, id: ConnectionId) -> Expect {
+        let Some(connection) = self.connection(id) else { return Expect::Nothing };
+        match connection.reading {
+            Reading::Header => Expect::Header,
+            Reading::Payload(header) => Expect::Payload(header.len as usize),
+            Reading::Skip(len) => Expect::Skip(len),
+            Reading::Map => Expect::Map,
+            Reading::Paused(_) => Expect::Nothing,
+        }
+    }
+
+    /// A header has arrived on the connection, after [`Expect::Header`]. What breaks the protocol
+    /// closes the connection.
+    pub fn header(&mut self, id: ConnectionId, bytes: &[u8; HEADER_LEN]) {
+        if self.connection(id).is_some() {
+            self.judge(id, Header::parse(bytes));
+        }
+    }
+
+    fn judge(&mut self, id: ConnectionId, header: Header) {
+        match self.admit(id, &header) {
+            Ok(reading) => {
+                if let Reading::Paused(_) = reading {
+                    self.statistics.pauses += 1;
+                    self.paused.push_back(id);
+                }
+                let Some(connection) = self.connection(id) else { return };
+                connection.reading = reading;
+            }
+            Err(reason) => self.reject(id, reason),
+        }
+    }
+
+    /// What to read after this header.
+    fn admit(&mut self, id: ConnectionId, header: &Header) -> Result<Reading, Reason> {
+        let (address, lane) = self.places[&id];
+        let kind = Kind::of(header);
+        match kind {
+            Kind::Map if header.len as usize != MAP_LEN => {
+                return Err(Reason::MapLength(header.len));
+            }
+            Kind::Ping | Kind::Pong if header.len > 0 => {
+                return Err(Reason::PingLength(header.len));
+            }
+            Kind::Message if header.len as usize > self.limits.message => {
+                return Err(Reason::Oversize { len: header.len, limit: self.limits.message });
+            }
+            _ => {}
+        }
+        let mut told =
+            if kind.tells(header) { Told::by(&header.extensions)? } else { Told::default() };
+        // A kernel has taken in our generation when it has answered our probe. Messages go out when
+        // the lanes are known, so they are not learned from its own probe, which may cross ours.
+        match kind {
+            Kind::Ping => told.paths = None,
+            Kind::Pong if header.destination == PROBE_PORT => told.paths = told.paths.or(Some(1)),
+            _ => {}
+        }
+        if !self.may_learn(address, id, told)? {
+            return Ok(Reading::Paused(*header));
+        }
+        let now = self.now;
+        let peer = self.peers.get_mut(&address).expect("has connections");
+        let place = &mut peer.lane[usize::from(lane)];
+        let next_rx = &mut place.next_rx;
+        let again = header.flags & FLAG_RETRANSMITTED != 0 && header.sequence < *next_rx;
+        if again && !matches!(kind, Kind::Map) {
+            self.statistics.duplicates += 1;
+            return Ok(Reading::Skip(header.len as usize).or_header());
+        }
+        let Link::Up(connection) = &mut place.link else { unreachable!("it was read") };
+        let reading = match kind {
+            Kind::Map => Reading::Map,
+            // Nothing is written to a connection that is being drained.
+            Kind::Ping if header.source == 0 || connection.draining => Reading::Header,
+            Kind::Ping if connection.pongs.len() >= MAX_PONGS => {
+                return Ok(Reading::Paused(*header));
+            }
+            Kind::Ping => {
+                self.statistics.pings += 1;
+                connection.pongs.push_back(header.source);
+                Reading::Header
+            }
+            Kind::Pong => Reading::Header,
+            Kind::Message if !self.ports.contains_key(&header.destination) => {
+                self.statistics.unbound += 1;
+                Reading::Skip(header.len as usize).or_header()
+            }
+            Kind::Message => {
+                let held = self.statistics.held_bytes;
+                // A message of any length fits alone.
+                if held > 0 && held + u64::from(header.len) > self.limits.held {
+                    return Ok(Reading::Paused(*header));
+                }
+                self.statistics.held_bytes += u64::from(header.len);
+                Reading::Payload(*header)
+            }
+        };
+        if !matches!(reading, Reading::Map | Reading::Payload(_)) {
+            *next_rx = header.sequence.wrapping_add(1);
+        }
+        connection.heard = true;
+        place.backoff = Default::default();
+        peer.last_used = now;
+        match kind {
+            Kind::Map if lane == 0 => self.manner_known(address, told.generation.is_some()),
+            // Among a kernel's lanes the map may have gone by another.
+            _ if lane == 0 && peer.extended.is_none() => self.manner_known(address, false),
+            _ => {}
+        }
+        if matches!(kind, Kind::Pong) && header.destination != PROBE_PORT {
+            self.tell(Event::Pong { peer: address, port: header.destination });
+        }
+        self.learn(address, id, told);
+        self.signal(address);
+        Ok(reading)
+    }
+
+    /// The payload that [`Expect::Payload`] asked for, whole.
+    pub fn payload_received(&mut self, id: ConnectionId, payload: R) {
+        let Some(connection) = self.connection(id) else { return };
+        let Reading::Payload(header) = mem::replace(&mut connection.reading, Reading::Header)
+        else {
+            panic!("a payload is handed in where none was expected");
+        };
+        let (address, lane) = self.places[&id];
+        let peer = self.peers.get_mut(&address).expect("has connections");
+        peer.lane[usize::from(lane)].next_rx = header.sequence.wrapping_add(1);
+        let len = u64::from(header.len);
+        let Some(port) = self.ports.get_mut(&header.destination) else {
+            self.statistics.held_bytes -= len;
+            self.statistics.unbound += 1;
+            self.resume_paused();
+            return;
+        };
+        self.statistics.received += 1;
+        port.held += len;
+        let from = SocketAddr::from((address, header.source));
+        port.incoming.push_back(Delivered { from, payload, len: header.len as usize });
+        if !port.congested && port.held > self.limits.receive {
+            port.congested = true;
+            self.mark_congested(header.destination, true);
+        }
+    }
+
+    /// The bytes that [`Expect::Skip`] asked to skip are gone.
+    pub fn skipped(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connection(id) {
+            connection.reading = Reading::Header;
+        }
+    }
+
+    /// The map that [`Expect::Map`] asked for.
+    pub fn map(&mut self, id: ConnectionId, bytes: &[u8; MAP_LEN]) {
+        let Some(connection) = self.connection(id) else { return };
+        connection.reading = Reading::Header;
+        self.statistics.maps_received += 1;
+        let (address, lane) = self.places[&id];
+        let peer = self.peers.get_mut(&address).expect("has connections");
+        // Ours send changes by lane 0 only, so a map of another is no newer.
+        if lane != 0 && peer.extended == Some(true) {
+            return;
+        }
+        let map = CongestionMap::from_bytes(bytes);
+        let before = peer.congestion.replace(map);
+        let now = peer.congestion.as_ref().expect("just put there");
+        if before.is_some_and(|before| before.ports().any(|port| !now.contains(port))) {
+            self.tell(Event::Uncongested(address));
+        }
+    }
+
+    /// Judges anew what was paused, as something has made room.
+    pub(super) fn resume_paused(&mut self) {
+        for id in mem::take(&mut self.paused) {
+            let Some(connection) = self.connection(id) else { continue };
+            let Reading::Paused(header) = connection.reading else { continue };
+            match self.admit(id, &header) {
+                Ok(Reading::Paused(_)) => self.paused.push_back(id),
+                Ok(reading) => {
+                    let Some(connection) = self.connection(id) else { continue };
+                    connection.reading = reading;
+                    self.outputs.push_back(Output::Resume(id));
+                }
+                Err(reason) => self.reject(id, reason),
+            }
+        }
+    }
+}
+
+impl Reading {
+    /// A payload of no bytes needs no skipping.
+    fn or_header(self) -> Self {
+        match self {
+            Self::Skip(0) => Self::Header,
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a peer tells about itself: its generation, and the lanes that it can have.
+
+use std::mem;
+use std::net::IpAddr;
+
+use super::host::Host;
+use super::output::{ConnectionId, Event, MessageId, Output, Reason};
+use super::peer::{Frame, Link, Probe};
+use super::role::lane_of;
+use crate::completion::End;
+use crate::wire::{Extension, Extensions, Truncated};
+
+/// What a header's extensions tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    pub(super) generation: Option<u32>,
+    pub(super) paths: Option<u16>,
+}
+
+impl Told {
+    pub(super) fn by(extensions: &Extensions) -> Result<Self, Truncated> {
+        let mut told = Self::default();
+        for extension in extensions.iter() {
+            match extension? {
+                Extension::Generation(generation) if generation != 0 => {
+                    told.generation = Some(generation);
+                }
+                Extension::Paths(paths) => told.paths = Some(paths),
+                _ => {}
+            }
+        }
+        Ok(told)
+    }
+}
+
+impl<B, R> Host<B, R> {
+    /// Whether what is told may be acted on. A new life may not begin while there are connections to
+    /// the one before: what it had sent by them was delivered as far as it knew, and is taken in first.
+    ///
+    /// # Errors
+    ///
+    /// Where the connection is to a life before the one that is known, as it is older.
+    pub(super) fn may_learn(
+        &mut self,
+        address: IpAddr,
+        noticed_by: ConnectionId,
+        told: Told,
+    ) -> Result<bool, Reason> {
+        let peer = self.peers.get_mut(&address).expect("known");
+        let (Some(new), Some((old, told_by))) = (told.generation, peer.generation) else {
+            return Ok(true);
+        };
+        if new == old {
+            return Ok(true);
+        }
+        if noticed_by <= told_by {
+            return Err(Reason::FormerLife);
+        }
+        let mut may = true;
+        for lane in &mut peer.lane {
+            if let Some(connection) = lane.up()
+                && connection.id != noticed_by
+                && connection.verified == Some(old)
+            {
+                may = false;
+                if !mem::replace(&mut connection.draining, true) {
+                    self.outputs.push_back(Output::Drain(connection.id));
+                }
+            }
+        }
+        Ok(may)
+    }
+
+    /// Acts on what a peer told on a connection.
+    pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, told: Told) {
+        if let Some(generation) = told.generation {
+            let peer = self.peers.get_mut(&address).expect("known");
+            let before = peer.generation;
+            let latest = before.map_or(id, |(_, told_by)| told_by.max(id));
+            peer.generation = Some((generation, latest));
+            if before.is_some_and(|(before, _)| before != generation) {
+                self.restart(address, generation);
+            }
+            if let Some(connection) = self.connection(id) {
+                connection.verified = Some(generation);
+            }
+        }
+        if let Some(paths) = told.paths {
+            self.lanes_known(address, self.limits.common_lanes(paths));
+        }
+    }
+
+    /// Gives up what the peer's former life had not acknowledged, and counts anew.
+    fn restart(&mut self, address: IpAddr, generation: u32) {
+        let peer = self.peers.get_mut(&address).expect("known");
+        let (mut lost, mut unsent) = (Vec::new(), Vec::new());
+        for lane in &mut peer.lane {
+            lost.extend(mem::take(&mut lane.retransmit));
+            unsent.extend(mem::take(&mut lane.queue));
+            (lane.next_tx, lane.next_rx) = (1, 0);
+            let written = lane.up().map(|connection| &mut connection.written);
+            for (_, frame) in written.into_iter().flatten() {
+                if let Frame::Message(id) = *frame {
+                    lost.push(id);
+                    *frame = Frame::Other;
+                }
+            }
+        }
+        unsent.sort_unstable();
+        peer.lane[0].queue = unsent.into();
+        peer.lanes = None;
+        peer.congestion = None;
+        self.statistics.restarts += 1;
+        self.statistics.lost_to_restarts += lost.len() as u64;
+        self.tell(Event::Restarted { peer: address, generation, lost: lost.len() });
+        lost.into_iter().for_each(|id: MessageId| self.finish(id, End::PeerRestarted));
+    }
+
+    /// Spreads over its lanes what waits for a peer. Settled once for each of its lives.
+    pub(super) fn lanes_known(&mut self, address: IpAddr, lanes: u8) {
+        let peer = self.peers.get_mut(&address).expect("known");
+        if peer.lanes.is_some() {
+            return;
+        }
+        peer.lanes = Some(lanes);
+        for id in mem::take(&mut peer.lane[0].queue) {
+            let lane = lane_of(self.messages[&id].from, lanes);
+            peer.lane[usize::from(lane)].queue.push_back(id);
+        }
+        self.connect_wanted(address);
+        self.signal(address);
+    }
+
+    /// The peer's first map on lane 0 has shown whether its maps tell what ours do.
+    pub(super) fn manner_known(&mut self, address: IpAddr, extended: bool) {
+        let peer = self.peers.get_mut(&address).expect("known");
+        peer.extended = Some(extended);
+        if let Link::Up(connection) = &mut peer.lane[0].link
+            && !extended
+            && connection.probe == Probe::No
+        {
+            connection.probe = Probe::Due;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Peers that break the protocol: closed with a reason, never a panic, never unbounded memory.
+
+use handoff_rds::protocol::{Expect, Reason};
+use handoff_rds::wire::{Extensions, FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, Truncated};
+use proptest::prelude::*;
+
+use crate::peer::{SMALLER, connected, message, outputs, reason, short};
+
+fn closed_for(header: &Header) -> Option<Reason> {
+    let (mut host, id) = connected(short());
+    host.header(id, &header.to_bytes());
+    let reason = reason(&mut host);
+    if reason.is_some() {
+        assert_eq!(host.expect(id), Expect::Nothing);
+        assert!(host.next_write(id).is_none());
+        assert_eq!(host.statistics().violations, 1);
+    }
+    reason
+}
+
+#[test]
+fn each_violation_has_its_reason() {
+    let oversize = Reason::Oversize { len: u32::MAX, limit: 1000 };
+    assert_eq!(closed_for(&message(1, 0, u32::MAX)), Some(oversize));
+    assert_eq!(closed_for(&message(1, 0, 1000)), None);
+    let map = Header { flags: FLAG_CONGESTION_MAP, len: 8193, ..Header::default() };
+    assert_eq!(closed_for(&map), Some(Reason::MapLength(8193)));
+    let ping = Header { source: 9, len: 1, ..Header::default() };
+    assert_eq!(closed_for(&ping), Some(Reason::PingLength(1)));
+    let mut extensions = [0; 16];
+    extensions[..3].copy_from_slice(&[5, 0, 8]);
+    extensions[3..8].copy_from_slice(&[6, 0, 0, 0, 1]);
+    extensions[8..13].copy_from_slice(&[1, 0, 0, 0, 1]);
+    extensions[13] = 3;
+    let extensions = Extensions::from_bytes(extensions);
+    let probe = Header { source: 1, extensions, ..Header::default() };
+    assert_eq!(closed_for(&probe), Some(Reason::Extension(Truncated { kind: 3 })));
+    assert_eq!(closed_for(&Header { source: 2, ..probe }), None, "only probes tell anything");
+}
+
+#[test]
+fn pings_without_end_are_not_read_without_end() {
+    let (mut host, id) = connected(short());
+    let mut read = 0;
+    while host.expect(id) == Expect::Header {
+        host.header(id, &Header { sequence: read, source: 9, ..Header::default() }.to_bytes());
+        read += 1;
+        assert!(read < 1000);
+    }
+    outputs(&mut host);
+    let mut written = 0;
+    while host.next_write(id).is_some() {
+        written += 1;
+    }
+    assert!(written > 60 && host.expect(id) == Expect::Header, "{written} pongs");
+}
+
+#[test]
+fn connections_without_end_are_not_taken() {
+    let (mut host, _) = connected(short());
+    let taken = (0..100).filter(|_| host.accepted(SMALLER.into(), 40_000).is_ok()).count();
+    assert!(taken < 10, "{taken} wait");
+}
+
+/// Headers that lead somewhere more often than arbitrary ones.
+fn header() -> impl Strategy<Value = [u8; HEADER_LEN]> {
+    let port = prop_oneof![Just(0), Just(1), Just(4000), any::<u16>()];
+    let len = prop_oneof![Just(0), 0..1100_u32, Just(MAP_LEN as u32), any::<u32>()];
+    let flags = prop_oneof![Just(0), Just(1), Just(4), any::<u8>()];
+    let extensions = prop_oneof![
+        Just([5, 0, 8, 6, 0, 0, 0, 9, 8, 0, 0, 0, 0, 0, 0, 0]),
+        Just([6, 0, 0, 0, 8, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        any::<[u8; 16]>(),
+    ];
+    let sequence = prop_oneof![0..10_u64, any::<u64>()];
+    (sequence, len, port.clone(), port, flags, extensions).prop_map(
+        |(sequence, len, source, destination, flags, extensions)| {
+            let extensions = Extensions::from_bytes(extensions);
+            let header = Header {
+                sequence,
+                len,
+                source,
+                destination,
+                flags,
+                extensions,
+                ..Header::default()
+            };
+            header.to_bytes()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_is_bounded(
+        steps in prop::collection::vec((header(), 0..4_u16, 0..4_u8), 1..200),
+    ) {
+        let (mut host, first) = connected(short());
+        let mut connections = vec![first];
+        for (header, lane, then) in steps {
+            let id = connections[usize::from(lane) % connections.len()];
+            match host.expect(id) {
+                Expect::Header => host.header(id, &header),
+                Expect::Payload(len) => {
+                    prop_assert!(len <= 1000);
+                    host.payload_received(id, vec![0; len]);
+                }
+                Expect::Skip(len) => {
+                    prop_assert!(len <= 1000);
+                    host.skipped(id);
+                }
+                Expect::Map => host.map(id, &[0x55; MAP_LEN]),
+                Expect::Nothing => {}
+            }
+            match then {
+                0 => drop(host.receive(4000)),
+                1 => while host.next_write(id).is_some() {},
+                2 => connections.extend(host.accepted(SMALLER.into(), 40_000 + lane)),
+                _ => host.closed(connections[connections.len() / 2]),
+            }
+            outputs(&mut host);
+            prop_assert!(host.statistics().held_bytes <= 4000 + 1000);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What arrives is what was sent, in both modes, both families, both directions.
+
+use handoff::Outcome;
+use handoff_rds::End;
+use handoff_rds::kernel::Mode;
+
+use crate::peers::{Peers, bind, complete, pattern, receive};
+
+const SIZES: [usize; 7] = [0, 1, 100, 4096, 4097, 65_000, 106_496];
+
+fn exchange(v6: bool) {
+    let peers = Peers::new();
+    let [left, right] = [&peers.pair.left, &peers.pair.right]
+        .map(|end| bind(end, if v6 { end.v6().into() } else { end.v4().into() }, 4000));
+    for (from, to) in [(&left, &right), (&right, &left)] {
+        for mode in [Mode::Lend, Mode::Copy] {
+            for (number, len) in (0..).zip(SIZES) {
+                let sent = pattern(number, len);
+                let address = sent.as_ptr();
+                from.send(to.local_addr(), (sent, number), 70 + number, mode).expect("is accepted");
+                let received = receive(to);
+                assert_eq!(received.from, from.local_addr());
+                assert!(received.payload == pattern(number, len), "{len} bytes, {mode:?}");
+                let back = complete(from, 1).remove(0);
+                assert_eq!((back.cookie, back.to), (70 + number, to.local_addr()));
+                assert_eq!((back.payload.0.as_ptr(), back.payload.1), (address, number));
+                let lent = mode == Mode::Lend && len > 0;
+                assert_eq!(back.end, if lent { End::Acknowledged } else { End::Taken });
+                let outcome = match (lent, len) {
+                    (true, _) => Outcome::Unknown,
+                    (false, 0) => Outcome::ZeroCopy,
+                    (false, _) => Outcome::Copied,
+                };
+                assert_eq!(back.tally.outcome(), outcome);
+            }
+        }
+    }
+    assert_eq!(left.statistics().lent, SIZES.len() as u64 - 1);
+    assert_eq!(left.statistics().copied, SIZES.len() as u64 + 1);
+}
+
+#[test]
+fn over_ipv4() {
+    exchange(false);
+}
+
+#[test]
+fn over_ipv6() {
+    exchange(true);
+}
+
+#[test]
+fn to_the_own_namespace_and_to_named_peers_is_copied() {
+    let peers = Peers::new();
+    let [one, two, far] = [peers.left(4000), peers.left(4001), peers.right(4000)];
+    one.send(far.local_addr(), (vec![7; 5000], 0), 1, Mode::Lend).expect("is accepted");
+    let back = complete(&one, 1).remove(0);
+    assert_eq!((back.end, back.tally.copied), (End::Acknowledged, 0));
+    // The pages are still those that the receiver is about to read.
+    assert_eq!(receive(&far).payload, [7; 5000]);
+    drop(back);
+    one.copy_to(far.local_addr().ip(), true);
+    for (to, from) in [(&two, 8), (&far, 9)] {
+        one.send(to.local_addr(), (vec![from; 5000], 0), 2, Mode::Lend).expect("is accepted");
+        let mut back = complete(&one, 1).remove(0);
+        assert_eq!((back.end, back.tally.copied), (End::Taken, 5000));
+        back.payload.0.fill(0);
+        assert_eq!(receive(to).payload, [from; 5000]);
+    }
+}
+
+#[test]
+fn the_kernel_tells_of_its_connections() {
+    let peers = Peers::new();
+    let [left, right] = [peers.left(4000), peers.right(4000)];
+    left.send(right.local_addr(), (vec![1], 0), 0, Mode::Copy).expect("is accepted");
+    receive(&right);
+    let connections = left.connections().expect("tells");
+    let there = |it: &&handoff_rds::kernel::Connection| it.peer == right.local_addr().ip();
+    let ours: Vec<_> = connections.iter().filter(there).collect();
+    assert!(ours.iter().any(|it| it.connected && it.next_sent > 1), "{connections:?}");
+    let counters = left.counters().expect("tells");
+    let queued = counters.iter().find(|counter| counter.name == "send_queued");
+    assert!(queued.is_some_and(|counter| counter.value > 0), "{counters:?}");
+}
