@@ -77,6 +77,59 @@ impl Failure {
     }
 }
 
+/// Turns an error into the failure of a subcommand.
+pub(crate) trait Failed<T> {
+    /// With what was being done before it.
+    fn failed(self, action: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Cause>> Failed<T> for Result<T, E> {
+    fn failed(self, action: &str) -> Result<T, Failure> {
+        self.map_err(|error| match error.into() {
+            Cause::NotPossible(text) => Failure::not_possible(text),
+            Cause::Failed(text) => Failure::failed(format!("{action}: {text}")),
+        })
+    }
+}
+
+/// An error in words, and of which kind it is.
+pub(crate) enum Cause {
+    Failed(String),
+    NotPossible(String),
+}
+
+impl From<handoff::Error> for Cause {
+    fn from(error: handoff::Error) -> Self {
+        use handoff::Error;
+        match error {
+            Error::EngineUnavailable { .. } | Error::NoRing { .. } | Error::Memlock { .. } => {
+                Self::NotPossible(error.to_string())
+            }
+            // What was being done is said already.
+            Error::Io { source, .. } => source.into(),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl<B> From<handoff::Refused<B>> for Cause {
+    fn from(refused: handoff::Refused<B>) -> Self {
+        refused.error.into()
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Cause {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Lend, Socket, Tally};
 use indicatif::ProgressBar;
 
+use super::Job;
 use super::checksum::PieceSum;
 use super::coverage::Coverage;
 use super::job::streamed;
@@ -21,8 +22,8 @@ use super::report::Hop;
 use super::send::SENDING;
 use super::turn::Turnstile;
 use super::wire::Frame;
-use super::{Failed, Job};
 use crate::Failure;
+use crate::failure::Failed;
 
 /// Where pieces come from.
 pub(super) enum Inlet {

@@ -12,6 +12,7 @@ use handoff::{Buffer, Driver, Error, File, Memory as Registrable, Pages, Region,
 use indicatif::ProgressBar;
 
 use super::Args;
+use crate::failure::Failed;
 use crate::net::address::Address;
 use crate::{Context, Failure, Stop, progress};
 
@@ -34,58 +35,6 @@ pub(super) struct Memory {
     pub(super) buffers: Vec<Buffer>,
     /// Registered with the ring.
     pub(super) registered: bool,
-}
-
-/// Turns an error into the failure of a copy.
-pub(super) trait Failed<T> {
-    /// With what was being done before it.
-    fn failed(self, action: &str) -> Result<T, Failure>;
-}
-
-impl<T, E: Into<Cause>> Failed<T> for Result<T, E> {
-    fn failed(self, action: &str) -> Result<T, Failure> {
-        self.map_err(|error| match error.into() {
-            Cause::NotPossible(text) => Failure::not_possible(text),
-            Cause::Failed(text) => Failure::failed(format!("{action}: {text}")),
-        })
-    }
-}
-
-/// An error in words, and of which kind it is.
-pub(super) enum Cause {
-    Failed(String),
-    NotPossible(String),
-}
-
-impl From<Error> for Cause {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::EngineUnavailable { .. } | Error::NoRing { .. } | Error::Memlock { .. } => {
-                Self::NotPossible(error.to_string())
-            }
-            // What was being done is said already.
-            Error::Io { source, .. } => source.into(),
-            error => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl<B> From<handoff::Refused<B>> for Cause {
-    fn from(refused: handoff::Refused<B>) -> Self {
-        refused.error.into()
-    }
-}
-
-impl From<io::Error> for Cause {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<serde_json::Error> for Cause {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
 }
 
 /// The outcome of a write to a stream, whose reader may leave at any time.

@@ -8,10 +8,11 @@ use std::cell::{Cell, RefCell};
 
 use handoff::{Error, KernelSource, Lease, Lender, Tally};
 
-use super::job::{Failed, Job};
+use super::job::Job;
 use super::report::Hop;
 use super::{EngineName, Lend};
 use crate::Failure;
+use crate::failure::Failed;
 
 /// A file that lends.
 pub(super) struct Lending {

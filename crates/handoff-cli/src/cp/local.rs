@@ -1,13 +1,14 @@
 //! Copies that do not leave the machine: files and pipes to files and pipes.
 
+use super::Job;
 use super::carry::{Carriage, Inlet, Outlet};
 use super::checksum::PieceSum;
 use super::destination::Destination;
 use super::ranged::Ranged;
 use super::report::{Report, Transferred, hexadecimal};
-use super::{Failed, Job};
 use crate::Failure;
 use crate::clock::Clock;
+use crate::failure::Failed;
 
 /// Copies all of `inlet`; a `destination` is verified, if that is wanted, and named.
 ///

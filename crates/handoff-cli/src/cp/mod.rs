@@ -17,7 +17,6 @@ mod greet;
 mod job;
 mod lending;
 mod local;
-mod nic;
 mod origin;
 mod ranged;
 mod receive;
@@ -36,16 +35,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
+use crate::net::nic::{self, Nic};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
 use crate::{Context, Failure, output};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff_nic::Prepared;
-use job::{Failed, Job};
+use job::Job;
 use lending::Lending;
-use nic::Nic;
 use origin::Origin;
 use ranged::Ranged;
 use wire::Hello;
@@ -256,7 +256,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
             ));
         }
     }
-    let prepared = args.nic.as_deref().map(nic::prepare).transpose()?;
+    let prepared = args.nic.as_deref().map(|name| nic::prepare(name, Vec::new())).transpose()?;
     let ended = copy(args, context, source, destination, prepared.as_ref());
     match prepared {
         Some(prepared) => nic::put_back(prepared, ended),
@@ -349,7 +349,9 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report,
     };
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
-    let nic = prepared.map(|prepared| Nic::bind(job, prepared, streams)).transpose()?;
+    let nic = prepared
+        .map(|prepared| Nic::bind(&job.driver, prepared, streams, |len| job.region(len)))
+        .transpose()?;
     let (connections, peer) = reach(job, endpoint, listens, false, None, nic.as_ref())?;
     let length = peer.and_then(|peer| peer.length);
     job.set_length(length);

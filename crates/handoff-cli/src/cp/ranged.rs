@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use handoff::{Driver, File, Lend, LendMut, Tally, Transfer};
 
-use super::Failed;
 use crate::Failure;
+use crate::failure::Failed;
 
 /// A page: the largest alignment that direct I/O asks for on common devices.
 pub(super) const ALIGNMENT: u64 = 4096;

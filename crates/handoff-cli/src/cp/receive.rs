@@ -19,6 +19,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{File, Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally, Transfer};
 use socket2::SockRef;
 
+use super::Job;
 use super::checksum::PieceSum;
 use super::coverage::Coverage;
 use super::destination::Destination;
@@ -28,9 +29,9 @@ use super::report::{Hop, Report, Transferred, hexadecimal};
 use super::staging::Staging;
 use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
-use super::{Failed, Job};
 use crate::Failure;
 use crate::clock::Clock;
+use crate::failure::Failed;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;

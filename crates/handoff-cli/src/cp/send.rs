@@ -16,13 +16,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Receiver, Region};
 use socket2::SockRef;
 
+use super::Job;
 use super::carry::{Carriage, Inlet, Outlet, Stream};
 use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
 use super::wire::{Decoder, Event, Frame};
-use super::{Failed, Job};
 use crate::Failure;
 use crate::clock::Clock;
+use crate::failure::Failed;
 
 /// How long to wait, once sending failed, for the receiver to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);

@@ -2,9 +2,9 @@
 
 use handoff::{Buffer, Socket};
 
-use super::Failed;
 use super::wire::Frame;
 use crate::Failure;
+use crate::failure::Failed;
 
 /// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins
 /// what is said of a failure.

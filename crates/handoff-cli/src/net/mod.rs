@@ -1,5 +1,6 @@
-//! TCP peers as the command line names them: addresses, waiting, connecting.
+//! TCP peers as the command line names them, and the NIC that they come by.
 
 pub mod address;
+pub(crate) mod nic;
 pub(crate) mod patience;
 pub(crate) mod reach;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_util::future::{Either, select, try_join};
-use handoff::{Carried, Route, RouteSink, RouteSource, Socket};
+use handoff::{Carried, Intake, Route, RouteSink, RouteSource, Socket};
 use socket2::SockRef;
 
 use super::ledger::Counted;
@@ -32,8 +32,8 @@ async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Resul
     let server = gate::connect(relay).await?;
     let attach = |stream| relay.driver.socket(stream).map_err(|error| error.to_string());
     let (client, server) = (attach(client)?, attach(server)?);
-    let mut up = route(relay, &client, &server);
-    let mut down = route(relay, &server, &client);
+    let mut up = route(relay, &client, relay.intake.clone(), &server);
+    let mut down = route(relay, &server, None, &client);
     counted.watch(up.progress(), down.progress());
     let ended = {
         let both = pin!(try_join(
@@ -51,8 +51,8 @@ async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Resul
     ended
 }
 
-fn route(relay: &Relay, from: &Socket, to: &Socket) -> Route {
-    let source = RouteSource::Stream(from.clone(), None);
+fn route(relay: &Relay, from: &Socket, intake: Option<Intake>, to: &Socket) -> Route {
+    let source = RouteSource::Stream(from.clone(), intake);
     let route = Route::new(&relay.driver, source, RouteSink::Socket(to.clone()));
     match relay.engine {
         Some(engine) => route.only(engine),

@@ -16,14 +16,19 @@ mod report;
 mod ticks;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use handoff::{Driver, Executor, RouteEngine};
+use futures_util::future::{Either, select};
+use handoff::{Driver, Executor, Intake, Region, RouteEngine};
+use handoff_nic::{Flow, Ip, Prepared};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
+use crate::net::nic::{self, Nic};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::{Context, Failure, output};
@@ -38,8 +43,13 @@ Examples:
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
-(get-buf, needs the module of this name), or by splice(2). SIGINT and SIGTERM end it: no new
+(get-buf, needs the module of this name), or by splice(2); with --nic what clients send stays where
+their NIC has put it. SIGINT and SIGTERM end it: no new
 connections, those under way have --grace seconds, and the report is printed.";
+
+/// Memory for what clients send by another way than the NIC that was named, and a piece of it.
+const POOL: usize = 16 << 20;
+const CHUNK: usize = 64 << 10;
 
 /// Arguments of `handoff relay`.
 #[derive(Debug, clap::Args)]
@@ -56,6 +66,11 @@ pub struct Args {
     /// How payload is passed on
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
+
+    /// Receive what clients send from this interface without copying; it is prepared for that and put
+    /// back afterwards (see `handoff nic`); root only
+    #[arg(long, value_name = "IFACE")]
+    pub nic: Option<String>,
 
     /// The most connections at once; more wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
@@ -123,6 +138,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) struct Relay {
     driver: Driver,
     engine: Option<RouteEngine>,
+    /// What clients' payload is received from, where that is a NIC's queue.
+    intake: Option<Intake>,
     /// The target's addresses, in the order in which they are tried.
     target: Vec<SocketAddr>,
     connect_timeout: Duration,
@@ -140,6 +157,11 @@ pub(crate) struct Relay {
 /// asked for and is missing, [`Failure::Stopped`] after a signal, when the report is out.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (listen, target) = addresses(args)?;
+    if args.nic.is_some() && !matches!(args.engine, EngineName::Auto | EngineName::Memory) {
+        return Err(Failure::usage(
+            "--nic receives into memory: the engine is auto or memory then",
+        ));
+    }
     let family = match (args.v4, args.v6) {
         (true, _) => Family::V4,
         (_, true) => Family::V6,
@@ -147,14 +169,58 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     };
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
     let target = reach::resolve(&target, family, patience)?;
+    let listener = Listener::bind(&listen, family, patience)?;
+    let address = listener.address()?;
+    let prepared = match &args.nic {
+        Some(name) => Some(nic::prepare(name, flows(address))?),
+        None => None,
+    };
+    let ended = relay(args, context, listener, target, prepared.as_ref());
+    match prepared {
+        Some(prepared) => nic::put_back(prepared, ended),
+        None => ended,
+    }
+}
+
+/// What arrives for a listener.
+fn flows(address: SocketAddr) -> Vec<Flow> {
+    match address.ip() {
+        // One socket serves both.
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            [Ip::V4, Ip::V6].map(|ip| Flow::port(ip, address.port())).to_vec()
+        }
+        _ => vec![Flow::listening(address)],
+    }
+}
+
+/// Relays; the driver has let go of everything afterwards.
+fn relay(
+    args: &Args,
+    context: &Context,
+    listener: Listener,
+    target: Vec<SocketAddr>,
+    prepared: Option<&Prepared>,
+) -> Result<(), Failure> {
     let driver = driver(args)?;
     if args.engine == EngineName::GetBuf {
         driver.lender().map_err(Failure::not_possible)?;
     }
-    let listener = Listener::bind(&listen, family, patience)?;
+    let area = |len| Region::anonymous(len).failed("setting memory aside");
+    let connections = args.max_connections as usize;
+    let nic =
+        prepared.map(|prepared| Nic::bind(&driver, prepared, connections, area)).transpose()?;
+    let intake = match &nic {
+        Some(nic) => {
+            // For what comes by another way than this NIC.
+            let pool = driver.pool(area(POOL)?, CHUNK).failed("setting memory aside")?;
+            Some(nic.queue.or(&pool))
+        }
+        None => None,
+    };
     eprintln!("handoff: listening on tcp://{}", listener.address()?);
     let relay = Rc::new(Relay {
         engine: args.engine.only(),
+        intake,
         target,
         connect_timeout: args.connect_timeout,
         idle: (!args.idle.is_zero()).then_some(args.idle),
@@ -167,12 +233,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     let executor = Executor::new(&relay.driver);
     let ended = executor.run(async {
-        let time = relay.ticks.run(&relay.driver);
-        let gate = gate::run(&relay, &executor, listener, args, &context.stop);
-        let (time, gate) = (std::pin::pin!(time), std::pin::pin!(gate));
-        match futures_util::future::select(gate, time).await {
-            futures_util::future::Either::Left((ended, _)) => ended,
-            futures_util::future::Either::Right((failure, _)) => Err(failure),
+        let time = pin!(relay.ticks.run(&relay.driver));
+        let gate = pin!(gate::run(&relay, &executor, listener, args, &context.stop));
+        match select(gate, time).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((failure, _)) => Err(failure),
         }
     });
     // What is still under way is dropped, and counted, before the report.
@@ -183,7 +248,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     } else {
         output::text(&report.text())?
     }
-    ended.map_err(Failure::failed)??;
+    ended.failed("relaying")??;
     context.stop.check()
 }
 
@@ -210,6 +275,7 @@ fn driver(args: &Args) -> Result<Driver, Failure> {
     let connections = args.max_connections;
     Driver::builder()
         .entries(1024)
+        .zero_copy_receive(args.nic.is_some())
         // Both directions: what waits to be lent, and what is on its way.
         .in_flight(64 + connections as usize * 48)
         .registered_buffers((64 + connections * 34).min(16_384))

@@ -92,6 +92,21 @@ impl fmt::Display for RouteEngine {
 }
 
 /// Bytes from a source to a sink, before they are carried.
+///
+/// ```no_run
+/// use handoff::{Driver, Route, RouteSink, RouteSource};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = Driver::new()?;
+/// let file = driver.file(std::fs::File::open("disk.img")?)?;
+/// let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// let source = RouteSource::File(file, 0..u64::MAX);
+/// let mut route = Route::new(&driver, source, RouteSink::Socket(socket));
+/// let carried = driver.block_on(route.run())?;
+/// carried.result?;
+/// println!("{} bytes by {}, {} copied", carried.bytes, carried.engine, carried.given.copied);
+/// # Ok(()) }
+/// ```
 pub struct Route {
     driver: Driver,
     source: RouteSource,

@@ -1,11 +1,12 @@
 //! Payload lent from receive queues: over software NICs nothing is copied, also for many at once.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use handoff_lab::topology::Pair;
 
-use crate::session::{Running, command, echo, serve_on, there_and_back};
+use crate::session::{Running, bytes_at, command, echo, serve_on, there_and_back};
 
 fn load() {
     let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
@@ -42,6 +43,43 @@ fn nothing_is_copied_between_software_nics() {
     // The kernel's report calls a send copied whose bytes all joined the packet of the one before.
     assert!(amount("given", "zero_copy") > all / 10 * 9, "{report}");
     assert_eq!(report["engines"]["get-buf"], 2, "{report}");
+}
+
+#[test]
+fn a_nic_puts_what_clients_send_where_it_stays() {
+    const LEN: usize = (2 << 20) + 777;
+    load();
+    let pair = Pair::wire(4_148).expect("a pair of NICs");
+    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
+    let target: SocketAddr = (pair.left.v4(), 4_001).into();
+    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
+    // Says how much has come.
+    serve_on(&listener, |mut stream| {
+        let mut content = Vec::new();
+        stream.read_to_end(&mut content).expect("receives");
+        assert!(content == bytes_at(0, 0, LEN), "what arrived differs");
+        stream.write_all(&content.len().to_ne_bytes()).expect("answers");
+    });
+    let options = ["--nic", pair.right.device(), "--connections", "1", "--max-connections", "8"];
+    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
+    inside.attach(&mut relay);
+    let relay = Running::start_as(relay);
+    let address = relay.address;
+    let stream = outside.run(|| TcpStream::connect(address)).expect("enters");
+    let mut stream = stream.expect("connects");
+    stream.write_all(&bytes_at(0, 0, LEN)).expect("sends");
+    stream.shutdown(std::net::Shutdown::Write).expect("ends");
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).expect("receives");
+    assert_eq!(usize::from_ne_bytes(answer), LEN);
+    drop(stream);
+    let report = relay.end().well();
+    assert_eq!((&report["bytes_up"], &report["failed"]), (&LEN.into(), &0.into()), "{report}");
+    assert_eq!(
+        (&report["engines"]["memory"], &report["engines"]["get-buf"]),
+        (&1.into(), &1.into())
+    );
+    assert!(report["taken"]["copied"].as_u64() < Some(4_096), "{report}");
 }
 
 #[test]

@@ -1,39 +1,40 @@
 //! Receiving from a NIC without copying (`--nic`): the interface is prepared, a queue of it bound, and
-//! each connection led there before its bytes come.
+//! connections are led there, each by itself or all of a port.
 //!
 //! Contracts:
-//! - the first words of a peer arrive as usual: they are read before the connection is led;
 //! - everything at the interface is put back after the queue was let go, and by `handoff nic restore`
 //!   where that failed.
 
 use std::cell::RefCell;
 use std::net::TcpStream;
 
-use handoff::{RxBinding, RxQueue};
+use handoff::{Driver, Region, RxBinding, RxQueue};
 use handoff_nic::{Directory, Flow, Plan, Prepared, Steered};
 
-use super::job::{Failed, Job};
 use crate::Failure;
+use crate::failure::Failed;
 
 /// Memory for the area, in bytes: what cannot run dry, within these.
 const LEAST_AREA: usize = 16 << 20;
 const MOST_AREA: usize = 512 << 20;
 
-/// Sets a queue of the interface aside.
+/// Sets a queue of the interface aside, and leads these flows to it.
 ///
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with what stands in the way.
-pub(super) fn prepare(interface: &str) -> Result<Prepared, Failure> {
-    Ok(Prepared::new(interface, &Plan::default(), &Directory::default())?)
+pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Prepared, Failure> {
+    let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
+    let plan = Plan { flows, ..Plan::default() };
+    Ok(Prepared::new(interface, &plan, &Directory::default())?)
 }
 
-/// Puts everything back; `ended` is how the copy did, which counts for more.
+/// Puts everything back; `ended` is how the rest went, which counts for more.
 ///
 /// # Errors
 ///
-/// Those of the copy, or what could not be put back.
-pub(super) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result<(), Failure> {
+/// Those of the rest, or what could not be put back.
+pub(crate) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result<(), Failure> {
     match prepared.undo() {
         Ok(undone) => {
             for left in undone.left {
@@ -49,28 +50,29 @@ pub(super) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result
     }
 }
 
-/// A queue of the interface, bound to the copy's driver.
-pub(super) struct Nic<'a> {
+/// A queue of the interface, bound to a driver.
+pub(crate) struct Nic<'a> {
     prepared: &'a Prepared,
-    pub(super) queue: RxQueue,
+    pub(crate) queue: RxQueue,
     steered: RefCell<Vec<Steered>>,
 }
 
 impl<'a> Nic<'a> {
-    /// Binds the queue, with an area for so many connections.
+    /// Binds the queue, with an area for so many connections from `region`.
     ///
     /// # Errors
     ///
     /// [`Failure::NotPossible`] with the reason.
-    pub(super) fn bind(
-        job: &Job<'_>,
+    pub(crate) fn bind(
+        driver: &Driver,
         prepared: &'a Prepared,
         connections: usize,
+        region: impl FnOnce(usize) -> Result<Region, Failure>,
     ) -> Result<Self, Failure> {
         const BINDING: &str = "binding an rx queue";
         let binding = RxBinding::new(prepared.name(), prepared.queues()[0]).failed(BINDING)?;
-        let area = job.region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
-        let queue = job.driver.rx_queue(area, &binding).failed(BINDING)?;
+        let area = region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
+        let queue = driver.rx_queue(area, &binding).failed(BINDING)?;
         Ok(Self { prepared, queue, steered: RefCell::default() })
     }
 
@@ -79,7 +81,7 @@ impl<'a> Nic<'a> {
     /// # Errors
     ///
     /// When the NIC has no room for the rule, or another rule leads it elsewhere.
-    pub(super) fn lead(&self, connection: &TcpStream) -> Result<(), Failure> {
+    pub(crate) fn lead(&self, connection: &TcpStream) -> Result<(), Failure> {
         let ends = connection.local_addr().and_then(|ours| Ok((ours, connection.peer_addr()?)));
         let (ours, theirs) = ends.failed("finding the addresses of a connection")?;
         let flow = Flow::connection(ours, theirs)?;
