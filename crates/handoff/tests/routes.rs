@@ -179,6 +179,35 @@ fn a_file_that_ends_early_ends_the_route() {
 }
 
 #[test]
+fn a_range_without_bytes_moves_none() {
+    every(|driver, engine| {
+        for range in [5..5, std::ops::Range { start: 9, end: 2 }] {
+            let source = RouteSource::File(driver.file(source_file()).unwrap(), range);
+            let into = driver.file(tempfile::tempfile().unwrap()).unwrap();
+            let mut route = Route::new(driver, source, RouteSink::File(into, 0)).only(engine);
+            let carried = driver.block_on(route.run()).unwrap();
+            carried.result.unwrap();
+            assert_eq!(carried.bytes, 0, "{engine}");
+        }
+    });
+}
+
+#[test]
+fn a_sink_that_appends_is_refused() {
+    every(|driver, engine| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sink");
+        let sink = File::options().create(true).append(true).open(&path).unwrap();
+        let source = RouteSource::File(driver.file(source_file()).unwrap(), 0..10);
+        let sink = RouteSink::File(driver.file(sink).unwrap(), 0);
+        let mut route = Route::new(driver, source, sink).only(engine);
+        let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
+        assert!(error.to_string().contains("appending"), "{engine}: {error}");
+        assert_eq!(std::fs::read(path).unwrap(), []);
+    });
+}
+
+#[test]
 fn a_sink_that_fails_ends_the_route_with_its_error() {
     every(|driver, engine| {
         let ((from, near), (out, far)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));

@@ -61,16 +61,22 @@ impl Way {
             if let Some(range) = &mut self.range {
                 range.start += held as u64;
             }
-            self.give(&drain, held, moved).await.map_err(|error| {
-                // What is in the pipe by now is gone from a stream.
-                Error::io("splicing to the sink", error.into())
+            self.give(&drain, held, moved).await.map_err(|error| match error {
+                // What is in the pipe by now is gone from a stream, but not from a file.
+                Errno::INVAL if moved.get() == before && self.range.is_some() => {
+                    unavailable("the sink can't be spliced to")
+                }
+                error => Error::io("splicing to the sink", error.into()),
             })?;
         }
     }
 
     async fn take(&self, fill: &OwnedFd, room: usize) -> Result<usize, Errno> {
         let (mut offset, len) = match &self.range {
-            Some(range) => (Some(range.start), (range.end - range.start).min(room as u64) as usize),
+            Some(range) => {
+                let left = range.end.saturating_sub(range.start);
+                (Some(range.start), left.min(room as u64) as usize)
+            }
             None => (None, room),
         };
         if len == 0 {

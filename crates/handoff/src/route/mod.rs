@@ -21,6 +21,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
+use rustix::fs::{OFlags, fcntl_getfl};
+
 use crate::driver::Driver;
 use crate::engine::{Engine, splice};
 use crate::error::{Error, Result};
@@ -51,7 +53,7 @@ pub enum RouteSource {
 pub enum RouteSink {
     /// A connected socket. It is left open.
     Socket(Socket),
-    /// A file or block device, from this offset on.
+    /// A file or block device, from this offset on; not one opened for appending.
     File(File, u64),
 }
 
@@ -179,30 +181,30 @@ impl Route {
     /// Carries all bytes. Dropped midway, what is on the way may arrive or not, and what was taken
     /// from a stream is gone from there.
     pub async fn run(&mut self) -> Carried {
-        let result = loop {
-            let engine = self.engines[0];
-            let ended = match engine {
-                RouteEngine::GetBuf => self.lend().await,
-                RouteEngine::Splice => self.splice().await,
-                RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
-            };
-            match ended {
-                Err(Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. })
-                    if self.engines.len() > 1 =>
-                {
-                    tracing::info!(%engine, %reason, "a route goes on by the next engine");
-                    self.engines.pop_front();
-                    self.passed_over.push((engine, reason));
-                }
-                ended => break ended,
-            }
-        };
+        let result = self.serve().await;
         Carried {
             result,
             bytes: self.moved.get(),
             engine: self.engines[0],
             taken: self.taken,
             given: self.given,
+        }
+    }
+
+    async fn serve(&mut self) -> Result<()> {
+        self.sink.check()?;
+        loop {
+            let engine = self.engines[0];
+            let ended = match engine {
+                RouteEngine::GetBuf => self.lend().await,
+                RouteEngine::Splice => self.splice().await,
+                RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
+            };
+            let reason = ended.as_ref().err().and_then(cannot_serve);
+            let Some(reason) = reason.filter(|_| self.engines.len() > 1) else { return ended };
+            tracing::info!(%engine, %reason, "a route goes on by the next engine");
+            self.engines.pop_front();
+            self.passed_over.push((engine, reason));
         }
     }
 
@@ -313,6 +315,17 @@ impl Route {
     }
 }
 
+/// Why an engine can't serve, where that is what the error is about.
+fn cannot_serve(error: &Error) -> Option<String> {
+    match error {
+        Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. } => {
+            Some(reason.clone())
+        }
+        Error::Memlock { .. } => Some(error.to_string()),
+        _ => None,
+    }
+}
+
 impl RouteSource {
     /// The source as a file that can be waited for.
     fn file(&self, driver: &Driver) -> Result<File> {
@@ -324,6 +337,19 @@ impl RouteSource {
 }
 
 impl RouteSink {
+    /// Pieces are written at their places, in any order.
+    fn check(&self) -> Result<()> {
+        let Self::File(file, _) = self else { return Ok(()) };
+        let flags =
+            fcntl_getfl(file).map_err(|error| Error::io("looking at a file", error.into()))?;
+        if flags.contains(OFlags::APPEND) {
+            return Err(Error::Invalid(
+                "a file that is opened for appending takes bytes at its end only: open it without",
+            ));
+        }
+        Ok(())
+    }
+
     fn file(&self, driver: &Driver) -> Result<File> {
         match self {
             Self::File(file, _) => Ok(file.clone()),
