@@ -51,10 +51,18 @@ enum place {
 /* Read by user space out of the object, so that the numbers have one home. */
 const volatile char place_names[PLACES_OF_COPIES][32] SEC(".rodata.names") = { PLACES(AS_NAME) };
 
+enum whose {
+	EVERYBODY,
+	/* The processes in `tree`. */
+	TREE,
+	/* The processes in the group in `cgroup`, and in those below it. */
+	CGROUP,
+};
+
 /* Written by user space before the object is loaded. */
 struct config {
-	/* Count for the processes in `tree` only. */
-	bool tree_only;
+	/* enum whose */
+	__u8 whose;
 	/* Tell call paths apart. */
 	bool paths;
 };
@@ -111,6 +119,13 @@ struct {
 	__type(value, __u32);
 } tree SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+} cgroup SEC(".maps");
+
 /* Atomic, because a program on the same processor may interrupt another. */
 static __always_inline void add(struct counter *counter, __u64 bytes)
 {
@@ -132,8 +147,10 @@ static __always_inline bool counted(void)
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
 	__u32 *membership;
 
-	if (!config.tree_only)
+	if (config.whose == EVERYBODY)
 		return true;
+	if (config.whose == CGROUP)
+		return bpf_current_task_under_cgroup(&cgroup, 0) == 1;
 	membership = bpf_map_lookup_elem(&tree, &process);
 	return membership && *membership == MEMBER;
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,15 +14,18 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::meter::{Meter, Options, ReadError, Unavailable};
-use crate::report::Report;
+use crate::report::{Report, Totals};
 use crate::scope::{self, Scope};
+
+/// Where control groups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// How often what we wait for is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const AFTER_HELP: &str = "\
-Without a process and without a command, the whole machine is counted until --duration is over or
-Ctrl-C is pressed. A process is counted until it ends.
+Without a process, a control group and a command, the whole machine is counted until --duration is over
+or Ctrl-C is pressed. A process is counted until it ends.
 
 Exit codes: 0 done; 1 more than --fail-above was copied, or counting failed; 2 usage; 3 the kernel
 refuses or lacks tracing. If the command fails, its own exit code, 128 + N when signal N killed it.
@@ -30,6 +34,7 @@ Examples:
   handoff meter -- cp big other                    what a command copies
   handoff meter --fail-above 0.01 -- ./server      fails if more than 1 % of the bytes was copied
   handoff meter -p 4242 --duration 10s             a running process and its children
+  handoff meter --cgroup system.slice/nginx.service --every 1s   a service, as it goes
   handoff meter --duration 5s --json               the whole machine, for a program";
 
 /// Count the bytes that the kernel's CPU copies, and where
@@ -43,6 +48,13 @@ pub struct MeterArgs {
     #[arg(short, long, value_name = "PID", conflicts_with = "command",
           value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pub pid: Option<u32>,
+    /// Count for the processes in this control group and those below it: its directory, or its path
+    /// below /sys/fs/cgroup
+    #[arg(short, long, value_name = "GROUP", conflicts_with_all = ["command", "pid"])]
+    pub cgroup: Option<PathBuf>,
+    /// Say how much it is so far, on standard error, this often
+    #[arg(long, value_name = "TIME", value_parser = parse_pause)]
+    pub every: Option<Duration>,
     /// Stop counting after this time, such as 10s or 2min; a command then goes on uncounted
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
@@ -107,9 +119,14 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
     };
     let (report, status) = match (args.pid, args.command.split_first()) {
         (None, None) => {
-            let meter = attach(Scope::Machine)?;
+            let scope = match &args.cgroup {
+                Some(group) => Scope::Cgroup(directory_of(group)?),
+                None => Scope::Machine,
+            };
+            let meter = attach(scope)?;
+            let mut live = Live::new(&meter, args.every);
             while !over() {
-                thread::sleep(PAUSE);
+                live.pause()?;
             }
             (meter.read()?, None)
         }
@@ -118,17 +135,19 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
                 return Err(MeterError::Usage(format!("there is no process {pid}")));
             }
             let meter = attach(Scope::Tree(pid))?;
+            let mut live = Live::new(&meter, args.every);
             while scope::is_alive(pid) && !over() {
-                thread::sleep(PAUSE);
+                live.pause()?;
             }
             (meter.read()?, None)
         }
         (None, Some((program, arguments))) => {
             let meter = attach(Scope::ChildrenOf(std::process::id()))?;
             let mut child = start(program, arguments, context.json)?;
+            let mut live = Live::new(&meter, args.every);
             let mut ended = None;
             while ended.is_none() && !over() {
-                thread::sleep(PAUSE);
+                live.pause()?;
                 ended = child.try_wait().map_err(MeterError::Output)?;
             }
             let report = meter.read()?;
@@ -147,6 +166,62 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
         }
         _ => Ok(()),
     }
+}
+
+/// The directory of a control group, by itself or below where they are mounted.
+fn directory_of(group: &Path) -> Result<PathBuf, MeterError> {
+    let below = || Path::new(CGROUPS).join(group.strip_prefix("/").unwrap_or(group));
+    // Every control group has this file.
+    let is_one = |path: &Path| path.join("cgroup.procs").exists();
+    [group.to_path_buf(), below()].into_iter().find(|path| is_one(path)).ok_or_else(|| {
+        MeterError::Usage(format!(
+            "{} is no control group, nor is {}: `systemd-cgls` or `ls {CGROUPS}` shows which there are",
+            group.display(),
+            below().display()
+        ))
+    })
+}
+
+/// What is told while it counts.
+struct Live<'a> {
+    meter: &'a Meter,
+    /// How often; never without.
+    every: Option<Duration>,
+    /// When it was last, and how much it was then.
+    last: (Instant, Totals),
+}
+
+impl<'a> Live<'a> {
+    fn new(meter: &'a Meter, every: Option<Duration>) -> Self {
+        Self { meter, every, last: (Instant::now(), Totals::default()) }
+    }
+
+    /// Waits a moment, and tells how much it is when it is time.
+    fn pause(&mut self) -> Result<(), MeterError> {
+        thread::sleep(PAUSE);
+        let (since, before) = self.last;
+        if let Some(every) = self.every
+            && since.elapsed() >= every
+        {
+            let totals = self.meter.totals()?;
+            eprintln!("{}", line(totals, totals.since(before), since.elapsed()));
+            self.last = (Instant::now(), totals);
+        }
+        Ok(())
+    }
+}
+
+/// How much it is in all, and was lately.
+fn line(totals: Totals, lately: Totals, time: Duration) -> String {
+    let rate = |bytes: u64| bytes as f64 / 1e6 / time.as_secs_f64();
+    let share = lately.share().map_or_else(|| "-".to_owned(), |share| format!("{share:.4}"));
+    format!(
+        "copied {} bytes, moved {}; {:.1} MB/s copied, {:.1} MB/s moved, share {share}",
+        totals.copied_bytes,
+        totals.moved_bytes,
+        rate(lately.copied_bytes),
+        rate(lately.moved_bytes),
+    )
 }
 
 fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<Child, MeterError> {
@@ -210,6 +285,11 @@ fn above(report: &Report, limit: f64) -> String {
     format!("{share}, above {limit}{most}")
 }
 
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < PAUSE { Err(format!("the shortest is {} ms", PAUSE.as_millis())) } else { Ok(time) }
+}
+
 fn parse_share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share.is_finite() && share >= 0.0 => Ok(share),
@@ -222,7 +302,7 @@ mod tests {
     use clap::{CommandFactory as _, Parser};
 
     use super::*;
-    use crate::report::{Place, Totals};
+    use crate::report::Place;
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -250,8 +330,15 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for line in ["x -p 1 -- true", "x -p 0", "x --fail-above -1", "x --fail-above nan", "x ls"]
-        {
+        for line in [
+            "x -p 1 -- true",
+            "x -p 0",
+            "x --fail-above -1",
+            "x --fail-above nan",
+            "x ls",
+            "x --every 1ms",
+            "x --cgroup a -p 1",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }
@@ -264,6 +351,24 @@ mod tests {
             Report { totals, share: totals.share(), places: vec![place], ..Report::default() };
         let line = above(&report, 0.01);
         assert_eq!(line, "a share of 0.5000 was copied, above 0.01; most of it, 50 bytes, by copy");
+    }
+
+    #[test]
+    fn a_line_tells_of_all_and_of_lately() {
+        let totals =
+            |copied_bytes, moved_bytes| Totals { copied_bytes, moved_bytes, unattributed_bytes: 0 };
+        let told = line(totals(9_000_000, 8), totals(1_000_000, 4_000_000), Duration::from_secs(2));
+        assert_eq!(
+            told,
+            "copied 9000000 bytes, moved 8; 0.5 MB/s copied, 2.0 MB/s moved, share 0.2500"
+        );
+        assert!(line(totals(1, 1), totals(0, 0), Duration::from_secs(1)).ends_with("share -"));
+    }
+
+    #[test]
+    fn what_is_no_control_group_is_said() {
+        let error = directory_of(Path::new("/proc")).expect_err("it is none").to_string();
+        assert!(error.contains("/proc") && error.contains(CGROUPS), "{error}");
     }
 
     #[test]

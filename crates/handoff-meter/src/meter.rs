@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 
@@ -43,12 +44,16 @@ const ESSENTIAL: [&[&str]; 3] = [
 const NAME_SIZE: usize = 32;
 const MEMBER: u32 = 1;
 const PARENT: u32 = 2;
+/// As `bpf/meter.h` defines it: `enum whose`.
+const EVERYBODY: u8 = 0;
+const TREE: u8 = 1;
+const CGROUP: u8 = 2;
 /// What has had other arguments on older kernels, with the number of those that our programs take
 /// (of a tracepoint, the hidden first one counted).
 const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3)];
 
 /// How to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Whose copies.
     pub scope: Scope,
@@ -113,7 +118,7 @@ impl Meter {
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|error| {
             Unavailable { reason: format!("its object cannot be opened: {error}") }
         })?;
-        let functions = configure(&mut open, options);
+        let functions = configure(&mut open, &options);
         let mut missing = Vec::new();
         let traceable = functions_of(&kernel);
         for mut program in open.progs_mut() {
@@ -196,10 +201,16 @@ impl Meter {
     }
 
     fn enter_members(&self) -> libbpf_rs::Result<()> {
-        let (members, membership) = match self.scope {
+        let (members, membership) = match &self.scope {
             Scope::Machine => return Ok(()),
-            Scope::Tree(root) => (scope::descendants(root), MEMBER),
-            Scope::ChildrenOf(parent) => ([parent].into(), PARENT),
+            Scope::Tree(root) => (scope::descendants(*root), MEMBER),
+            Scope::ChildrenOf(parent) => ([*parent].into(), PARENT),
+            Scope::Cgroup(path) => {
+                let group = File::open(path)?;
+                let key = 0u32.to_ne_bytes();
+                let value = group.as_raw_fd().to_ne_bytes();
+                return self.map("cgroup").update(&key, &value, MapFlags::ANY);
+            }
         };
         let tree = self.map("tree");
         for member in members {
@@ -301,7 +312,7 @@ impl Meter {
 }
 
 /// Writes the configuration into the object, and reads the names of the functions out of it.
-fn configure(open: &mut OpenObject, options: Options) -> Vec<String> {
+fn configure(open: &mut OpenObject, options: &Options) -> Vec<String> {
     let mut functions = Vec::new();
     for mut map in open.maps_mut() {
         if map.name() == OsStr::new(".rodata.names") {
@@ -316,7 +327,11 @@ fn configure(open: &mut OpenObject, options: Options) -> Vec<String> {
         }
         if map.name() == OsStr::new(".rodata.config") {
             let config = map.initial_value_mut().expect("a section with content");
-            config[0] = u8::from(options.scope != Scope::Machine);
+            config[0] = match options.scope {
+                Scope::Machine => EVERYBODY,
+                Scope::Tree(_) | Scope::ChildrenOf(_) => TREE,
+                Scope::Cgroup(_) => CGROUP,
+            };
             config[1] = u8::from(options.paths);
         }
     }
@@ -437,7 +452,7 @@ mod tests {
     fn every_place_has_a_program_and_a_name_of_its_own() {
         let mut object = open();
         let options = Options { scope: Scope::Machine, paths: true };
-        let functions = configure(&mut object, options);
+        let functions = configure(&mut object, &options);
         assert!(functions.len() > 20, "{functions:?}");
         let targets: Vec<(String, String)> = object
             .progs()
@@ -461,7 +476,7 @@ mod tests {
     #[test]
     fn options_reach_the_programs() {
         let mut object = open();
-        configure(&mut object, Options { scope: Scope::Tree(1), paths: false });
+        configure(&mut object, &Options { scope: Scope::Tree(1), paths: false });
         let config = object.maps().find(|map| map.name() == OsStr::new(".rodata.config"));
         let config = config.expect("there").initial_value().expect("content").to_vec();
         assert_eq!(config[..2], [1, 0]);

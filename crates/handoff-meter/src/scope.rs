@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::PathBuf;
 
 /// Whose copies are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Everything that runs, kernel threads and interrupts too.
     Machine,
@@ -16,6 +17,9 @@ pub enum Scope {
     /// All processes that the one with this id starts from now on, and their descendants; not the
     /// process itself.
     ChildrenOf(u32),
+    /// All processes in the control group with this directory (of the unified hierarchy), and in those
+    /// below it, at the time of each copy.
+    Cgroup(PathBuf),
 }
 
 /// Whether the process is there and has not ended.

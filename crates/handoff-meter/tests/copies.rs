@@ -8,7 +8,7 @@ mod guest {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
     use std::os::fd::{AsFd, AsRawFd};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::process::{Command, Stdio};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, MutexGuard};
@@ -336,6 +336,52 @@ mod guest {
         neighbour.wait().expect("ours");
         if let Err(reason) = attached {
             handoff_lab::skip!("{reason}");
+        }
+    }
+
+    #[test]
+    fn a_control_group_has_those_in_it_and_no_others() {
+        let group = Group::new();
+        let counting = counting!(Scope::Cgroup(group.0.clone()));
+        let copy = |inside: bool| {
+            let join = if inside {
+                format!("echo $$ > {}/cgroup.procs && ", group.0.display())
+            } else {
+                String::new()
+            };
+            let script = format!(
+                "{join} exec dd if=/dev/zero of={TMPFS}/group bs=32k count=512 status=none"
+            );
+            let status = Command::new("sh").args(["-c", &script]).status().expect("starts");
+            assert!(status.success(), "{status}");
+            fs::remove_file(format!("{TMPFS}/group")).expect("was there");
+        };
+        let outside = counting.during(|| copy(false));
+        assert!(outside.copied_bytes < SIZE as u64 / 100, "{outside:?}");
+        let inside = counting.during(|| copy(true));
+        assert_near("copied inside", inside.copied_bytes, SIZE);
+    }
+
+    /// A control group; removed when it is dropped.
+    struct Group(PathBuf);
+
+    impl Group {
+        fn new() -> Self {
+            let root = Path::new("/sys/fs/cgroup");
+            if !root.join("cgroup.procs").exists() {
+                let mounted =
+                    Command::new("mount").args(["-t", "cgroup2", "none"]).arg(root).status();
+                assert!(mounted.expect("starts").success());
+            }
+            let path = root.join(format!("meter-{}", std::process::id()));
+            fs::create_dir(&path).expect("makes");
+            Self(path)
+        }
+    }
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            fs::remove_dir(&self.0).expect("is empty");
         }
     }
 
