@@ -1,5 +1,6 @@
 //! What the `handoff` command mounts as `handoff meter`.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -111,11 +112,16 @@ pub enum MeterError {
 ///
 /// See [`MeterError`].
 pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError> {
-    let attach = |scope| Meter::attach_with(Options { scope, paths: !args.no_paths });
-    let deadline = args.duration.and_then(|duration| Instant::now().checked_add(duration));
+    let deadline = Cell::new(None);
+    let attach = |scope| {
+        let meter = Meter::attach_with(Options { scope, paths: !args.no_paths })?;
+        // Attaching takes a while itself.
+        deadline.set(args.duration.and_then(|duration| Instant::now().checked_add(duration)));
+        Ok::<_, Unavailable>(meter)
+    };
     let over = || {
         context.stop.load(Ordering::Acquire)
-            || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            || deadline.get().is_some_and(|deadline| Instant::now() >= deadline)
     };
     let (report, status) = match (args.pid, args.command.split_first()) {
         (None, None) => {
