@@ -166,6 +166,24 @@ fn a_sink_that_stands_still_holds_back_its_source() {
 }
 
 #[test]
+fn a_socket_is_sent_to_by_other_ways_after_a_route() {
+    every(|driver, engine| {
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let socket = driver.socket(near).unwrap();
+        let source = RouteSource::File(driver.file(source_file()).unwrap(), 0..100);
+        let mut route = Route::new(driver, source, RouteSink::Socket(socket.clone())).only(engine);
+        driver.block_on(route.run()).unwrap().result.unwrap();
+        // More than fits at once, so it has to wait for room.
+        let rest = handoff::Buffer::from(pattern(1, LEN).split_off(100));
+        let finished = driver.block_on(async { socket.send(rest).unwrap().await }).unwrap();
+        assert_eq!(finished.sent.unwrap(), LEN - 100);
+        drop((route, socket));
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    });
+}
+
+#[test]
 fn a_file_that_ends_early_ends_the_route() {
     every(|driver, engine| {
         let sink = tempfile::tempfile().unwrap();

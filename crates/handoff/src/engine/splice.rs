@@ -34,11 +34,18 @@ pub(crate) struct Way {
     pub(crate) offset: Option<u64>,
 }
 
-/// The socket as a file that can be waited for.
+/// The socket as a file that can be waited for. It does not block until [`settle`] is called.
 pub(crate) fn file_of(driver: &Driver, socket: &Socket) -> Result<File> {
     let failed = |error| Error::io("readying a socket for splice", error);
     SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
     driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)
+}
+
+/// Leaves a socket as requests of the ring need it.
+pub(crate) fn settle(socket: &Socket) {
+    if let Err(error) = SockRef::from(&socket.as_fd()).set_nonblocking(false) {
+        tracing::warn!(%error, "a socket stays non-blocking after splice");
+    }
 }
 
 impl Way {

@@ -253,6 +253,12 @@ impl Route {
         };
         let before = self.moved.get();
         let ended = way.run(&self.moved).await;
+        if let RouteSource::Stream(socket, _) = &self.source {
+            splice::settle(socket);
+        }
+        if let RouteSink::Socket(socket) = &self.sink {
+            splice::settle(socket);
+        }
         let bytes = self.moved.get() - before;
         self.taken.unknown += bytes;
         match &self.sink {
