@@ -47,6 +47,8 @@ pub(crate) struct SocketShared {
     pub(crate) lent_by_ring: Cell<u32>,
     pub(crate) chooser: RefCell<Chooser>,
     pub(crate) stats: Cell<SendStats>,
+    /// Ends of splices, which need it not to block.
+    pub(crate) spliced: Cell<u32>,
     /// Whether the last send had to wait for room, so that the next does well to wait first.
     pub(crate) crowded: Cell<bool>,
 }
@@ -69,6 +71,7 @@ impl Socket {
             lent_by_ring: Cell::new(0),
             chooser: RefCell::new(chooser),
             stats: Cell::default(),
+            spliced: Cell::new(0),
             crowded: Cell::new(false),
         };
         Ok(Self { shared: Rc::new(shared), driver })

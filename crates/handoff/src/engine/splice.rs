@@ -26,25 +26,45 @@ const ROOM: usize = 1 << 20;
 
 /// From where to where.
 pub(crate) struct Way {
-    pub(crate) from: File,
+    pub(crate) from: End,
     /// What of a file; `None` for streams.
     pub(crate) range: Option<Range<u64>>,
-    pub(crate) to: File,
+    pub(crate) to: End,
     /// Where in a file; `None` for sockets.
     pub(crate) offset: Option<u64>,
 }
 
-/// The socket as a file that can be waited for. It does not block until [`settle`] is called.
-pub(crate) fn file_of(driver: &Driver, socket: &Socket) -> Result<File> {
-    let failed = |error| Error::io("readying a socket for splice", error);
-    SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
-    driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)
+/// One end of a way. A socket does not block as long as one of its ends is there; requests of the ring
+/// need it otherwise.
+pub(crate) struct End {
+    file: File,
+    socket: Option<Socket>,
 }
 
-/// Leaves a socket as requests of the ring need it.
-pub(crate) fn settle(socket: &Socket) {
-    if let Err(error) = SockRef::from(&socket.as_fd()).set_nonblocking(false) {
-        tracing::warn!(%error, "a socket stays non-blocking after splice");
+impl End {
+    pub(crate) fn of_file(file: &File) -> Self {
+        Self { file: file.clone(), socket: None }
+    }
+
+    /// The socket as a file that can be waited for.
+    pub(crate) fn of_socket(driver: &Driver, socket: &Socket) -> Result<Self> {
+        let failed = |error| Error::io("readying a socket for splice", error);
+        let file = driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)?;
+        SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
+        socket.shared.spliced.update(|ends| ends + 1);
+        Ok(Self { file, socket: Some(socket.clone()) })
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        socket.shared.spliced.update(|ends| ends - 1);
+        if socket.shared.spliced.get() == 0
+            && let Err(error) = SockRef::from(&socket.as_fd()).set_nonblocking(false)
+        {
+            tracing::warn!(%error, "a socket stays non-blocking after splice");
+        }
     }
 }
 
@@ -90,8 +110,8 @@ impl Way {
             return Ok(0);
         }
         loop {
-            match splice(self.from.as_fd(), offset.as_mut(), fill, None, len, FLAGS) {
-                Err(Errno::AGAIN) => wait(self.from.readable()).await?,
+            match splice(self.from.file.as_fd(), offset.as_mut(), fill, None, len, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.from.file.readable()).await?,
                 Err(Errno::INTR) => {}
                 taken => return taken,
             }
@@ -101,8 +121,8 @@ impl Way {
     async fn give(&mut self, drain: &OwnedFd, held: usize, moved: &Cell<u64>) -> Result<(), Errno> {
         let mut left = held;
         while left > 0 {
-            match splice(drain, None, self.to.as_fd(), self.offset.as_mut(), left, FLAGS) {
-                Err(Errno::AGAIN) => wait(self.to.writable()).await?,
+            match splice(drain, None, self.to.file.as_fd(), self.offset.as_mut(), left, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.to.file.writable()).await?,
                 Err(Errno::INTR) => {}
                 Ok(0) => return Err(Errno::PIPE),
                 Ok(bytes) => {

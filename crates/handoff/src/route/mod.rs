@@ -238,14 +238,19 @@ impl Route {
     }
 
     async fn splice(&mut self) -> Result<()> {
-        let (from, to) = (self.source.file(&self.driver)?, self.sink.file(&self.driver)?);
         let mut way = splice::Way {
-            from,
+            from: match &self.source {
+                RouteSource::File(file, _) => splice::End::of_file(file),
+                RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
+            },
             range: match &self.source {
                 RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
                 RouteSource::Stream(..) => None,
             },
-            to,
+            to: match &self.sink {
+                RouteSink::File(file, _) => splice::End::of_file(file),
+                RouteSink::Socket(socket) => splice::End::of_socket(&self.driver, socket)?,
+            },
             offset: match &self.sink {
                 RouteSink::File(_, offset) => Some(offset + self.moved.get()),
                 RouteSink::Socket(_) => None,
@@ -253,12 +258,7 @@ impl Route {
         };
         let before = self.moved.get();
         let ended = way.run(&self.moved).await;
-        if let RouteSource::Stream(socket, _) = &self.source {
-            splice::settle(socket);
-        }
-        if let RouteSink::Socket(socket) = &self.sink {
-            splice::settle(socket);
-        }
+        drop(way);
         let bytes = self.moved.get() - before;
         self.taken.unknown += bytes;
         match &self.sink {
@@ -332,16 +332,6 @@ fn cannot_serve(error: &Error) -> Option<String> {
     }
 }
 
-impl RouteSource {
-    /// The source as a file that can be waited for.
-    fn file(&self, driver: &Driver) -> Result<File> {
-        match self {
-            Self::File(file, _) => Ok(file.clone()),
-            Self::Stream(socket, _) => splice::file_of(driver, socket),
-        }
-    }
-}
-
 impl RouteSink {
     /// Pieces are written at their places, in any order.
     fn check(&self) -> Result<()> {
@@ -354,13 +344,6 @@ impl RouteSink {
             ));
         }
         Ok(())
-    }
-
-    fn file(&self, driver: &Driver) -> Result<File> {
-        match self {
-            Self::File(file, _) => Ok(file.clone()),
-            Self::Socket(socket) => splice::file_of(driver, socket),
-        }
     }
 }
 
