@@ -98,10 +98,10 @@ fn zcrx(name: &str, link: &LinkMessage) -> Answer {
     match netlink::data_split(name) {
         Ok(DataSplit::None) => Answer::no("the driver has no header/data split").remedy(MORE),
         Ok(DataSplit::Off) => Answer::no("header/data split is off")
-            .remedy(format!("ethtool -G {name} tcp-data-split on")),
+            .remedy(format!("handoff nic prepare {name}, or ethtool -G {name} tcp-data-split on")),
         Ok(DataSplit::On) if rx_queues(link) < 2 => {
             Answer::no("there is one rx queue only, and other traffic needs it")
-                .remedy(format!("ethtool -L {name} combined 2"))
+                .remedy(format!("handoff nic prepare {name}, or ethtool -L {name} combined 2"))
         }
         Ok(DataSplit::On) => Answer::unknown(
             "header/data split is on; binding a queue would interrupt it, so it is not tried",
