@@ -15,6 +15,7 @@ pub mod command;
 pub mod lab;
 pub mod machine;
 pub mod measure;
+mod network;
 pub mod peer;
 pub mod processor;
 pub mod quantity;

@@ -83,7 +83,7 @@ pub struct Row {
     /// Millions of instructions per GiB of payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minsn_per_gib: Option<f64>,
-    /// Share of the payload that the CPU copied, 0 to 1, as reported by the mechanism.
+    /// Share of the payload that the CPU copied, 0 to 1 for each hop, as reported by the mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share: Option<f64>,
     /// Bytes that the kernel's CPU copied for each byte of the payload, as the copy meter saw it in

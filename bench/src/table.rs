@@ -7,13 +7,14 @@ use comfy_table::{CellAlignment, Table, presets};
 use crate::{
     quantity::format_size,
     report::{Report, Row},
+    splice::PASS,
 };
 
 const GIB: f64 = 1_073_741_824.0;
 
 /// The bench whose operations are requests, not messages.
 const BLOCK: &str = "block";
-/// The bench whose operations are requests of one page: bytes say no more about them.
+/// The bench whose requests take a thousand instructions or two.
 const SPLICE: &str = "splice";
 /// The bench of a stream, which has no operations.
 const RECV: &str = "recv";
@@ -71,6 +72,11 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     text
 }
 
+/// Whether its operations are of one page: bytes say no more about them.
+fn passes_pages(row: &Row) -> bool {
+    row.config.op.as_deref() == Some(PASS)
+}
+
 /// A title, and what stands below it in a row.
 type Column = (&'static str, fn(&Row) -> String);
 
@@ -83,12 +89,16 @@ fn columns(report: &Report) -> Vec<Column> {
         }),
     ];
     let pages = report.bench == SPLICE;
+    let sized = !report.rows.iter().all(passes_pages);
     let requests = pages || report.bench == BLOCK;
     let counted = report.counts_instructions();
     let per_operation = if requests { "kinsn/request" } else { "kinsn/message" };
     let costs: [Column; 2] = match counted {
         true => [
-            ("Minsn/GiB", |row| show(row.minsn_per_gib, |count| format!("{count:.1}"))),
+            ("Minsn/GiB", |row| {
+                let count = row.minsn_per_gib.filter(|_| !passes_pages(row));
+                show(count, |count| format!("{count:.1}"))
+            }),
             (
                 per_operation,
                 if pages {
@@ -102,16 +112,22 @@ fn columns(report: &Report) -> Vec<Column> {
             (if requests { "requests/s" } else { "messages/s" }, |row| {
                 show(row.ops_per_s, |rate| format!("{rate:.0}"))
             }),
-            ("CPU s/GiB", |row| show(row.cpu_ns_per_byte, |ns| format!("{:.3}", ns * GIB / 1e9))),
+            ("CPU s/GiB", |row| {
+                let cost = row.cpu_ns_per_byte.filter(|_| !passes_pages(row));
+                show(cost, |ns| format!("{:.3}", ns * GIB / 1e9))
+            }),
         ],
     };
     let mut columns: Vec<Column> = Vec::new();
-    if !counted && !pages {
-        columns.push(("MB/s", |row| show(row.bytes_per_s, |rate| format!("{:.0}", rate / 1e6))));
+    if !counted && sized {
+        columns.push(("MB/s", |row| {
+            let rate = row.bytes_per_s.filter(|_| !passes_pages(row));
+            show(rate, |rate| format!("{:.0}", rate / 1e6))
+        }));
     }
     columns.extend(ratio);
     let streams = report.bench == RECV;
-    let told_of = |title: &str| if title.ends_with("GiB") { !pages } else { !streams };
+    let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
     let others: [(bool, Column); 9] = [
         (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
@@ -214,6 +230,7 @@ mod tests {
     fn requests_of_a_page_are_counted_and_their_bytes_are_not() {
         let page = |counted: bool| {
             let mut row = row("a", 4_096, 1.5);
+            row.config.op = Some(PASS.into());
             (row.ops_per_s, row.lends_per_op) = (Some(1e6), Some(1.0));
             if counted {
                 row.count_instructions();
@@ -230,6 +247,20 @@ mod tests {
         let text = page(true);
         assert!(text.contains("kinsn/request") && text.contains(" 1.000 "), "{text}");
         assert!(!text.contains("GiB"), "{text}");
+    }
+
+    #[test]
+    fn streams_beside_requests_of_a_page_have_their_bytes() {
+        let mut page = row("a", 4_096, 1.5);
+        page.config.op = Some(PASS.into());
+        let mut rows = vec![page, row("b", 65_536, 1.5)];
+        rows.iter_mut().for_each(Row::count_instructions);
+        let text = draw(&Report { bench: SPLICE.into(), ..report(rows) }, None);
+        let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace();
+        let titles = ["row", "bytes", "ratio", "min-max", "Minsn/GiB", "kinsn/request", "copied"];
+        assert!(cells(0).eq(titles), "{text}");
+        assert!(cells(1).eq(["a", "4k", "1.50", "1.40-1.60", "-", "-", "100", "%"]), "{text}");
+        assert!(cells(2).eq(["b", "64k", "1.50", "1.40-1.60", "71.6", "-", "100", "%"]), "{text}");
     }
 
     #[test]

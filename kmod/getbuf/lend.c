@@ -2,7 +2,9 @@
 /* A lend: made within limits, filled with segments, put into slots, given back. */
 #include <linux/mm.h>
 #include <linux/net.h>
+#include <linux/skbuff_ref.h>
 #include <linux/slab.h>
+#include <net/page_pool/helpers.h>
 
 #include "lend.h"
 
@@ -154,6 +156,27 @@ no_memory:
 	return ERR_PTR(-ENOMEM);
 }
 
+/*
+ * Pages of packets that recycle them are held as packets hold them: the NIC's pool
+ * has them back with the last of these references, where another kind would have
+ * it let go of them, and make new ones. Who holds such a reference keeps the page
+ * one of the pool, so that it is told by that when the reference is dropped.
+ */
+static void getbuf_lend_hold(struct getbuf_lend *lend, struct folio *folio)
+{
+	if (lend->recycles && page_pool_page_is_pp(&folio->page))
+		page_pool_ref_page(&folio->page);
+	else
+		folio_get(folio);
+}
+
+static void getbuf_lend_release(struct getbuf_lend *lend, struct folio *folio)
+{
+	if (lend->recycles && napi_pp_put_page(page_to_netmem(&folio->page)))
+		return;
+	folio_put(folio);
+}
+
 /* Drops the segments, and what they came out of; the context still counts their bytes. */
 static void getbuf_lend_drop(struct getbuf_lend *lend)
 {
@@ -164,12 +187,12 @@ static void getbuf_lend_drop(struct getbuf_lend *lend)
 		folio = page_folio(lend->segment[i].bv_page);
 		if (folio != last) {
 			if (last)
-				folio_put(last);
+				getbuf_lend_release(lend, last);
 			last = folio;
 		}
 	}
 	if (last)
-		folio_put(last);
+		getbuf_lend_release(lend, last);
 	if (lend->pipe)
 		getbuf_pipe_free(lend->pipe);
 	if (lend->copy)
@@ -190,6 +213,7 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	lend->charged = 0;
 	lend->pipe = NULL;
 	lend->copy = NULL;
+	lend->recycles = false;
 	lend->segments = 0;
 	lend->bytes = 0;
 	lend->copied = 0;
@@ -265,7 +289,7 @@ static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct page *page, u3
 		err = getbuf_charge(lend, folio_size(folio));
 		if (err)
 			return err;
-		folio_get(folio);
+		getbuf_lend_hold(lend, folio);
 	}
 	bvec_set_page(&lend->segment[lend->segments++], page, length, offset);
 	return 0;

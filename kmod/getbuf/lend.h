@@ -133,6 +133,7 @@ struct getbuf_lend {
 	struct pipe_inode_info *pipe;	/* or NULL */
 	struct page *copy;		/* what was copied last, or NULL */
 	u32 copy_used;
+	bool recycles;			/* see getbuf_lend_hold() */
 	/* Segments of one folio that follow each other hold one reference to it. */
 	u32 segments;
 	u32 room;

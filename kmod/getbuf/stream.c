@@ -2,7 +2,7 @@
 /*
  * Lends what a TCP socket has received. Bytes are looked at, lent, and only then
  * taken from the stream: what cannot be lent stays in it. The lend has references
- * to pages and none to packets or the socket, as after splice(2).
+ * to pages and none to packets or the socket.
  */
 #include <linux/mm.h>
 #include <linux/net.h>
@@ -90,6 +90,10 @@ static int getbuf_stream_add(struct getbuf_lend *lend, struct sk_buff *skb, u32 
 	/* Memory of a device, or of a user who has lent it for sending. */
 	if (!skb_frags_readable(skb) || skb_zcopy(skb) || nested > GETBUF_NESTED_MAX)
 		return -EOPNOTSUPP;
+	/* All of a lend is held in the same way: what is another's is the next lend's. */
+	if (lend->segments && lend->recycles != skb->pp_recycle)
+		return -ENOBUFS;
+	lend->recycles = skb->pp_recycle;
 
 	for (i = -1; i < skb_shinfo(skb)->nr_frags && done < length; i++) {
 		skb_frag_t *frag = i < 0 ? NULL : &skb_shinfo(skb)->frags[i];

@@ -11,11 +11,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
+use super::reception::Receive;
+use crate::network::{
     PATIENCE,
     bed::{Bed, SHARED},
     pattern::Stream,
-    reception::Receive,
     sender::Sender,
 };
 

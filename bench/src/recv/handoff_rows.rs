@@ -8,11 +8,11 @@ use std::{
 
 use handoff::{Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, Socket, Wait};
 
-use super::{
+use super::reception::Receive;
+use crate::network::{
     PATIENCE,
     bed::{Bed, OwnQueue, SHARED},
     pattern::Stream,
-    reception::Receive,
     sender::Sender,
 };
 

@@ -9,13 +9,9 @@
 //!    The sender's are no engine's doing.
 //! 3. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
 
-mod bed;
 mod epoll;
 mod handoff_rows;
-mod nic;
-mod pattern;
 mod reception;
-mod sender;
 
 use std::{fmt::Write as _, iter, time::Duration};
 
@@ -23,16 +19,18 @@ use clap::Args;
 use handoff_lab::instructions;
 
 use self::{
-    bed::{Bed, Joint},
     epoll::Epoll,
     handoff_rows::{Handoff, To},
-    pattern::Pattern,
     reception::{Receive, Reception},
-    sender::Sender,
 };
 use crate::{
     command::{BenchError, Context},
     measure::{self, Measured, Plan, Subject},
+    network::{
+        bed::{Bed, Joint, Load},
+        pattern::Pattern,
+        sender::Sender,
+    },
     processor::Pinned,
     quantity::format_size,
     report::{Config, Report},
@@ -41,8 +39,6 @@ use crate::{
     witness,
 };
 
-/// After which a connection counts as dead.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Share of the time that others may hold the processors for before the table speaks of it.
 const BUSY: f64 = 0.02;
 
@@ -83,14 +79,6 @@ pub struct RecvArgs {
     pub cpu: Option<usize>,
 }
 
-/// What arrives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Load {
-    mtu: u32,
-    /// Whether frames arrive as the sender passed them on.
-    gro: bool,
-}
-
 const LOADS: [Load; 3] = [
     Load { mtu: 1_500, gro: false },
     // 4,096 bytes behind the headers of IPv4 and TCP with time stamps.
@@ -101,12 +89,10 @@ const LOADS: [Load; 3] = [
 /// The library's, on every wire.
 const WAYS: [To; 4] = [To::Pool, To::Window, To::AreaWithoutNic, To::Area { chunk: 4 << 10 }];
 
-impl Load {
-    /// A row's name.
-    fn name(&self, check: bool, engine: &str) -> String {
-        let word = |yes: bool| if yes { "yes" } else { "no" };
-        format!("mtu={} gro={} check={} {engine}", self.mtu, word(self.gro), word(check))
-    }
+/// A row's name.
+fn name(load: Load, check: bool, engine: &str) -> String {
+    let word = |yes: bool| if yes { "yes" } else { "no" };
+    format!("mtu={} gro={} check={} {engine}", load.mtu, word(load.gro), word(check))
 }
 
 /// Runs the bench.
@@ -239,7 +225,7 @@ fn subject<'a, R: Receive + 'a>(
 ) -> Subject<'a> {
     let load = bed.load();
     Subject {
-        name: load.name(check, engine),
+        name: name(load, check, engine),
         engine: engine.to_owned(),
         config: Config {
             op: Some("recv".to_owned()),

@@ -1,14 +1,9 @@
 //! A connection that is received from, as an engine of the measuring frame.
 
-use std::time::{Duration, Instant};
-
-use handoff_lab::instructions;
-
-use super::{bed::Bed, pattern::Stream, sender::Sender};
+use super::{Bed, Sender};
 use crate::{
-    measure::{Cpu, Engine, Slot, Tally, Time},
-    processor::kept_waiting,
-    tasks::{own_cpu, spent},
+    measure::{Engine, Slot, Tally},
+    network::{account::Account, pattern::Stream},
 };
 
 /// A way to receive: what tells one row from another.
@@ -31,17 +26,15 @@ pub(super) struct Reception<'a, R> {
     way: R,
     sender: Sender,
     stream: Stream,
-    bed: &'a Bed,
-    /// Whether it is the witness's turn: what the threads spent is not asked for then, since the
-    /// answers are copied too.
-    attested: bool,
+    account: Account<'a>,
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
     /// Receives in this way what the sender at the other end sends.
     pub(super) fn new(bed: &'a Bed, (way, sender): (R, Sender), check: bool) -> Self {
         let stream = Stream::new(bed.pattern(), check);
-        Self { way, sender, stream, bed, attested: false }
+        let account = Account::new(bed.napi_of_connected().to_vec(), vec![bed]);
+        Self { way, sender, stream, account }
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
@@ -55,53 +48,24 @@ impl<'a, R: Receive> Reception<'a, R> {
         }
         self.stream.verdict()
     }
-
-    /// CPU time of the receiving NIC's threads.
-    fn napi(&self) -> Duration {
-        if self.attested { Duration::ZERO } else { spent(self.bed.napi()).cpu }
-    }
-
-    fn simulated_dma(&self) -> Result<Option<u64>, String> {
-        if self.attested { Ok(None) } else { self.bed.simulated_dma() }
-    }
 }
 
 impl<R: Receive> Engine for Reception<'_, R> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let waited = |this: &Self| (kept_waiting(), this.sender.kept_waiting());
         let (position, copied) = (self.stream.position(), self.way.copied());
-        let (moved, waited_before) = (self.simulated_dma()?, waited(self));
-        let (napi, own, begin) = (self.napi(), own_cpu(), Instant::now());
+        let begun = self.account.begin(self.sender.kept_waiting())?;
         let received = self.receive_for(&slot.anew());
-        let (elapsed, own) = (begin.elapsed(), own_cpu().saturating_sub(own));
-        let cpu = own + self.napi().saturating_sub(napi);
+        let spent = self.account.end(&begun, || self.sender.kept_waiting());
         received.map_err(|error| self.sender.failure().unwrap_or(error))?;
-        let waited = waited(self);
-
-        // Where each instruction takes a nanosecond, those of receiving are what counts.
-        let time = match instructions::counting() {
-            true => Time { elapsed: cpu, kept_waiting: Duration::ZERO },
-            // Each of the two is waited for by the other.
-            false => Time {
-                elapsed,
-                kept_waiting: waited
-                    .0
-                    .saturating_sub(waited_before.0)
-                    .max(waited.1.saturating_sub(waited_before.1)),
-            },
-        };
         Ok(Tally {
             bytes: self.stream.position() - position,
             copied: self.way.copied().zip(copied).map(|(after, before)| after - before),
-            simulated_dma: self.simulated_dma()?.zip(moved).map(|(after, before)| after - before),
-            cpu: Cpu::Known(cpu),
-            time: Some(time),
-            ..Tally::default()
+            ..spent?
         })
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {
-        self.attested = true;
+        self.account.leave_to_witness();
         Ok(())
     }
 }

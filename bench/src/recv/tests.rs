@@ -5,9 +5,10 @@ use std::sync::{Arc, atomic::AtomicBool};
 use clap::Parser;
 use handoff_lab::skip;
 
-use super::{pattern::Stream, *};
+use super::*;
 use crate::{
     measure::{Engine as _, Slot},
+    network::pattern::Stream,
     report::Row,
 };
 

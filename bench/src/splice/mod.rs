@@ -1,5 +1,5 @@
 //! `handoff bench splice`: what it takes to pass one page from a source to a sink, through a pipe or
-//! lent into a ring.
+//! lent into a ring; to send a file; and to relay a stream.
 //!
 //! Contracts:
 //!
@@ -12,11 +12,20 @@
 //!    that is one hole, getbuf lends a page of zeros of its own.
 //! 4. The module counts what it lent in each slot, and what came back: if that is not what was asked
 //!    for, the row has failed.
+//! 5. Of files and streams, costs are those of the sending or relaying thread and of its NICs' threads:
+//!    what takes in the bytes at the far end is in no figure. The clock stops when all has arrived.
+//! 6. Rows of relay are all of the library, its splice among them: they differ in the engine of the
+//!    route and in nothing else.
 
 mod device;
+mod file_send;
+mod leased;
 mod lent;
+mod plain;
+mod relay;
 mod ring;
 mod spliced;
+mod streams;
 
 use std::time::Duration;
 
@@ -26,15 +35,22 @@ use handoff_lab::{instructions, topology};
 use self::{
     lent::{Form, Lent},
     spliced::{OpSplice, Splice},
+    streams::Streams,
 };
 use crate::{
     command::{BenchError, Context},
     measure::{self, Engine, Measured, Plan, Subject, Tally},
+    network::{PATIENCE, drain::Drain, sender::Sender},
     processor::Pinned,
     report::{Config, Report},
     run::{self, Bench, RunOptions},
     witness,
 };
+
+/// What rows do, as their configuration has it.
+pub(crate) const PASS: &str = "pass";
+const FILE_SEND: &str = "file-send";
+const RELAY: &str = "relay";
 
 /// Of a request.
 const BYTES: u32 = 4_096;
@@ -44,7 +60,7 @@ const LOOK: u32 = 32;
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
 const EXAMPLES: &str = "\
-Rows (the ratio is to splice, of the same depth):
+Rows of passing a page on (the ratio is to splice, of the same depth):
   splice      splice(2) twice, into a pipe and out of it; it has no depth, and is run beside each
   op-splice   the same as two linked requests of io_uring, which the kernel leaves to its workers
   get         one GET clears N slots of the ring and lends a page into each, N WRITE_FIXED write them
@@ -59,13 +75,29 @@ are, but for get-kept. At depth N, N of them are one submission, by one call; no
 of op-splice and get-linked. What the module getbuf counts is compared with what was asked for: lends
 are those per request.
 
+Rows of sending a file from the page cache in pieces of 64 KiB, file-send (the ratio is to sendfile):
+  sendfile    sendfile(2)
+  splice      splice(2) into a pipe and out of it
+  copy        read into memory, and sent from there
+  get         each piece is lent, sent zero-copy and given back by the library; 16 are under way
+  get-kept    the file is lent once, and its parts are sent again and again
+
+Rows of one stream through one thread, relay (the ratio is to splice): routes of the library by their
+engines get-buf, splice and copy.
+
+Files are sent, and streams relayed, over pairs of software NICs in the lab, elsewhere of veth, where the
+kernel copies what SEND_ZC lends. Costs are those of the sending or relaying thread and of its NICs' NAPI
+threads. Bytes are counted as copied once for each hop.
+
 Examples:
   handoff bench splice --quick --lab
   handoff bench splice --quick
+  handoff bench splice --lab --only '^(file-send|relay) '
   handoff bench splice --only 'depth=32 ' --json-file before.json
   handoff bench splice --compare before.json
 
-Rows of getbuf need its module and root; others, Linux 6.6. With --lab, what the lab needs.";
+Rows of getbuf need its module and root, those of files and streams a kernel that lets this user make
+namespaces; others, Linux 6.6. With --lab, what the lab needs.";
 
 /// Options of `handoff bench splice`.
 #[derive(Debug, Args)]
@@ -120,7 +152,11 @@ impl Bench for SpliceBench<'_> {
                 .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
-        let subjects = subjects(self.args);
+        let streams = match streams_wanted(self.args) {
+            true => Streams::new(pinned.others()),
+            false => Err("not asked for".to_owned()),
+        };
+        let subjects = subjects(self.args, &streams);
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
         // A thread has places for 16 rings.
@@ -133,18 +169,31 @@ impl Bench for SpliceBench<'_> {
         Ok((measured, format!("on processor {}\n", pinned.cpu())))
     }
 
-    fn subject(&self, _report: &Report) -> String {
-        "pass one page on, to /dev/null".to_owned()
+    fn subject(&self, report: &Report) -> String {
+        let told = |op: &str| report.rows.iter().any(|row| row.config.op.as_deref() == Some(op));
+        let subjects = [
+            (PASS, "pass one page on, to /dev/null"),
+            (FILE_SEND, "send a file"),
+            (RELAY, "relay a stream"),
+        ];
+        let subjects = subjects.into_iter().filter(|(op, _)| told(op)).map(|(_, text)| text);
+        subjects.collect::<Vec<_>>().join("; ")
     }
 
     fn conditions(&self, _report: &Report) -> String {
-        "each request has its slot cleared and its page given back, but for get-kept\n".to_owned()
+        "what was lent for a request is given back within it, but for get-kept\n".to_owned()
     }
 }
 
+/// Whether `--only` lets any row through that needs a network.
+fn streams_wanted(args: &SpliceArgs) -> bool {
+    let none = Err(String::new());
+    streams::subjects(&none).iter().any(|subject| args.run.wants(&subject.name))
+}
+
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.
-fn subjects(args: &SpliceArgs) -> Vec<Subject<'static>> {
-    let mut subjects: Vec<_> = DEPTHS
+fn subjects<'a>(args: &SpliceArgs, streams: &'a Result<Streams, String>) -> Vec<Subject<'a>> {
+    let mut subjects: Vec<Subject<'a>> = DEPTHS
         .into_iter()
         .flat_map(|depth| {
             let splice = subject(depth, "splice", Splice::new);
@@ -153,6 +202,7 @@ fn subjects(args: &SpliceArgs) -> Vec<Subject<'static>> {
                 Form::ALL.map(|form| subject(depth, form.engine(), move || Lent::new(form, depth)));
             [Subject { baseline: true, ..splice }, requests].into_iter().chain(lent)
         })
+        .chain(streams::subjects(streams))
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
     let compared: Vec<Config> =
@@ -163,17 +213,17 @@ fn subjects(args: &SpliceArgs) -> Vec<Subject<'static>> {
     subjects
 }
 
-fn subject<E: Engine + 'static>(
+fn subject<'a, E: Engine + 'a>(
     depth: u16,
     engine: &str,
-    make: impl Fn() -> Result<E, String> + 'static,
-) -> Subject<'static> {
+    make: impl Fn() -> Result<E, String> + 'a,
+) -> Subject<'a> {
     Subject {
         name: format!("depth={depth} {engine}"),
         engine: engine.to_owned(),
         config: Config {
             bytes: Some(BYTES.into()),
-            op: Some("pass".to_owned()),
+            op: Some(PASS.to_owned()),
             target: Some("null".to_owned()),
             depth: Some(depth.into()),
             ..Config::default()

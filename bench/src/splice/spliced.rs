@@ -37,7 +37,7 @@ pub(super) fn sink() -> Result<File, String> {
     opened.map_err(|error| format!("/dev/null: {error}"))
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 

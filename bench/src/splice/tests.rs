@@ -20,7 +20,8 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
 }
 
 fn names(line: &str) -> Vec<String> {
-    subjects(&args(line).unwrap()).into_iter().map(|subject| subject.name).collect()
+    let none = Err("no network".to_owned());
+    subjects(&args(line).unwrap(), &none).into_iter().map(|subject| subject.name).collect()
 }
 
 /// In a thread of its own: a bench moves its thread about.
@@ -37,7 +38,11 @@ fn run_in_thread(line: &'static str, stopped: bool) -> Result<Report, BenchError
 
 #[test]
 fn a_row_brings_what_it_compares_with() {
-    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()));
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 5 + 3);
+    assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
+    assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
+    assert!(!streams_wanted(&args("--only depth").unwrap()));
+    assert!(streams_wanted(&args("--only relay").unwrap()));
     assert_eq!(
         names("--only 2.get$"),
         ["depth=2 splice", "depth=2 get", "depth=32 splice", "depth=32 get"]

@@ -1,28 +1,49 @@
-//! Pages lent into rings: every row runs, and the module has counted what was asked of it.
+//! Pages lent into rings, files sent and streams relayed: every row runs, and the module has counted
+//! what was asked of it.
 
 use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
 
-#[test]
-fn every_row_passes_pages_and_gives_back_what_was_lent() {
+/// The rows that match, none of which is skipped.
+fn rows(only: &str, time: &str) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
-        .args(["bench", "splice", "--json", "--time", "0.02", "--rounds", "1"])
-        .args(["--only", "depth=(1|32) "])
+        .args(["bench", "splice", "--json", "--time", time, "--rounds", "1", "--only", only])
         .output()
         .expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    let rows = report["rows"].as_array().expect("rows");
-    let engines: Vec<&str> = rows.iter().filter_map(|row| row["engine"].as_str()).collect();
+    let mut report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let rows = report["rows"].take().as_array().expect("rows").clone();
+    for row in &rows {
+        assert!(row["skipped"].is_null(), "{row}");
+    }
+    rows
+}
+
+fn engines(rows: &[Value]) -> Vec<&str> {
+    rows.iter().filter_map(|row| row["engine"].as_str()).collect()
+}
+
+fn number(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"))
+}
+
+/// Whoever has a lend out, or the device open, has the module.
+fn assert_nothing_is_out() {
+    let users = fs::read_to_string("/sys/module/getbuf/refcnt").expect("the module is loaded");
+    assert_eq!(users.trim(), "0");
+}
+
+#[test]
+fn every_row_passes_pages_and_gives_back_what_was_lent() {
+    let rows = rows("depth=(1|32) ", "0.02");
     let lent = ["get", "get-each", "get-linked", "get-nop", "get-put", "get-kept"];
     let all = [&["splice", "op-splice"][..], &lent].concat();
-    assert_eq!(engines, [&all[..], &all].concat(), "{report}");
-    for row in rows {
-        assert!(row["skipped"].is_null(), "{row}");
-        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+    assert_eq!(engines(&rows), [&all[..], &all].concat());
+    for row in &rows {
+        let number = |key: &str| number(row, key);
         assert!(number("copied_share_witness") < 0.05, "{row}");
         match row["engine"].as_str().expect("a name") {
             "splice" | "op-splice" => {
@@ -37,7 +58,41 @@ fn every_row_passes_pages_and_gives_back_what_was_lent() {
         let batches = 1.0 / number("enters_per_op") / depth;
         assert!((0.5..=1.0).contains(&batches), "{row}");
     }
-    // Whoever has a lend out, or the device open, has the module.
-    let users = fs::read_to_string("/sys/module/getbuf/refcnt").expect("the module is loaded");
-    assert_eq!(users.trim(), "0");
+    assert_nothing_is_out();
+}
+
+#[test]
+fn every_row_sends_and_relays_and_copies_what_it_says() {
+    let rows = rows("^(file-send|relay) ", "0.05");
+    let sends = ["sendfile", "splice", "copy", "get", "get-kept"];
+    assert_eq!(engines(&rows), [&sends[..], &["get-buf", "splice", "copy"]].concat());
+    for row in &rows {
+        assert_eq!(row["config"]["target"], "wire", "{row}");
+        // A stream's first bytes may lie beside headers.
+        const SLACK: f64 = 0.1;
+        let told = row["copied_share"].as_f64();
+        let copied = match row["engine"].as_str().expect("a name") {
+            "sendfile" | "splice" => {
+                assert_eq!(told, None, "{row}");
+                0.0
+            }
+            engine => {
+                // Out of the source, and into the sink.
+                let copied = if engine == "copy" { 2.0 } else { 0.0 };
+                let told = told.unwrap_or_else(|| panic!("it does not say: {row}"));
+                assert!((told - copied).abs() < SLACK, "{row}");
+                copied
+            }
+        };
+        assert!((number(row, "copied_share_witness") - copied).abs() < SLACK, "{row}");
+        let hops = if row["config"]["op"] == "relay" { 2.0 } else { 1.0 };
+        let moved = number(row, "simulated_dma_share");
+        assert!((hops..1.1 * hops).contains(&moved), "{row}");
+        match row["engine"].as_str() {
+            Some("get") => assert_eq!(number(row, "lends_per_op"), 1.0, "{row}"),
+            Some("get-kept") => assert_eq!(number(row, "lends_per_op"), 0.0, "{row}"),
+            _ => assert!(row["lends_per_op"].is_null(), "{row}"),
+        }
+    }
+    assert_nothing_is_out();
 }

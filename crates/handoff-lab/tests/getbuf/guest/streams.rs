@@ -87,6 +87,34 @@ fn a_stream_goes_to_another_over_software_nics() {
 }
 
 #[test]
+fn a_lend_of_a_nics_memory_outlives_the_nic() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let (mut from, to) = connection_over(&pair);
+    let mut lending = Lending::new();
+    let id = lending.device.bind(&to, SOURCE).expect("binds");
+    from.write_all(&bytes_at(0, 50_000)).expect("sends");
+    // The stream has them all before the NICs go.
+    let mut lent = Vec::new();
+    while lent.iter().sum::<i32>() < 50_000 {
+        let bytes = lending.run(lending.get(lent.len() as u16, id, 0, 50_000));
+        assert!(bytes > 0, "{bytes}");
+        lent.push(bytes);
+    }
+    drop((from, to, pair));
+    let mut at = 0;
+    for (slot, bytes) in lent.iter().enumerate() {
+        let target = in_memory();
+        assert_eq!(lending.write(slot as u16, &target, *bytes as u32), *bytes);
+        let mut content = vec![0; *bytes as usize];
+        target.read_exact_at(&mut content, 0).expect("reads");
+        assert!(content == bytes_at(at, *bytes as usize), "content differs");
+        at += *bytes as usize;
+        assert_eq!(lending.run(lending.put(slot as u16)), 0);
+    }
+    lending.until_all_are_back();
+}
+
+#[test]
 fn a_get_waits_for_data_and_the_ring_goes_on() {
     let mut lending = Lending::new();
     let (mut from, to) = connection();

@@ -13,17 +13,25 @@ use handoff_lab::topology::{Pair, TopologyError};
 use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
-use super::{Load, nic, pattern::Pattern, sender::Sender};
+use super::{drain::Drain, nic, pattern::Pattern, sender::Sender};
 use crate::command::BenchError;
 
 /// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
 const PORT: u16 = 4_000;
 /// The queue of connections that do not need one of their own.
-pub(super) const SHARED: u16 = 1;
+pub(crate) const SHARED: u16 = 1;
+
+/// What arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) mtu: u32,
+    /// Whether frames arrive as the sender passed them on.
+    pub(crate) gro: bool,
+}
 
 /// How the two ends are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joint {
+pub(crate) enum Joint {
     /// Software NICs with queues.
     Wire,
     /// A pair of veth devices.
@@ -31,7 +39,7 @@ pub(super) enum Joint {
 }
 
 impl Joint {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Wire => "wire",
             Self::Veth => "veth",
@@ -40,13 +48,13 @@ impl Joint {
 }
 
 /// A queue of the receiving NIC that nobody else has until this is dropped.
-pub(super) struct OwnQueue<'a> {
+pub(crate) struct OwnQueue<'a> {
     number: u16,
     free: &'a RefCell<VecDeque<u16>>,
 }
 
 impl OwnQueue<'_> {
-    pub(super) fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.number
     }
 }
@@ -58,7 +66,7 @@ impl Drop for OwnQueue<'_> {
 }
 
 /// The network of one load. It goes when this is dropped.
-pub(super) struct Bed {
+pub(crate) struct Bed {
     // Before the pair: it puts back what it has set there.
     _prepared: Option<Prepared>,
     pair: Pair,
@@ -68,10 +76,11 @@ pub(super) struct Bed {
     listeners: Vec<TcpListener>,
     /// Queues that nobody has, the longest free first.
     free: RefCell<VecDeque<u16>>,
-    napi: Vec<PathBuf>,
+    /// Of the end that connects, and of the one that is connected to.
+    napi: [Vec<PathBuf>; 2],
     pattern: Arc<Pattern>,
-    /// The processors of the senders.
-    senders: CpuSet,
+    /// The processors of the threads at far ends.
+    others: CpuSet,
 }
 
 impl Bed {
@@ -80,10 +89,10 @@ impl Bed {
     /// # Errors
     ///
     /// See [`BenchError`].
-    pub(super) fn new(
+    pub(crate) fn new(
         load: Load,
         pattern: &Arc<Pattern>,
-        senders: CpuSet,
+        others: CpuSet,
     ) -> Result<Self, BenchError> {
         let topology = |error: TopologyError| match error.is_unavailable() {
             true => BenchError::NotPossible(error.to_string()),
@@ -96,14 +105,15 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
-        let (mut prepared, mut napi, mut queues) = (None, Vec::new(), SHARED..=SHARED);
+        let (mut prepared, mut napi, mut queues) =
+            (None, [Vec::new(), Vec::new()], SHARED..=SHARED);
         match joint {
             Joint::Wire => {
                 queues = SHARED..=nic::LAST_QUEUE;
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
                 prepared = Some(set_up.map_err(BenchError::Failed)?);
-                napi = nic::give_napi_threads(&pair.right).map_err(BenchError::Failed)?;
-                nic::give_napi_threads(&pair.left).map_err(BenchError::Failed)?;
+                let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
+                napi = [threads(&pair.left)?, threads(&pair.right)?];
             }
             Joint::Veth if !load.gro => {
                 nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
@@ -117,29 +127,34 @@ impl Bed {
             listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
         let free = RefCell::new(queues.skip(1).collect());
         let pattern = Arc::clone(pattern);
-        Ok(Self { _prepared: prepared, pair, joint, load, listeners, free, napi, pattern, senders })
+        Ok(Self { _prepared: prepared, pair, joint, load, listeners, free, napi, pattern, others })
     }
 
-    pub(super) fn joint(&self) -> Joint {
+    pub(crate) fn joint(&self) -> Joint {
         self.joint
     }
 
-    pub(super) fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> Load {
         self.load
     }
 
-    pub(super) fn pattern(&self) -> Arc<Pattern> {
+    pub(crate) fn pattern(&self) -> Arc<Pattern> {
         Arc::clone(&self.pattern)
     }
 
-    /// The threads in which packets arrive, as their directories in `/proc`; none where they arrive
-    /// in whatever thread is at hand.
-    pub(super) fn napi(&self) -> &[PathBuf] {
-        &self.napi
+    /// The threads in which packets arrive at the end that connects, as their directories in `/proc`;
+    /// none where they arrive in whatever thread is at hand.
+    pub(crate) fn napi_of_connecting(&self) -> &[PathBuf] {
+        &self.napi[0]
+    }
+
+    /// The same of the end that is connected to.
+    pub(crate) fn napi_of_connected(&self) -> &[PathBuf] {
+        &self.napi[1]
     }
 
     /// The name of the receiving device, for those [`inside`](Self::inside).
-    pub(super) fn device(&self) -> &'static str {
+    pub(crate) fn device(&self) -> &'static str {
         self.pair.right.device()
     }
 
@@ -148,7 +163,7 @@ impl Bed {
     /// # Errors
     ///
     /// Where the thread cannot go there, in one line.
-    pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+    pub(crate) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
         self.pair.right.namespace().run(work).map_err(|error| error.to_string())
     }
 
@@ -157,7 +172,7 @@ impl Bed {
     /// # Errors
     ///
     /// Why there is none, in one line.
-    pub(super) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+    pub(crate) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
         if self.joint == Joint::Veth {
             return Err(
                 "no NIC: veth has no queues that take a program's memory, the software NIC \
@@ -169,21 +184,38 @@ impl Bed {
         Ok(OwnQueue { number, free: &self.free })
     }
 
-    /// A new connection, whose packets come by this queue: its receiving end, and the thread at the
-    /// other.
+    /// A new connection that is received from, whose packets come by this queue: its receiving end, and
+    /// the thread at the other.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
-    pub(super) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
+    pub(crate) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
+        let (connecting, connected) = self.join(queue)?;
+        let sender = Sender::new(connecting, self.pattern(), self.others);
+        Ok((connected, sender.map_err(|error| format!("no sender: {error}"))?))
+    }
+
+    /// A new connection that is sent to: its sending end, and the thread at the other.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(crate) fn connect_to_drain(&self) -> Result<(TcpStream, Drain), String> {
+        let (connecting, connected) = self.join(SHARED)?;
+        let drain = Drain::new(connected, self.others);
+        Ok((connecting, drain.map_err(|error| format!("no receiver: {error}"))?))
+    }
+
+    fn join(&self, queue: u16) -> Result<(TcpStream, TcpStream), String> {
         let connect = || TcpStream::connect((self.pair.right.v4(), PORT + queue));
         let namespace = self.pair.left.namespace();
-        let far = namespace.run(connect).map_err(|error| error.to_string())?;
-        let connected = far.and_then(|far| {
-            let (near, _) = self.listeners[usize::from(queue - SHARED)].accept()?;
-            Ok((near, Sender::new(far, self.pattern(), self.senders)?))
+        let connecting = namespace.run(connect).map_err(|error| error.to_string())?;
+        let joined = connecting.and_then(|connecting| {
+            let (connected, _) = self.listeners[usize::from(queue - SHARED)].accept()?;
+            Ok((connecting, connected))
         });
-        connected.map_err(|error| format!("no connection: {error}"))
+        joined.map_err(|error| format!("no connection: {error}"))
     }
 
     /// Bytes that the engine of a software NIC has moved to the receiver.
@@ -191,7 +223,7 @@ impl Bed {
     /// # Errors
     ///
     /// Why they are not known, in one line.
-    pub(super) fn simulated_dma(&self) -> Result<Option<u64>, String> {
+    pub(crate) fn simulated_dma(&self) -> Result<Option<u64>, String> {
         match self.joint {
             Joint::Wire => nic::simulated_dma(&self.pair.right).map(Some),
             Joint::Veth => Ok(None),

@@ -12,7 +12,7 @@ use handoff_sys::ethtool;
 use crate::tasks;
 
 /// Of a software NIC. Queue 0 takes what no rule names.
-pub(super) const LAST_QUEUE: u16 = 7;
+pub(crate) const LAST_QUEUE: u16 = 7;
 
 /// Sets the queues behind the first aside, has what is sent to `port` and a queue's number arrive at
 /// that queue, and frames as the sender passed them on if they are to be `whole`.
@@ -20,7 +20,7 @@ pub(super) const LAST_QUEUE: u16 = 7;
 /// # Errors
 ///
 /// What stands in the way, in one line.
-pub(super) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Prepared, String> {
+pub(crate) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Prepared, String> {
     let queues = 1..=LAST_QUEUE;
     let to_queue = |queue: u16| (Flow::port(Ip::V4, port + queue), usize::from(queue - 1));
     let plan = Plan {
@@ -40,7 +40,7 @@ pub(super) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Pre
 /// # Errors
 ///
 /// What the kernel says, in one line.
-pub(super) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
     let device = end.device();
     // Namespaces have devices of the same names.
     let named = || tasks::named(&format!("napi/{device}-"));
@@ -60,7 +60,7 @@ pub(super) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
 /// # Errors
 ///
 /// What ethtool says, in one line.
-pub(super) fn simulated_dma(end: &PairEnd) -> Result<u64, String> {
+pub(crate) fn simulated_dma(end: &PairEnd) -> Result<u64, String> {
     let device = end.device();
     let counters = run(end, &format!("ethtool -S {device}"))?;
     let count = counters.lines().find_map(|line| line.trim().strip_prefix("dma_bytes: "));
@@ -87,7 +87,7 @@ fn run(end: &PairEnd, script: &str) -> Result<String, String> {
 /// # Errors
 ///
 /// What the kernel says, in one line.
-pub(super) fn send_in_packets(end: &PairEnd) -> Result<(), String> {
+pub(crate) fn send_in_packets(end: &PairEnd) -> Result<(), String> {
     /// `ETHTOOL_STSO` and `ETHTOOL_SGSO` of `linux/ethtool.h`.
     const SWITCHES: [u32; 2] = [0x1f, 0x24];
 

@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 const PAGE: usize = 4_096;
 /// Bytes after which the stream repeats: small enough for caches, so that looking at it costs little.
-pub(super) const PERIOD: usize = 61 * PAGE;
+pub(crate) const PERIOD: usize = 61 * PAGE;
 /// Odd, so that no two words are the same.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What the stream repeats.
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     memory: Vec<u8>,
     start: usize,
 }
 
 impl Pattern {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let mut memory = vec![0; PERIOD + PAGE];
         let start = memory.as_ptr().align_offset(PAGE);
         let words = memory[start..start + PERIOD].chunks_exact_mut(size_of::<u64>());
@@ -29,13 +29,13 @@ impl Pattern {
     }
 
     /// One period of the stream, on pages of its own.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.start + PERIOD]
     }
 }
 
 /// The receiving end of a stream, which every engine hands its spans to.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     pattern: Arc<Pattern>,
     check: bool,
     position: u64,
@@ -44,12 +44,12 @@ pub(super) struct Stream {
 
 impl Stream {
     /// At the beginning; with `check`, every byte is looked at.
-    pub(super) fn new(pattern: Arc<Pattern>, check: bool) -> Self {
+    pub(crate) fn new(pattern: Arc<Pattern>, check: bool) -> Self {
         Self { pattern, check, position: 0, wrong: None }
     }
 
     /// Takes the next bytes in.
-    pub(super) fn take(&mut self, span: &[u8]) {
+    pub(crate) fn take(&mut self, span: &[u8]) {
         if self.check && !self.is_next(span) {
             self.wrong.get_or_insert(self.position);
         }
@@ -70,14 +70,14 @@ impl Stream {
     }
 
     /// Bytes taken in so far.
-    pub(super) fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
     /// # Errors
     ///
     /// Where a span was not what was sent, in one line.
-    pub(super) fn verdict(&self) -> Result<(), String> {
+    pub(crate) fn verdict(&self) -> Result<(), String> {
         let told = |at| format!("what arrived at byte {at} or soon behind is not what was sent");
         self.wrong.map_or(Ok(()), |at| Err(told(at)))
     }

@@ -44,7 +44,7 @@ const PIECE: usize = 8 * PERIOD;
 const UNSAID: u64 = u64::MAX;
 
 /// The thread's handle.
-pub(super) struct Sender {
+pub(crate) struct Sender {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,7 +64,7 @@ impl Sender {
     /// # Errors
     ///
     /// Where no thread can be started.
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: TcpStream,
         pattern: Arc<Pattern>,
         processors: CpuSet,
@@ -92,28 +92,34 @@ impl Sender {
     }
 
     /// Has it send until it is told to rest.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.shared.total.store(UNSAID, Ordering::Relaxed);
         self.order(SEND);
     }
 
     /// Has it go to the pattern's end and rest there.
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.order(REST);
     }
 
+    /// Ends the stream behind what was sent. Only for one that rests, and has arrived.
+    pub(crate) fn end_stream(&self) {
+        // The peer may have ended the connection.
+        let _ = self.shared.stream.shutdown(Shutdown::Write);
+    }
+
     /// What it will have sent when it rests, from the beginning of the stream, once it knows.
-    pub(super) fn total(&self) -> Option<u64> {
+    pub(crate) fn total(&self) -> Option<u64> {
         Some(self.shared.total.load(Ordering::Acquire)).filter(|&total| total != UNSAID)
     }
 
     /// Why it has ended, if it has.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How long it was ready to run so far, and others ran instead.
-    pub(super) fn kept_waiting(&self) -> Duration {
+    pub(crate) fn kept_waiting(&self) -> Duration {
         kept_waiting_of(&self.shared.task.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,0 +1,188 @@
+//! The far end of a connection that is sent to: a thread that takes in all there is.
+//!
+//! Contracts:
+//!
+//! 1. It copies nothing to user memory (MSG_TRUNC of tcp(7)).
+//! 2. Dropping it ends the connection and the thread.
+
+use std::{
+    io,
+    net::{Shutdown, TcpStream},
+    os::fd::AsRawFd as _,
+    path::PathBuf,
+    ptr,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+
+use super::PATIENCE;
+use crate::processor::kept_waiting_of;
+
+/// The most bytes of a call.
+const AT_ONCE: usize = 1 << 21;
+
+/// The thread's handle.
+pub(crate) struct Drain {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stream: TcpStream,
+    state: Mutex<State>,
+    /// Something has arrived, or the end.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    received: u64,
+    /// Who waits wants to hear of it at this count.
+    wanted: u64,
+    task: PathBuf,
+    ended: Option<String>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) -> String {
+        loop {
+            // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+            let taken = unsafe {
+                libc::recv(self.stream.as_raw_fd(), ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
+            };
+            let Ok(taken) = u64::try_from(taken) else {
+                match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => continue,
+                    error => return format!("the receiver failed: {error}"),
+                }
+            };
+            if taken == 0 {
+                return "the connection has ended".to_owned();
+            }
+            let mut state = self.state();
+            let before = state.received;
+            state.received += taken;
+            if before < state.wanted && state.received >= state.wanted {
+                self.changed.notify_all();
+            }
+        }
+    }
+}
+
+impl Drain {
+    /// Starts the thread, on these processors.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be started.
+    pub(crate) fn new(stream: TcpStream, processors: CpuSet) -> io::Result<Self> {
+        let shared = Arc::new(Shared { stream, state: Mutex::default(), changed: Condvar::new() });
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("bench-drain".into()).spawn(move || {
+            its.state().task = format!("/proc/self/task/{}", gettid().as_raw_nonzero()).into();
+            let ended = match sched_setaffinity(None, &processors) {
+                Ok(()) => its.serve(),
+                Err(errno) => format!("the receiver has no processor: {errno}"),
+            };
+            its.state().ended = Some(ended);
+            its.changed.notify_all();
+            // Whoever sends more learns that nobody takes it.
+            let _ = its.stream.shutdown(Shutdown::Both);
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Returns when so many bytes have arrived since the beginning.
+    ///
+    /// # Errors
+    ///
+    /// Where the connection ends before, nothing arrives for too long, or more has arrived, in one
+    /// line.
+    pub(crate) fn await_total(&self, bytes: u64) -> Result<(), String> {
+        let mut state = self.shared.state();
+        state.wanted = bytes;
+        while state.received < bytes {
+            if let Some(ended) = &state.ended {
+                return Err(format!("{ended} after {} of {bytes} bytes", state.received));
+            }
+            let before = state.received;
+            let waited = self.shared.changed.wait_timeout(state, PATIENCE);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            if timeout.timed_out() && state.received == before {
+                return Err(format!("nothing arrived for {PATIENCE:?}"));
+            }
+        }
+        match state.received - bytes {
+            0 => Ok(()),
+            more => Err(format!("{more} bytes more than were sent have arrived")),
+        }
+    }
+
+    /// How long the thread was ready to run so far, and others ran instead.
+    pub(crate) fn kept_waiting(&self) -> Duration {
+        kept_waiting_of(&self.shared.state().task)
+    }
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        // The peer may have ended it first.
+        let _ = self.shared.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was told on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::TcpListener};
+
+    use rustix::thread::sched_getaffinity;
+
+    use super::*;
+
+    fn connected() -> (TcpStream, Drain) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        (near, Drain::new(far, sched_getaffinity(None).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn all_that_is_sent_is_taken_and_counted() {
+        let (mut near, drain) = connected();
+        let mut sent = 0;
+        for bytes in [1, 3_000_000, 65_536] {
+            near.write_all(&vec![7; bytes]).unwrap();
+            sent += bytes as u64;
+            drain.await_total(sent).unwrap();
+        }
+        assert!(drain.await_total(1).unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn an_end_before_the_last_byte_is_told() {
+        let (mut near, drain) = connected();
+        near.write_all(&[7; 10]).unwrap();
+        drop(near);
+        let ended = drain.await_total(11).unwrap_err();
+        assert!(ended.ends_with("after 10 of 11 bytes"), "{ended}");
+    }
+
+    #[test]
+    fn dropping_it_ends_the_connection() {
+        let (near, drain) = connected();
+        drop(drain);
+        assert_eq!(io::Read::read(&mut &near, &mut [0]).unwrap_or(0), 0);
+    }
+}

@@ -1,0 +1,111 @@
+//! A file that is sent over and over, as an engine of the measuring frame.
+
+use super::{Drain, streams::LENGTH};
+use crate::{
+    measure::{Engine, Slot, Tally},
+    network::{account::Account, bed::Bed},
+};
+
+/// Bytes of a piece.
+pub(super) const PIECE: u64 = 64 << 10;
+/// Pieces between two looks at the clock.
+const LOOK: u32 = 16;
+
+/// Where the next piece begins, round after round.
+#[derive(Debug, Default)]
+pub(super) struct Place(u64);
+
+impl Place {
+    pub(super) fn next(&mut self) -> u64 {
+        let here = self.0;
+        self.0 = (here + PIECE) % LENGTH;
+        here
+    }
+}
+
+/// A way to send: what tells one row from another.
+pub(super) trait Way {
+    /// Sends a piece, or has one more under way.
+    ///
+    /// # Errors
+    ///
+    /// What ends the connection, in one line.
+    fn send(&mut self) -> Result<(), String>;
+
+    /// Returns when nothing is under way.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    fn settle(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Of all that it sent, the bytes that were copied for it, those of each hop; none where nobody
+    /// says.
+    ///
+    /// # Errors
+    ///
+    /// Where it can't be asked, in one line.
+    fn copied(&self) -> Result<Option<u64>, String>;
+
+    /// Lends so far, where there are lends.
+    ///
+    /// # Errors
+    ///
+    /// As [`copied`](Self::copied).
+    fn lends(&self) -> Result<Option<u64>, String> {
+        Ok(None)
+    }
+}
+
+pub(super) struct FileSend<'a, W> {
+    // Before the far end, which ends the connection.
+    way: W,
+    drain: Drain,
+    account: Account<'a>,
+    sent: u64,
+}
+
+impl<'a, W: Way> FileSend<'a, W> {
+    pub(super) fn new(way: W, drain: Drain, bed: &'a Bed) -> Self {
+        let account = Account::new(bed.napi_of_connecting().to_vec(), vec![bed]);
+        Self { way, drain, account, sent: 0 }
+    }
+
+    fn send_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
+        while !slot.is_over() {
+            for _ in 0..LOOK {
+                self.way.send()?;
+                self.sent += PIECE;
+            }
+        }
+        self.way.settle()?;
+        self.drain.await_total(self.sent)
+    }
+}
+
+impl<W: Way> Engine for FileSend<'_, W> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let (sent, copied, lends) = (self.sent, self.way.copied()?, self.way.lends()?);
+        let begun = self.account.begin(self.drain.kept_waiting())?;
+        self.send_for(&slot.anew())?;
+        let spent = self.account.end(&begun, || self.drain.kept_waiting())?;
+        let since = |after: Option<u64>, before: Option<u64>| {
+            after.zip(before).map(|(after, before)| after - before)
+        };
+        let bytes = self.sent - sent;
+        Ok(Tally {
+            bytes,
+            operations: Some(bytes / PIECE),
+            copied: since(self.way.copied()?, copied),
+            lends: since(self.way.lends()?, lends),
+            ..spent
+        })
+    }
+
+    fn begin_witness(&mut self) -> Result<(), String> {
+        self.account.leave_to_witness();
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Ways to send a file by system calls alone: sendfile(2), splice(2) through a pipe, and a read into
+//! memory that is sent from there.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    net::TcpStream,
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
+};
+
+use rustix::{
+    fs::sendfile,
+    pipe::{SpliceFlags, splice},
+};
+
+use super::{
+    file_send::{PIECE, Place, Way},
+    spliced::pipe,
+    streams::Streams,
+};
+
+/// Calls until a piece has gone.
+fn whole(mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
+    let mut left = PIECE as usize;
+    while left > 0 {
+        match call(left)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => left -= bytes,
+        }
+    }
+    Ok(())
+}
+
+pub(super) struct Sendfile {
+    file: File,
+    socket: TcpStream,
+    place: Place,
+}
+
+impl Sendfile {
+    pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
+        Ok(Self { file: streams.file()?, socket, place: Place::default() })
+    }
+}
+
+impl Way for Sendfile {
+    fn send(&mut self) -> Result<(), String> {
+        let mut offset = self.place.next();
+        let sent = whole(|left| Ok(sendfile(&self.socket, &self.file, Some(&mut offset), left)?));
+        sent.map_err(|error| format!("sendfile: {error}"))
+    }
+
+    fn copied(&self) -> Result<Option<u64>, String> {
+        Ok(None)
+    }
+}
+
+pub(super) struct Spliced {
+    file: File,
+    pipe: (OwnedFd, OwnedFd),
+    socket: TcpStream,
+    place: Place,
+}
+
+impl Spliced {
+    pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
+        // It holds a piece by itself.
+        let pipe = pipe().map_err(|error| format!("a pipe: {error}"))?;
+        Ok(Self { file: streams.file()?, pipe, socket, place: Place::default() })
+    }
+}
+
+impl Way for Spliced {
+    fn send(&mut self) -> Result<(), String> {
+        let (mut offset, (drain, fill)) = (self.place.next(), &self.pipe);
+        let flags = SpliceFlags::empty();
+        let taken = whole(|left| {
+            let held = splice(&self.file, Some(&mut offset), fill, None, left, flags)?;
+            let mut given = 0;
+            while given < held {
+                given += splice(drain, None, &self.socket, None, held - given, flags)?;
+            }
+            Ok(held)
+        });
+        taken.map_err(|error| format!("splice: {error}"))
+    }
+
+    fn copied(&self) -> Result<Option<u64>, String> {
+        Ok(None)
+    }
+}
+
+pub(super) struct Copied {
+    file: File,
+    socket: TcpStream,
+    buffer: Vec<u8>,
+    place: Place,
+    sent: u64,
+}
+
+impl Copied {
+    pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
+        let buffer = vec![0; PIECE as usize];
+        Ok(Self { file: streams.file()?, socket, buffer, place: Place::default(), sent: 0 })
+    }
+}
+
+impl Way for Copied {
+    fn send(&mut self) -> Result<(), String> {
+        let read = self.file.read_exact_at(&mut self.buffer, self.place.next());
+        read.map_err(|error| format!("pread: {error}"))?;
+        self.socket.write_all(&self.buffer).map_err(|error| format!("send: {error}"))?;
+        self.sent += PIECE;
+        Ok(())
+    }
+
+    fn copied(&self) -> Result<Option<u64>, String> {
+        // Out of the page cache, and into the socket.
+        Ok(Some(2 * self.sent))
+    }
+}

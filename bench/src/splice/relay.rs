@@ -1,0 +1,91 @@
+//! One stream through one thread, from a network to another, by a route of the library.
+//!
+//! Each slot is a stream of its own, to its end, since that is when a route tells what was copied.
+
+use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
+
+use handoff::{Carried, Driver, RingUse, Route, RouteEngine, RouteSink, RouteSource};
+
+use super::{Sender, streams::Streams};
+use crate::{
+    measure::{Engine, Slot, Tally},
+    network::{account::Account, bed::SHARED},
+};
+
+pub(super) struct Relay<'a> {
+    driver: Driver,
+    engine: RouteEngine,
+    streams: &'a Streams,
+    account: Account<'a>,
+}
+
+impl<'a> Relay<'a> {
+    pub(super) fn new(streams: &'a Streams, engine: RouteEngine) -> Result<Self, String> {
+        let Streams { source, sink, .. } = streams;
+        let threads = source.napi_of_connected().iter().chain(sink.napi_of_connecting());
+        let account = Account::new(threads.cloned(), vec![source, sink]);
+        let driver = Driver::builder().ring(RingUse::Require).build().map_err(line)?;
+        Ok(Self { driver, engine, streams, account })
+    }
+}
+
+fn line(error: handoff::Error) -> String {
+    error.to_string()
+}
+
+/// Runs a route until the slot is over and the stream has ended.
+async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slot<'_>) -> Carried {
+    let mut run = pin!(route.run());
+    let (mut rests, mut ended) = (false, false);
+    poll_fn(|context| {
+        let carried = run.as_mut().poll(context);
+        if carried.is_pending() {
+            if !rests && slot.is_over() {
+                sender.rest();
+                rests = true;
+            }
+            if rests && !ended && sender.total() == Some(moved.get()) {
+                sender.end_stream();
+                ended = true;
+            }
+        }
+        carried
+    })
+    .await
+}
+
+impl Engine for Relay<'_> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let (near, sender) = self.streams.source.connect(SHARED)?;
+        let (far, drain) = self.streams.sink.connect_to_drain()?;
+        let source = RouteSource::Stream(self.driver.socket(near).map_err(line)?, None);
+        let sink = RouteSink::Socket(self.driver.socket(far).map_err(line)?);
+        let mut route = Route::new(&self.driver, source, sink).only(self.engine);
+        let moved: Rc<Cell<u64>> = route.progress();
+
+        let waited = || sender.kept_waiting().max(drain.kept_waiting());
+        let begun = self.account.begin(waited())?;
+        sender.begin();
+        let slot = slot.anew();
+        let carried = self.driver.block_on(carry(&mut route, &sender, &moved, &slot));
+        let carried = carried.map_err(line)?;
+        let arrived = carried.result.map_err(line).and_then(|()| drain.await_total(carried.bytes));
+        let spent = self.account.end(&begun, waited)?;
+        arrived.map_err(|error| sender.failure().unwrap_or(error))?;
+        let known = carried.taken.unknown + carried.given.unknown == 0;
+        Ok(Tally {
+            bytes: carried.bytes,
+            copied: known.then_some(carried.taken.copied + carried.given.copied),
+            ..spent
+        })
+    }
+
+    fn warms_up(&self) -> bool {
+        false
+    }
+
+    fn begin_witness(&mut self) -> Result<(), String> {
+        self.account.leave_to_witness();
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! What streams are measured on: two networks and a file, made once for all rows; and their rows.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    net::TcpStream,
+    os::unix::fs::FileExt as _,
+};
+
+use handoff::RouteEngine;
+use rustix::{fs::fstatfs, thread::CpuSet};
+
+use super::{
+    FILE_SEND, RELAY,
+    file_send::{FileSend, PIECE, Way},
+    leased::Leased,
+    plain::{Copied, Sendfile, Spliced},
+    relay::Relay,
+};
+use crate::{
+    measure::{Engine, Subject},
+    network::{
+        bed::{Bed, Load},
+        pattern::Pattern,
+    },
+    report::Config,
+};
+
+/// Of the file: what the module lends at once.
+pub(super) const LENGTH: u64 = 4 << 20;
+/// A file system with a page cache and a disk behind it.
+const DIRECTORY: &str = "/var/tmp";
+/// Frames arrive as they were sent.
+const LOAD: Load = Load { mtu: 1_500, gro: true };
+
+/// Of a route, the best first.
+const ROUTES: [RouteEngine; 3] = [RouteEngine::GetBuf, RouteEngine::Splice, RouteEngine::Copy];
+
+pub(super) struct Streams {
+    /// What a relay receives from.
+    pub(super) source: Bed,
+    /// What is sent to.
+    pub(super) sink: Bed,
+    /// Without a name, and in the page cache.
+    file: File,
+}
+
+impl Streams {
+    /// With the far ends on these processors.
+    ///
+    /// # Errors
+    ///
+    /// Why this machine can't have them, in one line.
+    pub(super) fn new(others: CpuSet) -> Result<Self, String> {
+        let pattern = Pattern::new();
+        let bed = || Bed::new(LOAD, &pattern, others).map_err(|error| error.to_string());
+        let file = file().map_err(|error| format!("no file in {DIRECTORY}: {error}"))?;
+        Ok(Self { source: bed()?, sink: bed()?, file })
+    }
+
+    /// The file, open once more.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, in one line.
+    pub(super) fn file(&self) -> Result<File, String> {
+        self.file.try_clone().map_err(|error| format!("the file: {error}"))
+    }
+}
+
+/// On a disk, so that its pages are written back before anybody sends them.
+fn file() -> io::Result<File> {
+    const TMPFS: u64 = 0x0102_1994;
+
+    let mut file = tempfile::tempfile_in(DIRECTORY)?;
+    if fstatfs(&file)?.f_type as u64 == TMPFS {
+        return Err(io::Error::other("it is in memory, and this bench is of files on a disk"));
+    }
+    let content: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
+    file.write_all_at(&content, 0)?;
+    file.sync_all()?;
+    file.rewind()?;
+    file.read_to_end(&mut Vec::new())?;
+    Ok(file)
+}
+
+/// All rows of streams, in the table's order; without a network, each says why.
+pub(super) fn subjects(streams: &Result<Streams, String>) -> Vec<Subject<'_>> {
+    let rows = Rows { streams };
+    let baseline = |subject| Subject { baseline: true, ..subject };
+    let mut subjects = vec![
+        baseline(rows.sends("sendfile", Sendfile::new)),
+        rows.sends("splice", Spliced::new),
+        rows.sends("copy", Copied::new),
+        rows.sends("get", |streams, socket| Leased::new(streams, socket, false)),
+        rows.sends("get-kept", |streams, socket| Leased::new(streams, socket, true)),
+    ];
+    subjects.extend(ROUTES.map(|engine| {
+        let relay = rows.subject(RELAY, engine.name(), None, move |streams| {
+            Ok(Box::new(Relay::new(streams, engine)?))
+        });
+        Subject { baseline: engine == RouteEngine::Splice, ..relay }
+    }));
+    subjects
+}
+
+struct Rows<'a> {
+    streams: &'a Result<Streams, String>,
+}
+
+impl<'a> Rows<'a> {
+    fn sends<W: Way + 'a>(
+        &self,
+        engine: &str,
+        make: impl Fn(&Streams, TcpStream) -> Result<W, String> + 'a,
+    ) -> Subject<'a> {
+        self.subject(FILE_SEND, engine, Some(PIECE), move |streams| {
+            let (socket, drain) = streams.sink.connect_to_drain()?;
+            Ok(Box::new(FileSend::new(make(streams, socket)?, drain, &streams.sink)))
+        })
+    }
+
+    fn subject(
+        &self,
+        operation: &str,
+        engine: &str,
+        bytes: Option<u64>,
+        make: impl Fn(&'a Streams) -> Result<Box<dyn Engine + 'a>, String> + 'a,
+    ) -> Subject<'a> {
+        let streams = self.streams;
+        let target = streams.as_ref().map(|streams| streams.sink.joint().name().to_owned());
+        Subject {
+            name: format!("{operation} {engine}"),
+            engine: engine.to_owned(),
+            config: Config {
+                bytes,
+                op: Some(operation.to_owned()),
+                proto: Some("tcp".to_owned()),
+                target: target.ok(),
+                mtu: Some(LOAD.mtu),
+                gro: Some(LOAD.gro),
+                ..Config::default()
+            },
+            baseline: false,
+            peer: false,
+            make: Box::new(move || make(streams.as_ref().map_err(String::clone)?)),
+        }
+    }
+}
