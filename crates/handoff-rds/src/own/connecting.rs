@@ -27,6 +27,13 @@ pub(super) struct Gate {
     file: File,
 }
 
+impl Drop for Gate {
+    /// A request of the ring keeps the socket for a while, which would keep the port.
+    fn drop(&mut self) {
+        abort(&self.socket);
+    }
+}
+
 fn stream(address: IpAddr) -> io::Result<socket2::Socket> {
     let socket =
         socket2::Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;

@@ -44,6 +44,8 @@ pub(super) struct Shared {
     pub(super) attempts: RefCell<BTreeMap<ConnectionId, Rc<socket2::Socket>>>,
     /// Tasks that nobody polls yet.
     starting: RefCell<Vec<LocalBoxFuture<'static, ()>>>,
+    /// Nobody will poll any more.
+    ended: Cell<bool>,
     runner: RefCell<Option<Waker>>,
     /// Something may be there for a socket, or there may be room.
     pub(super) news: Changes,
@@ -85,6 +87,7 @@ impl Engine {
             links: RefCell::default(),
             attempts: RefCell::default(),
             starting: RefCell::default(),
+            ended: Cell::new(false),
             runner: RefCell::default(),
             news: Changes::default(),
             clock: Clock::new(driver)?,
@@ -130,11 +133,13 @@ impl Engine {
 
     /// Serves the sockets as long as it is polled, and ends only with an error. To be had once.
     pub fn run(&self) -> impl Future<Output = Error> + 'static {
+        let serving = Serving(self.shared.clone());
         let shared = self.shared.clone();
         shared.spawn(clock::run(shared.clone()));
         shared.spawn(connecting::admit(shared.clone()));
         let mut tasks = FuturesUnordered::new();
         poll_fn(move |context| {
+            let shared = &serving.0;
             loop {
                 tasks.extend(shared.starting.take());
                 if let Some(error) = shared.failed.take() {
@@ -147,6 +152,16 @@ impl Engine {
                 }
             }
         })
+    }
+}
+
+/// As long as it is there, tasks are polled; they hold what holds them, so they go with it.
+struct Serving(Rc<Shared>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.ended.set(true);
+        drop(self.0.starting.take());
     }
 }
 
@@ -183,8 +198,11 @@ impl Shared {
         self.not_listening.as_deref()
     }
 
-    /// Has [`Engine::run`] poll one more task.
+    /// Has [`Engine::run`] poll one more task, unless it is over.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        if self.ended.get() {
+            return;
+        }
         self.starting.borrow_mut().push(Box::pin(task));
         if let Some(runner) = self.runner.borrow_mut().take() {
             runner.wake();
