@@ -28,8 +28,10 @@ pub mod net;
 mod nic;
 pub mod output;
 pub mod progress;
+mod rds;
 mod relay;
 pub mod stop;
+mod ticks;
 
 pub use failure::Failure;
 pub use stop::Stop;
@@ -51,6 +53,7 @@ Examples:
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
   handoff nic show                which network cards are fit for zero-copy receive
+  handoff rds stress 192.0.2.1 -s 192.0.2.2       reliable datagrams there and back
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
   handoff meter -- cp one two     the bytes that the kernel copies for a command";
 
@@ -97,6 +100,8 @@ pub enum Command {
     Blk(Box<blk::Args>),
     /// Set rx queues of a network card aside for zero-copy receive
     Nic(Box<nic::Args>),
+    /// Ping and stress reliable datagrams, by the kernel's RDS or our own
+    Rds(rds::Args),
     /// Boot a stock Debian kernel in QEMU and run things on it
     Lab(Box<handoff_lab::command::Args>),
     /// Count the bytes that the kernel's CPU copies, and where
@@ -153,6 +158,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(args, context),
         Command::Blk(args) => blk::run(args, context),
         Command::Nic(args) => nic::run(args, context),
+        Command::Rds(args) => rds::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),
         Command::Completions(args) => completions::run(args, context),

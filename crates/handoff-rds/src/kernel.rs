@@ -30,6 +30,5 @@ mod slots;
 mod socket;
 
 pub use information::{Connection, Counter};
-pub use receiving::Received;
 pub use sending::Mode;
 pub use socket::{Socket, Statistics};

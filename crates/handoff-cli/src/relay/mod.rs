@@ -7,13 +7,12 @@
 //! - the engine that served, what was passed over and what was copied are in the report.
 //!
 //! The way: [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
-//! end) -> [`ledger`] (counts) -> [`report`]. [`ticks`] is the time that all of them share.
+//! end) -> [`ledger`] (counts) -> [`report`]..
 
 mod connection;
 mod gate;
 mod ledger;
 mod report;
-mod ticks;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -31,9 +30,9 @@ use crate::net::address::{Address, Endpoint};
 use crate::net::nic::{self, Nic};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
+use crate::ticks::Ticks;
 use crate::{Context, Failure, output};
 use ledger::Ledger;
-use ticks::Ticks;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,15 +10,7 @@ use super::control::Told;
 use super::socket::Socket;
 use crate::error::{Error, Result};
 use crate::payload::Payload;
-
-/// A message received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// The peer and its port.
-    pub from: SocketAddr,
-    /// The bytes, in memory of just their length.
-    pub payload: Vec<u8>,
-}
+use crate::received::Received;
 
 impl<P: Payload> Socket<P> {
     /// The next message; `None` where there is none. Does not wait.

@@ -61,6 +61,11 @@ pub(super) struct Connection {
     pub(super) heard: bool,
     /// The generation that the peer told on this connection.
     pub(super) verified: Option<u32>,
+    /// A frame with a number has arrived.
+    pub(super) numbered: bool,
+    /// It had brought numbers and not told whose when the peer's restart was noticed elsewhere: what
+    /// it still carries is of the former life, and its numbers say nothing of the lane's in this one.
+    pub(super) former: bool,
     /// A map is to be written; so at the beginning.
     pub(super) map_due: bool,
     /// The peer is to be asked for its lanes and generation.
@@ -112,6 +117,8 @@ impl Connection {
             since,
             heard: false,
             verified: None,
+            numbered: false,
+            former: false,
             map_due: true,
             probe: Probe::No,
             pings: VecDeque::new(),

@@ -106,13 +106,15 @@ impl<B, R> Host<B, R> {
         let now = self.now;
         let peer = self.peers.get_mut(&address).expect("has connections");
         let place = &mut peer.lane[usize::from(lane)];
+        let Link::Up(connection) = &mut place.link else { unreachable!("it was read") };
         let next_rx = &mut place.next_rx;
-        let again = header.flags & FLAG_RETRANSMITTED != 0 && header.sequence < *next_rx;
+        let again = !connection.former
+            && header.flags & FLAG_RETRANSMITTED != 0
+            && header.sequence < *next_rx;
         if again && !matches!(kind, Kind::Map) {
             self.statistics.duplicates += 1;
             return Ok(Reading::Skip(header.len as usize).or_header());
         }
-        let Link::Up(connection) = &mut place.link else { unreachable!("it was read") };
         let reading = match kind {
             Kind::Map => Reading::Map,
             // Nothing is written to a connection that is being drained.
@@ -140,10 +142,11 @@ impl<B, R> Host<B, R> {
                 Reading::Payload(*header)
             }
         };
-        if !matches!(reading, Reading::Map | Reading::Payload(_)) {
+        if !connection.former && !matches!(reading, Reading::Map | Reading::Payload(_)) {
             *next_rx = header.sequence.wrapping_add(1);
         }
         connection.heard = true;
+        connection.numbered |= !matches!(kind, Kind::Map);
         place.backoff = Default::default();
         peer.last_used = now;
         match kind {
@@ -167,9 +170,12 @@ impl<B, R> Host<B, R> {
         else {
             panic!("a payload is handed in where none was expected");
         };
+        let former = connection.former;
         let (address, lane) = self.places[&id];
         let peer = self.peers.get_mut(&address).expect("has connections");
-        peer.lane[usize::from(lane)].next_rx = header.sequence.wrapping_add(1);
+        if !former {
+            peer.lane[usize::from(lane)].next_rx = header.sequence.wrapping_add(1);
+        }
         let len = u64::from(header.len);
         let Some(port) = self.ports.get_mut(&header.destination) else {
             self.statistics.held_bytes -= len;

@@ -79,10 +79,11 @@ impl<B, R> Host<B, R> {
             let latest = before.map_or(id, |(_, told_by)| told_by.max(id));
             peer.generation = Some((generation, latest));
             if before.is_some_and(|(before, _)| before != generation) {
-                self.restart(address, generation);
+                self.restart(address, generation, id);
             }
             if let Some(connection) = self.connection(id) {
                 connection.verified = Some(generation);
+                connection.former = false;
             }
         }
         if let Some(paths) = told.paths {
@@ -91,15 +92,17 @@ impl<B, R> Host<B, R> {
     }
 
     /// Gives up what the peer's former life had not acknowledged, and counts anew.
-    fn restart(&mut self, address: IpAddr, generation: u32) {
+    fn restart(&mut self, address: IpAddr, generation: u32, noticed_by: ConnectionId) {
         let peer = self.peers.get_mut(&address).expect("known");
         let (mut lost, mut unsent) = (Vec::new(), Vec::new());
         for lane in &mut peer.lane {
             lost.extend(mem::take(&mut lane.retransmit));
             unsent.extend(mem::take(&mut lane.queue));
             (lane.next_tx, lane.next_rx) = (1, 0);
-            let written = lane.up().map(|connection| &mut connection.written);
-            for (_, frame) in written.into_iter().flatten() {
+            let Some(connection) = lane.up() else { continue };
+            connection.former =
+                connection.id != noticed_by && connection.verified.is_none() && connection.numbered;
+            for (_, frame) in &mut connection.written {
                 if let Frame::Message(id) = *frame {
                     lost.push(id);
                     *frame = Frame::Other;

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Pair, PairEnd, load};
-use handoff_rds::kernel::{Mode, Received, Socket};
-use handoff_rds::{Completion, Error};
+use handoff_rds::kernel::{Mode, Socket};
+use handoff_rds::{Completion, Error, Received};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! The time that all connections share: one timer, which wakes whoever waits for its next tick.
+//! The time that everything on a driver shares: one timer, which wakes whoever waits for its next tick.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use rustix::time::{
 use crate::Failure;
 
 /// Ticks that are close enough for the shortest of the times that matter.
-pub(super) struct Ticks {
+pub(crate) struct Ticks {
     length: Duration,
     count: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
@@ -22,7 +22,7 @@ pub(super) struct Ticks {
 
 impl Ticks {
     /// For these times, of which those that are zero do not matter.
-    pub(super) fn new(times: [Duration; 3]) -> Self {
+    pub(crate) fn new(times: [Duration; 3]) -> Self {
         let shortest = times.into_iter().filter(|time| !time.is_zero()).min();
         let length = shortest.unwrap_or(Duration::from_secs(4)) / 4;
         Self {
@@ -33,7 +33,7 @@ impl Ticks {
     }
 
     /// Ticks as long as nothing fails; gives the failure.
-    pub(super) async fn run(&self, driver: &Driver) -> Failure {
+    pub(crate) async fn run(&self, driver: &Driver) -> Failure {
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("the timer: {error}"));
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = match timerfd_create(TimerfdClockId::Monotonic, flags) {
@@ -69,7 +69,7 @@ impl Ticks {
     }
 
     /// Waits for the next tick.
-    pub(super) async fn next(&self) {
+    pub(crate) async fn next(&self) {
         let now = self.count.get();
         poll_fn(|context| {
             if self.count.get() != now {
@@ -82,7 +82,7 @@ impl Ticks {
     }
 
     /// Waits for so long, or a tick longer.
-    pub(super) async fn pass(&self, time: Duration) {
+    pub(crate) async fn pass(&self, time: Duration) {
         let ticks = time.as_nanos().div_ceil(self.length.as_nanos());
         for _ in 0..=ticks {
             self.next().await;

@@ -1,0 +1,80 @@
+//! What stands in requests and answers of `handoff rds stress`.
+
+/// Bytes at the beginning of each; the rest tells which message it is of.
+pub(super) const HEAD: usize = 16;
+
+/// The head of a request or an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) number: u64,
+    /// Bytes of the answer that is wanted.
+    pub(super) answer: u32,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Answer,
+    /// A request that arrived otherwise than it was sent.
+    Corrupt,
+}
+
+impl Kind {
+    fn mark(self) -> [u8; 4] {
+        *match self {
+            Self::Request => b"hoRQ",
+            Self::Answer => b"hoAN",
+            Self::Corrupt => b"hoCO",
+        }
+    }
+}
+
+fn byte(number: u64, at: usize) -> u8 {
+    (number as usize).wrapping_mul(131).wrapping_add(at * 7 + at / 251) as u8
+}
+
+/// Fills a message, which has room for the head.
+pub(super) fn fill(bytes: &mut [u8], head: Head, pattern: bool) {
+    let (start, rest) = bytes.split_at_mut(HEAD);
+    start[..4].copy_from_slice(&head.kind.mark());
+    start[4..8].copy_from_slice(&head.answer.to_le_bytes());
+    start[8..].copy_from_slice(&head.number.to_le_bytes());
+    if pattern {
+        rest.iter_mut().enumerate().for_each(|(at, place)| *place = byte(head.number, at));
+    }
+}
+
+/// The head, if it is of such a message.
+pub(super) fn head(bytes: &[u8]) -> Option<Head> {
+    let (start, _) = bytes.split_first_chunk::<HEAD>()?;
+    let kind = [Kind::Request, Kind::Answer, Kind::Corrupt];
+    let kind = kind.into_iter().find(|kind| start.starts_with(&kind.mark()))?;
+    let answer = u32::from_le_bytes(*start[4..].first_chunk()?);
+    Some(Head { number: u64::from_le_bytes(*start[8..].first_chunk()?), answer, kind })
+}
+
+/// Whether what follows the head is what [`fill`] put there.
+pub(super) fn is_intact(bytes: &[u8], number: u64) -> bool {
+    bytes[HEAD..].iter().enumerate().all(|(at, found)| *found == byte(number, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_changed_shows() {
+        let mut bytes = [0; 300];
+        let head = Head { number: 7 << 40, answer: 9, kind: Kind::Request };
+        fill(&mut bytes, head, true);
+        assert_eq!(super::head(&bytes), Some(head));
+        assert!(is_intact(&bytes, head.number));
+        assert!(!is_intact(&bytes, head.number + 1));
+        bytes[299] ^= 1;
+        assert!(!is_intact(&bytes, head.number));
+        bytes[0] = 0;
+        assert_eq!(super::head(&bytes), None);
+        assert_eq!(super::head(&bytes[..15]), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! `handoff rds`: reliable datagrams, by the kernel's sockets or by our own engine.
+//!
+//! Contracts:
+//! - which engine serves is said on stderr and stands in the report, and why the kernel's does not;
+//! - a signal ends a run early, with its report.
+//!
+//! [`port`] is one port of either engine; [`stress`] asks, [`answer`] answers, [`report`] tells.
+
+mod answer;
+mod frame;
+mod info;
+mod ping;
+mod port;
+mod report;
+mod stress;
+
+use clap::Subcommand;
+use handoff_rds::Error;
+
+use crate::{Context, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff rds ping 192.0.2.1 192.0.2.2                 by the kernel's RDS, from the first address
+  handoff rds stress 192.0.2.2                         answers at port 4000
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 -q 64K -t 4 -d 16 --time 10
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --json
+  handoff rds info                                     counters and connections of the kernel's RDS";
+
+/// Arguments of `handoff rds`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Ask a host whether its RDS is there, and how long the answer takes
+    Ping(ping::PingArgs),
+    /// Send requests and have them answered, with their content checked
+    Stress(Box<stress::StressArgs>),
+    /// Show the counters and connections of the kernel's RDS
+    Info(info::InfoArgs),
+}
+
+/// Runs a subcommand.
+///
+/// # Errors
+///
+/// The subcommand's.
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    match &args.action {
+        Action::Ping(args) => ping::run(args, context),
+        Action::Stress(args) => stress::run(args, context),
+        Action::Info(args) => info::run(args, context),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotPossible(_) | Error::Memlock { .. } => Self::not_possible(error),
+            Error::Invalid(_) | Error::MessageTooLong { .. } => Self::usage(error),
+            other => Self::failed(other),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! One port of either engine, waited for on a driver.
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+
+use futures_util::future::select;
+use handoff::{Buffer, Driver, Executor, File};
+use handoff_rds::kernel::{self, Mode};
+use handoff_rds::own::{self, Engine};
+use handoff_rds::protocol::Limits;
+use handoff_rds::{Completion, Error, Received, Refused};
+use std::os::fd::AsFd;
+
+use crate::Failure;
+
+/// Engines, as they are called on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineName {
+    /// The kernel's where its module is there, else our own
+    Auto,
+    /// The kernel's RDS sockets
+    Kernel,
+    /// Our own, in user space over TCP
+    Own,
+}
+
+/// What ports are made of.
+pub(super) enum Host {
+    Kernel(IpAddr),
+    Own(Engine),
+}
+
+impl Host {
+    /// The engine that was asked for, and why not the kernel's where that was left open.
+    pub(super) fn new(
+        driver: &Driver,
+        name: EngineName,
+        address: IpAddr,
+        copy: bool,
+    ) -> Result<(Self, Option<String>), Failure> {
+        let mut passed_over = None;
+        if name != EngineName::Own {
+            match kernel::Socket::<Buffer>::bind((address, 0).into()) {
+                Ok(_) => return Ok((Self::Kernel(address), None)),
+                Err(Error::NotPossible(reason)) if name == EngineName::Auto => {
+                    passed_over = Some(reason);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
+        let engine = Engine::new(driver, address, Limits::default(), sending)?;
+        Ok((Self::Own(engine), passed_over))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel(_) => "rds-kernel",
+            Self::Own(_) => "rds-own",
+        }
+    }
+
+    /// Says on stderr what serves, and what is amiss.
+    pub(super) fn announce(&self, passed_over: Option<&str>) {
+        let why = passed_over.map(|why| format!(" ({why})")).unwrap_or_default();
+        eprintln!("handoff: engine {}{why}", self.name());
+        if let Self::Own(engine) = self
+            && let Some(reason) = engine.not_listening()
+        {
+            eprintln!("handoff: peers with smaller addresses cannot be reached: {reason}");
+        }
+    }
+
+    /// Has the engine serve its ports as long as the executor runs.
+    pub(super) fn serve(&self, executor: &Executor) {
+        if let Self::Own(engine) = self {
+            let run = engine.run();
+            executor
+                .spawn(async { eprintln!("handoff: the engine has ended: {}", run.await) })
+                .detach();
+        }
+    }
+
+    pub(super) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
+        match self {
+            Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
+            Self::Kernel(address) => {
+                let socket = Box::new(kernel::Socket::bind((*address, port).into())?);
+                let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
+                let readable = driver.file(second).map_err(Failure::failed)?;
+                let mode = if copy { Mode::Copy } else { Mode::Lend };
+                Ok(Port::Kernel { socket, readable, mode })
+            }
+        }
+    }
+}
+
+pub(super) enum Port {
+    Kernel { socket: Box<kernel::Socket<Buffer>>, readable: File, mode: Mode },
+    Own(own::Socket),
+}
+
+impl Port {
+    pub(super) fn send(
+        &self,
+        to: SocketAddr,
+        payload: Buffer,
+        cookie: u32,
+    ) -> Result<(), Refused<Buffer>> {
+        match self {
+            Self::Kernel { socket, mode, .. } => socket.send(to, payload, cookie, *mode),
+            Self::Own(socket) => socket.send(to, payload, cookie),
+        }
+    }
+
+    pub(super) fn receive(&self) -> Result<Option<Received>, Failure> {
+        match self {
+            Self::Kernel { socket, .. } => Ok(socket.receive()?),
+            Self::Own(socket) => Ok(socket.try_receive()),
+        }
+    }
+
+    pub(super) fn completions(
+        &self,
+        batch: &mut Vec<Completion<Buffer>>,
+    ) -> Result<usize, Failure> {
+        match self {
+            Self::Kernel { socket, .. } => Ok(socket.completions(usize::MAX, batch)?),
+            Self::Own(socket) => Ok(socket.try_completions(usize::MAX, batch)),
+        }
+    }
+
+    /// Waits until something may have changed, or `time` tells that it is time to look.
+    pub(super) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
+        let time = pin!(time);
+        match self {
+            Self::Kernel { readable, .. } => {
+                let readable = readable.readable().map_err(Failure::failed)?;
+                select(readable, time).await;
+            }
+            Self::Own(socket) => {
+                select(pin!(socket.changed()), time).await;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! `handoff rds stress`: requests of one size, answers of another, so many under way.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select, try_join_all};
+use handoff::{Buffer, Driver, Executor, Region, Tally};
+
+use super::answer;
+use super::frame::{self, HEAD, Head, Kind};
+use super::port::{EngineName, Host, Port};
+use super::report::{Report, Times};
+use crate::ticks::Ticks;
+use crate::{Context, Failure, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff rds stress 192.0.2.2                                    answers, until it is stopped
+  handoff rds stress 192.0.2.1 -s 192.0.2.2                       asks there for ten seconds
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 -s 192.0.2.3 -q 1M -a 64 -t 8 -d 64 --time 60
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --copy --json
+
+Each task has a port of its own and so many requests under way to each peer; the answering side
+checks what arrives and so does this one. A buffer is used again when it is back and its answer there.
+Answers of the kernel's engine are copied.";
+
+/// How long answers that are missing at the end are waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Arguments of `handoff rds stress`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StressArgs {
+    /// The address of this host
+    #[arg(value_name = "OWN")]
+    pub own: IpAddr,
+
+    /// Where requests go, where the same command answers; without any, this one answers
+    #[arg(short = 's', long = "send-to", value_name = "PEER")]
+    pub peers: Vec<IpAddr>,
+
+    /// The port that answers
+    #[arg(short, long, default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Bytes of a request, 16 to 1M; K and M multiply
+    #[arg(short = 'q', long, value_name = "BYTES", default_value = "1024", value_parser = size)]
+    pub request: usize,
+
+    /// Bytes of an answer, 16 to 1M
+    #[arg(short = 'a', long, value_name = "BYTES", default_value = "256", value_parser = size)]
+    pub answer: usize,
+
+    /// Tasks, each with a port
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub tasks: u16,
+
+    /// Requests under way, for each task and peer
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+
+    /// Seconds; the answering side goes on until it is stopped
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub time: Option<u32>,
+
+    /// Seconds without any answer after which peers count as unreachable
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: u32,
+
+    /// Which engine
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    pub engine: EngineName,
+
+    /// Send with a copy
+    #[arg(long)]
+    pub copy: bool,
+
+    /// Don't check what arrives
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number = number.parse::<usize>().map_err(|error| error.to_string())?;
+    let bytes = number.saturating_mul(unit);
+    if !(HEAD..=1 << 20).contains(&bytes) {
+        return Err("a message has 16 bytes to 1M here, the longest that the kernel takes".into());
+    }
+    Ok(bytes)
+}
+
+/// What is counted while it runs.
+#[derive(Default)]
+pub(super) struct Counted {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) corrupt: u64,
+    pub(super) tally: Tally,
+    pub(super) times: Times,
+    unanswered: u64,
+}
+
+/// What all tasks of a run share.
+pub(super) struct Run<'a> {
+    pub(super) args: &'a StressArgs,
+    pub(super) context: &'a Context,
+    pub(super) ticks: Rc<Ticks>,
+    pub(super) begin: Instant,
+    pub(super) counted: RefCell<Counted>,
+}
+
+impl Run<'_> {
+    pub(super) fn is_over(&self, default: Option<u32>) -> bool {
+        let time = self.args.time.or(default).map(|time| Duration::from_secs(time.into()));
+        self.context.stop.requested() || time.is_some_and(|time| self.begin.elapsed() >= time)
+    }
+
+    pub(super) fn took_back(&self, tally: Tally) {
+        self.counted.borrow_mut().tally += tally;
+    }
+}
+
+pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
+    let driver =
+        Driver::builder().entries(1024).in_flight(65_536).build().map_err(Failure::not_possible)?;
+    let (host, passed_over) = Host::new(&driver, args.engine, args.own, args.copy)?;
+    host.announce(passed_over.as_deref());
+    let executor = Executor::new(&driver);
+    host.serve(&executor);
+    let run = Run {
+        args,
+        context,
+        ticks: Rc::new(Ticks::new([Duration::from_millis(80), Duration::ZERO, Duration::ZERO])),
+        begin: Instant::now(),
+        counted: RefCell::default(),
+    };
+    let ended = executor.run(async {
+        let work = pin!(async {
+            if args.peers.is_empty() {
+                return answer::run(&run, &host, &driver).await;
+            }
+            let tasks = (0..args.tasks).map(|_| ask(&run, &host, &driver));
+            try_join_all(tasks).await.map(|_| ())
+        });
+        let time = pin!(run.ticks.run(&driver));
+        match select(work, time).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((failure, _)) => Err(failure),
+        }
+    });
+    let seconds = run.begin.elapsed().as_secs_f64();
+    let counted = run.counted.take();
+    let report = Report {
+        engine: host.name(),
+        passed_over,
+        seconds,
+        messages: counted.messages,
+        messages_per_s: counted.messages as f64 / seconds,
+        bytes: counted.bytes,
+        bytes_per_s: counted.bytes as f64 / seconds,
+        corrupt: counted.corrupt,
+        latency_us: counted.times.percentiles(),
+        sent: counted.tally,
+    };
+    if context.json {
+        output::json(&report)?
+    } else {
+        output::text(&report.text())?
+    }
+    ended.map_err(Failure::failed)??;
+    if counted.corrupt > 0 {
+        return Err(Failure::failed(format!(
+            "{} messages arrived otherwise than they were sent",
+            counted.corrupt
+        )));
+    }
+    context.stop.check()?;
+    if counted.unanswered > 0 {
+        return Err(Failure::failed(format!("{} requests were not answered", counted.unanswered)));
+    }
+    Ok(())
+}
+
+/// A request's place: its buffer is used again when it is back and its answer there.
+struct Place {
+    to: SocketAddr,
+    buffer: Option<Buffer>,
+    number: u64,
+    waits: bool,
+    sent: Instant,
+}
+
+async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
+    let args = run.args;
+    let (port, count) = (bind(run, host, driver)?, args.peers.len() * usize::from(args.depth));
+    let room = args.request.next_multiple_of(4096);
+    let mut region = Region::anonymous(count * room).map_err(Failure::failed)?;
+    // Registered, pages are not pinned for each send; without, it works as well.
+    if let Err(error) = driver.register(&region) {
+        tracing::info!(%error, "buffers stay unregistered");
+    }
+    let mut places: Vec<Place> = (0..count)
+        .map(|at| {
+            let mut buffer = region.take(room).expect("so many were mapped");
+            buffer.set_len(args.request);
+            let to = (args.peers[at % args.peers.len()], args.port).into();
+            Place { to, buffer: Some(buffer), number: at as u64, waits: false, sent: run.begin }
+        })
+        .collect();
+    let mut over_since = None;
+    let mut last = Instant::now();
+    let mut batch = Vec::new();
+    loop {
+        port.completions(&mut batch)?;
+        for back in batch.drain(..) {
+            run.took_back(back.tally);
+            places[back.cookie as usize].buffer = Some(back.payload);
+        }
+        while let Some(received) = port.receive()? {
+            last = Instant::now();
+            answered(run, &mut places, &received.payload);
+        }
+        if run.is_over(Some(10)) {
+            let since = *over_since.get_or_insert_with(Instant::now);
+            let waiting = places.iter().filter(|place| place.waits).count();
+            let settled = waiting == 0 && places.iter().all(|place| place.buffer.is_some());
+            if settled || run.context.stop.requested() || since.elapsed() > GRACE {
+                run.counted.borrow_mut().unanswered += waiting as u64;
+                return Ok(());
+            }
+        } else {
+            send_all(run, &port, &mut places)?;
+        }
+        if last.elapsed().as_secs() >= u64::from(args.timeout) {
+            return Err(Failure::failed(format!(
+                "no answer for {} s from any of {}: are they reachable, and does `handoff rds stress` answer at \
+                 port {}?",
+                args.timeout,
+                args.peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                args.port
+            )));
+        }
+        port.changed(run.ticks.next()).await?;
+    }
+}
+
+/// A free port; the kernel chooses one itself.
+fn bind(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<Port, Failure> {
+    if let Host::Kernel(_) = host {
+        return host.bind(driver, 0, run.args.copy);
+    }
+    let mut last = None;
+    for port in 20_000..30_000 {
+        match host.bind(driver, port, run.args.copy) {
+            Ok(port) => return Ok(port),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.expect("some were tried"))
+}
+
+fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
+    let counted = &mut *run.counted.borrow_mut();
+    let found = frame::head(bytes);
+    let place = found.and_then(|head| {
+        places
+            .get_mut(head.number as u32 as usize)
+            .filter(|it| it.waits && it.number == head.number)
+    });
+    let (Some(head), Some(place)) = (found, place) else {
+        counted.corrupt += 1;
+        return;
+    };
+    let intact = run.args.no_verify
+        || head.kind == Kind::Answer
+            && bytes.len() == run.args.answer
+            && frame::is_intact(bytes, head.number);
+    counted.corrupt += u64::from(!intact);
+    counted.messages += 1;
+    counted.bytes += run.args.request as u64;
+    counted.times.add(place.sent.elapsed());
+    place.waits = false;
+}
+
+fn send_all(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<(), Failure> {
+    for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| !place.waits) {
+        let Some(mut buffer) = place.buffer.take() else { continue };
+        let number = (place.number >> 32).wrapping_add(1) << 32 | at as u64;
+        let head = Head { number, answer: run.args.answer as u32, kind: Kind::Request };
+        frame::fill(&mut buffer, head, !run.args.no_verify);
+        place.sent = Instant::now();
+        match port.send(place.to, buffer, at as u32) {
+            Ok(()) => (place.number, place.waits) = (number, true),
+            Err(refused) => {
+                place.buffer = Some(refused.payload);
+                if !refused.error.is_temporary() {
+                    return Err(refused.error.into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(size("64k"), Ok(65_536));
+        assert_eq!(size("1M"), Ok(1 << 20));
+        for wrong in ["15", "1025K", "", "k", "9999999999999M", "-1"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

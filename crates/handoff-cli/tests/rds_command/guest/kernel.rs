@@ -1,0 +1,45 @@
+//! By the kernel's sockets.
+
+use handoff_lab::topology::{Pair, load};
+
+use crate::session::{errors, rds, report, stress};
+
+fn pair() -> Pair {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    Pair::new(9000).expect("the lab's kernel has veth")
+}
+
+#[test]
+fn requests_are_answered_and_counted() {
+    let pair = pair();
+    let more = ["-q", "8K", "-t", "2", "-d", "4"];
+    let [asked, _] = stress(&pair.left, &pair.right, "auto", &more);
+    assert_eq!(asked["engine"], "rds-kernel");
+    assert_eq!((&asked["sent"]["copied"], &asked["sent"]["zero_copy"]), (&0.into(), &0.into()));
+    let info = report(&rds(&pair.left, &["info", &pair.left.v4().to_string(), "--json"]));
+    let connection = &info["connections"][0];
+    assert_eq!(connection["peer"], pair.right.v4().to_string());
+    assert!(info["counters"].as_array().is_some_and(|all| all.len() > 10), "{info}");
+}
+
+#[test]
+fn a_ping_is_answered_or_its_absence_told() {
+    let pair = pair();
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let answers = report(&rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]));
+    assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3));
+    let nobody = rds(&pair.left, &["ping", &own, "10.78.0.77", "-c", "1", "--timeout", "1"]);
+    assert_eq!(nobody.status.code(), Some(1), "{}", errors(&nobody));
+    assert!(errors(&nobody).contains("does not answer within 1 s"), "{}", errors(&nobody));
+}
+
+#[test]
+fn ours_asks_the_kernels() {
+    let pair = pair();
+    let _answering = crate::session::Answering::start(&pair.right, "kernel");
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json", "-d", "4"];
+    let asked = rds(&pair.left, &asks);
+    assert!(errors(&asked).contains("rds_tcp"), "{}", errors(&asked));
+    assert_eq!(report(&asked)["corrupt"], 0);
+}

@@ -1,0 +1,11 @@
+//! `handoff rds` as a user meets it, between two network namespaces.
+
+mod session;
+
+mod native {
+    mod own;
+}
+
+mod guest {
+    mod kernel;
+}

@@ -1,0 +1,174 @@
+//! Connections: made, accepted, and both from ports that tell their lane.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use handoff::{Driver, File};
+use rustix::io::Errno;
+use socket2::{Domain, SockAddr, Type};
+
+use super::engine::Shared;
+use super::link::{Link, abort};
+use crate::error::{Error, Result};
+use crate::protocol::{ConnectionId, Role};
+use crate::wire::{MAX_LANES, PORT};
+
+/// Source ports that are tried, from a random one on.
+const SOURCE_PORTS: std::ops::Range<u16> = 32_768..60_000;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// What peers connect to.
+pub(super) struct Gate {
+    socket: socket2::Socket,
+    file: File,
+}
+
+impl Drop for Gate {
+    /// A request of the ring keeps the socket for a while, which would keep the port.
+    fn drop(&mut self) {
+        abort(&self.socket);
+    }
+}
+
+fn stream(address: IpAddr) -> io::Result<socket2::Socket> {
+    let socket =
+        socket2::Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Opens the port. [`Error::NotPossible`] where it is taken.
+pub(super) fn listen(driver: &Driver, address: IpAddr) -> Result<Gate> {
+    let socket = stream(address).map_err(Error::io("open a socket"))?;
+    let own = SocketAddr::new(address, PORT);
+    socket.set_reuse_address(true).map_err(Error::io("set up a socket"))?;
+    let bound = socket.bind(&SockAddr::from(own)).and_then(|()| socket.listen(BACKLOG));
+    if let Err(error) = bound {
+        let reason = match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => format!(
+                "TCP port {PORT} is taken on {address}: by another engine, or by the kernel's own RDS, which \
+                 listens wherever its module rds_tcp is loaded; remedy: use the kernel's sockets, or \
+                 unload the module (modprobe -r rds_tcp)"
+            ),
+            Some(libc::EACCES | libc::EPERM) => {
+                format!("TCP port {PORT} on {address} is not permitted: {error}")
+            }
+            _ => return Err(Error::io("listen for RDS peers")(error)),
+        };
+        return Err(Error::NotPossible(reason));
+    }
+    let second = socket.try_clone().map_err(Error::io("have a socket twice"))?;
+    let file = driver.file(second).map_err(|error| Error::NotPossible(error.to_string()))?;
+    Ok(Gate { socket, file })
+}
+
+/// Accepts connections.
+pub(super) async fn admit(shared: Rc<Shared>) {
+    let Some(gate) = shared.gate() else { return };
+    loop {
+        let waited = match gate.file.readable() {
+            Ok(readable) => readable.await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = waited {
+            return shared.fail(Error::NotPossible(error.to_string()));
+        }
+        match gate.socket.accept() {
+            Ok((socket, from)) => {
+                if let Some(from) = from.as_socket() {
+                    accepted(&shared, socket, from);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // What is wrong with one connection is told here too.
+            Err(error) => tracing::info!(%error, "a connection is not accepted"),
+        }
+    }
+}
+
+fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
+    let accepted = shared.host().accepted(from.ip().to_canonical(), from.port());
+    match accepted {
+        Ok(id) => up(shared, id, socket),
+        Err(reason) => {
+            tracing::debug!(%from, %reason, "a connection is not taken");
+            abort(&socket);
+        }
+    }
+    shared.tell();
+}
+
+/// Makes it a link, if that can be.
+fn up(shared: &Rc<Shared>, id: ConnectionId, socket: socket2::Socket) {
+    match Link::new(&shared.driver, id, socket, shared.sending) {
+        Ok(link) => shared.serve(link),
+        Err(error) => {
+            tracing::warn!(%error, "a connection cannot be used");
+            shared.host().closed(id);
+        }
+    }
+}
+
+/// Connects; as the server, only to ask the peer for a connection.
+pub(super) async fn connect(shared: Rc<Shared>, id: ConnectionId, peer: IpAddr, lane: u8) {
+    let made = attempt(&shared, id, peer, lane).await;
+    let wanted = shared.attempts.borrow_mut().remove(&id).is_some();
+    match made {
+        // The host has given it up.
+        Ok(socket) if !wanted => abort(&socket),
+        Ok(socket) => {
+            let socket = Rc::into_inner(socket).expect("nobody else has it");
+            shared.host().connected(id);
+            up(&shared, id, socket);
+        }
+        Err(error) => {
+            tracing::debug!(%peer, lane, %error, "a connection is not made");
+            shared.host().closed(id);
+        }
+    }
+    shared.tell();
+}
+
+async fn attempt(
+    shared: &Rc<Shared>,
+    id: ConnectionId,
+    peer: IpAddr,
+    lane: u8,
+) -> io::Result<Rc<socket2::Socket>> {
+    let lanes = u16::from(MAX_LANES);
+    let count = (SOURCE_PORTS.end - SOURCE_PORTS.start) / lanes;
+    // The hasher's keys are random.
+    let first = RandomState::new().build_hasher().finish() as u16 % count;
+    for next in 0..count {
+        let port = SOURCE_PORTS.start + (first + next) % count * lanes + u16::from(lane);
+        let socket = stream(shared.address)?;
+        match socket.bind(&SockAddr::from(SocketAddr::new(shared.address, port))) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => continue,
+            bound => bound?,
+        }
+        let started = socket.connect(&SockAddr::from(SocketAddr::new(peer, PORT)));
+        match started {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => continue,
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        let file = shared.driver.file(socket.try_clone()?).map_err(io::Error::other)?;
+        let socket = Rc::new(socket);
+        shared.attempts.borrow_mut().insert(id, socket.clone());
+        file.writable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if Role::of(shared.address, peer) == Some(Role::Server) {
+            // The peer closes it when it has understood.
+            file.readable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
+            return Err(Errno::CONNRESET.into());
+        }
+        return Ok(socket);
+    }
+    Err(Errno::ADDRINUSE.into())
+}

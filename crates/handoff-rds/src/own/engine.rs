@@ -1,0 +1,284 @@
+//! The engine: the host, its connections, and the tasks that serve them.
+
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, Stream};
+use handoff::{Buffer, Driver};
+
+use super::changes::Changes;
+use super::clock::{self, Clock};
+use super::connecting::{self, Gate};
+use super::link::{Link, abort};
+use super::socket::Socket;
+use super::{reading, writing};
+use crate::error::{Error, Result};
+use crate::protocol::{ConnectionId, Event, Host, Limits, Output, Statistics};
+
+/// How late the host's time may be.
+const GRAIN: Duration = Duration::from_millis(1);
+
+/// Where a payload is: here, or lent to the kernel.
+pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
+
+/// One address, and what serves it. Cloning it gives another handle on the same.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) shared: Rc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) driver: Driver,
+    pub(super) address: IpAddr,
+    host: RefCell<Host<Slot, Vec<u8>>>,
+    pub(super) links: RefCell<BTreeMap<ConnectionId, Rc<Link>>>,
+    /// Connections that are not up.
+    pub(super) attempts: RefCell<BTreeMap<ConnectionId, Rc<socket2::Socket>>>,
+    /// Tasks that nobody polls yet.
+    starting: RefCell<Vec<LocalBoxFuture<'static, ()>>>,
+    /// Nobody will poll any more.
+    ended: Cell<bool>,
+    runner: RefCell<Option<Waker>>,
+    /// Something may be there for a socket, or there may be room.
+    pub(super) news: Changes,
+    pub(super) clock: Clock,
+    /// How connections send.
+    pub(super) sending: handoff::Engine,
+    begin: Instant,
+    /// What the host was told last.
+    advanced: Cell<Duration>,
+    failed: RefCell<Option<Error>>,
+    gate: Option<Gate>,
+    not_listening: Option<String>,
+}
+
+impl Engine {
+    /// An engine at one of this host's addresses, in the thread's network namespace. `sending` says how
+    /// the library sends.
+    ///
+    /// # Errors
+    ///
+    /// Where the address is not of this host, or the kernel lacks what is needed.
+    pub fn new(
+        driver: &Driver,
+        address: IpAddr,
+        limits: Limits,
+        sending: handoff::Engine,
+    ) -> Result<Self> {
+        let (gate, not_listening) = match connecting::listen(driver, address) {
+            Ok(gate) => (Some(gate), None),
+            Err(Error::NotPossible(reason)) => (None, Some(reason)),
+            Err(other) => return Err(other),
+        };
+        // The hasher's keys are random.
+        let generation = RandomState::new().build_hasher().finish() as u32 | 1;
+        let shared = Shared {
+            driver: driver.clone(),
+            address,
+            host: RefCell::new(Host::new(address, generation, limits)),
+            links: RefCell::default(),
+            attempts: RefCell::default(),
+            starting: RefCell::default(),
+            ended: Cell::new(false),
+            runner: RefCell::default(),
+            news: Changes::default(),
+            clock: Clock::new(driver)?,
+            sending,
+            begin: Instant::now(),
+            advanced: Cell::new(Duration::ZERO),
+            failed: RefCell::default(),
+            gate,
+            not_listening,
+        };
+        Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// The address.
+    pub fn address(&self) -> IpAddr {
+        self.shared.address
+    }
+
+    /// Why peers with smaller addresses cannot connect, if they can't.
+    pub fn not_listening(&self) -> Option<&str> {
+        self.shared.not_listening.as_deref()
+    }
+
+    /// Makes a socket.
+    ///
+    /// # Errors
+    ///
+    /// Where the port has one, or is 0.
+    pub fn bind(&self, port: u16) -> Result<Socket> {
+        self.shared.host().bind(port)?;
+        Ok(Socket::new(self.shared.clone(), port))
+    }
+
+    /// What was counted.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.seen().statistics()
+    }
+
+    /// The next thing to know about peers, if there is one.
+    pub fn event(&self) -> Option<Event> {
+        self.shared.host().event()
+    }
+
+    /// Serves the sockets as long as it is polled, and ends only with an error. To be had once.
+    pub fn run(&self) -> impl Future<Output = Error> + 'static {
+        let serving = Serving(self.shared.clone());
+        let shared = self.shared.clone();
+        shared.spawn(clock::run(shared.clone()));
+        shared.spawn(connecting::admit(shared.clone()));
+        let mut tasks = FuturesUnordered::new();
+        poll_fn(move |context| {
+            let shared = &serving.0;
+            loop {
+                tasks.extend(shared.starting.take());
+                if let Some(error) = shared.failed.take() {
+                    return Poll::Ready(error);
+                }
+                let over = Pin::new(&mut tasks).poll_next(context);
+                if !matches!(over, Poll::Ready(Some(()))) && shared.starting.borrow().is_empty() {
+                    *shared.runner.borrow_mut() = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        })
+    }
+}
+
+/// As long as it is there, tasks are polled; they hold what holds them, so they go with it.
+struct Serving(Rc<Shared>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.ended.set(true);
+        drop(self.0.starting.take());
+    }
+}
+
+impl Shared {
+    /// The host, which knows what time it is. Whoever changes it calls [`Shared::settle`] afterwards.
+    pub(super) fn host(&self) -> RefMut<'_, Host<Slot, Vec<u8>>> {
+        if self.begin.elapsed() >= self.advanced.get() + GRAIN {
+            self.advance();
+        }
+        self.host.borrow_mut()
+    }
+
+    /// Tells the host what time it is.
+    pub(super) fn advance(&self) {
+        self.advanced.set(self.begin.elapsed());
+        self.host.borrow_mut().advance(self.advanced.get());
+    }
+
+    /// The host, to be looked at.
+    pub(super) fn seen(&self) -> Ref<'_, Host<Slot, Vec<u8>>> {
+        self.host.borrow()
+    }
+
+    /// The time of its deadlines.
+    pub(super) fn begin(&self) -> Instant {
+        self.begin
+    }
+
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    pub(super) fn not_listening(&self) -> Option<&str> {
+        self.not_listening.as_deref()
+    }
+
+    /// Has [`Engine::run`] poll one more task, unless it is over.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        if self.ended.get() {
+            return;
+        }
+        self.starting.borrow_mut().push(Box::pin(task));
+        if let Some(runner) = self.runner.borrow_mut().take() {
+            runner.wake();
+        }
+    }
+
+    /// Nothing can go on.
+    pub(super) fn fail(&self, error: Error) {
+        self.failed.borrow_mut().get_or_insert(error);
+        if let Some(runner) = self.runner.borrow_mut().take() {
+            runner.wake();
+        }
+    }
+
+    /// Does what the host asks for, and tells all who wait for something.
+    pub(super) fn tell(self: &Rc<Self>) {
+        self.settle();
+        self.news.tell();
+    }
+
+    /// Does what the host asks for.
+    pub(super) fn settle(self: &Rc<Self>) {
+        loop {
+            let Some(output) = self.host.borrow_mut().poll() else { break };
+            match output {
+                Output::Connect { connection, peer, lane } => {
+                    self.spawn(connecting::connect(self.clone(), connection, peer, lane));
+                }
+                Output::Ready(id) => self.at(id, |link| link.ready.tell()),
+                Output::Resume(id) => self.at(id, |link| link.stirred.tell()),
+                Output::Drain(id) => self.at(id, Link::end),
+                Output::Close { connection, reason } => {
+                    tracing::info!(address = %self.address, %reason, "a connection is closed");
+                    if let Some(attempt) = self.attempts.borrow_mut().remove(&connection) {
+                        abort(&*attempt);
+                    }
+                    if let Some(link) = self.links.borrow_mut().remove(&connection) {
+                        link.abort();
+                    }
+                }
+            }
+        }
+        self.clock.changed.tell();
+    }
+
+    fn at(&self, id: ConnectionId, tell: impl FnOnce(&Link)) {
+        let link = self.links.borrow().get(&id).cloned();
+        link.as_deref().map(tell);
+    }
+
+    /// A connection is up: has it read and written.
+    pub(super) fn serve(self: &Rc<Self>, link: Link) {
+        let link = Rc::new(link);
+        self.links.borrow_mut().insert(link.id, link.clone());
+        self.spawn(reading::run(self.clone(), link.clone()));
+        self.spawn(writing::run(self.clone(), link));
+    }
+
+    /// Tells the host what the peer has acknowledged, if that is news.
+    pub(super) fn look(&self, link: &Link) -> bool {
+        let news = link.look();
+        if news {
+            self.host().acknowledged(link.id, link.acknowledged.get());
+        }
+        news
+    }
+
+    /// A connection has ended, and what had arrived on it is taken in.
+    pub(super) fn ended(self: &Rc<Self>, link: &Link) {
+        if link.over.get() {
+            return;
+        }
+        self.look(link);
+        link.abort();
+        self.links.borrow_mut().remove(&link.id);
+        self.host().closed(link.id);
+        self.tell();
+    }
+}

@@ -1,0 +1,108 @@
+//! A TCP connection that is up, as its reader and its writer share it.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use handoff::{Driver, File};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::changes::Changes;
+use crate::error::{Error, Result};
+use crate::protocol::ConnectionId;
+
+/// A silent connection is asked for a sign of life this often, as the kernel's RDS does.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// After so many without an answer it has ended.
+const KEEPALIVES: u32 = 5;
+
+pub(super) struct Link {
+    pub(super) id: ConnectionId,
+    pub(super) socket: handoff::Socket,
+    /// The same connection, to be waited for.
+    pub(super) file: File,
+    /// There is something to write.
+    pub(super) ready: Changes,
+    /// There is room for what arrives, or the connection is to end.
+    pub(super) stirred: Changes,
+    /// What has arrived is taken in, and then it ends.
+    pub(super) ending: Cell<bool>,
+    /// The host knows nothing of it any more.
+    pub(super) over: Cell<bool>,
+    /// Bytes of all frames written.
+    pub(super) written: Cell<u64>,
+    /// What the peer has acknowledged of them.
+    pub(super) acknowledged: Cell<u64>,
+    /// What counted as acknowledged before anything was written.
+    base: u64,
+}
+
+impl Link {
+    pub(super) fn new(
+        driver: &Driver,
+        id: ConnectionId,
+        socket: impl Into<OwnedFd>,
+        sending: handoff::Engine,
+    ) -> Result<Self> {
+        let own = |error: handoff::Error| Error::NotPossible(error.to_string());
+        let socket = socket.into();
+        let shared = SockRef::from(&socket);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        shared
+            .set_tcp_nodelay(true)
+            .and_then(|()| shared.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVES)))
+            .and_then(|()| shared.set_tcp_user_timeout(Some(KEEPALIVE * KEEPALIVES)))
+            .map_err(Error::io("set up a connection"))?;
+        let base = handoff_sys::tcp::bytes_acked(socket.as_fd())
+            .map_err(Error::io("ask what TCP has acknowledged"))?;
+        let second = socket.try_clone().map_err(Error::io("have a connection twice"))?;
+        let socket = driver.socket(socket).map_err(own)?;
+        socket.set_engine(sending).map_err(own)?;
+        Ok(Self {
+            id,
+            socket,
+            file: driver.file(second).map_err(own)?,
+            ready: Changes::default(),
+            stirred: Changes::default(),
+            ending: Cell::new(false),
+            over: Cell::new(false),
+            written: Cell::new(0),
+            acknowledged: Cell::new(0),
+            base,
+        })
+    }
+
+    /// Asks TCP how much the peer has acknowledged; `true` where that is news.
+    pub(super) fn look(&self) -> bool {
+        if self.acknowledged.get() == self.written.get() {
+            return false;
+        }
+        // The connection's end may count as a byte.
+        let acknowledged = handoff_sys::tcp::bytes_acked(self.file.as_fd())
+            .map_or(0, |bytes| bytes.saturating_sub(self.base).min(self.written.get()));
+        acknowledged > self.acknowledged.replace(acknowledged.max(self.acknowledged.get()))
+    }
+
+    /// Ends once what has arrived is taken in.
+    pub(super) fn end(&self) {
+        self.ending.set(true);
+        self.stirred.tell();
+    }
+
+    /// Ends at once: what TCP still holds is thrown away, so that what is lent to it comes back.
+    pub(super) fn abort(&self) {
+        self.over.set(true);
+        abort(&self.file);
+        self.ready.tell();
+        self.stirred.tell();
+    }
+}
+
+/// Has TCP forget a connection, with a reset, or the attempt at one.
+pub(super) fn abort(socket: impl AsFd) {
+    // `ENOTCONN` where the peer was quicker.
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    if let Err(error) = rustix::net::connect_unspec(socket) {
+        tracing::debug!(%error, "a connection is not aborted");
+    }
+}

@@ -1,0 +1,183 @@
+//! What arrives on a connection: taken in as the host asks for it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use socket2::SockRef;
+
+use super::engine::Shared;
+use super::link::Link;
+use crate::protocol::Expect;
+use crate::wire::{HEADER_LEN, MAP_LEN};
+
+/// Bytes read at a time where it is not known to whom they belong.
+const BUFFER: usize = 64 << 10;
+/// From how many on the rest of a payload is read to where it stays.
+const DIRECT: usize = 16 << 10;
+/// Bytes read in a row before others have their turn.
+const TURN: usize = 1 << 20;
+
+/// Why no more is read now.
+enum Pause {
+    /// Nothing is there.
+    Empty,
+    /// The host has no room.
+    Full,
+    /// Others have their turn.
+    Turn,
+    /// The connection has ended.
+    End,
+}
+
+struct Reader {
+    link: Rc<Link>,
+    buffer: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    /// A payload of which the beginning has arrived.
+    payload: Option<Vec<u8>>,
+    skipped: usize,
+}
+
+/// Reads until the connection ends.
+pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
+    let mut reader = Reader {
+        link: link.clone(),
+        buffer: vec![0; BUFFER].into(),
+        begin: 0,
+        end: 0,
+        payload: None,
+        skipped: 0,
+    };
+    while !link.over.get() {
+        let stirred = link.stirred.seen();
+        let pause = reader.take_in(&shared);
+        shared.look(&link);
+        shared.tell();
+        match pause {
+            Pause::End => break,
+            Pause::Empty if link.ending.get() => break,
+            Pause::Empty => {
+                let Ok(readable) = link.file.readable() else { break };
+                let stirred = pin!(link.stirred.after(stirred));
+                if let Either::Left((Err(_), _)) = select(readable, stirred).await {
+                    break;
+                }
+            }
+            Pause::Full => link.stirred.after(stirred).await,
+            Pause::Turn => turn().await,
+        }
+    }
+    shared.ended(&link);
+}
+
+/// Lets others have their turn.
+async fn turn() {
+    let mut had = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut had, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+impl Reader {
+    fn take_in(&mut self, shared: &Shared) -> Pause {
+        let id = self.link.id;
+        let mut read = 0;
+        loop {
+            if self.link.over.get() {
+                return Pause::End;
+            }
+            let expect = shared.host().expect(id);
+            let missing = match expect {
+                Expect::Nothing => return Pause::Full,
+                Expect::Header => HEADER_LEN.saturating_sub(self.end - self.begin),
+                Expect::Map => MAP_LEN.saturating_sub(self.end - self.begin),
+                Expect::Skip(len) => {
+                    self.skipped += self.take(len - self.skipped).len();
+                    len - self.skipped
+                }
+                Expect::Payload(len) => {
+                    let mut payload =
+                        self.payload.take().unwrap_or_else(|| Vec::with_capacity(len));
+                    let missing = len - payload.len();
+                    payload.extend_from_slice(self.take(missing));
+                    let missing = len - payload.len();
+                    self.payload = Some(payload);
+                    missing
+                }
+            };
+            if missing > 0 {
+                if read >= TURN {
+                    return Pause::Turn;
+                }
+                match self.read(matches!(expect, Expect::Payload(_)) && missing >= DIRECT, missing)
+                {
+                    Ok(0) => return Pause::End,
+                    Ok(len) => read += len,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Pause::Empty;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return Pause::End,
+                }
+                continue;
+            }
+            match expect {
+                Expect::Header => {
+                    let bytes = *self.take(HEADER_LEN).first_chunk().expect("is there");
+                    shared.host().header(id, &bytes);
+                }
+                Expect::Map => {
+                    let bytes = *self.take(MAP_LEN).first_chunk().expect("is there");
+                    shared.host().map(id, &bytes);
+                }
+                Expect::Skip(_) => {
+                    self.skipped = 0;
+                    shared.host().skipped(id);
+                }
+                Expect::Payload(_) => {
+                    let payload = self.payload.take().expect("put there above");
+                    shared.host().payload_received(id, payload);
+                }
+                Expect::Nothing => unreachable!("returned above"),
+            }
+        }
+    }
+
+    /// At most `most` of the bytes that have been read.
+    fn take(&mut self, most: usize) -> &[u8] {
+        let begin = self.begin;
+        self.begin += most.min(self.end - begin);
+        &self.buffer[begin..self.begin]
+    }
+
+    /// Reads into the payload that waits, `missing` bytes at most, or into the buffer.
+    fn read(&mut self, direct: bool, missing: usize) -> io::Result<usize> {
+        let socket = SockRef::from(&self.link.file);
+        if let (true, Some(payload)) = (direct, &mut self.payload) {
+            let room = &mut payload.spare_capacity_mut()[..missing];
+            let len = socket.recv_with_flags(room, libc::MSG_DONTWAIT)?;
+            let filled = payload.len() + len;
+            // SAFETY: the kernel has written `len` bytes behind those that were there.
+            unsafe { payload.set_len(filled) };
+            return Ok(len);
+        }
+        self.buffer.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        let (len, _) = rustix::net::recv(
+            self.link.file.as_fd(),
+            &mut self.buffer[self.end..],
+            rustix::net::RecvFlags::DONTWAIT,
+        )?;
+        self.end += len;
+        Ok(len)
+    }
+}

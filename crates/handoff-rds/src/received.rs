@@ -1,0 +1,12 @@
+//! Messages received.
+
+use std::net::SocketAddr;
+
+/// A message received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The peer and its port.
+    pub from: SocketAddr,
+    /// The bytes, in memory of just their length.
+    pub payload: Vec<u8>,
+}

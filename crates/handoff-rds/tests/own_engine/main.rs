@@ -1,0 +1,12 @@
+//! Our own engine, with its like between two network namespaces and with the kernel's sockets.
+
+mod hosts;
+
+mod native {
+    mod hardship;
+    mod talk;
+}
+
+mod guest {
+    mod kernel;
+}
