@@ -74,6 +74,6 @@ fn over_a_card_hardly_any_payload_is_copied_on_the_way_to_it() {
     let (payload, headers) = bytes();
     let tally = with_the_kernel(&pair, Sending::UringZc);
     assert_eq!((tally.total(), tally.unknown), (payload + headers, 0));
-    // TCP copies some where it splits or joins what it sends.
+    // The kernel reports a send as copied, too, when all its bytes joined the packet of the one before.
     assert!(tally.zero_copy > payload / 10 * 9, "{tally:?} of {payload}");
 }
