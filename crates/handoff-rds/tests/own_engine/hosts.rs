@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,10 +17,6 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Two hosts without the kernel's RDS, which would listen in their place.
 pub(crate) fn pair() -> Pair {
-    if std::env::var_os("HANDOFF_GUEST").is_some() {
-        // Other tests may have loaded it; where it is not loaded this fails.
-        let _ = Command::new("modprobe").args(["-r", "rds_tcp"]).output();
-    }
     Pair::new(9000).expect("namespaces and veth")
 }
 

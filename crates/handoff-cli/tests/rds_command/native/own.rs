@@ -1,16 +1,10 @@
 //! By our own engine.
 
-use std::process::Command;
-
 use handoff_lab::topology::Pair;
 
 use crate::session::{errors, rds, stress};
 
 fn pair() -> Pair {
-    if std::env::var_os("HANDOFF_GUEST").is_some() {
-        // Other tests may have loaded it, and it listens in our place; where it is not loaded this fails.
-        let _ = Command::new("modprobe").args(["-r", "rds_tcp"]).output();
-    }
     Pair::new(9000).expect("namespaces and veth")
 }
 
