@@ -28,6 +28,7 @@ pub mod net;
 mod nic;
 pub mod output;
 pub mod progress;
+mod quantity;
 mod rds;
 mod relay;
 pub mod stop;

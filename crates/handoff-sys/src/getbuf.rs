@@ -15,6 +15,13 @@ pub const PATH: &str = "/dev/getbuf";
 /// `GETBUF_SOURCE`: [`get`](Command::get) lends from the file.
 pub const SOURCE: u32 = 1;
 
+/// `GETBUF_NULL`: a source that needs no binding, a page of zeros over and over.
+pub const NULL: u16 = 0xffff;
+
+/// `GETBUF_REPLACE`, and where `GETBUF_FURTHER` has its number.
+const REPLACE: u16 = 1 << 2;
+const FURTHER_SHIFT: u32 = 8;
+
 const fn request(direction: u64, number: u64, bytes: usize) -> u64 {
     (direction << 30) | ((bytes as u64) << 16) | (0xe7 << 8) | number
 }
@@ -168,6 +175,19 @@ impl Command {
     /// `GETBUF_CMD_GET`: lends at most so many bytes at an offset of a bound file into the slot.
     pub fn get(slot: u16, source: u16, offset: u64, length: u32) -> Self {
         Self::new(GET, Some(slot), [offset, u64::from(length) | (u64::from(source) << 32)])
+    }
+
+    /// With `GETBUF_REPLACE` and `GETBUF_FURTHER`: a get clears so many slots, from its own on, and lends
+    /// into each.
+    ///
+    /// # Panics
+    ///
+    /// When `slots` is not 1 to 256.
+    pub fn anew(mut self, slots: u16) -> Self {
+        assert!((1..=256).contains(&slots), "{slots} slots at once");
+        let flags = REPLACE | ((slots - 1) << FURTHER_SHIFT);
+        self.bytes[14..].copy_from_slice(&flags.to_ne_bytes());
+        self
     }
 
     /// `GETBUF_CMD_FRESH`: lends new pages into two slots, one to fill and one to send from.

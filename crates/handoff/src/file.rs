@@ -86,7 +86,7 @@ impl File {
             Some(offset) if i64::try_from(offset).is_err() => {
                 Err(Error::Invalid("an offset in a file is below 2^63"))
             }
-            _ => buffer.extent().check_home(self.driver.ring_id()),
+            _ => buffer.extent().check_home(|| self.driver.ring_id()),
         };
         let checked = checked.and_then(|()| self.driver.inflight.borrow().check_room());
         if let Err(error) = checked {

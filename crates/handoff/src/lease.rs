@@ -304,10 +304,11 @@ impl Extent {
         Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum(), home: None }
     }
 
-    /// Whether operations of `ring` can use it.
-    pub(crate) fn check_home(&self, ring: u32) -> Result<(), Error> {
+    /// Whether operations of a ring can use it; user memory asks for none.
+    #[inline]
+    pub(crate) fn check_home(&self, ring: impl FnOnce() -> u32) -> Result<(), Error> {
         match self.home {
-            Some(home) if home != ring => {
+            Some(home) if home != ring() => {
                 Err(Error::Invalid("the lease is of another driver than the socket or file"))
             }
             _ => Ok(()),

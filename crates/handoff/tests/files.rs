@@ -30,6 +30,19 @@ fn read_at(driver: &Driver, file: &handoff::File, len: usize, offset: u64) -> Tr
 }
 
 #[test]
+fn a_file_system_in_memory_is_not_past_its_page_cache() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    // Older kernels refuse the flag there, which claims nothing either.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    match opened {
+        Ok(file) => assert!(!Driver::new().unwrap().file(file).unwrap().is_direct()),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EINVAL)),
+    }
+}
+
+#[test]
 fn reads_fill_the_buffer_or_reach_the_end() {
     for driver in drivers() {
         let file = driver.file(file_of(&pattern(1, 100_000))).unwrap();

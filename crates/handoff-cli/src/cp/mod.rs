@@ -40,7 +40,7 @@ use crate::net::address::{Address, Endpoint};
 use crate::net::nic::{self, Nic};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
-use crate::{Context, Failure, output};
+use crate::{Context, Failure, output, quantity};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff_nic::Prepared;
@@ -135,7 +135,7 @@ pub struct Args {
     pub nic: Option<String>,
 
     /// Seconds for finding and reaching the peer, and for all streams to be there
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Duration,
 
     /// IPv4 only
@@ -184,26 +184,9 @@ impl From<EngineName> for handoff::Engine {
 
 /// Bytes of a piece.
 fn size(text: &str) -> Result<usize, String> {
-    let lower = text.to_ascii_lowercase();
-    let (digits, unit) = match lower.strip_suffix('k') {
-        Some(digits) => (digits, 1 << 10),
-        None => match lower.strip_suffix('m') {
-            Some(digits) => (digits, 1 << 20),
-            None => (lower.as_str(), 1),
-        },
-    };
-    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    bytes
+    quantity::bytes(text)
         .filter(|bytes| (4096..=64 << 20).contains(bytes))
         .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "a time-out is a number of seconds above 0".to_owned())
 }
 
 /// Random bits, for names that must not meet.
@@ -425,11 +408,7 @@ fn reach(
     nic: Option<&Nic<'_>>,
 ) -> Result<(Vec<OwnedFd>, Option<Hello>), Failure> {
     let args = job.args;
-    let family = match (args.v4, args.v6) {
-        (true, _) => Family::V4,
-        (_, true) => Family::V6,
-        _ => Family::Any,
-    };
+    let family = Family::of(args.v4, args.v6);
     let own = |streams, stream, transfer| Hello {
         sends,
         verifies: args.verify,

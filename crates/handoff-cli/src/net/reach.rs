@@ -29,6 +29,15 @@ pub(crate) enum Family {
 }
 
 impl Family {
+    /// As the options -4 and -6 say.
+    pub(crate) fn of(v4: bool, v6: bool) -> Self {
+        match (v4, v6) {
+            (true, _) => Self::V4,
+            (_, true) => Self::V6,
+            _ => Self::Any,
+        }
+    }
+
     fn allows(self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,

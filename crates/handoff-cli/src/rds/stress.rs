@@ -14,7 +14,7 @@ use super::frame::{self, HEAD, Head, Kind};
 use super::port::{EngineName, Host, Port};
 use super::report::{Report, Times};
 use crate::ticks::Ticks;
-use crate::{Context, Failure, output};
+use crate::{Context, Failure, output, quantity};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,17 +84,9 @@ pub struct StressArgs {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let (number, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let number = number.parse::<usize>().map_err(|error| error.to_string())?;
-    let bytes = number.saturating_mul(unit);
-    if !(HEAD..=1 << 20).contains(&bytes) {
-        return Err("a message has 16 bytes to 1M here, the longest that the kernel takes".into());
-    }
-    Ok(bytes)
+    quantity::bytes(text).filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
+        "a message has 16 bytes to 1M here, the longest that the kernel takes".to_owned()
+    })
 }
 
 /// What is counted while it runs.

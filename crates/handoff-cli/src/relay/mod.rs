@@ -31,7 +31,7 @@ use crate::net::nic::{self, Nic};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::ticks::Ticks;
-use crate::{Context, Failure, output};
+use crate::{Context, Failure, output, quantity};
 use ledger::Ledger;
 
 const EXAMPLES: &str = "\
@@ -80,15 +80,15 @@ pub struct Args {
     pub connections: Option<u64>,
 
     /// Seconds without a byte in either direction after which a connection is closed; 0 keeps it
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
     pub idle: Duration,
 
     /// Seconds that connections under way have to end after SIGINT or SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
     /// Seconds for reaching the target
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Duration,
 
     /// IPv4 only
@@ -127,12 +127,6 @@ impl EngineName {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| "a time is a number of seconds that is not below 0".to_owned())
-}
-
 /// What all connections share.
 pub(crate) struct Relay {
     driver: Driver,
@@ -161,11 +155,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
             "--nic receives into memory: the engine is auto or memory then",
         ));
     }
-    let family = match (args.v4, args.v6) {
-        (true, _) => Family::V4,
-        (_, true) => Family::V6,
-        _ => Family::Any,
-    };
+    let family = Family::of(args.v4, args.v6);
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
     let target = reach::resolve(&target, family, patience)?;
     let listener = Listener::bind(&listen, family, patience)?;

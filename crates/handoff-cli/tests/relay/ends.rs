@@ -35,8 +35,9 @@ fn a_reset_ends_the_connection_on_both_sides() {
     for engine in ENGINES {
         let (tell, ended) = mpsc::channel();
         let target = serve(move |mut stream| {
-            let end = stream.read_to_end(&mut Vec::new());
-            tell.send(end.is_ok() || end.is_err()).expect("somebody waits");
+            // With an error or without: the reset goes on as an end.
+            let _ = stream.read_to_end(&mut Vec::new());
+            tell.send(()).expect("somebody waits");
         });
         let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();

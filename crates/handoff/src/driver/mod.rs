@@ -228,8 +228,8 @@ pub(crate) struct Inner {
     later: RefCell<Vec<Later>>,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
-    /// Slots that are being cleared, each with the device that does it.
-    pub(crate) clearing: RefCell<Vec<(u16, Rc<LenderShared>)>>,
+    /// The devices that clear slots, by slot.
+    pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
     /// What the ring is bound to until it is closed.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
     turns: Cell<u32>,

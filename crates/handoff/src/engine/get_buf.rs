@@ -229,16 +229,20 @@ pub(crate) fn clear(inner: &Inner, lender: &Rc<LenderShared>, slot: u16) -> bool
     let token = Token::of_slot(slot);
     let asked = push(inner, Command::put(slot), &lender.device, token.to_user_data()).is_ok();
     if asked {
-        inner.clearing.borrow_mut().push((slot, Rc::clone(lender)));
+        let mut clearing = inner.clearing.borrow_mut();
+        let place = usize::from(slot);
+        if clearing.len() <= place {
+            clearing.resize_with(place + 1, || None);
+        }
+        clearing[place] = Some(Rc::clone(lender));
     }
     asked
 }
 
 /// The kernel has cleared a slot, or not.
 pub(crate) fn cleared(inner: &Inner, slot: u16, result: i32) {
-    // The oldest are cleared first, mostly.
-    let place = inner.clearing.borrow().iter().position(|(clearing, _)| *clearing == slot);
-    let _lender = place.map(|place| inner.clearing.borrow_mut().swap_remove(place));
+    // The last one closes the device, which uses the driver.
+    let _lender = inner.clearing.borrow_mut()[usize::from(slot)].take();
     if result < 0 {
         let error = std::io::Error::from_raw_os_error(-result);
         // It is not used again: what is in it could be anything.

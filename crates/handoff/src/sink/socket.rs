@@ -19,7 +19,7 @@ use crate::engine::order;
 use crate::engine::sending::{self, SendOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
-use crate::lease::{Lend, Refused, Returned};
+use crate::lease::{Extent, Lend, Refused, Returned};
 use crate::receipt::Receipt;
 use crate::socket::Socket;
 
@@ -100,6 +100,24 @@ impl<'a, B: Lend> Message<'a, B> {
         Ok(Sent { driver, key: Some(key) })
     }
 
+    /// Whether a buffer of the kernel can go in this message.
+    #[cold]
+    fn check_lease(&self, extent: Extent) -> Result<()> {
+        let shared = &self.socket.shared;
+        extent.check_home(|| self.socket.driver.ring_id())?;
+        if !shared.stream && !self.header.is_empty() {
+            return Err(Error::Invalid(
+                "a header can't go before a lease in one datagram: send it by itself",
+            ));
+        }
+        if shared.chooser.borrow().is_wished(Engine::MsgZerocopy) {
+            return Err(Error::Invalid(
+                "MSG_ZEROCOPY takes user memory only: a lease goes by the engines uring-zc and copy",
+            ));
+        }
+        Ok(())
+    }
+
     /// Why the message can't be accepted, if it can't.
     fn refusal(&self) -> Option<Error> {
         let shared = &self.socket.shared;
@@ -109,20 +127,10 @@ impl<'a, B: Lend> Message<'a, B> {
             ));
         }
         let extent = self.buffer.extent();
-        if let Err(error) = extent.check_home(self.socket.driver.ring_id()) {
+        if extent.home.is_some()
+            && let Err(error) = self.check_lease(extent)
+        {
             return Some(error);
-        }
-        if extent.home.is_some() {
-            if !shared.stream && !self.header.is_empty() {
-                return Some(Error::Invalid(
-                    "a header can't go before a lease in one datagram: send it by itself",
-                ));
-            }
-            if shared.chooser.borrow().is_wished(Engine::MsgZerocopy) {
-                return Some(Error::Invalid(
-                    "MSG_ZEROCOPY takes user memory only: a lease goes by the engines uring-zc and copy",
-                ));
-            }
         }
         let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
         if extent.pieces > most {

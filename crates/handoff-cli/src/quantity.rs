@@ -1,0 +1,53 @@
+//! Quantities of the command line.
+
+use std::time::Duration;
+
+/// Bytes, with k and m for KiB and MiB; `None` for what is no number of them.
+pub(crate) fn bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+/// A time in seconds, 0 included.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| "a time is a number of seconds that is not below 0".to_owned())
+}
+
+/// A time in seconds, above 0.
+pub(crate) fn seconds_above_0(text: &str) -> Result<Duration, String> {
+    match seconds(text) {
+        Ok(time) if time.is_zero() => Err("a time-out is a number of seconds above 0".to_owned()),
+        time => time,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("64k"), Some(65_536));
+        assert_eq!(bytes("1M"), Some(1 << 20));
+        assert_eq!(bytes("17"), Some(17));
+        for wrong in ["", "k", "-1", "1kk", "99999999999999M", "\u{fc}"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_not_below_0() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for wrong in ["-1", "nan", "inf", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(seconds_above_0("0").is_err());
+    }
+}
