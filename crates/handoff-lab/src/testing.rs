@@ -141,7 +141,7 @@ pub enum Verdict {
 }
 
 /// A test that has run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TestResult {
     /// Where: `host` or a kernel's name.
     pub place: String,
@@ -150,10 +150,13 @@ pub struct TestResult {
     /// What came of it.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// How long it took, where tests run one by one: in guests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// The results of all stages.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Tests that held.
     pub passed: usize,
@@ -217,9 +220,11 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
     let run_stage = |stage: &Stage| {
         let selected = stage.selected(&listed);
         let place = stage.place();
-        let mut record = |name: &str, verdict: Verdict| {
+        let mut record = |name: &str, verdict: Verdict, took: Option<Duration>| {
             let verdict = plan.may_skip.judge(&place, name, verdict);
-            let result = TestResult { place: place.clone(), name: name.to_owned(), verdict };
+            let seconds = took.map(|took| took.as_secs_f64());
+            let result =
+                TestResult { place: place.clone(), name: name.to_owned(), verdict, seconds };
             let (report, each) = &mut *results.lock().unwrap_or_else(PoisonError::into_inner);
             each(&result);
             report.add(result);

@@ -114,12 +114,13 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
 }
 
 fn show(test: &TestResult) {
-    let TestResult { place, name, verdict } = test;
+    let TestResult { place, name, verdict, seconds } = test;
+    let took = seconds.map(|seconds| format!("  {seconds:.1} s")).unwrap_or_default();
     match verdict {
-        Verdict::Passed => println!("pass  [{place}] {name}"),
+        Verdict::Passed => println!("pass  [{place}] {name}{took}"),
         Verdict::Skipped { reason } => println!("skip  [{place}] {name}: {reason}"),
         Verdict::Failed { reason } => {
-            println!("FAIL  [{place}] {name}");
+            println!("FAIL  [{place}] {name}{took}");
             for line in reason.lines() {
                 println!("      {line}");
             }

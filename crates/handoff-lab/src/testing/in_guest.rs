@@ -1,7 +1,7 @@
 //! Runs tests in a guest: many in one boot, each as a process of its own.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Plan, Program, Verdict, libtest, puts_of};
 use crate::error::Result;
@@ -19,7 +19,7 @@ pub(super) fn run(
     kernel: &KernelChoice,
     plan: &Plan,
     stop: &StopFlag,
-    record: &mut impl FnMut(&str, Verdict),
+    record: &mut impl FnMut(&str, Verdict, Option<Duration>),
 ) -> Result<()> {
     if selected.is_empty() {
         return Ok(());
@@ -43,16 +43,18 @@ pub(super) fn run(
                 Some(running) => running,
                 None => Guest::boot(&machine, stop)?,
             };
+            let begin = Instant::now();
             let (verdict, alive) = run_test(&mut running, program, test, plan.timeout)?;
+            let took = begin.elapsed();
             if alive {
                 guest = Some(running);
             }
-            record(&format!("{}::{test}", program.name), verdict);
+            record(&format!("{}::{test}", program.name), verdict, Some(took));
         }
     }
     if let Some(fault) = guest.map(Guest::power_off).transpose()?.flatten() {
         let reason = format!("the kernel reported while switching off:\n{fault}");
-        record("lab::power_off", Verdict::Failed { reason });
+        record("lab::power_off", Verdict::Failed { reason }, None);
     }
     Ok(())
 }

@@ -17,12 +17,12 @@ pub(super) fn run(
     selected: &[(&Program, Vec<&str>)],
     timeout: Duration,
     stop: &StopFlag,
-    record: &mut impl FnMut(&str, Verdict),
+    record: &mut impl FnMut(&str, Verdict, Option<Duration>),
 ) -> Result<()> {
     for (program, tests) in selected {
         let (printed, ended) = run_program(program, tests, timeout, stop)?;
         for (test, verdict) in tests.iter().zip(libtest::verdicts(tests, &printed, &ended)) {
-            record(&format!("{}::{test}", program.name), verdict);
+            record(&format!("{}::{test}", program.name), verdict, None);
         }
     }
     Ok(())
