@@ -24,9 +24,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
     io::Errno,
-    process::{
-        Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
-    },
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
     thread::{CpuSet, sched_setaffinity},
 };
 
@@ -122,22 +120,31 @@ impl Placeholders {
 
 /// What a program prints, kept in memory.
 #[derive(Debug)]
-pub(crate) struct Output(File);
+pub struct Output(File);
 
 impl Output {
-    pub(crate) fn new() -> Result<Self, String> {
+    /// Memory for it.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub fn new() -> Result<Self, String> {
         let file = memfd_create("peer", MemfdFlags::CLOEXEC)
             .map_err(|errno| format!("no memory for its output: {errno}"))?;
         Ok(Self(file.into()))
     }
 
     /// Where the program is to print to.
-    pub(crate) fn sink(&self) -> Stdio {
+    pub fn sink(&self) -> Stdio {
         self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
     }
 
     /// What it has printed so far.
-    pub(crate) fn text(&self) -> Result<String, String> {
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be read, in one line.
+    pub fn text(&self) -> Result<String, String> {
         let mut text = Vec::new();
         // The offset is shared with the program, which may go on.
         let mut at = 0;
@@ -238,16 +245,11 @@ impl Running {
         shell.stdin(Stdio::null()).stdout(output()).stderr(output());
         let mut all = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-        // SAFETY: between fork and exec only prctl and sched_setaffinity are called, bare system
-        // calls.
-        unsafe {
-            shell.pre_exec(move || {
-                if affinity == Affinity::All {
-                    sched_setaffinity(None, &all)?;
-                }
-                Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
-            });
+        if affinity == Affinity::All {
+            // SAFETY: between fork and exec only sched_setaffinity is called, a bare system call.
+            unsafe { shell.pre_exec(move || Ok(sched_setaffinity(None, &all)?)) };
         }
+        handoff_lab::die_with_us(&mut shell, Signal::KILL);
         if let Some(namespace) = namespace {
             namespace.attach(&mut shell);
         }

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: what the machine can do, the table of sending, a verified copy between two
-//! network namespaces, and what a stock kernel in the lab can do beyond that.
+//! network namespaces, and what a stock kernel in the lab can do beyond that, with the tour at the end.
 //!
 //! Contracts:
 //! - the namespaces have no names, so they end with this process, whatever ends it;
@@ -53,6 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     demo.step_of_the_lab("A stock kernel in a guest", &["lab", "demo"])?;
     let title = "Sending measured there, in instructions, with the copy meter beside it";
     demo.step_of_the_lab(title, &["bench", "send", "--quick", "--lab"])?;
+    let title = "A file through every mechanism there, and who copied it on the way";
+    demo.step_of_the_lab(title, &["tour", "--lab"])?;
     println!("\nThe demo is complete.");
     Ok(ExitCode::SUCCESS)
 }

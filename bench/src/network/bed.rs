@@ -225,7 +225,7 @@ impl Bed {
     /// Why they are not known, in one line.
     pub(crate) fn simulated_dma(&self) -> Result<Option<u64>, String> {
         match self.joint {
-            Joint::Wire => nic::simulated_dma(&self.pair.right).map(Some),
+            Joint::Wire => self.pair.right.dma_bytes().map(Some).map_err(|error| error.to_string()),
             Joint::Veth => Ok(None),
         }
     }

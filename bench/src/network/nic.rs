@@ -1,5 +1,4 @@
-//! Settings of the devices that the bench receives on, and what only the software NIC (`kmod/wire`)
-//! tells.
+//! Settings of the devices that the bench receives on, and threads of their own for what arrives.
 //!
 //! Capability: CAP_NET_ADMIN over the namespace, and CAP_SYS_ADMIN to see its devices in sysfs.
 
@@ -53,20 +52,6 @@ pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
         return Err(format!("{device} has no NAPI threads after it was given them"));
     }
     Ok(ours)
-}
-
-/// Bytes that the engine of the software NIC has moved to this end.
-///
-/// # Errors
-///
-/// What ethtool says, in one line.
-pub(crate) fn simulated_dma(end: &PairEnd) -> Result<u64, String> {
-    let device = end.device();
-    let counters = run(end, &format!("ethtool -S {device}"))?;
-    let count = counters.lines().find_map(|line| line.trim().strip_prefix("dma_bytes: "));
-    count
-        .and_then(|count| count.parse().ok())
-        .ok_or_else(|| format!("ethtool -S {device} tells nothing of dma_bytes"))
 }
 
 /// Runs a script of the shell in the namespace of this end, and in mounts of its own.

@@ -124,6 +124,12 @@ impl From<io::Error> for Cause {
     }
 }
 
+impl From<rustix::io::Errno> for Cause {
+    fn from(errno: rustix::io::Errno) -> Self {
+        io::Error::from(errno).into()
+    }
+}
+
 impl From<serde_json::Error> for Cause {
     fn from(error: serde_json::Error) -> Self {
         Self::Failed(error.to_string())

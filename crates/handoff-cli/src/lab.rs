@@ -10,9 +10,16 @@ pub(crate) fn run(args: &command::Args, context: &Context) -> Result<(), Failure
     match command::run(args, &Arc::clone(context.stop.flag())) {
         Ok(0) => Ok(()),
         Ok(code) => Err(Failure::Ended(code)),
-        Err(Error::Failed(cause)) => Err(Failure::Failed(cause)),
-        Err(Error::Usage(cause)) => Err(Failure::Usage(cause)),
-        Err(Error::NotPossible(cause)) => Err(Failure::NotPossible(cause)),
-        Err(Error::Stopped) => Err(context.stop.failure()),
+        Err(error) => Err(failure(error, context)),
+    }
+}
+
+/// The failure of a subcommand that the lab did not serve.
+pub(crate) fn failure(error: Error, context: &Context) -> Failure {
+    match error {
+        Error::Failed(cause) => Failure::Failed(cause),
+        Error::Usage(cause) => Failure::Usage(cause),
+        Error::NotPossible(cause) => Failure::NotPossible(cause),
+        Error::Stopped => context.stop.failure(),
     }
 }

@@ -33,6 +33,7 @@ mod rds;
 mod relay;
 pub mod stop;
 mod ticks;
+mod tour;
 
 pub use failure::Failure;
 pub use stop::Stop;
@@ -56,7 +57,8 @@ Examples:
   handoff nic show                which network cards are fit for zero-copy receive
   handoff rds stress 192.0.2.1 -s 192.0.2.2       reliable datagrams there and back
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
-  handoff meter -- cp one two     the bytes that the kernel copies for a command";
+  handoff meter -- cp one two     the bytes that the kernel copies for a command
+  handoff tour --lab              a file through all of it, and who copied it on the way";
 
 /// Moves bytes between memory, sockets, files and block devices without the CPU copying them.
 #[derive(Debug, Parser)]
@@ -107,6 +109,8 @@ pub enum Command {
     Lab(Box<handoff_lab::command::Args>),
     /// Count the bytes that the kernel's CPU copies, and where
     Meter(handoff_meter::command::MeterArgs),
+    /// Send a file through every mechanism, and tell who copied it on the way
+    Tour(tour::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print a man page
@@ -162,6 +166,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Rds(args) => rds::run(args, context),
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),
+        Command::Tour(args) => tour::run(args, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Man(args) => man::run(args, context),
     }

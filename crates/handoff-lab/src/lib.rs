@@ -47,4 +47,4 @@ pub use error::{Error, Result};
 pub use guest::{Ending, Guest, Input, Job, Outcome, Stream, prepare};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
-pub use tool::StopFlag;
+pub use tool::{StopFlag, die_with_us};

@@ -64,8 +64,8 @@ pub(crate) fn not_started(program: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Has the child die with this process, however that ends.
-pub(crate) fn die_with_us(command: &mut Command, signal: Signal) {
+/// Has the child get this signal when the thread that starts it ends, however it does.
+pub fn die_with_us(command: &mut Command, signal: Signal) {
     let us = rustix::process::getpid();
     // SAFETY: between fork and exec only system calls are made.
     unsafe {

@@ -4,6 +4,7 @@ use std::{
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd as _,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -94,6 +95,25 @@ impl PairEnd {
     /// [`TopologyError::Unavailable`] where the kernel has no netem.
     pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
         self.namespace.run(|| netem.apply(DEVICE))?
+    }
+
+    /// Bytes that the DMA engine of a software NIC has moved to this end ([`Pair::wire`]).
+    ///
+    /// # Errors
+    ///
+    /// What ethtool(8) says, which knows no such count of other devices.
+    pub fn dma_bytes(&self) -> Result<u64, TopologyError> {
+        let wrong = |reason: String| {
+            asked(format!("count what the NIC {DEVICE} has moved"))(io::Error::other(reason))
+        };
+        let mut ethtool = Command::new("ethtool");
+        let output = self.namespace.attach(ethtool.args(["-S", DEVICE])).output();
+        let output = output.map_err(|error| wrong(format!("ethtool: {error}")))?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        let counters = String::from_utf8_lossy(&output.stdout);
+        let count = counters.lines().find_map(|line| line.trim().strip_prefix("dma_bytes: "));
+        let count = count.and_then(|count| count.parse().ok());
+        count.ok_or_else(|| wrong(format!("ethtool -S tells nothing of dma_bytes {}", told.trim())))
     }
 
     /// Returns once a datagram of each family has arrived at the other end.

@@ -1,0 +1,125 @@
+//! `handoff tour`: a file's way through every mechanism that there is, and who copied it on the way.
+//!
+//! The way: a file on a block device of ours, whose loop is a program in the kernel -> lent from the
+//! page cache -> sent without a copy -> a software NIC -> received without a copy -> written past the
+//! page cache to another block device of ours. Each is the command that a user would give, with
+//! `--json`.
+//!
+//! Contracts:
+//! - what a hop copied is told by the kernel's own reports and by the copy meter, side by side; where
+//!   neither looks it is unknown, never 0;
+//! - a mechanism that this machine lacks is left out, and a note says so;
+//! - devices, mounts, namespaces and files go with the tour, also on a signal; a kill leaves a directory
+//!   with the parts of the devices.
+
+use std::path::PathBuf;
+
+use handoff_bench::machine::Machine as Here;
+use handoff_bench::quantity::parse_size;
+use handoff_lab::{Disk, DiskContent, Machine, command};
+
+use crate::failure::Failed;
+use crate::{Context, Failure, lab, output};
+
+mod bed;
+mod chain;
+mod place;
+mod report;
+mod running;
+mod witness;
+
+use bed::Bed;
+use chain::Carrier;
+use report::Report;
+
+const EXAMPLES: &str = "\
+Two network namespaces are the hosts. What a hop copied by the kernel's own report stands beside what
+the copy meter saw; simulated DMA is a thread that stands in for a NIC's engine.
+
+Examples:
+  handoff tour --lab                     on a stock kernel in a guest, where everything is there
+  handoff tour                           with what this machine has, on files in /var/tmp
+  handoff tour --size 1g --directory /mnt/disk
+  handoff tour --part /dev/vdb --part /dev/vdc --part /dev/vdd --part /dev/vde    (overwritten)
+
+Needs root, and mkfs.ext4; with --lab, what the lab needs.";
+
+/// The guest's disks, of which the devices are made.
+const DISKS: [&str; 4] = ["near-1", "near-2", "far-1", "far-2"];
+
+/// Arguments of `handoff tour`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Bytes of the file, with k, m, g
+    #[arg(long, default_value = "64m", value_parser = size)]
+    pub size: u64,
+
+    /// Where to make the files that the block devices are made of
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
+    pub directory: PathBuf,
+
+    /// Files or disks to make the block devices of, four of them, which are overwritten
+    #[arg(long, value_name = "PATH", conflicts_with = "lab")]
+    pub part: Vec<PathBuf>,
+
+    /// In the lab's guest
+    #[arg(long)]
+    pub lab: bool,
+}
+
+/// Bytes of a file.
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    // In whole pages nothing is left over that could only be copied.
+    if (1 << 20..=1 << 40).contains(&bytes) && bytes % 4_096 == 0 {
+        return Ok(bytes);
+    }
+    Err("a file of 1m to 1024g, in multiples of 4k".to_owned())
+}
+
+/// Goes the way, and tells.
+///
+/// # Errors
+///
+/// See [`Failure`]; what this machine lacks is none but where nothing is left.
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let report = if args.lab { in_the_lab(args, context)? } else { here(args, context)? };
+    if context.json { output::json(&report) } else { output::text(&report.text()) }
+}
+
+fn here(args: &Args, context: &Context) -> Result<Report, Failure> {
+    if !matches!(args.part.len(), 0 | 4) {
+        return Err(Failure::usage(format!(
+            "--part is given four times, not {}: two for each device",
+            args.part.len()
+        )));
+    }
+    let mut notes = Vec::new();
+    eprintln!("handoff: making two hosts, two block devices and a file of {} bytes", args.size);
+    let bed = Bed::new(&args.directory, &args.part, args.size, &mut notes, &context.stop)?;
+    let mut chains = Vec::new();
+    for carrier in Carrier::ALL {
+        eprintln!("handoff: the file goes from host to host by {}", carrier.name());
+        chains.push(chain::run(&bed, carrier, &mut notes, &context.stop)?);
+    }
+    let machine = Here::this();
+    Ok(Report { emulated: machine.is_emulated(), kernel: machine.kernel, chains, notes })
+}
+
+fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
+    // Room for the file, and for what the file system needs itself.
+    let bytes = args.size + (32 << 20);
+    let disk = |name: &str| Disk { name: name.into(), content: DiskContent::Scratch(bytes) };
+    let machine = Machine { disks: DISKS.map(disk).to_vec(), ..Machine::default() };
+    let mut arguments =
+        vec!["tour".to_owned(), "--json".to_owned(), format!("--size={}", args.size)];
+    arguments.extend(DISKS.map(|name| format!("--part=/dev/disk/by-id/virtio-{name}")));
+    let (code, printed) = command::run_ourselves(&machine, &arguments, context.stop.flag())
+        .map_err(|error| lab::failure(error, context))?;
+    if code != 0 {
+        // It has said why.
+        return Err(Failure::Ended(code));
+    }
+    serde_json::from_slice(&printed).failed("the tour in the guest printed no report")
+}

@@ -1,0 +1,130 @@
+//! Other runs of this program, which end with this one.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use handoff_bench::peer::Output;
+use handoff_lab::topology::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use crate::{Failure, Stop};
+
+/// How often one is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long one may take to put back what it has set up.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The exit code for what this machine cannot do.
+const NOT_POSSIBLE: i32 = 3;
+
+/// A run of this program; it is asked to end, and waited for, when this is dropped.
+pub(super) struct Running {
+    child: Child,
+    /// As the user would type it.
+    line: String,
+    printed: Output,
+    told: Output,
+}
+
+impl Running {
+    /// Starts `handoff --json` with `arguments`, on a host where one is given.
+    pub(super) fn start(host: Option<&Namespace>, arguments: &[&str]) -> Result<Self, Failure> {
+        let this: PathBuf = std::env::current_exe()
+            .map_err(|error| Failure::failed(format!("this program is not found: {error}")))?;
+        let (printed, told) = (output()?, output()?);
+        let mut command = Command::new(this);
+        command.arg("--json").args(arguments);
+        command.stdin(Stdio::null()).stdout(printed.sink()).stderr(told.sink());
+        handoff_lab::die_with_us(&mut command, Signal::TERM);
+        if let Some(host) = host {
+            host.attach(&mut command);
+        }
+        let line = format!("handoff {}", arguments.join(" "));
+        tracing::info!("{line}");
+        let child = command
+            .spawn()
+            .map_err(|error| Failure::failed(format!("{line} cannot be started: {error}")))?;
+        Ok(Self { child, line, printed, told })
+    }
+
+    /// Waits for its first result; it may go on.
+    pub(super) fn result<T: DeserializeOwned>(&mut self, stop: &Stop) -> Result<T, Failure> {
+        self.until(stop, |printed, _| serde_json::from_str(printed).ok())
+    }
+
+    /// Waits until it has said so on its standard error.
+    pub(super) fn says(&mut self, text: &str, stop: &Stop) -> Result<(), Failure> {
+        self.until(stop, |_, told| told.contains(text).then_some(()))
+    }
+
+    /// Waits for its end, and its result.
+    pub(super) fn finish<T: DeserializeOwned>(mut self, stop: &Stop) -> Result<T, Failure> {
+        loop {
+            let status = self.child.try_wait().map_err(Failure::failed)?;
+            match status {
+                Some(status) if status.success() => return self.result(stop),
+                Some(_) => return Err(self.failure()),
+                None => wait(stop)?,
+            }
+        }
+    }
+
+    /// Waits until `ready` finds in its standard output and standard error what it looks for.
+    fn until<T>(
+        &mut self,
+        stop: &Stop,
+        ready: impl Fn(&str, &str) -> Option<T>,
+    ) -> Result<T, Failure> {
+        loop {
+            // Looked at first: what it has said before its end is there after it.
+            let ended = self.child.try_wait().map_err(Failure::failed)?.is_some();
+            let text = |output: &Output| output.text().map_err(Failure::failed);
+            match ready(&text(&self.printed)?, &text(&self.told)?) {
+                Some(found) => return Ok(found),
+                None if ended => return Err(self.failure()),
+                None => wait(stop)?,
+            }
+        }
+    }
+
+    /// Why it ended, in its own words.
+    fn failure(&mut self) -> Failure {
+        let told = self.told.text().unwrap_or_default();
+        let last = told.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason");
+        let cause = format!("{}: {}", self.line, last.trim().trim_start_matches("handoff: "));
+        match self.child.wait().ok().and_then(|status| status.code()) {
+            Some(NOT_POSSIBLE) => Failure::NotPossible(cause),
+            _ => Failure::Failed(cause),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        let mut asked = false;
+        while let Ok(None) = self.child.try_wait() {
+            if !asked {
+                let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+                asked = true;
+            }
+            if begin.elapsed() > PATIENCE {
+                tracing::warn!("{} does not end, and is killed", self.line);
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn output() -> Result<Output, Failure> {
+    Output::new().map_err(Failure::failed)
+}
+
+fn wait(stop: &Stop) -> Result<(), Failure> {
+    stop.check()?;
+    std::thread::sleep(LOOK);
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! `handoff tour`, as a user meets it.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn tour(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["tour", "--json", "--size", "4m", "--directory"]).arg(directory);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn report(output: &Output) -> Value {
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    serde_json::from_slice(&output.stdout).expect("one JSON value")
+}
+
+fn hop<'a>(chain: &'a Value, from: &str, to: &str) -> &'a Value {
+    let hops = chain["hops"].as_array().expect("hops");
+    let found = hops.iter().find(|hop| hop["from"] == from && hop["to"] == to);
+    found.unwrap_or_else(|| panic!("no hop {from} -> {to} in {chain:#}"))
+}
+
+/// Until `done`, or too long.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).expect("a directory").next().is_none()
+}
+
+/// A tour that has made its directory in `directory`.
+fn begun(directory: &Path) -> Child {
+    let child = tour(directory).spawn().expect("starts");
+    until("it makes nothing", || !is_empty(directory));
+    child
+}
+
+fn send(signal: rustix::process::Signal, child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).expect("is there");
+}
+
+mod native {
+    use super::*;
+    use rustix::process::Signal;
+
+    #[test]
+    fn what_is_missing_is_left_out_and_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let report = report(&tour(directory.path()).output().expect("runs"));
+        let chains = report["chains"].as_array().expect("chains");
+        assert!(!chains.is_empty(), "{report:#}");
+        for chain in chains {
+            assert_eq!(chain["bytes"], 4 << 20);
+            for hop in chain["hops"].as_array().expect("hops") {
+                let copied = &hop["copied_by_report"];
+                assert!(copied.is_null() || copied.as_u64() <= hop["bytes"].as_u64(), "{hop}");
+            }
+        }
+        let has_devices = Path::new("/dev/ublk-control").exists();
+        let notes = report["notes"].to_string();
+        assert_eq!(notes.contains("no block devices of ours"), !has_devices, "{notes}");
+        assert!(is_empty(directory.path()), "something is left");
+    }
+
+    #[test]
+    fn a_signal_ends_it_and_everything_goes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let child = begun(directory.path());
+        send(Signal::TERM, &child);
+        let output = child.wait_with_output().expect("ends");
+        assert!(is_empty(directory.path()), "something is left");
+        // It may just have been done.
+        assert!(matches!(output.status.code(), Some(0 | 143)), "{output:?}");
+    }
+
+    #[test]
+    fn mistakes_name_themselves() {
+        let refused = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+            let output = command.arg("tour").args(arguments).output().expect("runs");
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        assert!(refused(&["--size", "5000"]).contains("multiples of 4k"));
+        assert!(refused(&["--part", "/dev/null"]).contains("four times, not 1"));
+        assert!(refused(&["--lab", "--directory", "/tmp"]).contains("--directory"));
+    }
+}
+
+mod guest {
+    use super::*;
+    use rustix::process::Signal;
+
+    fn devices() -> usize {
+        let names = std::fs::read_dir("/dev").expect("devices").flatten().map(|it| it.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("ublkb")).count()
+    }
+
+    #[test]
+    fn every_mechanism_is_gone_through_and_no_socket_copies() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let report = report(&tour(directory.path()).output().expect("runs"));
+        assert_eq!(report["notes"].as_array().map(Vec::len), Some(0), "{report:#}");
+        let tcp = &report["chains"][0];
+        assert_eq!(tcp["name"], "TCP");
+        for (from, to, engine) in [
+            ("files (linear)", "page cache", "ublk bpf"),
+            ("file", "ring", "get-buf"),
+            ("ring", "socket", "uring-zc"),
+            ("NIC", "NIC", "wire"),
+            ("socket", "memory", "zcrx"),
+            ("memory", "file", "uring-write-fixed"),
+            ("block device", "files (stripe)", "ublk bpf"),
+        ] {
+            let hop = hop(tcp, from, to);
+            assert_eq!(hop["engine"], engine, "{hop}");
+            assert!(hop["bytes"].as_u64() >= Some(4 << 20), "{hop}");
+        }
+        for (from, to) in [("ring", "socket"), ("socket", "memory")] {
+            assert_eq!(hop(tcp, from, to)["copied_by_witness"], 0, "{tcp:#}");
+        }
+        let dma = hop(tcp, "NIC", "NIC");
+        assert_eq!(
+            (&dma["simulated_dma"], &dma["copied_by_witness"]),
+            (&true.into(), &Value::Null)
+        );
+        // The devices are made of files in memory, which take O_DIRECT and copy all the same: the
+        // witness has to see it where no report does.
+        let written = hop(tcp, "memory", "file");
+        assert_eq!(written["copied_by_report"], 0, "{written}");
+        assert!(written["copied_by_witness"].as_u64() >= Some(4 << 20), "{written}");
+        assert!(is_empty(directory.path()) && devices() == 0, "something is left");
+    }
+
+    #[test]
+    fn a_kill_leaves_no_device() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = begun(directory.path());
+        until("it makes no device", || devices() > 0 || !matches!(child.try_wait(), Ok(None)));
+        send(Signal::KILL, &child);
+        assert!(!child.wait().expect("ends").success());
+        until("a device is left", || devices() == 0);
+    }
+}
