@@ -317,6 +317,19 @@ int BPF_PROG(at_fuse_copy_do, void *state, void **value, unsigned int *size, int
 	return 0;
 }
 
+/* ---- In user space ---- */
+
+/* memcpy, memmove and mempcpy of the C library, wherever its processor's best ones are. */
+SEC("uprobe")
+int in_libc(struct pt_regs *ctx)
+{
+	__u64 bytes = PT_REGS_PARM3(ctx);
+
+	if (bytes && counted())
+		add_total(IN_LIBC, bytes);
+	return 0;
+}
+
 /* ---- What is moved ---- */
 
 SEC("tp_btf/sock_send_length")

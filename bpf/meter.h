@@ -42,9 +42,12 @@
 enum place {
 	PLACES(AS_NUMBER)
 	PLACES_OF_COPIES,
-	/* Not copies: what went through files and sockets, and what nobody can be charged with. */
+	/* Not copies by the kernel for somebody: what went through files and sockets, and so on. */
 	MOVED = PLACES_OF_COPIES,
+	/* For whom, nobody knows. */
 	UNATTRIBUTED,
+	/* By the C library, in user space. */
+	IN_LIBC,
 	PLACES_IN_ALL,
 };
 

@@ -36,7 +36,7 @@ pub fn is_at_hand() -> bool {
 /// Fills in the rows of `subjects`, in their order, and tells on stderr what could not be counted.
 /// A stop leaves the rest without.
 pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
-    let options = Options { scope: Scope::Machine, paths: false };
+    let options = Options { scope: Scope::Machine, paths: false, libc: false };
     let meter = is_at_hand().then(|| Meter::attach_with(options));
     let meter = meter.and_then(|attached| {
         let tell = |reason| eprintln!("handoff: no copy witness beside these rows: {reason}");

@@ -36,6 +36,7 @@ Examples:
   handoff meter --fail-above 0.01 -- ./server      fails if more than 1 % of the bytes was copied
   handoff meter -p 4242 --duration 10s             a running process and its children
   handoff meter --cgroup system.slice/nginx.service --every 1s   a service, as it goes
+  handoff meter --libc -- ./server                 with the copies that it makes itself
   handoff meter --duration 5s --json               the whole machine, for a program";
 
 /// Count the bytes that the kernel's CPU copies, and where
@@ -65,6 +66,10 @@ pub struct MeterArgs {
     /// Do not tell call paths apart; counting is several times cheaper then
     #[arg(long)]
     pub no_paths: bool,
+    /// Count besides what the C library copies in user space (memcpy, memmove, mempcpy), which slows
+    /// down whoever calls them
+    #[arg(long)]
+    pub libc: bool,
     /// The command to run and count for; with --json its standard output goes to ours for errors
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -114,7 +119,7 @@ pub enum MeterError {
 pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError> {
     let deadline = Cell::new(None);
     let attach = |scope| {
-        let meter = Meter::attach_with(Options { scope, paths: !args.no_paths })?;
+        let meter = Meter::attach_with(Options { scope, paths: !args.no_paths, libc: args.libc })?;
         // Attaching takes a while itself.
         deadline.set(args.duration.and_then(|duration| Instant::now().checked_add(duration)));
         Ok::<_, Unavailable>(meter)
@@ -351,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_failure_names_share_limit_and_place() {
-        let totals = Totals { copied_bytes: 50, moved_bytes: 100, unattributed_bytes: 0 };
+        let totals = Totals { copied_bytes: 50, moved_bytes: 100, ..Totals::default() };
         let place = Place { function: "copy".to_owned(), path: Vec::new(), bytes: 50, calls: 1 };
         let report =
             Report { totals, share: totals.share(), places: vec![place], ..Report::default() };
@@ -362,7 +367,7 @@ mod tests {
     #[test]
     fn a_line_tells_of_all_and_of_lately() {
         let totals =
-            |copied_bytes, moved_bytes| Totals { copied_bytes, moved_bytes, unattributed_bytes: 0 };
+            |copied_bytes, moved_bytes| Totals { copied_bytes, moved_bytes, ..Totals::default() };
         let told = line(totals(9_000_000, 8), totals(1_000_000, 4_000_000), Duration::from_secs(2));
         assert_eq!(
             told,

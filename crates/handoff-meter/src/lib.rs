@@ -33,6 +33,7 @@ mod meter;
 mod report;
 mod scope;
 mod symbols;
+mod user_copies;
 
 pub mod command;
 

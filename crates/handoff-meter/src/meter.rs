@@ -24,6 +24,7 @@ use crate::breakpoint;
 use crate::report::{self, Counter, Report, Totals};
 use crate::scope::{self, Scope};
 use crate::symbols::Symbols;
+use crate::user_copies;
 
 /// An ELF file is read in place, as structures.
 #[repr(C, align(8))]
@@ -52,6 +53,9 @@ const CGROUP: u8 = 2;
 /// (of a tracepoint, the hidden first one counted).
 const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3)];
 
+/// The program of the C library's copies.
+const LIBC: &str = "in_libc";
+
 /// How to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -60,6 +64,9 @@ pub struct Options {
     /// Whether call paths are told apart, which makes a counted call several times as costly.
     /// Without, [`Report::places`] has one place for each function.
     pub paths: bool,
+    /// Whether the C library's copies in user space are counted besides ([`Totals::libc_bytes`]), which
+    /// costs a trap for each.
+    pub libc: bool,
 }
 
 /// The meter cannot count here.
@@ -89,6 +96,8 @@ pub struct Meter {
     functions: Vec<String>,
     missing: Vec<String>,
     scope: Scope,
+    /// Whether the C library is counted.
+    libc: bool,
     symbols: Symbols,
 }
 
@@ -99,7 +108,7 @@ impl Meter {
     ///
     /// [`Unavailable`] where the kernel refuses or lacks tracing.
     pub fn attach(scope: Scope) -> Result<Self, Unavailable> {
-        Self::attach_with(Options { scope, paths: true })
+        Self::attach_with(Options { scope, paths: true, libc: false })
     }
 
     /// Starts counting.
@@ -122,6 +131,10 @@ impl Meter {
         let mut missing = Vec::new();
         let traceable = functions_of(&kernel);
         for mut program in open.progs_mut() {
+            if program.name() == OsStr::new(LIBC) {
+                program.set_autoload(options.libc);
+                continue;
+            }
             if let Some(target) = absent(&program, &kernel, &traceable) {
                 program.set_autoload(false);
                 missing.push(target);
@@ -131,8 +144,9 @@ impl Meter {
         let symbols = Symbols::of_kernel().map_err(|error| Unavailable {
             reason: format!("/proc/kallsyms cannot be read: {error}; run as root"),
         })?;
-        let scope = options.scope;
-        let mut meter = Self { object, links: Vec::new(), functions, missing, scope, symbols };
+        let Options { scope, libc, .. } = options;
+        let mut meter =
+            Self { object, links: Vec::new(), functions, missing, scope, libc, symbols };
         meter.enter_members().map_err(|error| refused("filling the process tree", &error))?;
         meter.attach_programs()?;
         // Whoever was started by a member before the programs were attached, and after the first
@@ -144,6 +158,13 @@ impl Meter {
     fn attach_programs(&mut self) -> Result<(), Unavailable> {
         let mut errors = BTreeMap::new();
         for program in self.object.progs_mut() {
+            if program.name() == OsStr::new(LIBC) {
+                if self.libc {
+                    let attached = attach_to_libc(&program);
+                    self.links.extend(attached.map_err(|reason| Unavailable { reason })?);
+                }
+                continue;
+            }
             let target = target(program.section(), program.name());
             if self.missing.contains(&target) {
                 continue;
@@ -248,7 +269,7 @@ impl Meter {
     }
 
     /// The map `totals`: one sum for each function, then what was moved, then what nobody is
-    /// charged with (`enum place`).
+    /// charged with, then the C library's (`enum place`).
     fn sums(&self) -> Result<Vec<Counter>, ReadError> {
         let totals = self.map("totals");
         let sum_at = |index: usize| {
@@ -256,7 +277,7 @@ impl Meter {
             let of_cpus = totals.lookup_percpu(&key, MapFlags::ANY).map_err(reading("totals"))?;
             Ok(sum(&of_cpus.unwrap_or_default()))
         };
-        (0..self.functions.len() + 2).map(sum_at).collect()
+        (0..self.functions.len() + 3).map(sum_at).collect()
     }
 
     fn totals_of(&self, sums: &[Counter]) -> Totals {
@@ -265,6 +286,7 @@ impl Meter {
             copied_bytes: copies.iter().map(|sum| sum.bytes).sum(),
             moved_bytes: others[0].bytes,
             unattributed_bytes: others[1].bytes,
+            libc_bytes: self.libc.then_some(others[2].bytes),
         }
     }
 
@@ -309,6 +331,17 @@ impl Meter {
         let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
         found.expect("a map of the embedded object")
     }
+}
+
+/// Attaches to the functions of the C library that copy, in all processes that have it.
+fn attach_to_libc(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
+    let attach = |place: user_copies::Place| {
+        let user_copies::Place { library, offset } = place;
+        program
+            .attach_uprobe(false, -1, &library, offset)
+            .map_err(|error| format!("attaching to {}: {error:#}", library.display()))
+    };
+    user_copies::places()?.into_iter().map(attach).collect()
 }
 
 /// Writes the configuration into the object, and reads the names of the functions out of it.
@@ -451,7 +484,7 @@ mod tests {
     #[test]
     fn every_place_has_a_program_and_a_name_of_its_own() {
         let mut object = open();
-        let options = Options { scope: Scope::Machine, paths: true };
+        let options = Options { scope: Scope::Machine, paths: true, libc: false };
         let functions = configure(&mut object, &options);
         assert!(functions.len() > 20, "{functions:?}");
         let targets: Vec<(String, String)> = object
@@ -476,7 +509,7 @@ mod tests {
     #[test]
     fn options_reach_the_programs() {
         let mut object = open();
-        configure(&mut object, &Options { scope: Scope::Tree(1), paths: false });
+        configure(&mut object, &Options { scope: Scope::Tree(1), paths: false, libc: false });
         let config = object.maps().find(|map| map.name() == OsStr::new(".rodata.config"));
         let config = config.expect("there").initial_value().expect("content").to_vec();
         assert_eq!(config[..2], [1, 0]);

@@ -18,6 +18,11 @@ pub struct Totals {
     ///
     /// [`Scope::Machine`]: crate::Scope::Machine
     pub unattributed_bytes: u64,
+    /// Bytes that the processes had the C library copy in user space; not in `copied_bytes`, nor in
+    /// the share. `None` unless [`Options::libc`] asks for it.
+    ///
+    /// [`Options::libc`]: crate::Options::libc
+    pub libc_bytes: Option<u64>,
 }
 
 impl Totals {
@@ -27,6 +32,9 @@ impl Totals {
             copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
             moved_bytes: self.moved_bytes.saturating_sub(earlier.moved_bytes),
             unattributed_bytes: self.unattributed_bytes.saturating_sub(earlier.unattributed_bytes),
+            libc_bytes: self
+                .libc_bytes
+                .map(|bytes| bytes.saturating_sub(earlier.libc_bytes.unwrap_or(0))),
         }
     }
 
@@ -126,7 +134,7 @@ const CALLERS: usize = 4;
 impl Report {
     /// The report for people.
     pub fn table(&self) -> String {
-        let Totals { copied_bytes, moved_bytes, unattributed_bytes } = self.totals;
+        let Totals { copied_bytes, moved_bytes, unattributed_bytes, libc_bytes } = self.totals;
         let share = self.share.map_or_else(String::new, |share| format!(", share {share:.4}"));
         let mut text = format!("copied {copied_bytes} bytes, moved {moved_bytes} bytes{share}\n");
         if !self.places.is_empty() {
@@ -137,6 +145,9 @@ impl Report {
             text.push_str(&format!(
                 "not attributed: {unattributed_bytes} bytes that kernel threads copied for anybody\n"
             ));
+        }
+        if let Some(bytes) = libc_bytes {
+            text.push_str(&format!("in user space: {bytes} bytes by the C library\n"));
         }
         if !self.missing.is_empty() {
             text.push_str(&format!("not counted on this kernel: {}\n", self.missing.join(", ")));
@@ -184,7 +195,7 @@ mod tests {
     }
 
     fn totals(copied_bytes: u64, moved_bytes: u64) -> Totals {
-        Totals { copied_bytes, moved_bytes, unattributed_bytes: 0 }
+        Totals { copied_bytes, moved_bytes, ..Totals::default() }
     }
 
     fn path(names: &[&str]) -> Vec<String> {
@@ -209,10 +220,15 @@ mod tests {
 
     #[test]
     fn a_span_is_the_difference_of_two_readings() {
-        let later = Totals { copied_bytes: 7, moved_bytes: 9, unattributed_bytes: 3 };
-        let earlier = Totals { copied_bytes: 5, moved_bytes: 1, unattributed_bytes: 3 };
+        let totals = |copied_bytes, moved_bytes, libc| Totals {
+            copied_bytes,
+            moved_bytes,
+            unattributed_bytes: 3,
+            libc_bytes: Some(libc),
+        };
+        let (later, earlier) = (totals(7, 9, 20), totals(5, 1, 4));
         let span = later.since(earlier);
-        assert_eq!(span, Totals { copied_bytes: 2, moved_bytes: 8, unattributed_bytes: 0 });
+        assert_eq!(span, Totals { unattributed_bytes: 0, ..totals(2, 8, 16) });
     }
 
     #[test]
@@ -256,6 +272,7 @@ mod tests {
             "copied_bytes": 50,
             "moved_bytes": 200,
             "unattributed_bytes": 0,
+            "libc_bytes": null,
             "share": 0.25,
             "places": [{"function": "copy", "path": ["read"], "bytes": 50, "calls": 2}],
             "missing": [],

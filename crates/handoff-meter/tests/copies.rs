@@ -17,7 +17,7 @@ mod guest {
     use clap::Parser;
     use handoff_lab::topology::{Discard, Namespace, Pair};
     use handoff_meter::command::{self, Context, MeterArgs, MeterError};
-    use handoff_meter::{Meter, Report, Scope, Totals};
+    use handoff_meter::{Meter, Options, Report, Scope, Totals};
     use io_uring::{IoUring, cqueue, opcode, types};
 
     /// Bytes that each program moves, and in pieces of which size.
@@ -48,9 +48,13 @@ mod guest {
     }
 
     fn attach(scope: Scope) -> Result<Counting, String> {
+        attach_with(Options { scope, paths: true, libc: false })
+    }
+
+    fn attach_with(options: Options) -> Result<Counting, String> {
         // A test that failed leaves nothing behind that could mislead the next.
         let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let meter = Meter::attach(scope).map_err(|unavailable| unavailable.to_string())?;
+        let meter = Meter::attach_with(options).map_err(|unavailable| unavailable.to_string())?;
         Ok(Counting { meter, _turn: turn })
     }
 
@@ -437,6 +441,27 @@ mod guest {
         let filling = ["dd", "if=/dev/zero", "of=/dev/null", "bs=1M", "count=64"];
         let (filled, report) = meter(&[&["--fail-above", "0.01", "--"], &filling[..]].concat());
         assert!(filled.is_ok(), "{filled:?} {report}");
+    }
+
+    #[test]
+    fn what_the_c_library_copies_is_counted_if_asked_for() {
+        let copy = || {
+            let (from, mut to) = (vec![7_u8; PIECE], vec![0; PIECE]);
+            for _ in 0..SIZE / PIECE {
+                std::hint::black_box(to.as_mut_slice())
+                    .copy_from_slice(std::hint::black_box(&from));
+            }
+        };
+        let counting = match attach_with(Options { scope: myself(), paths: false, libc: true }) {
+            Ok(counting) => counting,
+            Err(reason) => handoff_lab::skip!("{reason}"),
+        };
+        let spent = counting.during(copy);
+        assert_near("by the library", spent.libc_bytes.expect("asked for"), SIZE);
+        assert_near("by the kernel", spent.copied_bytes, 0);
+        drop(counting);
+        let unasked = counting!(myself()).during(copy);
+        assert_eq!(unasked.libc_bytes, None);
     }
 
     #[test]

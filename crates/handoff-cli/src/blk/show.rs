@@ -117,7 +117,7 @@ fn witness(found: &Found, time: Duration, context: &Context) -> Result<Totals, F
     let server = found
         .server
         .ok_or_else(|| Failure::failed(format!("device {} has no server to watch", found.id)))?;
-    let options = Options { scope: Scope::Tree(server), paths: false };
+    let options = Options { scope: Scope::Tree(server), paths: false, libc: false };
     let meter = Meter::attach_with(options).map_err(Failure::not_possible)?;
     let before = meter.totals().map_err(Failure::failed)?;
     let end = Instant::now() + time;

@@ -67,7 +67,7 @@ pub(super) struct Seen {
 impl Witness {
     /// Begins to count. Without permission there is nothing to be seen, and the reason is told.
     pub(super) fn new() -> Self {
-        let options = Options { scope: Scope::Tree(std::process::id()), paths: true };
+        let options = Options { scope: Scope::Tree(std::process::id()), paths: true, libc: false };
         Self(Meter::attach_with(options).map_err(|error| error.to_string()))
     }
 

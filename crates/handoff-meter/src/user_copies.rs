@@ -1,0 +1,82 @@
+//! Where the C library copies: the instructions at which its `memcpy`, `memmove` and `mempcpy` begin.
+//!
+//! A C library has one of each for every generation of processors, and picks by the processor that it
+//! runs on; the symbols lead to code that picks. So this process, which runs on the same processor,
+//! is asked where its own calls go.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_void};
+use std::fs;
+use std::path::PathBuf;
+
+/// What copies, as it is called in C.
+const FUNCTIONS: [&CStr; 3] = [c"memcpy", c"memmove", c"mempcpy"];
+
+/// A place in the file of a library.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) library: PathBuf,
+    /// From the beginning of the file.
+    pub(crate) offset: usize,
+}
+
+/// Where this process copies; functions that begin at the same instruction are one place.
+///
+/// # Errors
+///
+/// The cause in one line, where this program has no C library to share with others.
+pub(crate) fn places() -> Result<BTreeSet<Place>, String> {
+    let maps = fs::read_to_string("/proc/self/maps")
+        .map_err(|error| format!("/proc/self/maps cannot be read: {error}"))?;
+    let place = |name: &&CStr| {
+        // SAFETY: the name is a string that ends in 0, and nothing is done with the address but
+        // looking it up.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let place = in_maps(&maps, address).filter(|_| !address.is_null());
+        place.ok_or_else(|| format!("this program has no shared {}", name.to_string_lossy()))
+    };
+    FUNCTIONS.iter().map(place).collect()
+}
+
+/// The file that is mapped at an address, and where in it that is.
+fn in_maps(maps: &str, address: *mut c_void) -> Option<Place> {
+    let address = address.addr();
+    maps.lines().find_map(|line| {
+        // from-to permissions offset device inode path
+        let mut fields = line.splitn(6, ' ').map(str::trim);
+        let (from, to) = fields.next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let (from, to) = (number(from)?, number(to)?);
+        let offset = number(fields.nth(1)?)?;
+        let library = fields.nth(2)?;
+        let inside = (from..to).contains(&address) && library.starts_with('/');
+        inside.then(|| Place { library: library.into(), offset: address - from + offset })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55d0c0a00000-55d0c0a02000 r--p 00000000 fe:00 131 /usr/bin/a
+7f2a10028000-7f2a101bd000 r-xp 00028000 fe:00 4242                       /usr/lib/a b/libc.so.6
+7ffc3a1d0000-7ffc3a1f1000 rw-p 00000000 00:00 0                          [stack]
+";
+
+    #[test]
+    fn an_address_is_found_in_its_file() {
+        let at = |address: usize| in_maps(MAPS, std::ptr::without_provenance_mut(address));
+        let library = PathBuf::from("/usr/lib/a b/libc.so.6");
+        assert_eq!(at(0x7f2a_1002_8010), Some(Place { library, offset: 0x28010 }));
+        assert_eq!(at(0x7ffc_3a1d_0000), None, "no file");
+        assert_eq!(at(0), None);
+    }
+
+    #[test]
+    fn ours_are_in_one_library() {
+        let places = places().expect("a shared C library");
+        let libraries: BTreeSet<_> = places.iter().map(|place| &place.library).collect();
+        assert_eq!(libraries.len(), 1, "{places:?}");
+    }
+}
