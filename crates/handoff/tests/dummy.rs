@@ -83,7 +83,7 @@ mod guest {
         within(LONG, || {
             let sink = dummy();
             let scope = Scope::Tree(std::process::id());
-            let meter = Meter::attach_with(Options { scope, paths: false }).unwrap();
+            let meter = Meter::attach_with(Options { scope, paths: false, libc: false }).unwrap();
             for (driver, engine) in engines_apart() {
                 for (v6, registered) in [(false, false), (true, false), (false, true)] {
                     if registered && driver.ring_unavailable().is_some() {

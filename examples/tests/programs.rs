@@ -1,0 +1,115 @@
+//! The examples do what they say.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// Not of whole pages.
+const BYTES: usize = (3 << 20) + 1_234;
+
+fn content() -> Vec<u8> {
+    (0..BYTES).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+/// A program that listens, and where.
+struct Listening {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    address: String,
+}
+
+impl Listening {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("says where");
+        let address = line.rsplit(' ').next().unwrap_or_default().trim().to_owned();
+        Self { child, output, address }
+    }
+
+    /// What else it says.
+    fn end(mut self) -> String {
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("ends").success(), "{said}");
+        said
+    }
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn receiver(target: &Path) -> Listening {
+    let program = env!("CARGO_BIN_EXE_receive-spans");
+    Listening::start(Command::new(program).arg("127.0.0.1:0").arg(target))
+}
+
+#[test]
+fn memory_goes_to_a_socket_and_spans_to_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
+    fs::write(&source, content()).expect("written");
+    let receiver = receiver(&target);
+    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-memory"));
+    sender.arg(&receiver.address).stdin(fs::File::open(&source).expect("there"));
+    assert!(said(&mut sender).starts_with(&format!("{BYTES} bytes sent")));
+    assert!(receiver.end().starts_with(&format!("{BYTES} bytes received")));
+    assert!(fs::read(&target).expect("there") == content(), "what arrived differs");
+}
+
+#[test]
+fn a_file_goes_through_a_relay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
+    fs::write(&source, content()).expect("written");
+    let receiver = receiver(&target);
+    let program = env!("CARGO_BIN_EXE_relay-stream");
+    let relay = Listening::start(Command::new(program).args(["127.0.0.1:0", &receiver.address]));
+    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-file"));
+    assert!(said(sender.arg(&source).arg(&relay.address)).contains(&format!("{BYTES} bytes by")));
+    let relayed = relay.end();
+    assert!(relayed.contains(&format!("there: {BYTES} bytes by")), "{relayed}");
+    receiver.end();
+    assert!(fs::read(&target).expect("there") == content(), "what arrived differs");
+}
+
+#[test]
+fn a_socket_that_nobody_listens_at_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    drop(listener);
+    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-file"));
+    let output = sender.args(["/dev/null", &address]).output().expect("runs");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
+}
+
+mod guest {
+    use super::*;
+
+    use handoff_lab::topology::{self, Pair};
+
+    #[test]
+    fn a_datagram_is_answered_and_comes_back() {
+        topology::load("rds_tcp", &[]).expect("the guest has it");
+        let pair = Pair::new(9_000).expect("two hosts");
+        let [near, far] = [&pair.left, &pair.right].map(|end| format!("{}:4000", end.v4()));
+        let program = env!("CARGO_BIN_EXE_exchange-datagrams");
+        let mut command = Command::new(program);
+        let answering = Listening::start(pair.right.namespace().attach(command.arg(&far)));
+        let mut command = Command::new(program);
+        let asking =
+            thread::spawn(move || said(pair.left.namespace().attach(command.args([&near, &far]))));
+        let told = answering.end();
+        assert!(told.contains("32768 bytes from 10."), "{told}");
+        let told = asking.join().expect("ends");
+        assert!(told.contains("cookie 42 is back"), "{told}");
+    }
+}
