@@ -24,12 +24,13 @@ const SOAK_SECONDS: &str = "7200";
 /// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 20] = [
+const OF_KERNELS: [&str; 21] = [
     "allocations",
     "crowd",
     "descriptor",
     "files",
     "handoff_lab::topology",
+    "kernels",
     "memlock",
     "no_ring",
     "order",
