@@ -13,6 +13,11 @@ use std::os::fd::AsFd;
 
 use crate::Failure;
 
+/// Bytes under way from one of the kernel's sockets; the longest message is an eighth of it.
+const UNDER_WAY: usize = 8 << 20;
+/// Bytes that one of the kernel's sockets holds before it tells its peers to wait; as our own engine.
+const HELD: usize = 4 << 20;
+
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
@@ -86,6 +91,8 @@ impl Host {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
             Self::Kernel(address) => {
                 let socket = Box::new(kernel::Socket::bind((*address, port).into())?);
+                socket.set_send_buffer(UNDER_WAY)?;
+                socket.set_receive_buffer(HELD)?;
                 let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
                 let readable = driver.file(second).map_err(Failure::failed)?;
                 let mode = if copy { Mode::Copy } else { Mode::Lend };

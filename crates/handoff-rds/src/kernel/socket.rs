@@ -10,6 +10,8 @@ use handoff::probe::{self, State as Standing, System};
 use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use socket2::{Domain, SockAddr, Type};
 
 use super::locality::Locality;
@@ -98,15 +100,19 @@ impl<P: Payload> Socket<P> {
         self.locality.name(peer, copy);
     }
 
-    /// Sets the size of the send buffer: the bytes under way in all, and the longest message. The
-    /// kernel takes no more than `net.core.wmem_max`.
+    /// Sets the size of the send buffer: the bytes under way in all, and the longest message. Without
+    /// CAP_NET_ADMIN the kernel takes no more than `net.core.wmem_max`.
     ///
     /// # Errors
     ///
     /// The kernel's.
     pub fn set_send_buffer(&self, bytes: usize) -> Result<()> {
         // The kernel sets twice what is asked for, and RDS counts half of it.
-        self.socket.set_send_buffer_size(bytes).map_err(Error::io("set the send buffer's size"))
+        let set = match sockopt::set_socket_send_buffer_size_force(&self.socket, bytes) {
+            Err(Errno::PERM) => sockopt::set_socket_send_buffer_size(&self.socket, bytes),
+            set => set,
+        };
+        set.map_err(|errno| Error::io("set the send buffer's size")(errno.into()))
     }
 
     /// Bytes of the send buffer.
@@ -120,13 +126,17 @@ impl<P: Payload> Socket<P> {
     }
 
     /// Sets the size of the receive buffer: the bytes held before peers are told that the port is
-    /// congested. The kernel takes no more than `net.core.rmem_max`.
+    /// congested. Without CAP_NET_ADMIN the kernel takes no more than `net.core.rmem_max`.
     ///
     /// # Errors
     ///
     /// The kernel's.
     pub fn set_receive_buffer(&self, bytes: usize) -> Result<()> {
-        self.socket.set_recv_buffer_size(bytes).map_err(Error::io("set the receive buffer's size"))
+        let set = match sockopt::set_socket_recv_buffer_size_force(&self.socket, bytes) {
+            Err(Errno::PERM) => sockopt::set_socket_recv_buffer_size(&self.socket, bytes),
+            set => set,
+        };
+        set.map_err(|errno| Error::io("set the receive buffer's size")(errno.into()))
     }
 
     /// Waits until a message or a completion may be there; `false` when the time is over. May return
