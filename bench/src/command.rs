@@ -7,6 +7,7 @@ use handoff_lab::StopFlag;
 
 use crate::{
     block::{self, BlockArgs},
+    rds::{self, RdsArgs},
     recv::{self, RecvArgs},
     send::{self, SendArgs},
     splice::{self, SpliceArgs},
@@ -29,6 +30,8 @@ pub enum Bench {
     Recv(Box<RecvArgs>),
     /// Passing a page on: by splice, and by lending it into a ring
     Splice(Box<SpliceArgs>),
+    /// Reliable datagrams: by the kernel and by our own engine, beside framing over TCP
+    Rds(Box<RdsArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
     Block(Box<BlockArgs>),
 }
@@ -73,6 +76,7 @@ pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError
         Bench::Send(args) => send::run(args, context),
         Bench::Recv(args) => recv::run(args, context),
         Bench::Splice(args) => splice::run(args, context),
+        Bench::Rds(args) => rds::run(args, context),
         Bench::Block(args) => block::run(args, context),
     }
 }

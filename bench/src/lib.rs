@@ -19,6 +19,7 @@ mod network;
 pub mod peer;
 pub mod processor;
 pub mod quantity;
+pub mod rds;
 pub mod recv;
 pub mod report;
 pub mod run;

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     processor::kept_waiting,
-    report::{Config, Row},
+    report::{Config, Latency, Row},
     statistics::Spread,
 };
 
@@ -69,8 +69,25 @@ pub struct Tally {
     pub switches: Option<u64>,
     /// Bytes that a software NIC's engine moved meanwhile.
     pub simulated_dma: Option<u64>,
+    /// Times from a request to its answer.
+    pub latency: Option<Latency>,
+    /// Of the CPU time, that of the measured thread outside the kernel.
+    pub user: Option<Duration>,
+    /// What taking completions cost.
+    pub reaped: Option<Reaped>,
     /// The time it took, and was kept waiting, where the engine knows better than the frame.
     pub time: Option<Time>,
+}
+
+/// What taking completions cost in one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Reaped {
+    /// Completions taken.
+    pub completions: u64,
+    /// System calls that were made for them alone.
+    pub calls: u64,
+    /// Time spent in taking them.
+    pub time: Duration,
 }
 
 /// How a slot passed.
@@ -202,6 +219,10 @@ struct Figures {
     switches_per_op: Option<f64>,
     copied_share: Option<f64>,
     simulated_dma_share: Option<f64>,
+    latency: Option<Latency>,
+    user_ns_per_op: Option<f64>,
+    reap_calls: Option<f64>,
+    reap_ns: Option<f64>,
 }
 
 /// Measures all subjects. `far_end_cpu` gives the CPU time so far of those threads of this process
@@ -319,6 +340,9 @@ fn timed(
         Cpu::Known(time) => Some(time.as_nanos() as f64),
     };
     let per_operation = |sum: Option<f64>| sum.zip(operations).map(|(sum, count)| sum / count);
+    let reaped = tally.reaped.filter(|reaped| reaped.completions > 0);
+    let per_completion =
+        |sum: fn(&Reaped) -> f64| reaped.map(|it| sum(&it) / it.completions as f64);
     Ok(Some(Figures {
         time,
         bytes_per_s: bytes / elapsed.as_secs_f64(),
@@ -331,6 +355,10 @@ fn timed(
         switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
         copied_share: tally.copied.map(|copied| copied as f64 / bytes),
         simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
+        latency: tally.latency,
+        user_ns_per_op: per_operation(tally.user.map(|time| time.as_nanos() as f64)),
+        reap_calls: per_completion(|reaped| reaped.calls as f64),
+        reap_ns: per_completion(|reaped| reaped.time.as_nanos() as f64),
     }))
 }
 
@@ -357,6 +385,16 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 Spread::of(track.slots.iter().flatten().filter_map(of)).map(|it| it.median)
             };
             let bytes_per_s = median(&|slot| Some(slot.bytes_per_s));
+            let latency = |of: fn(&Latency) -> f64| median(&|slot| slot.latency.as_ref().map(of));
+            let latency_us = || {
+                Some(Latency {
+                    p50: latency(|it| it.p50)?,
+                    p90: latency(|it| it.p90)?,
+                    p99: latency(|it| it.p99)?,
+                    p999: latency(|it| it.p999)?,
+                    simulated_dma: median(&|slot| slot.latency.and_then(|it| it.simulated_dma)),
+                })
+            };
             let none = || "nothing was moved in any of its slots".to_owned();
             Row {
                 name: subject.name.clone(),
@@ -377,6 +415,10 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
                 simulated_dma_share: median(&|slot| slot.simulated_dma_share),
+                latency_us: latency_us(),
+                user_ns_per_op: median(&|slot| slot.user_ns_per_op),
+                reap_calls: median(&|slot| slot.reap_calls),
+                reap_ns: median(&|slot| slot.reap_ns),
                 skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
                 ..Row::default()
             }

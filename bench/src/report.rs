@@ -1,5 +1,7 @@
 //! What a bench found, in the form that `--json` prints and `--compare` reads.
 
+use std::time::Duration;
+
 use handoff_lab::instructions;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use crate::machine::Machine;
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send`, `recv`, `splice` or `block`.
+    /// Which bench: `send`, `recv`, `splice`, `rds` or `block`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,
@@ -94,13 +96,69 @@ pub struct Row {
     /// do DMA. They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma_share: Option<f64>,
+    /// Microseconds from a request to its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<Latency>,
+    /// The same in thousands of instructions of all that ran meanwhile, where instructions are
+    /// counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_kinsn: Option<Latency>,
+    /// CPU time per operation that the measured thread spent outside the kernel, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_ns_per_op: Option<f64>,
+    /// System calls per completion that only took completions, or asked for what makes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reap_calls: Option<f64>,
+    /// Nanoseconds per completion spent in taking completions; instructions, where those are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reap_ns: Option<f64>,
     /// Why the row has no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
+/// Percentiles of times.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of all are not above it.
+    pub p50: f64,
+    /// 90 %.
+    pub p90: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// 99.9 %.
+    pub p999: f64,
+    /// What the engine of a software NIC took in each, on average: part of all of the above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_dma: Option<f64>,
+}
+
+impl Latency {
+    /// In microseconds; none of no times. Sorts them.
+    pub(crate) fn of(times: &mut [Duration]) -> Option<Self> {
+        times.sort_unstable();
+        let last = times.len().checked_sub(1)?;
+        let us = |share: f64| {
+            let place = (times.len() as f64 * share).ceil() as usize;
+            times[place.saturating_sub(1).min(last)].as_secs_f64() * 1e6
+        };
+        Some(Self {
+            p50: us(0.5),
+            p90: us(0.9),
+            p99: us(0.99),
+            p999: us(0.999),
+            simulated_dma: None,
+        })
+    }
+
+    /// Without what the engine of a software NIC took.
+    pub fn without_simulated_dma(&self) -> f64 {
+        self.p50 - self.simulated_dma.unwrap_or(0.0)
+    }
+}
+
 /// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
-/// `rate`, `check` and `gro` compare.
+/// `rate`, `sockets`, `check` and `gro` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -130,6 +188,9 @@ pub struct Config {
     /// Operations under way at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
+    /// Sockets that take turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<u32>,
     /// Payload bytes per second that the load does not exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
@@ -148,9 +209,9 @@ impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
         let work = |config: &Self| {
-            let Self { op, proto, bytes, mtu, target, depth, rate, check, gro, .. } =
+            let Self { op, proto, bytes, mtu, target, depth, sockets, rate, check, gro, .. } =
                 config.clone();
-            (op, proto, bytes, mtu, target, depth, rate, check, gro)
+            (op, proto, bytes, mtu, target, depth, sockets, rate, check, gro)
         };
         work(self) == work(other)
     }
@@ -164,6 +225,10 @@ impl Row {
         self.kinsn_per_op = self.ops_per_s.take().map(|rate| PER_SECOND / rate / 1e3);
         self.minsn_per_gib = self.bytes_per_s.take().map(|rate| PER_SECOND / rate * GIB / 1e6);
         self.kinsn_per_op_all = self.cpu_ns_per_op_all.take().map(|count| count / 1e3);
+        // A microsecond is a thousand instructions.
+        self.latency_kinsn = self.latency_us.take();
+        // The kernel samples it by the clock.
+        self.user_ns_per_op = None;
         (self.cpu_ns_per_byte, self.cpu_ns_per_op) = (None, None);
     }
 }
@@ -293,6 +358,19 @@ mod tests {
         for time in ["bytes_per_s", "ops_per_s", "cpu_ns_per_byte", "cpu_ns_per_op"] {
             assert!(row.get(time).is_none(), "{time}");
         }
+    }
+
+    #[test]
+    fn percentiles_are_of_sorted_times() {
+        assert_eq!(Latency::of(&mut []), None);
+        let mut times: Vec<_> = (1..=1000).rev().map(Duration::from_micros).collect();
+        let found = Latency::of(&mut times).unwrap();
+        for (found, right) in
+            [(found.p50, 500.0), (found.p90, 900.0), (found.p99, 990.0), (found.p999, 999.0)]
+        {
+            assert!((found - right).abs() < 1e-6, "{found} for {right}");
+        }
+        assert_eq!(Latency::of(&mut [Duration::from_micros(7)]).unwrap().p999, 7.0);
     }
 
     #[test]

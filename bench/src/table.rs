@@ -19,11 +19,14 @@ const SPLICE: &str = "splice";
 /// The bench of a stream, which has no operations.
 const RECV: &str = "recv";
 
+/// The bench of messages, whose names have their sizes.
+const RDS: &str = "rds";
+
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    // Names of the block bench have theirs.
-    let with_sizes = sizes.len() > 1 && report.bench != BLOCK;
+    // Names of these have theirs.
+    let with_sizes = sizes.len() > 1 && ![BLOCK, RDS].contains(&report.bench.as_str());
 
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -129,7 +132,23 @@ fn columns(report: &Report) -> Vec<Column> {
     let streams = report.bench == RECV;
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
-    let others: [(bool, Column); 9] = [
+    let others: [(bool, Column); 15] = [
+        (true, ("p50 us", |row| show(row.latency_us.map(|it| it.p50), |us| format!("{us:.1}")))),
+        (true, ("p99 us", |row| show(row.latency_us.map(|it| it.p99), |us| format!("{us:.1}")))),
+        (
+            true,
+            ("p50 kinsn", |row| {
+                show(row.latency_kinsn.map(|it| it.p50), |kinsn| format!("{kinsn:.1}"))
+            }),
+        ),
+        (true, ("user us", |row| show(row.user_ns_per_op, |ns| format!("{:.2}", ns / 1e3)))),
+        (true, ("reap calls", |row| show(row.reap_calls, |count| format!("{count:.2}")))),
+        (
+            true,
+            (if counted { "reap insn" } else { "reap ns" }, |row| {
+                show(row.reap_ns, |count| format!("{count:.0}"))
+            }),
+        ),
         (true, ("with load", |row| show(row.kinsn_per_op_all, |count| format!("{count:.2}")))),
         (
             true,

@@ -56,6 +56,17 @@ pub(crate) fn own_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
+/// Of this, what it spent outside the kernel: sampled, where the kernel does not account each entry.
+pub(crate) fn own_user() -> Duration {
+    // SAFETY: all zeros is a valid structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is there to be written to.
+    let asked = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    debug_assert_eq!(asked, 0, "the arguments are valid");
+    let time = usage.ru_utime;
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs() as u32 * 1_000)
+}
+
 /// The threads of a process.
 pub(crate) fn of_process(process: u32) -> Vec<PathBuf> {
     below(&format!("/proc/{process}/task"))

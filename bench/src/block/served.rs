@@ -84,10 +84,9 @@ impl<D: Device> Engine for Served<D> {
             cpu_with_load: Some(own + spent.cpu),
             cpu_share: (alone && self.job.rate.is_some()).then(share),
             enters: enters.zip(enters_before).map(|(after, before)| after - before),
-            lends: None,
             switches: alone.then_some(spent.switches),
-            simulated_dma: None,
             time: Some(time),
+            ..Tally::default()
         })
     }
 

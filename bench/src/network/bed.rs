@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use handoff_lab::topology::{Pair, TopologyError};
+use handoff_lab::topology::{Pair, PairEnd, TopologyError};
 use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
@@ -68,7 +68,7 @@ impl Drop for OwnQueue<'_> {
 /// The network of one load. It goes when this is dropped.
 pub(crate) struct Bed {
     // Before the pair: it puts back what it has set there.
-    _prepared: Option<Prepared>,
+    prepared: Vec<Prepared>,
     pair: Pair,
     joint: Joint,
     load: Load,
@@ -106,12 +106,12 @@ impl Bed {
             Err(error) => return Err(topology(error)),
         };
         let (mut prepared, mut napi, mut queues) =
-            (None, [Vec::new(), Vec::new()], SHARED..=SHARED);
+            (Vec::new(), [Vec::new(), Vec::new()], SHARED..=SHARED);
         match joint {
             Joint::Wire => {
                 queues = SHARED..=nic::LAST_QUEUE;
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
-                prepared = Some(set_up.map_err(BenchError::Failed)?);
+                prepared.push(set_up.map_err(BenchError::Failed)?);
                 let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
                 napi = [threads(&pair.left)?, threads(&pair.right)?];
             }
@@ -127,7 +127,7 @@ impl Bed {
             listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
         let free = RefCell::new(queues.skip(1).collect());
         let pattern = Arc::clone(pattern);
-        Ok(Self { _prepared: prepared, pair, joint, load, listeners, free, napi, pattern, others })
+        Ok(Self { prepared, pair, joint, load, listeners, free, napi, pattern, others })
     }
 
     pub(crate) fn joint(&self) -> Joint {
@@ -151,6 +151,40 @@ impl Bed {
     /// The same of the end that is connected to.
     pub(crate) fn napi_of_connected(&self) -> &[PathBuf] {
         &self.napi[1]
+    }
+
+    /// Has frames arrive at the end that connects as they do at the other, for answers that are long.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way.
+    pub(crate) fn receive_at_both_ends(&mut self) -> Result<(), BenchError> {
+        match self.joint {
+            Joint::Wire => {
+                let set_up = nic::set_up_queues(&self.pair.left, PORT, self.load.gro);
+                self.prepared.push(set_up.map_err(BenchError::Failed)?);
+                Ok(())
+            }
+            Joint::Veth if !self.load.gro => {
+                nic::send_in_packets(&self.pair.right).map_err(BenchError::Failed)
+            }
+            Joint::Veth => Ok(()),
+        }
+    }
+
+    /// The end that connects.
+    pub(crate) fn connecting(&self) -> &PairEnd {
+        &self.pair.left
+    }
+
+    /// The end that is connected to.
+    pub(crate) fn connected(&self) -> &PairEnd {
+        &self.pair.right
+    }
+
+    /// The processors of the threads at far ends.
+    pub(crate) fn others(&self) -> CpuSet {
+        self.others
     }
 
     /// The name of the receiving device, for those [`inside`](Self::inside).
@@ -202,9 +236,18 @@ impl Bed {
     ///
     /// Why there is none, in one line.
     pub(crate) fn connect_to_drain(&self) -> Result<(TcpStream, Drain), String> {
-        let (connecting, connected) = self.join(SHARED)?;
+        let (connecting, connected) = self.connection()?;
         let drain = Drain::new(connected, self.others);
         Ok((connecting, drain.map_err(|error| format!("no receiver: {error}"))?))
+    }
+
+    /// A new connection: the end that connects, and the other.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    pub(crate) fn connection(&self) -> Result<(TcpStream, TcpStream), String> {
+        self.join(SHARED)
     }
 
     fn join(&self, queue: u16) -> Result<(TcpStream, TcpStream), String> {

@@ -9,17 +9,15 @@ use std::{
     io,
     net::{Shutdown, TcpStream},
     os::fd::AsRawFd as _,
-    path::PathBuf,
     ptr,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::PATIENCE;
-use crate::processor::kept_waiting_of;
+use super::arrivals::Arrivals;
 
 /// The most bytes of a call.
 const AT_ONCE: usize = 1 << 21;
@@ -32,25 +30,10 @@ pub(crate) struct Drain {
 
 struct Shared {
     stream: TcpStream,
-    state: Mutex<State>,
-    /// Something has arrived, or the end.
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    received: u64,
-    /// Who waits wants to hear of it at this count.
-    wanted: u64,
-    task: PathBuf,
-    ended: Option<String>,
+    arrivals: Arrivals,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn serve(&self) -> String {
         loop {
             // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
@@ -66,12 +49,7 @@ impl Shared {
             if taken == 0 {
                 return "the connection has ended".to_owned();
             }
-            let mut state = self.state();
-            let before = state.received;
-            state.received += taken;
-            if before < state.wanted && state.received >= state.wanted {
-                self.changed.notify_all();
-            }
+            self.arrivals.add(taken);
         }
     }
 }
@@ -83,16 +61,14 @@ impl Drain {
     ///
     /// Where no thread can be started.
     pub(crate) fn new(stream: TcpStream, processors: CpuSet) -> io::Result<Self> {
-        let shared = Arc::new(Shared { stream, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { stream, arrivals: Arrivals::default() });
         let its = Arc::clone(&shared);
         let thread = thread::Builder::new().name("bench-drain".into()).spawn(move || {
-            its.state().task = format!("/proc/self/task/{}", gettid().as_raw_nonzero()).into();
-            let ended = match sched_setaffinity(None, &processors) {
+            its.arrivals.join();
+            its.arrivals.end(match sched_setaffinity(None, &processors) {
                 Ok(()) => its.serve(),
                 Err(errno) => format!("the receiver has no processor: {errno}"),
-            };
-            its.state().ended = Some(ended);
-            its.changed.notify_all();
+            });
             // Whoever sends more learns that nobody takes it.
             let _ = its.stream.shutdown(Shutdown::Both);
         })?;
@@ -106,29 +82,12 @@ impl Drain {
     /// Where the connection ends before, nothing arrives for too long, or more has arrived, in one
     /// line.
     pub(crate) fn await_total(&self, bytes: u64) -> Result<(), String> {
-        let mut state = self.shared.state();
-        state.wanted = bytes;
-        while state.received < bytes {
-            if let Some(ended) = &state.ended {
-                return Err(format!("{ended} after {} of {bytes} bytes", state.received));
-            }
-            let before = state.received;
-            let waited = self.shared.changed.wait_timeout(state, PATIENCE);
-            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = now;
-            if timeout.timed_out() && state.received == before {
-                return Err(format!("nothing arrived for {PATIENCE:?}"));
-            }
-        }
-        match state.received - bytes {
-            0 => Ok(()),
-            more => Err(format!("{more} bytes more than were sent have arrived")),
-        }
+        self.shared.arrivals.await_total(bytes)
     }
 
     /// How long the thread was ready to run so far, and others ran instead.
     pub(crate) fn kept_waiting(&self) -> Duration {
-        kept_waiting_of(&self.shared.state().task)
+        self.shared.arrivals.kept_waiting()
     }
 }
 

@@ -2,6 +2,7 @@
 //! sent and received at the end that is not measured, and what it costs at the end that is.
 
 pub(crate) mod account;
+pub(crate) mod arrivals;
 pub(crate) mod bed;
 pub(crate) mod drain;
 pub(crate) mod nic;

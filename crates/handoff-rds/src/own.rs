@@ -7,6 +7,7 @@
 //! - [`Engine::run`] has to be polled for anything to happen, beside whatever uses the sockets;
 //! - each accepted message comes back by exactly one completion, with its buffer, and only when the
 //!   kernel has let go of its pages and the message's fate is known;
+//! - short messages that wait together are copied into one send, unless the engine is told to lend;
 //! - a received message is read into memory of just its length, whose last bytes come straight from
 //!   the socket where they are many; the kernel copies them, as the library has no receive without a
 //!   copy that could end in memory of one's choosing;
@@ -26,6 +27,7 @@ mod clock;
 mod connecting;
 mod engine;
 mod link;
+mod packing;
 mod reading;
 mod socket;
 mod writing;

@@ -79,3 +79,24 @@ pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
     Ok(info.bytes_acked)
 }
+
+/// Has a socket count as readable from so many bytes on, or when its peer sends no more
+/// (`SO_RCVLOWAT`).
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let bytes = bytes.min(i32::MAX as usize) as libc::c_int;
+    // SAFETY: the kernel reads a number of that size.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 
 /// Time between two looks at what is acknowledged; it doubles, as long as nothing is, to the second.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+/// Time to the first look after frames were copied: the kernel says of what is lent when it lets go,
+/// which is when there is something to see, and nothing of these.
+const FIRST_LOOK: Duration = Duration::from_micros(100);
 
 pub(super) struct Clock {
     timer: File,
@@ -37,8 +40,10 @@ impl Clock {
     }
 
     /// Something is on its way that will soon be acknowledged.
-    pub(super) fn quicken(&self) {
-        if self.pause.replace(LOOKS.0) > LOOKS.0 {
+    pub(super) fn quicken(&self, copied: bool) {
+        let pause = if copied { FIRST_LOOK } else { LOOKS.0 };
+        if self.pause.get() > pause {
+            self.pause.set(pause);
             self.changed.tell();
         }
     }

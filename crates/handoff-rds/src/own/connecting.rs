@@ -104,7 +104,7 @@ fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
 
 /// Makes it a link, if that can be.
 fn up(shared: &Rc<Shared>, id: ConnectionId, socket: socket2::Socket) {
-    match Link::new(&shared.driver, id, socket, shared.sending) {
+    match Link::new(&shared.driver, id, socket, shared.sending, &shared.inquiries) {
         Ok(link) => shared.serve(link),
         Err(error) => {
             tracing::warn!(%error, "a connection cannot be used");

@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// How connections send.
     pub(super) sending: handoff::Engine,
+    /// How often TCP was asked what peers have acknowledged.
+    pub(super) inquiries: Rc<Cell<u64>>,
     begin: Instant,
     /// What the host was told last.
     advanced: Cell<Duration>,
@@ -92,6 +94,7 @@ impl Engine {
             news: Changes::default(),
             clock: Clock::new(driver)?,
             sending,
+            inquiries: Rc::default(),
             begin: Instant::now(),
             advanced: Cell::new(Duration::ZERO),
             failed: RefCell::default(),
@@ -124,6 +127,11 @@ impl Engine {
     /// What was counted.
     pub fn statistics(&self) -> Statistics {
         self.shared.seen().statistics()
+    }
+
+    /// How often TCP was asked what peers have acknowledged: a system call each.
+    pub fn inquiries(&self) -> u64 {
+        self.shared.inquiries.get()
     }
 
     /// The next thing to know about peers, if there is one.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use handoff::{Driver, File};
@@ -33,6 +34,8 @@ pub(super) struct Link {
     pub(super) written: Cell<u64>,
     /// What the peer has acknowledged of them.
     pub(super) acknowledged: Cell<u64>,
+    /// How often TCP was asked what the peer has acknowledged, by all connections.
+    inquiries: Rc<Cell<u64>>,
     /// What counted as acknowledged before anything was written.
     base: u64,
 }
@@ -43,6 +46,7 @@ impl Link {
         id: ConnectionId,
         socket: impl Into<OwnedFd>,
         sending: handoff::Engine,
+        inquiries: &Rc<Cell<u64>>,
     ) -> Result<Self> {
         let own = |error: handoff::Error| Error::NotPossible(error.to_string());
         let socket = socket.into();
@@ -68,6 +72,7 @@ impl Link {
             over: Cell::new(false),
             written: Cell::new(0),
             acknowledged: Cell::new(0),
+            inquiries: inquiries.clone(),
             base,
         })
     }
@@ -77,6 +82,7 @@ impl Link {
         if self.acknowledged.get() == self.written.get() {
             return false;
         }
+        self.inquiries.set(self.inquiries.get() + 1);
         // The connection's end may count as a byte.
         let acknowledged = handoff_sys::tcp::bytes_acked(self.file.as_fd())
             .map_or(0, |bytes| bytes.saturating_sub(self.base).min(self.written.get()));

@@ -17,6 +17,8 @@ use crate::wire::{HEADER_LEN, MAP_LEN};
 const BUFFER: usize = 64 << 10;
 /// From how many on the rest of a payload is read to where it stays.
 const DIRECT: usize = 16 << 10;
+/// Of the rest of a payload, bytes that are waited for.
+const AT_ONCE: usize = 256 << 10;
 /// Bytes read in a row before others have their turn.
 const TURN: usize = 1 << 20;
 
@@ -40,6 +42,10 @@ struct Reader {
     /// A payload of which the beginning has arrived.
     payload: Option<Vec<u8>>,
     skipped: usize,
+    /// Bytes of a payload that have not arrived.
+    missing: usize,
+    /// Bytes from which on the connection counts as readable.
+    readable_from: usize,
 }
 
 /// Reads until the connection ends.
@@ -51,6 +57,8 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         end: 0,
         payload: None,
         skipped: 0,
+        missing: 0,
+        readable_from: 1,
     };
     while !link.over.get() {
         let stirred = link.stirred.seen();
@@ -61,6 +69,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::End => break,
             Pause::Empty if link.ending.get() => break,
             Pause::Empty => {
+                reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
                 let stirred = pin!(link.stirred.after(stirred));
                 if let Either::Left((Err(_), _)) = select(readable, stirred).await {
@@ -114,12 +123,13 @@ impl Reader {
                     missing
                 }
             };
+            let is_payload = matches!(expect, Expect::Payload(_));
+            self.missing = if is_payload { missing } else { 0 };
             if missing > 0 {
                 if read >= TURN {
                     return Pause::Turn;
                 }
-                match self.read(matches!(expect, Expect::Payload(_)) && missing >= DIRECT, missing)
-                {
+                match self.read(is_payload && missing >= DIRECT, missing) {
                     Ok(0) => return Pause::End,
                     Ok(len) => read += len,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -149,6 +159,16 @@ impl Reader {
                 }
                 Expect::Nothing => unreachable!("returned above"),
             }
+        }
+    }
+
+    /// Has the kernel wake us less often while the rest of a long payload is on its way.
+    fn await_much(&mut self) {
+        let from = self.missing.clamp(1, AT_ONCE);
+        if from != self.readable_from
+            && handoff_sys::tcp::set_readable_from(self.link.file.as_fd(), from).is_ok()
+        {
+            self.readable_from = from;
         }
     }
 

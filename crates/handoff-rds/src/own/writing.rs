@@ -9,6 +9,7 @@ use handoff::{Buffer, Region, Sent, Tally};
 
 use super::engine::{Shared, Slot};
 use super::link::Link;
+use super::packing::{Packing, SHORT};
 use crate::protocol::{Body, MessageId};
 use crate::wire::{CongestionMap, HEADER_LEN, MAP_LEN};
 
@@ -18,26 +19,12 @@ const DEPTH: usize = 64;
 /// Writes until the connection ends.
 pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     let mut sends: VecDeque<Sent> = VecDeque::new();
+    let mut packing = Packing::new(shared.sending);
     while !link.over.get() {
         let ready = link.ready.seen();
-        while sends.len() < DEPTH && !link.over.get() {
-            let write = shared.host().next_write(link.id);
-            let Some(write) = write else { break };
-            let (len, sent) = match write.body {
-                Body::Empty => (0, control(&link, &write.header, Vec::new())),
-                Body::Map(map) => {
-                    (MAP_LEN, map_buffer(&map).and_then(|map| control(&link, &write.header, map)))
-                }
-                Body::Message(message) => lend(&shared, &link, &write.header, message).await,
-            };
-            let Some(sent) = sent else {
-                // The reader takes in what has arrived, and ends it.
-                link.end();
-                break;
-            };
-            sends.push_back(sent);
-            link.written.set(link.written.get() + (HEADER_LEN + len) as u64);
-            shared.clock.quicken();
+        if write_all(&shared, &link, &mut packing, &mut sends).await.is_err() {
+            // The reader takes in what has arrived, and ends it.
+            link.end();
         }
         shared.settle();
         let changed = pin!(link.ready.after(ready));
@@ -62,6 +49,78 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     }
 }
 
+/// Hands on what there is to write, as long as there is room.
+async fn write_all(
+    shared: &Rc<Shared>,
+    link: &Rc<Link>,
+    packing: &mut Option<Packing>,
+    sends: &mut VecDeque<Sent>,
+) -> Result<(), ()> {
+    while sends.len() < DEPTH && !link.over.get() {
+        let write = shared.host().next_write(link.id);
+        let Some(write) = write else { break };
+        let (len, sent) = match write.body {
+            Body::Message(message) => {
+                let buffer = payload(shared, message).await;
+                let len = buffer.len();
+                if len <= SHORT && pack(shared, link, packing, sends, &write.header, &buffer)? {
+                    let tally = Tally { copied: (HEADER_LEN + len) as u64, ..Tally::default() };
+                    give_back(shared, message, buffer, tally);
+                    written(shared, link, len, true);
+                    continue;
+                }
+                flush(shared, link, packing, sends)?;
+                (len, lend(shared, link, &write.header, message, buffer))
+            }
+            Body::Empty => {
+                flush(shared, link, packing, sends)?;
+                (0, control(link, &write.header, Vec::new()))
+            }
+            Body::Map(map) => {
+                flush(shared, link, packing, sends)?;
+                let map = map_buffer(&map);
+                (MAP_LEN, map.and_then(|map| control(link, &write.header, map)))
+            }
+        };
+        sends.push_back(sent.ok_or(())?);
+        written(shared, link, len, false);
+    }
+    flush(shared, link, packing, sends)
+}
+
+fn written(shared: &Shared, link: &Link, len: usize, copied: bool) {
+    link.written.set(link.written.get() + (HEADER_LEN + len) as u64);
+    shared.clock.quicken(copied);
+}
+
+/// Whether the frame goes together with others.
+fn pack(
+    shared: &Shared,
+    link: &Link,
+    packing: &mut Option<Packing>,
+    sends: &mut VecDeque<Sent>,
+    header: &[u8],
+    payload: &[u8],
+) -> Result<bool, ()> {
+    let Some(open) = packing else { return Ok(false) };
+    if open.add(header, payload) {
+        return Ok(true);
+    }
+    flush(shared, link, packing, sends)?;
+    Ok(packing.as_mut().is_some_and(|open| open.add(header, payload)))
+}
+
+fn flush(
+    shared: &Shared,
+    link: &Link,
+    packing: &mut Option<Packing>,
+    sends: &mut VecDeque<Sent>,
+) -> Result<(), ()> {
+    let Some(packing) = packing else { return Ok(()) };
+    sends.extend(packing.send(shared, link)?);
+    Ok(())
+}
+
 fn map_buffer(map: &CongestionMap) -> Option<Vec<Buffer>> {
     let mut buffer = Region::anonymous(MAP_LEN).ok()?.take(MAP_LEN)?;
     buffer.copy_from_slice(map.as_bytes());
@@ -74,40 +133,53 @@ fn control(link: &Link, header: &[u8], body: Vec<Buffer>) -> Option<Sent> {
     Some(sending.split().0)
 }
 
-/// Sends a message. Its payload may still be on its way back from a connection that has ended.
-async fn lend(
+/// A message's payload, which may still be on its way back from a connection that has ended.
+async fn payload(shared: &Shared, message: MessageId) -> Buffer {
+    let slot: Slot = shared.seen().payload(message).expect("is lent").clone();
+    loop {
+        let seen = shared.news.seen();
+        let buffer = slot.borrow_mut().take();
+        match buffer {
+            Some(buffer) => return buffer,
+            None => shared.news.after(seen).await,
+        }
+    }
+}
+
+/// The kernel has let go of a message's payload.
+fn give_back(shared: &Shared, message: MessageId, buffer: Buffer, tally: Tally) {
+    let slot: Slot = shared.seen().payload(message).expect("is lent").clone();
+    slot.replace(Some(buffer));
+    shared.host().released(message, tally);
+    // It was cancelled meanwhile, and is complete.
+    if shared.seen().payload(message).is_none() {
+        shared.news.tell();
+    }
+}
+
+/// Sends a message by itself.
+fn lend(
     shared: &Rc<Shared>,
     link: &Rc<Link>,
     header: &[u8],
     message: MessageId,
-) -> (usize, Option<Sent>) {
-    let slot: Slot = shared.seen().payload(message).expect("is lent").clone();
-    let buffer = loop {
-        let seen = shared.news.seen();
-        let buffer = slot.borrow_mut().take();
-        match buffer {
-            Some(buffer) => break buffer,
-            None => shared.news.after(seen).await,
-        }
-    };
-    let len = buffer.len();
+    buffer: Buffer,
+) -> Option<Sent> {
     match link.socket.message(buffer).header(header).send() {
         Ok(sending) => {
             let (sent, loan) = sending.split();
             let (shared, link) = (shared.clone(), link.clone());
             shared.clone().spawn(async move {
                 let returned = loan.await;
-                slot.replace(Some(returned.buffer));
-                shared.host().released(message, returned.receipt.tally);
+                give_back(&shared, message, returned.buffer, returned.receipt.tally);
                 shared.look(&link);
                 shared.tell();
             });
-            (len, Some(sent))
+            Some(sent)
         }
         Err(refused) => {
-            slot.replace(Some(refused.buffer));
-            shared.host().released(message, Tally::default());
-            (len, None)
+            give_back(shared, message, refused.buffer, Tally::default());
+            None
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Runs a bench in the lab.
 
 mod block;
+mod rds;
 mod recv;
 mod send;
 mod splice;

@@ -1,0 +1,95 @@
+//! What has arrived at a far end: its threads tell, the measuring thread waits for it.
+
+use std::{
+    path::PathBuf,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::thread::gettid;
+
+use super::PATIENCE;
+use crate::processor::kept_waiting_of;
+
+/// Shared by the threads of one far end and who waits for them.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    state: Mutex<State>,
+    /// As much has arrived as is wanted, or the end has come.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    received: u64,
+    /// Who waits wants to hear of it at this count.
+    wanted: u64,
+    tasks: Vec<PathBuf>,
+    ended: Option<String>,
+}
+
+impl Arrivals {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread is one of the far end's.
+    pub(crate) fn join(&self) {
+        let task = format!("/proc/self/task/{}", gettid().as_raw_nonzero());
+        self.state().tasks.push(task.into());
+    }
+
+    /// So many bytes have arrived.
+    pub(crate) fn add(&self, bytes: u64) {
+        let mut state = self.state();
+        let before = state.received;
+        state.received += bytes;
+        if before < state.wanted && state.received >= state.wanted {
+            self.changed.notify_all();
+        }
+    }
+
+    /// No more will arrive; the first reason counts.
+    pub(crate) fn end(&self, why: String) {
+        self.state().ended.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    /// Why no more will arrive, if that is so.
+    pub(crate) fn ended(&self) -> Option<String> {
+        self.state().ended.clone()
+    }
+
+    /// Returns when so many bytes have arrived since the beginning.
+    ///
+    /// # Errors
+    ///
+    /// Where the end comes before, nothing arrives for too long, or more has arrived, in one line.
+    pub(crate) fn await_total(&self, bytes: u64) -> Result<(), String> {
+        let mut state = self.state();
+        state.wanted = bytes;
+        while state.received < bytes {
+            if let Some(ended) = &state.ended {
+                return Err(format!("{ended} after {} of {bytes} bytes", state.received));
+            }
+            let before = state.received;
+            let waited = self.changed.wait_timeout(state, PATIENCE);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            if timeout.timed_out() && state.received == before {
+                return Err(format!("nothing arrived for {PATIENCE:?}"));
+            }
+        }
+        match state.received - bytes {
+            0 => Ok(()),
+            more => Err(format!("{more} bytes more than were sent have arrived")),
+        }
+    }
+
+    /// How long the threads were ready to run so far, and others ran instead: of the one that waited
+    /// longest.
+    pub(crate) fn kept_waiting(&self) -> Duration {
+        let tasks = self.state().tasks.clone();
+        tasks.iter().map(|task| kept_waiting_of(task)).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,152 @@
+//! Messages one way, or there and back, as an engine of the measuring frame.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use handoff_lab::instructions;
+use rustix::thread::gettid;
+
+use super::{
+    far::Far,
+    job::{Job, Op},
+};
+use crate::{
+    calls::Enters,
+    measure::{Engine, Reaped, Slot, Tally},
+    network::{
+        account::Account,
+        bed::{Bed, Joint},
+    },
+    report::Latency,
+    tasks::{self, own_user, spent},
+};
+
+/// Answers of a slot at least: the first of a connection that was idle may wait for a timer of TCP.
+const LEAST: usize = 9;
+
+/// A way to send messages: what tells one row from another.
+pub(super) trait Way {
+    /// Sends messages until it is `over` and everything lent is back; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// What ends it, and a peer that is silent for too long, in one line.
+    fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String>;
+
+    /// Sends a message, and returns when one as long is back.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream).
+    fn ask(&mut self) -> Result<(), String>;
+
+    /// What came back so far.
+    fn returned(&self) -> Returned;
+}
+
+/// What came back, and what that took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Returned {
+    /// Bytes that the kernel says were copied; none where it does not say.
+    pub(super) copied: Option<u64>,
+    /// None where nothing comes back.
+    pub(super) reaped: Option<Reaped>,
+}
+
+pub(super) struct Exchange<'a, W> {
+    // Before the far end, which may end with it.
+    way: W,
+    far: Far,
+    job: Job,
+    account: Account<'a>,
+    /// The threads of the software NIC's engine.
+    simulated_dma: Vec<PathBuf>,
+    sent: u64,
+    enters: Option<Enters>,
+    attested: bool,
+}
+
+impl<'a, W: Way> Exchange<'a, W> {
+    /// With these threads' CPU time beside that of the calling one and its NIC's.
+    pub(super) fn new(bed: &'a Bed, job: Job, (way, far): (W, Far), workers: Vec<PathBuf>) -> Self {
+        let napi = bed.napi_of_connecting().iter().cloned();
+        let account = Account::new(napi.chain(workers), vec![bed]);
+        let simulated_dma = match bed.joint() {
+            Joint::Wire => tasks::named("wire-engine"),
+            Joint::Veth => Vec::new(),
+        };
+        Self { way, far, job, account, simulated_dma, sent: 0, enters: None, attested: false }
+    }
+
+    /// How many messages went, and the times that answers took.
+    fn work(&mut self, slot: &Slot<'_>) -> Result<(u64, Vec<Duration>), String> {
+        let mut times = Vec::new();
+        let count = match self.job.op {
+            Op::Stream => {
+                let count = self.way.stream(&|| slot.is_over())?;
+                self.sent += count * self.job.bytes as u64;
+                self.far.await_total(self.sent)?;
+                count
+            }
+            Op::Ask => {
+                while !slot.is_over() || times.len() < LEAST && !slot.is_stopped() {
+                    let begin = Instant::now();
+                    self.way.ask()?;
+                    times.push(begin.elapsed());
+                }
+                times.len() as u64
+            }
+        };
+        Ok((count, times))
+    }
+
+    fn spent_by_simulated_dma(&self) -> Duration {
+        if self.attested { Duration::ZERO } else { spent(&self.simulated_dma).cpu }
+    }
+}
+
+impl<W: Way> Engine for Exchange<'_, W> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let enters = |this: &Self| this.enters.as_ref().map(Enters::count).transpose();
+        let calls = enters(self)?;
+        let (before, moving) = (self.way.returned(), self.spent_by_simulated_dma());
+        let begun = self.account.begin(self.far.kept_waiting())?;
+        let user = own_user();
+        let worked = self.work(&slot.anew());
+        let user = own_user().saturating_sub(user);
+        let spent = self.account.end(&begun, || self.far.kept_waiting());
+        let (count, mut times) = worked.map_err(|error| self.far.ended().unwrap_or(error))?;
+        let (after, moving) =
+            (self.way.returned(), self.spent_by_simulated_dma().saturating_sub(moving));
+        let each = moving.as_secs_f64() * 1e6 / (count.max(1) as f64);
+        let latency = Latency::of(&mut times).map(|latency| Latency {
+            simulated_dma: (!self.simulated_dma.is_empty()).then_some(each),
+            ..latency
+        });
+        let both = |after: Option<u64>, before: Option<u64>| Some(after? - before?);
+        let reaped = after.reaped.zip(before.reaped).map(|(after, before)| Reaped {
+            completions: after.completions - before.completions,
+            calls: after.calls - before.calls,
+            time: after.time - before.time,
+        });
+        Ok(Tally {
+            bytes: count * self.job.bytes as u64,
+            operations: Some(count),
+            copied: both(after.copied, before.copied),
+            latency,
+            user: (!instructions::counting()).then_some(user),
+            reaped,
+            enters: both(enters(self)?, calls),
+            ..spent?
+        })
+    }
+
+    fn begin_witness(&mut self) -> Result<(), String> {
+        self.attested = true;
+        self.account.leave_to_witness();
+        self.enters = Some(Enters::of([gettid().as_raw_nonzero().get()])?);
+        Ok(())
+    }
+}

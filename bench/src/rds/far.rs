@@ -1,0 +1,109 @@
+//! The far end: threads in the other namespace that take messages in, or answer them.
+//!
+//! Contracts:
+//!
+//! 1. A thread has said that it can be reached, or why not, before anything is sent to it.
+//! 2. Dropping the handle ends the threads; those of a connection end with it.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::{retry_on_intr, write},
+    thread::sched_setaffinity,
+};
+
+use crate::network::{PATIENCE, arrivals::Arrivals, bed::Bed};
+
+/// The threads' handle.
+pub(super) struct Far {
+    post: Post,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a thread is told by and tells to.
+#[derive(Clone)]
+pub(super) struct Post {
+    pub(super) arrivals: Arc<Arrivals>,
+    /// Readable when the thread is to end.
+    pub(super) end: Arc<OwnedFd>,
+}
+
+impl Post {
+    /// Whether the thread is to end.
+    pub(super) fn is_over(&self) -> bool {
+        let mut end = [PollFd::new(&self.end, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut end, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl Far {
+    pub(super) fn new() -> Result<Self, String> {
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| format!("no eventfd: {errno}"))?;
+        let post = Post { arrivals: Arc::default(), end: Arc::new(end) };
+        Ok(Self { post, threads: Vec::new() })
+    }
+
+    /// Starts a thread, which makes its sockets there and then serves them.
+    ///
+    /// # Errors
+    ///
+    /// Why they can't be made, in one line.
+    pub(super) fn start<T>(
+        &mut self,
+        bed: &Bed,
+        make: impl FnOnce() -> Result<T, String> + Send + 'static,
+        serve: impl FnOnce(T, &Post) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        let (tell, told) = mpsc::channel();
+        let (post, others) = (self.post.clone(), bed.others());
+        let work = move || {
+            post.arrivals.join();
+            let placed = sched_setaffinity(None, &others)
+                .map_err(|errno| format!("the far end has no processor: {errno}"));
+            let made = placed.and_then(|()| make());
+            // Nobody listens only if it is too late.
+            let _ = tell.send(made.as_ref().map(drop).map_err(String::clone));
+            let served = made.and_then(|made| serve(made, &post));
+            post.arrivals.end(served.err().unwrap_or_else(|| "the far end has ended".to_owned()));
+        };
+        let namespace = bed.connected().namespace();
+        let thread = namespace.spawn("bench-far", work).map_err(|error| error.to_string())?;
+        self.threads.push(thread);
+        told.recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| Err(format!("the far end was not ready within {PATIENCE:?}")))
+    }
+
+    /// See [`Arrivals::await_total`].
+    pub(super) fn await_total(&self, bytes: u64) -> Result<(), String> {
+        self.post.arrivals.await_total(bytes)
+    }
+
+    /// Why it has ended, if it has.
+    pub(super) fn ended(&self) -> Option<String> {
+        self.post.arrivals.ended()
+    }
+
+    /// How long it was ready to run so far, and others ran instead.
+    pub(super) fn kept_waiting(&self) -> Duration {
+        self.post.arrivals.kept_waiting()
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // Has room: nobody has written to it before.
+        let _ = retry_on_intr(|| write(&self.post.end, &1_u64.to_ne_bytes()));
+        for thread in self.threads.drain(..) {
+            // A panic in it was told on stderr.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The kernel's RDS, by the library's sockets.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use handoff::{Buffer, Tally};
+use handoff_rds::{
+    Completion, Error, Refused,
+    kernel::{Mode, Socket},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{
+    exchange::{Returned, Way},
+    far::{Far, Post},
+    job::{Job, Op, PORT, UNDER_WAY},
+};
+use crate::{
+    measure::Reaped,
+    network::{PATIENCE, bed::Bed},
+};
+
+/// As much as our own engine holds for a port.
+const RECEIVE: usize = 4 << 20;
+
+/// A socket, and what it has to send.
+struct Place {
+    socket: Socket<Buffer>,
+    to: SocketAddr,
+    free: Vec<Buffer>,
+}
+
+impl Place {
+    fn new(from: SocketAddr, to: SocketAddr, free: Vec<Buffer>) -> Result<Self, String> {
+        let socket = Socket::bind(from).map_err(line)?;
+        socket.set_send_buffer(UNDER_WAY).map_err(line)?;
+        socket.set_receive_buffer(RECEIVE).map_err(line)?;
+        Ok(Self { socket, to, free })
+    }
+
+    /// Sends one of the buffers; `false` where nothing goes now.
+    fn send(&mut self, to: SocketAddr, mode: Mode) -> Result<bool, String> {
+        let Some(buffer) = self.free.pop() else { return Ok(false) };
+        match self.socket.send(to, buffer, 0, mode) {
+            Ok(()) => Ok(true),
+            Err(Refused { payload, error }) => {
+                self.free.push(payload);
+                if error.is_temporary() { Ok(false) } else { Err(line(error)) }
+            }
+        }
+    }
+}
+
+fn line(error: Error) -> String {
+    error.to_string()
+}
+
+/// Waits until one of these may have something, or room; `false` where none has for too long.
+fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String> {
+    let what = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let ends = end.map(|post| PollFd::new(&post.end, PollFlags::IN));
+    let mut polled: Vec<_> =
+        places.iter().map(|it| PollFd::new(&it.socket, what)).chain(ends).collect();
+    let patience =
+        end.is_none().then_some(Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 });
+    match poll(&mut polled, patience.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        // The caller looks at what the signal has set.
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(errno) => Err(format!("poll: {errno}")),
+    }
+}
+
+pub(super) struct Kernel {
+    places: Vec<Place>,
+    mode: Mode,
+    buffers: usize,
+    batch: Vec<Completion<Buffer>>,
+    back: Tally,
+    reaped: (u64, Duration),
+}
+
+impl Kernel {
+    /// New sockets at both ends.
+    pub(super) fn new(bed: &Bed, job: Job, mode: Mode) -> Result<(Self, Far), String> {
+        let [near, distant] = [bed.connecting(), bed.connected()].map(|end| end.v4());
+        let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
+        let place = move |from, to, port, buffers| {
+            let (_region, free) = job.memory(buffers)?;
+            Place::new((from, port).into(), (to, port).into(), free)
+        };
+        let all = move |from, to, buffers| -> Result<Vec<Place>, String> {
+            job.ports().map(|port| place(from, to, port, buffers)).collect()
+        };
+        let mut far = Far::new()?;
+        let serve =
+            move |mut places: Vec<Place>, post: &Post| serve(&mut places, post, mode, job.op);
+        far.start(bed, move || all(distant, near, answers), serve)?;
+        let places = || all(near, distant, job.buffers());
+        let namespace = bed.connecting().namespace();
+        let places = namespace.run(places).map_err(|error| error.to_string())??;
+        let buffers = job.buffers();
+        let (batch, back) = (Vec::new(), Tally::default());
+        Ok((Self { places, mode, buffers, batch, back, reaped: Default::default() }, far))
+    }
+
+    /// Takes back what is back; whether there was any.
+    fn reap(&mut self) -> Result<bool, String> {
+        let begin = Instant::now();
+        let mut any = false;
+        for place in &mut self.places {
+            place.socket.completions(usize::MAX, &mut self.batch).map_err(line)?;
+            any |= !self.batch.is_empty();
+            self.reaped.0 += self.batch.len() as u64;
+            for completion in self.batch.drain(..) {
+                self.back += completion.tally;
+                place.free.push(completion.payload);
+            }
+        }
+        self.reaped.1 += begin.elapsed();
+        Ok(any)
+    }
+}
+
+/// Takes in what arrives, or answers it, until the end.
+fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), String> {
+    let mut batch = Vec::new();
+    // Answers that wait for a buffer, or for room.
+    let mut owed = VecDeque::new();
+    loop {
+        let mut arrived = 0;
+        for (at, place) in places.iter_mut().enumerate() {
+            place.socket.completions(usize::MAX, &mut batch).map_err(line)?;
+            place.free.extend(batch.drain(..).map(|back| back.payload));
+            while let Some(received) = place.socket.receive().map_err(line)? {
+                arrived += received.payload.len() as u64;
+                owed.extend((op == Op::Ask).then_some((at, received.from)));
+            }
+        }
+        if arrived > 0 {
+            post.arrivals.add(arrived);
+        }
+        while let Some(&(at, to)) = owed.front()
+            && places[at].send(to, mode)?
+        {
+            owed.pop_front();
+        }
+        if arrived > 0 {
+            continue;
+        }
+        if post.is_over() {
+            return settle(places);
+        }
+        wait(places, !owed.is_empty(), Some(post))?;
+    }
+}
+
+/// Waits for what is still lent, so that the sockets can go.
+fn settle(places: &mut [Place]) -> Result<(), String> {
+    let begin = Instant::now();
+    while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < PATIENCE {
+        for place in places.iter_mut() {
+            place.socket.completions(usize::MAX, &mut Vec::new()).map_err(line)?;
+            // What nobody reads would keep the socket readable.
+            while place.socket.receive().map_err(line)?.is_some() {}
+        }
+        if places.iter().any(|place| place.socket.lent() > 0) {
+            wait(places, false, None)?;
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // A socket that cannot settle says so itself.
+        let _ = settle(&mut self.places);
+    }
+}
+
+impl Way for Kernel {
+    fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String> {
+        /// Messages of a socket between two looks at the clock and at completions.
+        const LOOK: usize = 16;
+
+        let mut sent = 0;
+        loop {
+            let mut busy = self.reap()?;
+            let ending = over();
+            let mut refused = false;
+            for place in self.places.iter_mut().filter(|_| !ending) {
+                for _ in 0..LOOK {
+                    let to = place.to;
+                    if !place.send(to, self.mode)? {
+                        refused |= !place.free.is_empty();
+                        break;
+                    }
+                    sent += 1;
+                    busy = true;
+                }
+            }
+            if ending && self.places.iter().all(|place| place.free.len() == self.buffers) {
+                return Ok(sent);
+            }
+            if !busy && !wait(&self.places, refused, None)? {
+                return Err(format!("nothing came back for {PATIENCE:?}"));
+            }
+        }
+    }
+
+    fn ask(&mut self) -> Result<(), String> {
+        let to = (self.places[0].to.ip(), PORT).into();
+        while !self.places[0].send(to, self.mode)? {
+            if !self.reap()? && !wait(&self.places, true, None)? {
+                return Err(format!("nothing came back for {PATIENCE:?}"));
+            }
+        }
+        loop {
+            if self.places[0].socket.receive().map_err(line)?.is_some() {
+                self.reap()?;
+                return Ok(());
+            }
+            if !self.reap()? && !wait(&self.places, false, None)? {
+                return Err(format!("no answer for {PATIENCE:?}"));
+            }
+        }
+    }
+
+    fn returned(&self) -> Returned {
+        let calls = self.places.iter().map(|place| place.socket.statistics().reaps).sum();
+        let (completions, time) = self.reaped;
+        Returned {
+            copied: (self.back.unknown == 0).then_some(self.back.copied),
+            reaped: Some(Reaped { completions, calls, time }),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `handoff bench rds`: messages to another host and back, by the kernel's RDS and by our own engine,
+//! beside framing over TCP.
+//!
+//! Contracts:
+//!
+//! 1. All rows of a load send the same messages between the same two namespaces; their far ends do the
+//!    same with them: take each into memory of its own, and send one as long back where that is asked.
+//! 2. A slot of a stream ends when all has arrived and all that was lent is back.
+//! 3. Costs are those of the sending thread and its NIC's NAPI threads; of the kernel's engine, those of
+//!    the kernel's workers too, which serve both ends. What the other end spends is in no figure but
+//!    answers' times.
+//! 4. Nobody can have our own engine answer where the kernel's RDS listens, in any namespace. So rows of
+//!    the kernel's engine come after all others, and the rows of TCP take turns with them once more: a
+//!    ratio is always to rows of the same rounds.
+
+mod exchange;
+mod far;
+mod framed;
+mod job;
+mod kernel;
+mod own;
+mod patience;
+mod verdict;
+
+use std::{fmt::Write as _, fs, time::Duration};
+
+use clap::Args;
+use handoff::Engine as Sending;
+use handoff_lab::{instructions, topology};
+use handoff_rds::kernel::Mode;
+
+use self::{
+    exchange::{Exchange, Way},
+    far::Far,
+    framed::Tcp,
+    job::{JOBS, Job, UNDER_WAY},
+    kernel::Kernel,
+    own::Own,
+};
+use crate::{
+    command::{BenchError, Context},
+    measure::{self, Measured, Plan, Subject},
+    network::{
+        bed::{Bed, Joint, Load},
+        pattern::Pattern,
+    },
+    processor::Pinned,
+    report::{Config, Report, Row},
+    run::{self, Bench, RunOptions},
+    tasks, witness,
+};
+
+/// Frames arrive as they were sent.
+const LOAD: Load = Load { mtu: 1_500, gro: true };
+
+const TCP: &str = "tcp";
+const OWN: &str = "rds-own";
+const KERNEL: &str = "rds-kernel";
+
+const EXAMPLES: &str = "\
+Rows (the ratio is to tcp, of the same load):
+  tcp          a length and the message over TCP, in one write
+  rds-own      our own engine, in user space over TCP; lent messages are sent with io_uring
+  rds-kernel   the kernel's RDS sockets
+each of them with messages lent and with copy.
+
+Loads: ask sends a message and waits for one as long; stream sends as many as go, of which so many are
+under way (depth), but no more than 16 MiB. Messages of 64 bytes to 1 MiB; those of 1 MiB by one socket
+and by eight.
+
+The times of ask are from before a message is sent until its answer is in memory. In the lab they contain
+what the engine of the software NIC takes, which is shown below the table and taken off there. User is
+the sender's time outside the kernel, for each message; reap is what taking completions costs, for each
+of them: calls are those that do nothing else, of our own engine those that ask TCP what has been
+acknowledged.
+
+Between veth devices nothing is without a copy: what our engine lends, the kernel copies on delivery
+(copied), and what the kernel's lends, the receiver shares until it has read it (shares pages).
+
+Examples:
+  handoff bench rds --quick --lab
+  handoff bench rds --quick
+  handoff bench rds --only '^stream 64 ' --time 1 --json-file before.json
+  handoff bench rds --compare before.json
+
+Rows of our own engine need a machine whose kernel has no RDS loaded, those of the kernel's its module
+rds_tcp and a send buffer of more than 1 MiB (net.core.wmem_max); all, root, or a kernel that lets
+every user make user namespaces. With --lab, what the lab needs.";
+
+/// Options of `handoff bench rds`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RdsArgs {
+    /// What every bench takes.
+    #[command(flatten)]
+    pub run: RunOptions,
+
+    /// The processor to send on [default: the last one]
+    #[arg(long, value_name = "N", conflicts_with = "lab")]
+    pub cpu: Option<usize>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &RdsArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    run::run(&Rds { args }, context)
+}
+
+struct Rds<'a> {
+    args: &'a RdsArgs,
+}
+
+impl Bench for Rds<'_> {
+    const NAME: &'static str = "rds";
+
+    fn options(&self) -> &RunOptions {
+        &self.args.run
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
+        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
+            (true, false) => (100, 5),
+            (false, false) => (300, 9),
+            (true, true) => (15, 2),
+            (false, true) => (40, 4),
+        };
+        (Duration::from_millis(milliseconds), rounds)
+    }
+
+    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+        let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
+        bed.receive_at_both_ends()?;
+        let counted = instructions::counting();
+        let (slot, rounds) = self.args.run.slots(self.slots(0, counted));
+        // An address has room for one engine.
+        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
+        let run = |subjects: &[Subject<'_>]| {
+            let mut measured = measure::measure(subjects, plan, context.stop, &|| Duration::ZERO)
+                .ok_or(BenchError::Stopped)?;
+            if witness::is_at_hand() {
+                witness::attest(subjects, &mut measured.rows, context.stop);
+            }
+            Ok(measured)
+        };
+        let of_kernel = |subject: &Subject<'_>| subject.engine.starts_with(KERNEL);
+        let mut first = subjects(self.args, &bed);
+        let mut second = subjects(self.args, &bed);
+        first.retain(|subject| !of_kernel(subject));
+        second.retain(|subject| of_kernel(subject) || subject.baseline);
+        let mut measured = run(&first)?;
+        if second.iter().any(of_kernel) {
+            if witness::is_at_hand() {
+                prepare_guest()?;
+            }
+            let theirs = run(&second)?;
+            let rows = theirs.rows.into_iter().filter(|row| row.engine.starts_with(KERNEL));
+            measured.rows.extend(rows);
+            measured.failed.extend(theirs.failed);
+            measured.kept_waiting = measured.kept_waiting.max(theirs.kept_waiting);
+            measured.rows.sort_by_key(place);
+        }
+        let mut remarks = format!("sent on processor {}\n", pinned.cpu());
+        if measured.kept_waiting > 0.02 {
+            let percent = measured.kept_waiting * 100.0;
+            let _ = writeln!(
+                remarks,
+                "busy machine: other programs held a processor for {percent:.0} % of the time, which \
+                 does not count, but times of answers are long and spread wide",
+            );
+        }
+        Ok((measured, remarks))
+    }
+
+    fn subject(&self, report: &Report) -> String {
+        let target = report.rows.first().and_then(|row| row.config.target.clone());
+        format!("messages over {}", target.unwrap_or_default())
+    }
+
+    fn conditions(&self, _report: &Report) -> String {
+        "CPU is that of the sending thread and its NIC's NAPI, for rds-kernel with the kernel's workers\n"
+            .to_owned()
+    }
+
+    fn verdict(&self, report: &Report) -> String {
+        verdict::verdict(report)
+    }
+}
+
+/// Loads the kernel's RDS, and has it take messages of 1 MiB.
+fn prepare_guest() -> Result<(), BenchError> {
+    topology::load("rds_tcp", &[]).map_err(|error| BenchError::NotPossible(error.to_string()))?;
+    for name in ["wmem_max", "rmem_max"] {
+        let path = format!("/proc/sys/net/core/{name}");
+        fs::write(&path, UNDER_WAY.to_string())
+            .map_err(|error| BenchError::Failed(format!("{path}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Where a row stands in the table.
+fn place(row: &Row) -> (usize, bool) {
+    let job = |job: &Job| row.name.starts_with(&job.name(""));
+    (JOBS.iter().position(job).unwrap_or(JOBS.len()), row.engine.starts_with(KERNEL))
+}
+
+/// All rows that `--only` lets through, and those that they compare with.
+fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
+    let mut subjects: Vec<Subject<'a>> = JOBS
+        .into_iter()
+        .flat_map(|job| {
+            let tcp = subject(bed, job, TCP, "", move || Tcp::new(bed, job));
+            let lent = |engine: &str, veth: &str| match bed.joint() {
+                Joint::Wire => format!("{engine} lent"),
+                Joint::Veth => format!("{engine} lent, {veth}"),
+            };
+            let own = |sending| move || Own::new(bed, job, sending);
+            let kernel = |mode| move || Kernel::new(bed, job, mode);
+            [
+                Subject { baseline: true, ..tcp },
+                subject(bed, job, OWN, &lent(OWN, "copied"), own(Sending::UringZc)),
+                subject(bed, job, OWN, &format!("{OWN} copy"), own(Sending::Copy)),
+                subject(bed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
+                subject(bed, job, KERNEL, &format!("{KERNEL} copy"), kernel(Mode::Copy)),
+            ]
+        })
+        .collect();
+    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
+    let compared: Vec<Config> =
+        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
+    subjects.retain(|it| {
+        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
+    });
+    subjects
+}
+
+fn subject<'a, W: Way + 'a>(
+    bed: &'a Bed,
+    job: Job,
+    engine: &str,
+    way: &str,
+    make: impl Fn() -> Result<(W, Far), String> + 'a,
+) -> Subject<'a> {
+    let of_kernel = engine == KERNEL;
+    Subject {
+        name: job.name(if way.is_empty() { engine } else { way }),
+        engine: engine.to_owned(),
+        config: job.config(bed),
+        baseline: false,
+        peer: false,
+        make: Box::new(move || {
+            let made = make()?;
+            let workers = if of_kernel { tasks::workers() } else { Vec::new() };
+            Ok(Box::new(Exchange::new(bed, job, made, workers)))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

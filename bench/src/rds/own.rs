@@ -1,0 +1,254 @@
+//! The library's own engine.
+
+use std::{
+    collections::VecDeque,
+    net::IpAddr,
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use super::{
+    exchange::{Returned, Way},
+    far::{Far, Post},
+    job::{Job, Op, UNDER_WAY},
+    patience::Patience,
+};
+use crate::{measure::Reaped, network::bed::Bed};
+use futures_util::future::{Either, select};
+use handoff::{Buffer, Driver, Executor, Region, Tally};
+use handoff_lab::topology::NamespaceGuard;
+use handoff_rds::{
+    Completion, Refused,
+    own::{Engine, Socket},
+    protocol::Limits,
+    wire::HEADER_LEN,
+};
+
+/// An engine at one end, with its sockets; tasks go before what they use.
+struct Host {
+    places: Vec<Place>,
+    executor: Executor,
+    engine: Engine,
+    driver: Driver,
+    _regions: Vec<Region>,
+}
+
+struct Place {
+    socket: Socket,
+    free: Vec<Buffer>,
+}
+
+impl Host {
+    /// In the thread's namespace; `buffers` for each socket.
+    fn new(
+        address: IpAddr,
+        job: Job,
+        sending: handoff::Engine,
+        buffers: usize,
+    ) -> Result<Self, String> {
+        let driver = Driver::builder().entries(1_024).in_flight(4_096).build();
+        let driver = driver.map_err(|error| error.to_string())?;
+        let limits = Limits { queued: UNDER_WAY as u64, ..Limits::default() };
+        let engine = Engine::new(&driver, address, limits, sending).map_err(line)?;
+        let (mut places, mut regions) = (Vec::new(), Vec::new());
+        for port in job.ports() {
+            let (region, free) = job.memory(buffers)?;
+            if let Some(region) = region {
+                driver.register(&region).map_err(|error| error.to_string())?;
+                regions.push(region);
+            }
+            places.push(Place { socket: engine.bind(port).map_err(line)?, free });
+        }
+        let executor = Executor::new(&driver);
+        let serving = engine.run();
+        executor
+            .spawn(async { eprintln!("handoff: the engine has ended: {}", serving.await) })
+            .detach();
+        Ok(Self { places, executor, engine, driver, _regions: regions })
+    }
+}
+
+fn line(error: handoff_rds::Error) -> String {
+    error.to_string()
+}
+
+impl Place {
+    /// Sends one of the buffers; `false` where nothing goes now.
+    fn send(&mut self, to: IpAddr) -> Result<bool, String> {
+        let Some(buffer) = self.free.pop() else { return Ok(false) };
+        let to = (to, self.socket.local_addr().port()).into();
+        match self.socket.send(to, buffer, 0) {
+            Ok(()) => Ok(true),
+            Err(Refused { payload, error }) => {
+                self.free.push(payload);
+                if error.is_temporary() { Ok(false) } else { Err(line(error)) }
+            }
+        }
+    }
+}
+
+pub(super) struct Own {
+    patience: Patience,
+    host: Host,
+    to: IpAddr,
+    buffers: usize,
+    back: Back,
+    /// The engine makes connections in the thread's namespace.
+    _inside: NamespaceGuard,
+}
+
+/// What came back.
+#[derive(Default)]
+struct Back {
+    batch: Vec<Completion<Buffer>>,
+    tally: Tally,
+    completions: u64,
+    time: Duration,
+}
+
+impl Back {
+    /// Takes back what is back; whether there was any.
+    fn reap(&mut self, places: &mut [Place]) -> bool {
+        let begin = Instant::now();
+        let before = self.completions;
+        for place in places {
+            self.completions += place.socket.try_completions(usize::MAX, &mut self.batch) as u64;
+            for completion in self.batch.drain(..) {
+                self.tally += completion.tally;
+                place.free.push(completion.payload);
+            }
+        }
+        self.time += begin.elapsed();
+        self.completions > before
+    }
+}
+
+impl Own {
+    /// A new engine at each end.
+    pub(super) fn new(
+        bed: &Bed,
+        job: Job,
+        sending: handoff::Engine,
+    ) -> Result<(Self, Far), String> {
+        let [near, distant] = [bed.connecting(), bed.connected()].map(|end| end.v4().into());
+        let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
+        let mut far = Far::new()?;
+        let make = move || {
+            let host = Host::new(distant, job, sending, answers)?;
+            // The near end has the smaller address, and connects.
+            match host.engine.not_listening() {
+                Some(reason) => Err(reason.to_owned()),
+                None => Ok(host),
+            }
+        };
+        far.start(bed, make, move |host, post| serve(host, post, job.op))?;
+        let inside = bed.connecting().namespace().enter_thread();
+        let inside = inside.map_err(|error| error.to_string())?;
+        let host = Host::new(near, job, sending, job.buffers())?;
+        let (patience, buffers) = (Patience::new(&host.driver)?, job.buffers());
+        Ok((
+            Self { patience, host, to: distant, buffers, back: Back::default(), _inside: inside },
+            far,
+        ))
+    }
+}
+
+/// Takes in what arrives, or answers it, until the end.
+fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
+    let failed = |error: handoff::Error| error.to_string();
+    let end = post.end.try_clone().map_err(|error| error.to_string())?;
+    let end = host.driver.file(end).map_err(failed)?;
+    let places = &mut host.places;
+    let work = async {
+        let mut end = end.readable().map_err(failed)?;
+        let mut batch = Vec::new();
+        // Answers that wait for a buffer, or for room.
+        let mut owed = VecDeque::new();
+        loop {
+            let mut arrived = 0;
+            for (at, place) in places.iter_mut().enumerate() {
+                place.socket.try_completions(usize::MAX, &mut batch);
+                place.free.extend(batch.drain(..).map(|back| back.payload));
+                while let Some(received) = place.socket.try_receive() {
+                    arrived += received.payload.len() as u64;
+                    owed.extend((op == Op::Ask).then_some((at, received.from.ip())));
+                }
+            }
+            if arrived > 0 {
+                post.arrivals.add(arrived);
+            }
+            while let Some(&(at, to)) = owed.front()
+                && places[at].send(to)?
+            {
+                owed.pop_front();
+            }
+            let changed = pin!(places[0].socket.changed());
+            if let Either::Right(_) = select(changed, &mut end).await {
+                return Ok(());
+            }
+        }
+    };
+    host.executor.run(work).map_err(failed)?
+}
+
+impl Way for Own {
+    fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String> {
+        /// Messages of a socket between two looks at the clock and at completions.
+        const LOOK: usize = 16;
+
+        let Self { host: Host { places, executor, .. }, to, buffers, patience, back, .. } = self;
+        let work = async {
+            let mut sent = 0;
+            patience.renew();
+            loop {
+                let mut busy = back.reap(places);
+                let ending = over();
+                for place in places.iter_mut().filter(|_| !ending) {
+                    for _ in 0..LOOK {
+                        if !place.send(*to)? {
+                            break;
+                        }
+                        sent += 1;
+                        busy = true;
+                    }
+                }
+                if ending && places.iter().all(|place| place.free.len() == *buffers) {
+                    return Ok(sent);
+                }
+                if busy {
+                    patience.renew();
+                }
+                // Whatever changes for one socket is told to all.
+                patience.until(places[0].socket.changed()).await?;
+            }
+        };
+        executor.run(work).map_err(|error| error.to_string())?
+    }
+
+    fn ask(&mut self) -> Result<(), String> {
+        let Self { host: Host { places, executor, .. }, to, patience, back, .. } = self;
+        let work = async {
+            patience.renew();
+            let mut waits = false;
+            loop {
+                back.reap(places);
+                waits = waits || places[0].send(*to)?;
+                if waits && places[0].socket.try_receive().is_some() {
+                    return Ok(());
+                }
+                patience.until(places[0].socket.changed()).await?;
+            }
+        };
+        executor.run(work).map_err(|error| error.to_string())?
+    }
+
+    fn returned(&self) -> Returned {
+        let Back { tally, completions, time, .. } = self.back;
+        // The header of each message is copied, and no payload.
+        let payload = tally.copied.saturating_sub(completions * HEADER_LEN as u64);
+        Returned {
+            copied: (tally.unknown == 0).then_some(payload),
+            reaped: Some(Reaped { completions, calls: self.host.engine.inquiries(), time }),
+        }
+    }
+}
