@@ -19,13 +19,13 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-The page has the figures of this machine beside those of the proposals that handoff answers, the curves
-of payload, depth and chunk size, what was copied, and what is available. It is one file that loads
-nothing, for screens, phones and paper, and carries its data as JSON. A bench that cannot run here is
-on it with the reason.
+The page has the figures of this machine beside those of the proposals that handoff answers,
+the curves of payload, depth and chunk size, what was copied, and what is available. It is one
+file that loads nothing, for screens, phones and paper, and carries its data as JSON. A bench
+that cannot run here is on it with the reason.
 
 Examples:
-  handoff report --quick                          about two minutes
+  handoff report --quick                          in one to two minutes
   handoff report --lab --output all.html          the lab's guest too, for what this kernel lacks
   handoff report --only send,recv
   handoff bench send --json-file results/send.json; handoff report --from results

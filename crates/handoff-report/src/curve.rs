@@ -85,27 +85,36 @@ pub(crate) fn section(findings: &Findings) -> Markup {
                 article id=(format!("curve-{}", curve.bench)) {
                     h3 { (curve.title) }
                     p { (curve.about) }
-                    div.plots {
-                        @for place in Place::ALL { (of_place(curve, findings, place)) }
-                        (published(curve))
-                    }
+                    (plots(curve, findings))
                 }
             }
         }
     }
 }
 
-fn of_place(curve: &Curve, findings: &Findings, place: Place) -> Markup {
-    let longest = |series: &Vec<Series>| series.iter().map(|it| it.points.len()).max();
-    let drawn = findings.reports(curve.bench, place).map(|report| curve.series(report));
-    let series = drawn.max_by_key(longest).filter(|series| longest(series) >= Some(POINTS));
-    let Some(series) = series else {
+fn plots(curve: &Curve, findings: &Findings) -> Markup {
+    let mut drawn = Place::ALL.map(|place| (place, curve.longest(findings, place)));
+    let names: BTreeSet<String> =
+        drawn.iter().flat_map(|(_, it)| it).map(|it| it.name.clone()).collect();
+    for line in drawn.iter_mut().flat_map(|(_, series)| series) {
+        line.style = names.iter().take_while(|name| **name != line.name).count();
+    }
+    html! {
+        div.plots {
+            @for (place, series) in drawn { (of_place(curve, findings, place, series)) }
+            (published(curve))
+        }
+    }
+}
+
+fn of_place(curve: &Curve, findings: &Findings, place: Place, series: Vec<Series>) -> Markup {
+    if series.is_empty() {
         let why = findings.problem(curve.bench, place).unwrap_or(
             "No run has rows for more than one point of it; what keeps rows from running stands with \
              the tables.",
         );
         return html! { p.missing { (place.word()) ": not drawn. " (why) } };
-    };
+    }
     let pays = curve.reference.map(|_| crossings(curve, &series));
     let counted = findings.reports(curve.bench, place).any(Report::counts_instructions);
     let whose = match (place, counted) {
@@ -129,7 +138,8 @@ fn published(curve: &Curve) -> Markup {
     if series.is_empty() {
         return html! {};
     }
-    let series = series.into_iter().map(|(name, points)| Series { name, points }).collect();
+    let numbered = series.into_iter().enumerate();
+    let series = numbered.map(|(style, (name, points))| Series { name, style, points }).collect();
     let whose = "As published, another machine";
     curve.plot(&format!("{}-published", curve.bench), whose, series).draw(None)
 }
@@ -149,6 +159,14 @@ impl Curve {
             label: if self.sized { format_size } else { |x| x.to_string() },
             series,
         }
+    }
+
+    /// The lines of the report with the most points; none if they are too short.
+    fn longest(&self, findings: &Findings, place: Place) -> Vec<Series> {
+        let longest = |series: &Vec<Series>| series.iter().map(|it| it.points.len()).max();
+        let drawn = findings.reports(self.bench, place).map(|report| self.series(report));
+        let drawn = drawn.max_by_key(longest).filter(|series| longest(series) >= Some(POINTS));
+        drawn.unwrap_or_default()
     }
 
     /// One line for each engine, that of the row which ends best.
@@ -175,7 +193,7 @@ impl Curve {
             .filter_map(best)
             .map(|(name, mut points)| {
                 points.sort_by_key(|point| point.x);
-                Series { name, points }
+                Series { name, style: 0, points }
             })
             .collect()
     }
@@ -225,7 +243,11 @@ mod tests {
     fn line(name: &str, medians: [f64; 3]) -> Series {
         let spread = |median| Spread { median, min: median, max: median };
         let point = |(at, median)| Point { x: 1_024_u64 << at, y: spread(median) };
-        Series { name: name.into(), points: medians.into_iter().enumerate().map(point).collect() }
+        Series {
+            name: name.into(),
+            style: 0,
+            points: medians.into_iter().enumerate().map(point).collect(),
+        }
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Plot {
 /// One line.
 pub(crate) struct Series {
     pub(crate) name: String,
+    /// How it looks: the same in all plots where the same is meant.
+    pub(crate) style: usize,
     /// In the order of the quantity.
     pub(crate) points: Vec<Point>,
 }
@@ -133,14 +135,10 @@ impl Plot {
                     title id=(of_title) { (title) }
                     desc id=(of_about) { (about) }
                     (self.axes())
-                    @for (number, line) in series.iter().enumerate() {
-                        (self.line(number, line))
-                    }
+                    @for line in series { (self.line(line)) }
                 }
                 ul.legend {
-                    @for (number, line) in series.iter().enumerate() {
-                        li { (swatch(number)) (line.name) }
-                    }
+                    @for line in series { li { (swatch(line.style)) (line.name) } }
                 }
                 @if let Some(verdict) = verdict { p { (verdict) } }
                 (self.table())
@@ -173,13 +171,13 @@ impl Plot {
         }
     }
 
-    fn line(&self, number: usize, line: &Series) -> Markup {
+    fn line(&self, line: &Series) -> Markup {
         let scale = Scale::of(&self.series);
         let corner =
             |point: &Point| format!("{},{}", at(scale.x(point.x)), at(scale.y(point.y.median)));
         let corners: Vec<String> = line.points.iter().map(corner).collect();
         html! {
-            g class=(style(number)) {
+            g class=(style(line.style)) {
                 @for point in &line.points {
                     @let x = at(scale.x(point.x));
                     line.spread x1=(x) x2=(x) y1=(at(scale.y(point.y.min)))
@@ -187,7 +185,7 @@ impl Plot {
                 }
                 polyline points=(corners.join(" ")) {}
                 @for point in &line.points {
-                    path.point d=(shape(number, scale.x(point.x), scale.y(point.y.median))) {
+                    path.point d=(shape(line.style, scale.x(point.x), scale.y(point.y.median))) {
                         title { (line.name) ", " ((self.label)(point.x)) ": " (show(point.y)) }
                     }
                 }
@@ -281,7 +279,7 @@ mod tests {
         let spread = |median: f64| Spread { median, min: median / 2.0, max: median * 1.5 };
         for most in [0.01, 1.0, 3.7, 250.0] {
             let points = [1, 2, 10_000].map(|x| Point { x, y: spread(most / x as f64) }).to_vec();
-            let scale = Scale::of(&[Series { name: "a".into(), points: points.clone() }]);
+            let scale = Scale::of(&[Series { name: "a".into(), style: 0, points: points.clone() }]);
             for Point { x, y } in points {
                 assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(x)), "{x}");
                 assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(y.max)), "{y:?}");
