@@ -22,20 +22,27 @@ use crate::{
     findings::{Availability, Findings, Place, Run},
 };
 
-/// Each bench with the runs that the page wants of it: its table, and what draws a curve.
-const BENCHES: [(&str, &[&[&str]]); 4] = [
-    (
-        "send",
-        &[&[], &["--sizes=1k,2k,4k,8k,16k,32k,64k", "--only=^copy$|tuned$|flush=no batch=8$"]],
-    ),
-    ("recv", &[&[], &["--chunks=4k,8k,16k,32k,64k", "--only=gro=yes check=no zcrx chunk"]]),
-    ("splice", &[&[]]),
-    ("block", &[&[]]),
+/// A bench, the mechanism that it can't do without, and the runs that the page wants of it: its table,
+/// and what draws a curve.
+type Bench = (&'static str, &'static str, &'static [&'static [&'static str]]);
+
+const BENCHES: [Bench; 4] = [
+    ("send", "network namespace", &[&[], &[SIZES, "--only=^copy$|tuned$|flush=no batch=8$"]]),
+    ("recv", "network namespace", &[&[], &[CHUNKS, "--only=gro=yes check=no zcrx chunk"]]),
+    ("splice", "io_uring", &[&[]]),
+    ("block", "ublk", &[&[]]),
 ];
+const SIZES: &str = "--sizes=1k,2k,4k,8k,16k,32k,64k";
+const CHUNKS: &str = "--chunks=4k,8k,16k,32k,64k";
 
 /// The names of all benches.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    BENCHES.iter().map(|(name, _)| *name)
+    BENCHES.iter().map(|(name, ..)| *name)
+}
+
+/// What `handoff doctor` calls that which a bench can't do without.
+pub(crate) fn mechanism(bench: &str) -> Option<&'static str> {
+    BENCHES.iter().find(|(name, ..)| *name == bench).map(|(_, mechanism, _)| *mechanism)
 }
 
 /// What is to be run.
@@ -84,14 +91,14 @@ fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
     let places = Place::ALL.into_iter().filter(|&place| place == Place::Native || wanted.lab);
     let asked = |name: &str| wanted.only.is_empty() || wanted.only.iter().any(|one| one == name);
     let of_place = |place| {
-        let benches = BENCHES.into_iter().filter(|(name, _)| asked(name));
+        let benches = BENCHES.into_iter().filter(|(name, ..)| asked(name));
         let line = move |name: &str, options: &[&str]| {
             let quick = wanted.quick.then_some("--quick");
             let lab = (place == Place::Emulated).then_some("--lab");
             let words = ["bench", name].into_iter().chain(lab).chain(quick);
             (place, words.chain(options.iter().copied()).map(str::to_owned).collect())
         };
-        benches.flat_map(move |(name, runs)| runs.iter().map(move |options| line(name, options)))
+        benches.flat_map(move |(name, _, runs)| runs.iter().map(move |options| line(name, options)))
     };
     places.flat_map(of_place).collect()
 }
@@ -149,13 +156,24 @@ mod tests {
         for quick in [false, true] {
             let wanted = Wanted { only: &[], quick, lab: true };
             let lines = command_lines(&wanted);
-            assert_eq!(lines.len(), 2 * BENCHES.iter().map(|(_, runs)| runs.len()).sum::<usize>());
+            assert_eq!(
+                lines.len(),
+                2 * BENCHES.iter().map(|(_, _, runs)| runs.len()).sum::<usize>()
+            );
             for (place, words) in lines {
                 let line = Line::try_parse_from(&words).unwrap_or_else(|error| panic!("{error}"));
                 let debug = format!("{:?}", line.args);
                 assert!(debug.contains(&format!("lab: {}", place == Place::Emulated)), "{debug}");
                 assert!(debug.contains(&format!("quick: {quick}")), "{debug}");
             }
+        }
+    }
+
+    #[test]
+    fn doctor_knows_what_a_bench_cannot_do_without() {
+        let known = probe::general();
+        for mechanism in names().map(|name| mechanism(name).unwrap()) {
+            assert!(known.iter().any(|one| one.mechanism == mechanism), "{mechanism}");
         }
     }
 

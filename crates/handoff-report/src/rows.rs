@@ -7,7 +7,9 @@ use handoff_bench::{
 use maud::{Markup, html};
 
 use crate::{
+    availability::Mechanism,
     findings::{Findings, Place, Run},
+    gather,
     seed_table::marked,
 };
 
@@ -65,6 +67,14 @@ fn of_run(run: &Run, report: &Report) -> Markup {
     }
 }
 
+/// What the place of a run lacks that its bench can't do without.
+fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
+    let mechanism = gather::mechanism(&run.bench)?;
+    let of_place = findings.availability.iter().filter(|found| found.place == run.place);
+    let mut mechanisms = of_place.flat_map(|found| &found.mechanisms);
+    mechanisms.find(|one| one.mechanism == mechanism && one.state != "yes")
+}
+
 /// What has no table, and why.
 pub(crate) fn missing(findings: &Findings) -> Markup {
     let missing: Vec<&Run> = findings.runs.iter().filter(|run| run.report.is_none()).collect();
@@ -78,6 +88,13 @@ pub(crate) fn missing(findings: &Findings) -> Markup {
                     li {
                         code { (run.origin) } " " (marked(run.place)) ": "
                         (run.problem.as_deref().unwrap_or("it printed no report"))
+                        @if let Some(lacking) = lacking(findings, run) {
+                            div.remedy {
+                                code { "handoff doctor" } " on " (lacking.mechanism) ": "
+                                (lacking.reason.as_deref().unwrap_or(&lacking.state))
+                                @if let Some(remedy) = &lacking.remedy { " → " (remedy) }
+                            }
+                        }
                     }
                 }
             }

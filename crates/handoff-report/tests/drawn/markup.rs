@@ -124,6 +124,8 @@ fn a_bench_without_rows_stands_with_its_reason() {
     let (page, _) = parts(&drawn);
     let (_, missing) = page.split_once(r#"<section id="missing">"#).expect("the section");
     assert!(missing.contains("handoff bench block --lab") && missing.contains(PROBLEM));
+    let (missing, _) = missing.split_once("</section>").unwrap();
+    assert!(missing.contains("</code> on ublk: ") && missing.contains(" → modprobe ublk_drv"));
     // And where its figures would stand.
     let (_, article) = page.split_once(r#"<article id="seed-block">"#).expect("the article");
     let (article, _) = article.split_once("</article>").unwrap();

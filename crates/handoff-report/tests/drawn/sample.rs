@@ -116,7 +116,8 @@ pub(crate) fn findings() -> Findings {
         "version": "0.1.0", "date": "2026-01-02T03:04:05Z",
         "availability": [
             {"place": "native", "mechanisms": [mechanism("SEND_ZC", "yes", None),
-                                               mechanism("ublk", "no", Some("modprobe ublk_drv"))]},
+                                               mechanism("KVM", "unknown", None)]},
+            {"place": "emulated", "mechanisms": [mechanism("ublk", "no", Some("modprobe ublk_drv"))]},
         ],
         "runs": [
             run("send", send(false)), run("send", send(true)), run("splice", splice()),
