@@ -14,17 +14,18 @@ pub(crate) const NONE: &str = "–";
 /// The best of each on one line.
 pub(crate) fn glance(findings: &Findings) -> Markup {
     let best = |seed: &Seed, place| {
-        let rows = seed.ours(findings, place).unwrap_or_default();
-        let ratios = rows.into_iter().flatten().filter(|ours| !ours.baseline);
-        let ratios = ratios.filter_map(|ours| ours.ratio);
-        ratios.max_by(|one, other| one.median.total_cmp(&other.median))
+        let rows = seed.ours(findings, place).unwrap_or_default().into_iter().flatten();
+        let ratios =
+            rows.filter(|ours| !ours.baseline).filter_map(|ours| Some((ours.ratio?, ours.name)));
+        ratios.max_by(|(one, _), (other, _)| one.median.total_cmp(&other.median))
     };
     html! {
         section id="glance" {
             h2 { "At a glance" }
             p {
                 "The best ratio of each table to its baseline, which does the same work without zero "
-                "copy or by the older way; above 1 is better. The proposals measured on other machines."
+                "copy or by the older way, and the row that has it; above 1 is better. The proposals measured on \
+                 other machines."
             }
             div.scroll tabindex="0" role="region" aria-label="Best ratios" {
                 table {
@@ -46,7 +47,11 @@ pub(crate) fn glance(findings: &Findings) -> Markup {
                                 }
                                 td.number { (ratio_or_none(seed.best_published())) }
                                 @for place in Place::ALL {
-                                    td.number { (spread_or_none(best(&seed, place))) }
+                                    @let (ratio, row) = best(&seed, place).unzip();
+                                    td.number {
+                                        (spread_or_none(ratio))
+                                        @if let Some(row) = row { small { (row) } }
+                                    }
                                 }
                                 td { (seed.baseline) }
                             }

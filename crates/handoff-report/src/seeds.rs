@@ -67,6 +67,7 @@ pub(crate) struct Published {
 /// Our row beside a published one.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Ours {
+    pub(crate) name: String,
     /// Whether ratios refer to it.
     pub(crate) baseline: bool,
     pub(crate) figure: Option<String>,
@@ -141,6 +142,7 @@ impl Seed {
             (self.smaller_is_better && ours > 0.0).then(|| theirs / ours)
         };
         Ours {
+            name: row.name.clone(),
             baseline: row.baseline,
             figure: of(row).zip(figure).map(|(value, figure)| figure.show(value)),
             ratio: row.ratio.or_else(of_shares).map(spread),
