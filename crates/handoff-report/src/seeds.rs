@@ -10,6 +10,8 @@ use serde::Deserialize;
 use crate::findings::{Findings, Place};
 
 const PUBLISHED: &str = include_str!("seeds.json");
+/// How the name of a row ends that ratios refer to.
+const BASELINE: &str = "(baseline)";
 
 /// One proposal.
 #[derive(Debug, Deserialize)]
@@ -59,6 +61,9 @@ pub(crate) struct Published {
     pub(crate) ratio: Option<f64>,
     /// The name of our row that does the same.
     ours: Option<String>,
+    /// That of our row that its ratio refers to, where it is not that of the bench, or where the bench
+    /// has no ratio: then it is one of figures.
+    against: Option<String>,
     /// The published curve that it is a point of, and where on it.
     pub(crate) series: Option<String>,
     pub(crate) x: Option<u64>,
@@ -114,38 +119,41 @@ impl Seed {
         };
         let best = findings.reports(&self.bench, place).max_by_key(|report| matched(report))?;
         let beside = |published: &Published| {
-            self.find(best, published).map(|row| self.beside(row, best, place))
+            self.find(best, published).map(|row| self.beside(row, published, best, place))
         };
         (matched(best) > 0).then(|| self.rows.iter().map(beside).collect())
     }
 
     fn find<'a>(&self, report: &'a Report, published: &Published) -> Option<&'a Row> {
-        let name = published.ours.as_ref()?;
+        self.named(report, published.ours.as_ref()?)
+    }
+
+    fn named<'a>(&self, report: &'a Report, name: &str) -> Option<&'a Row> {
         report.rows.iter().find(|row| {
-            row.name == *name && self.bytes.is_none_or(|bytes| row.config.bytes == Some(bytes))
+            row.name == name && self.bytes.is_none_or(|bytes| row.config.bytes == Some(bytes))
         })
     }
 
-    fn beside(&self, row: &Row, report: &Report, place: Place) -> Ours {
+    fn beside(&self, row: &Row, published: &Published, report: &Report, place: Place) -> Ours {
         let figure = self.figure(place);
         let of = |row: &Row| figure.and_then(|figure| figure.of(row));
+        let against = published.against.as_ref().and_then(|name| self.named(report, name));
+        let of_bench = row.ratio.filter(|_| against.is_none_or(|against| against.baseline));
+        let of_figures = || {
+            let (ours, theirs) = (of(row)?, of(against?)?);
+            let ratio = if self.smaller_is_better { theirs / ours } else { ours / theirs };
+            ratio.is_finite().then_some(Spread { median: ratio, min: ratio, max: ratio })
+        };
         let spread = |median| Spread {
             median,
             min: row.ratio_min.unwrap_or(median),
             max: row.ratio_max.unwrap_or(median),
         };
-        // Loads with a limit have no ratio of speeds: the server's share of a processor compares.
-        let of_shares = || {
-            let same = |other: &&Row| other.baseline && other.config.same_work(&row.config);
-            let baseline = report.rows.iter().find(same)?;
-            let (ours, theirs) = (of(row)?, of(baseline)?);
-            (self.smaller_is_better && ours > 0.0).then(|| theirs / ours)
-        };
         Ours {
             name: row.name.clone(),
-            baseline: row.baseline,
+            baseline: published.name.ends_with(BASELINE),
             figure: of(row).zip(figure).map(|(value, figure)| figure.show(value)),
-            ratio: row.ratio.or_else(of_shares).map(spread),
+            ratio: of_bench.map(spread).or_else(of_figures),
             skipped: row.skipped.clone(),
         }
     }
@@ -181,7 +189,7 @@ mod tests {
             let mut baseline = None;
             for row in &seed.rows {
                 let figure = row.figure.as_deref().and_then(number);
-                if row.name.ends_with("(baseline)") {
+                if row.name.ends_with(BASELINE) {
                     assert_eq!(row.ratio, Some(1.0), "{}", row.name);
                     baseline = figure;
                 }
