@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 HANDOFF := target/release/handoff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test soak bench install clean
+.PHONY: help setup build demo test soak bench report install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,7 @@ demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same i
 	$(CARGO) xtask demo --handoff $(HANDOFF)
 
 test: setup ## Run the checks and all tests, in stages; the last line counts them
+	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2
 	@$(CARGO) xtask test
 
 soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures.md
@@ -38,6 +39,9 @@ bench: setup build ## Print every table of figures that this machine can (as roo
 	$(HANDOFF) bench recv --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench splice --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
+
+report: setup build ## Write all of that and what is available as one page, handoff-report.html (as root)
+	$(HANDOFF) report --lab
 
 install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff

@@ -21,6 +21,9 @@ pub struct Report {
     /// True under software emulation of the processor: then costs and ratios are of instructions, or
     /// there are none, and never stand beside native ones.
     pub emulated: bool,
+    /// What was measured, on what and how often, and what disturbed it: the lines above the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<String>,
     /// The table's rows.
     pub rows: Vec<Row>,
 }
@@ -246,7 +249,8 @@ impl Report {
             }
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { bench: bench.to_owned(), version, date, machine, emulated, rows }
+        let conditions = Vec::new();
+        Self { bench: bench.to_owned(), version, date, machine, emulated, conditions, rows }
     }
 
     /// Whether its costs are instructions, not times.
@@ -282,6 +286,7 @@ mod tests {
                 virtualisation: "none".into(),
             },
             emulated: false,
+            conditions: vec!["once".into()],
             rows: vec![
                 Row {
                     name: "msg-zerocopy-seed".into(),
@@ -317,7 +322,8 @@ mod tests {
     #[test]
     fn keys_are_those_of_the_format() {
         let json = serde_json::to_value(report()).unwrap();
-        assert_eq!(keys(&json), ["bench", "date", "emulated", "machine", "rows", "version"]);
+        let all = ["bench", "conditions", "date", "emulated", "machine", "rows", "version"];
+        assert_eq!(keys(&json), all);
         assert_eq!(keys(&json["machine"]), ["cores", "cpu", "kernel", "virtualisation"]);
         let full = [
             "baseline",

@@ -148,17 +148,20 @@ pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
 pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchError> {
     let options = bench.options();
     let earlier = options.earlier()?;
-    let (report, remarks, failure) = if options.lab {
+    let (report, failure) = if options.lab {
         let (report, failed) = lab::run(&arguments_in_guest(bench), context)?;
         let failure =
             failed.map(|code| format!("the bench in the guest ended with exit code {code}"));
-        (report, String::new(), failure)
+        (report, failure)
     } else {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let (measured, remarks) = bench.measure(context)?;
         let failed = measured.failed.join(", ");
         let failure = (!failed.is_empty()).then(|| format!("failed while running: {failed}"));
-        (Report::new(B::NAME, date, Machine::this(), measured.rows), remarks, failure)
+        let mut report = Report::new(B::NAME, date, Machine::this(), measured.rows);
+        let conditions = heading(bench, &report) + &remarks;
+        report.conditions = conditions.lines().map(str::to_owned).collect();
+        (report, failure)
     };
     let json = serde_json::to_string_pretty(&report)
         .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
@@ -170,8 +173,8 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
     let text = match context.json {
         true => json,
         false => format!(
-            "{}{remarks}\n{}{}",
-            heading(bench, &report),
+            "{}\n\n{}{}",
+            report.conditions.join("\n"),
             table::draw(&report, earlier.as_ref()),
             bench.verdict(&report)
         ),

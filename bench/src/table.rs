@@ -1,6 +1,6 @@
 //! The table that people read.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -22,41 +22,60 @@ const RECV: &str = "recv";
 /// The bench of messages, whose names have their sizes.
 const RDS: &str = "rds";
 
-/// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
-pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
+/// What stands in a table: titles, the cells below them, and why rows have none.
+pub struct Sheet {
+    /// Of the columns; the first names the row.
+    pub titles: Vec<&'static str>,
+    /// In the order of the report's rows.
+    pub rows: Vec<Vec<String>>,
+    /// A line for each reason for which rows were skipped.
+    pub footnotes: Vec<String>,
+}
+
+/// The figures of a report in their units.
+pub fn sheet(report: &Report) -> Sheet {
     let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
     // Names of these have theirs.
     let with_sizes = sizes.len() > 1 && ![BLOCK, RDS].contains(&report.bench.as_str());
+    let mut columns: Vec<Column> = Vec::new();
+    if with_sizes {
+        columns.push(("bytes", |row| row.config.bytes.map_or_else(String::new, format_size)));
+    }
+    columns.extend(figures(report));
+    let titles = iter::once("row").chain(columns.iter().map(|(title, _)| *title)).collect();
+    let cells = |row: &Row| -> Vec<String> {
+        iter::once(row.name.clone()).chain(columns.iter().map(|(_, figure)| figure(row))).collect()
+    };
+    let rows = report.rows.iter().map(cells).collect();
+    let mut skipped: Vec<(&str, &str, usize)> = Vec::new();
+    for row in &report.rows {
+        let Some(reason) = &row.skipped else { continue };
+        match skipped.iter_mut().find(|(_, of, _)| of == reason) {
+            Some((_, _, more)) => *more += 1,
+            None => skipped.push((&row.name, reason, 0)),
+        }
+    }
+    let footnote = |(name, reason, more): (&str, &str, usize)| match more {
+        0 => format!("{name} was skipped: {reason}"),
+        _ => format!("{name} and {more} more were skipped: {reason}"),
+    };
+    Sheet { titles, rows, footnotes: skipped.into_iter().map(footnote).collect() }
+}
 
+/// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
+pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
+    let Sheet { mut titles, rows, footnotes } = sheet(report);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    let mut header = vec!["row"];
-    if with_sizes {
-        header.push("bytes");
-    }
-    let columns = columns(report);
-    header.extend(columns.iter().map(|(title, _)| *title));
     if earlier.is_some() {
-        header.extend(["ratio then", "change"]);
+        titles.extend(["ratio then", "change"]);
     }
-    table.set_header(header);
-    let mut footnotes: Vec<(&str, &str, usize)> = Vec::new();
-    for row in &report.rows {
-        let mut cells = vec![row.name.clone()];
-        if with_sizes {
-            cells.push(row.config.bytes.map_or_else(String::new, format_size));
-        }
-        cells.extend(columns.iter().map(|(_, figure)| figure(row)));
+    table.set_header(titles);
+    for (mut cells, row) in rows.into_iter().zip(&report.rows) {
         if let Some(earlier) = earlier {
             cells.extend(change(row, earlier.find(row)));
         }
         table.add_row(cells);
-        if let Some(reason) = &row.skipped {
-            match footnotes.iter_mut().find(|(_, of, _)| of == reason) {
-                Some((_, _, more)) => *more += 1,
-                None => footnotes.push((&row.name, reason, 0)),
-            }
-        }
     }
     for (number, column) in table.column_iter_mut().enumerate() {
         column.set_padding((if number == 0 { 0 } else { 2 }, 0));
@@ -65,12 +84,9 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
         }
     }
     let mut text = table.trim_fmt();
-    for (name, reason, more) in footnotes {
-        let skipped = match more {
-            0 => format!("\n{name} was skipped: {reason}"),
-            _ => format!("\n{name} and {more} more were skipped: {reason}"),
-        };
-        text.push_str(&skipped);
+    for footnote in footnotes {
+        text.push('\n');
+        text.push_str(&footnote);
     }
     text
 }
@@ -83,7 +99,7 @@ fn passes_pages(row: &Row) -> bool {
 /// A title, and what stands below it in a row.
 type Column = (&'static str, fn(&Row) -> String);
 
-fn columns(report: &Report) -> Vec<Column> {
+fn figures(report: &Report) -> Vec<Column> {
     let ratio: [Column; 2] = [
         ("ratio", |row| show(row.ratio, |ratio| format!("{ratio:.2}"))),
         ("min-max", |row| {
@@ -206,6 +222,7 @@ mod tests {
             date: String::new(),
             machine: Machine::this(),
             emulated: false,
+            conditions: Vec::new(),
             rows,
         }
     }

@@ -21,7 +21,7 @@ const FILE: u64 = 256 << 20;
 const DISK: u64 = 1 << 10;
 
 /// What they are where instructions are counted.
-pub(super) const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
+const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
 
 /// Two files or block devices. Those that were made for it go with it.
 pub(super) struct Bed {

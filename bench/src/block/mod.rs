@@ -23,7 +23,7 @@ use handoff_block::{Engine, Kind, Spec};
 use handoff_lab::{instructions, topology};
 
 use self::{
-    bed::{Bed, WITHOUT_MEMORY},
+    bed::Bed,
     kernel_loop::KernelLoop,
     ours::Ours,
     program::Program,
@@ -213,7 +213,7 @@ impl Bench for Block<'_> {
             }
         }
         witness::attest(&subjects, &mut measured.rows, context.stop);
-        Ok((measured, served_from(bed.kind)))
+        Ok((measured, format!("served from {}\n", bed.kind)))
     }
 
     fn subject(&self, _report: &Report) -> String {
@@ -221,15 +221,8 @@ impl Bench for Block<'_> {
     }
 
     fn conditions(&self, _report: &Report) -> String {
-        let whose = "CPU and instructions are the server's, with the kernel's workers for it\n";
-        // The guest's remarks stay there.
-        let from = self.args.run.lab.then(|| served_from(WITHOUT_MEMORY));
-        from.unwrap_or_default() + whose
+        "CPU and instructions are the server's, with the kernel's workers for it\n".to_owned()
     }
-}
-
-fn served_from(kind: &str) -> String {
-    format!("served from {kind}\n")
 }
 
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.

@@ -32,7 +32,7 @@ use crate::{
         sender::Sender,
     },
     processor::Pinned,
-    quantity::format_size,
+    quantity::{format_size, parse_size},
     report::{Config, Report},
     run::{self, Bench, RunOptions},
     statistics::Spread,
@@ -61,6 +61,7 @@ sender's thread: the speed is that of the slower of the two, and the CPU time th
 Examples:
   handoff bench recv --quick --lab
   handoff bench recv --quick
+  handoff bench recv --lab --chunks 4k,8k,16k,32k,64k --only 'gro=yes.*zcrx chunk'
   handoff bench recv --only check=no --json-file before.json
   handoff bench recv --compare before.json
 
@@ -73,6 +74,12 @@ pub struct RecvArgs {
     /// What every bench takes.
     #[command(flatten)]
     pub run: RunOptions,
+
+    /// Bytes of the chunks that zcrx receives into where frames arrive whole; several draw the curve
+    /// of what large ones save
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_chunk,
+          default_values_t = [SMALLEST_CHUNK, 64 << 10])]
+    pub chunks: Vec<u64>,
 
     /// The processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
@@ -87,7 +94,21 @@ const LOADS: [Load; 3] = [
 ];
 
 /// The library's, on every wire.
-const WAYS: [To; 4] = [To::Pool, To::Window, To::AreaWithoutNic, To::Area { chunk: 4 << 10 }];
+const WAYS: [To; 3] = [To::Pool, To::Window, To::AreaWithoutNic];
+
+/// The kernel's own choice, and as much as a packet fills.
+const SMALLEST_CHUNK: u64 = 4 << 10;
+/// What the software NIC takes.
+const LARGEST_CHUNK: u64 = 2 << 20;
+
+fn parse_chunk(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes.is_power_of_two() && (SMALLEST_CHUNK..=LARGEST_CHUNK).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("a chunk is a power of two from 4k to 2m".into())
+    }
+}
 
 /// A row's name.
 fn name(load: Load, check: bool, engine: &str) -> String {
@@ -116,7 +137,8 @@ impl Bench for Recv<'_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        Vec::new()
+        let chunks: Vec<String> = self.args.chunks.iter().map(u64::to_string).collect();
+        vec![format!("--chunks={}", chunks.join(","))]
     }
 
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
@@ -196,8 +218,10 @@ fn subjects<'a>(args: &RecvArgs, beds: &'a [Bed]) -> Vec<Subject<'a>> {
     let mut subjects: Vec<_> = wires
         .flat_map(|(bed, check)| {
             let epoll = subject(bed, check, "epoll", || Epoll::new(bed));
-            let large = bed.load().gro.then_some(To::Area { chunk: 64 << 10 });
-            let ours = WAYS.into_iter().chain(large).map(move |to| {
+            // Packets of the MTU's size fill no larger ones.
+            let chunks = if bed.load().gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
+            let areas = chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize });
+            let ours = WAYS.into_iter().chain(areas).map(move |to| {
                 let made = move || Handoff::new(bed, to);
                 let subject = subject(bed, check, to.engine().name(), made);
                 let To::Area { chunk } = to else { return subject };

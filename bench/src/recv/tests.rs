@@ -126,9 +126,18 @@ fn needs_root_damage_ends_a_row_that_looks() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let given = args("--lab --time 0.5 --rounds 2 --only epoll --json-file a --compare b");
+    let given = args("--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b");
     let words = run::arguments_in_guest(&Recv { args: &given });
-    assert_eq!(words, ["bench", "recv", "--json", "--only=epoll", "--time=0.5", "--rounds=2"]);
+    let chunks = "--chunks=8192,2097152";
+    assert_eq!(words, ["bench", "recv", "--json", "--only=epoll", "--time=0.5", chunks]);
+}
+
+#[test]
+fn chunks_are_what_a_nic_takes() {
+    assert_eq!(args("").chunks, [4 << 10, 64 << 10]);
+    for wrong in ["2k", "12k", "4m", "x"] {
+        assert!(Cli::try_parse_from(["x", "--chunks", wrong]).is_err(), "{wrong}");
+    }
 }
 
 #[test]

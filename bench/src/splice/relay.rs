@@ -6,7 +6,7 @@ use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
 use handoff::{Carried, Driver, RingUse, Route, RouteEngine, RouteSink, RouteSource};
 
-use super::{Sender, streams::Streams};
+use super::{Sender, device::Device, streams::Streams};
 use crate::{
     measure::{Engine, Slot, Tally},
     network::{account::Account, bed::SHARED},
@@ -21,6 +21,10 @@ pub(super) struct Relay<'a> {
 
 impl<'a> Relay<'a> {
     pub(super) fn new(streams: &'a Streams, engine: RouteEngine) -> Result<Self, String> {
+        if engine == RouteEngine::GetBuf {
+            // A route would tell only when it runs, which is a failure then.
+            Device::open()?;
+        }
         let Streams { source, sink, .. } = streams;
         let threads = source.napi_of_connected().iter().chain(sink.napi_of_connecting());
         let account = Account::new(threads.cloned(), vec![source, sink]);

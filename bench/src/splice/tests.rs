@@ -84,6 +84,16 @@ fn rows_without_the_module_say_what_to_do() {
 }
 
 #[test]
+fn a_relay_without_the_module_is_no_failure() {
+    if Path::new("/dev/getbuf").exists() {
+        handoff_lab::skip!("the module getbuf is loaded");
+    }
+    let report = run_in_thread("--time 0.01 --rounds 1 --only relay.get", false).unwrap();
+    let [get, _splice] = &report.rows[..] else { panic!("{report:?}") };
+    assert!(get.skipped.is_some(), "{get:?}");
+}
+
+#[test]
 fn a_stop_ends_the_bench() {
     let stopped = run_in_thread("--only depth=1.splice", true);
     assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");

@@ -5,10 +5,18 @@ use handoff_bench::command::{self, BenchArgs, BenchError};
 use crate::{Context, Failure};
 
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
+    on_stdout(context, |with| command::run(args, with))
+}
+
+/// For what stands on the benches, too.
+pub(crate) fn on_stdout(
+    context: &Context,
+    work: impl FnOnce(&mut command::Context<'_>) -> Result<(), BenchError>,
+) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let mut with =
         command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
-    command::run(args, &mut with).map_err(|error| match error {
+    work(&mut with).map_err(|error| match error {
         BenchError::Usage(cause) => Failure::Usage(cause),
         BenchError::NotPossible(cause) => Failure::NotPossible(cause),
         BenchError::Failed(cause) => Failure::Failed(cause),

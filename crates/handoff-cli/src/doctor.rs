@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use handoff::probe::{self, Capability, State};
-use serde::Serialize;
+use handoff_report::Mechanism;
 
 use crate::{Context, Failure, output};
 
@@ -25,28 +25,6 @@ pub struct Args {
     /// Look at this network interface only, instead of all
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
-}
-
-/// One row of `--json`.
-#[derive(Serialize)]
-struct Row<'a> {
-    mechanism: &'a str,
-    state: &'static str,
-    reason: Option<&'a str>,
-    remedy: Option<&'a str>,
-    needs_kernel: Option<&'static str>,
-}
-
-impl<'a> From<&'a Capability> for Row<'a> {
-    fn from(capability: &'a Capability) -> Self {
-        Self {
-            mechanism: &capability.mechanism,
-            state: capability.state.as_str(),
-            reason: capability.reason.as_deref(),
-            remedy: capability.remedy.as_deref(),
-            needs_kernel: capability.needs_kernel,
-        }
-    }
 }
 
 /// Probes and prints. A mechanism that is missing is a finding, not a failure.
@@ -73,7 +51,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     found.splice(0..0, probe::general());
     context.stop.check()?;
     if context.json {
-        return output::json(&found.iter().map(Row::from).collect::<Vec<_>>());
+        return output::json(&found.iter().map(Mechanism::from).collect::<Vec<_>>());
     }
     let table = table(&found, std::io::stdout().is_terminal());
     output::text(&format!("{}\n\n{table}", whom()))
@@ -168,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_documented_keys() {
-        let row = serde_json::to_value(Row::from(&capability(System::Send, State::No)));
+        let row = serde_json::to_value(Mechanism::from(&capability(System::Send, State::No)));
         let row = row.expect("serialises");
         let keys: Vec<_> = row.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(keys, ["mechanism", "needs_kernel", "reason", "remedy", "state"]);

@@ -31,6 +31,7 @@ pub mod progress;
 mod quantity;
 mod rds;
 mod relay;
+mod report;
 pub mod stop;
 mod ticks;
 mod tour;
@@ -53,6 +54,7 @@ Examples:
   handoff cp tcp-listen://:9000 file
   handoff relay tcp-listen://:8080 tcp://host:80   connections passed on to another address
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
+  handoff report --quick          what the benches find here, and doctor, as one page
   handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
   handoff nic show                which network cards are fit for zero-copy receive
   handoff rds stress 192.0.2.1 -s 192.0.2.2       reliable datagrams there and back
@@ -99,6 +101,8 @@ pub enum Command {
     Relay(relay::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
+    /// Write one page of what handoff does on this machine
+    Report(handoff_report::ReportArgs),
     /// Make block devices out of files, without copies
     Blk(Box<blk::Args>),
     /// Set rx queues of a network card aside for zero-copy receive
@@ -161,6 +165,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Cp(args) => cp::run(args, context),
         Command::Relay(args) => relay::run(args, context),
         Command::Bench(args) => bench::run(args, context),
+        Command::Report(args) => report::run(args, context),
         Command::Blk(args) => blk::run(args, context),
         Command::Nic(args) => nic::run(args, context),
         Command::Rds(args) => rds::run(args, context),

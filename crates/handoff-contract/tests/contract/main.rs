@@ -1,5 +1,6 @@
 //! What users of the library may rely on. The texts that are compared are those of one compiler.
 
+mod engines;
 mod ownership;
 mod public_api;
 

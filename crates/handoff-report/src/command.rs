@@ -1,0 +1,141 @@
+//! What the `handoff` command mounts as `handoff report`.
+
+use std::{
+    fs::Permissions,
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, builder::PossibleValuesParser};
+use handoff_bench::command::{BenchError, Context};
+use tempfile::NamedTempFile;
+
+use crate::{
+    earlier,
+    findings::Findings,
+    gather::{self, Wanted},
+    page::page,
+};
+
+const EXAMPLES: &str = "\
+The page has the figures of this machine beside those of the proposals that handoff answers,
+the curves of payload, depth and chunk size, what was copied, and what is available. It is one
+file that loads nothing, for screens, phones and paper, and carries its data as JSON. A bench
+that cannot run here is on it with the reason.
+
+Examples:
+  handoff report --quick                          in one to two minutes
+  handoff report --lab --output all.html          the lab's guest too, for what this kernel lacks
+  handoff report --only send,recv
+  handoff bench send --json-file results/send.json; handoff report --from results
+  handoff report --from all.html --output again.html      drawn again, nothing is run
+  handoff report --quick --json | jq '.runs[].report.machine'
+
+Needs what the benches need: root, for most; with --lab, what the lab needs.";
+
+/// Write one page of what handoff does on this machine
+///
+/// Runs the benches that this machine can and writes one self-contained HTML page: figures beside the
+/// published ones, curves, copied shares, and what is available.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// The page; what is there under this name is replaced when all is done
+    #[arg(short, long, value_name = "FILE", default_value = "handoff-report.html")]
+    pub output: PathBuf,
+
+    /// Run the benches in their short forms, with wider spread
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Run them in the lab's guest too; its figures are kept apart, and marked `emulated`
+    #[arg(long)]
+    pub lab: bool,
+
+    /// Only these benches
+    #[arg(long, value_name = "BENCHES", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(gather::names()))]
+    pub only: Vec<String>,
+
+    /// Run nothing: draw the page from files of earlier runs (the JSON of benches or of pages, or
+    /// pages), or from all such files in directories
+    #[arg(long, value_name = "PATHS", num_args = 1.., conflicts_with_all = ["quick", "lab"])]
+    pub from: Vec<PathBuf>,
+}
+
+/// Gathers, and writes the page.
+///
+/// # Errors
+///
+/// See [`BenchError`]. If benches have failed, the page is there nevertheless.
+pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    // A directory that takes no file shows before minutes of work, and before a stop there is none.
+    drop(draft(&args.output)?);
+    let mut findings = match args.from.as_slice() {
+        [] => {
+            let wanted = Wanted { only: &args.only, quick: args.quick, lab: args.lab };
+            gather::gather(&wanted, context.stop)?
+        }
+        paths => earlier::read(paths)?,
+    };
+    if !args.only.is_empty() {
+        findings.runs.retain(|run| args.only.contains(&run.bench));
+    }
+    let json = findings.json().map_err(BenchError::Failed)?;
+    write(&args.output, &page(&findings, &json))?;
+    let text = if context.json { json } else { summary(&args.output, &findings) };
+    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
+    let failed: Vec<String> = findings
+        .runs
+        .iter()
+        .filter(|run| run.failed)
+        .map(|run| format!("{}: {}", run.origin, run.problem.as_deref().unwrap_or_default()))
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(BenchError::Failed(format!("the page is written, but {}", failed.join("; "))))
+}
+
+/// An invisible file beside `path`, which is removed unless it takes its place.
+fn draft(path: &Path) -> Result<NamedTempFile, BenchError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if path.is_dir() {
+        return Err(BenchError::Usage(format!("{} is a directory", path.display())));
+    }
+    tempfile::Builder::new()
+        .prefix(".handoff-report.")
+        // As any file is made: less what the umask takes away.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
+        .map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> BenchError {
+    BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
+}
+
+/// Whole or not at all.
+fn write(path: &Path, page: &str) -> Result<(), BenchError> {
+    let mut file = draft(path)?;
+    file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+    file.persist(path).map_err(|error| cannot_write(path, &error.error))?;
+    Ok(())
+}
+
+fn summary(path: &Path, findings: &Findings) -> String {
+    let reports = || findings.runs.iter().filter_map(|run| run.report.as_ref());
+    let rows = || reports().flat_map(|report| &report.rows);
+    format!(
+        "{}: {} tables of {} runs, {} rows, {} of them without figures",
+        path.display(),
+        reports().count(),
+        findings.runs.len(),
+        rows().count(),
+        rows().filter(|row| row.skipped.is_some()).count(),
+    )
+}

@@ -1,0 +1,99 @@
+//! All that a page is drawn from.
+
+use handoff_bench::report::Report;
+use serde::{Deserialize, Serialize};
+
+use crate::availability::Mechanism;
+
+/// Where something was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// On the machine itself.
+    Native,
+    /// In a guest whose processor is emulated.
+    Emulated,
+}
+
+impl Place {
+    /// Both, in the order of the page.
+    pub(crate) const ALL: [Self; 2] = [Self::Native, Self::Emulated];
+
+    /// As it is called wherever a figure stands.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Emulated => "emulated",
+        }
+    }
+}
+
+/// What one page is drawn from, and what it carries as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// The version of handoff that gathered them.
+    pub version: String,
+    /// When: RFC 3339, UTC.
+    pub date: String,
+    /// What is there, by place.
+    pub availability: Vec<Availability>,
+    /// The benches, in the order in which they ran.
+    pub runs: Vec<Run>,
+}
+
+/// What `handoff doctor` says in one place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Availability {
+    /// Where it was asked.
+    pub place: Place,
+    /// The answers.
+    pub mechanisms: Vec<Mechanism>,
+}
+
+/// One run of one bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Where it ran, or was to.
+    pub place: Place,
+    /// Its name.
+    pub bench: String,
+    /// The command, or the file that it is from.
+    pub origin: String,
+    /// What it found; none if it could not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
+    /// Why it could not run, or did not end well: the cause and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Whether the problem is a failure, not something that the machine lacks.
+    #[serde(default)]
+    pub failed: bool,
+}
+
+impl Findings {
+    /// The reports of a bench in one place.
+    pub(crate) fn reports<'a>(
+        &'a self,
+        bench: &'a str,
+        place: Place,
+    ) -> impl Iterator<Item = &'a Report> {
+        let of_bench = move |run: &&Run| run.bench == bench && run.place == place;
+        self.runs.iter().filter(of_bench).filter_map(|run| run.report.as_ref())
+    }
+
+    /// Why a bench has no report in one place.
+    pub(crate) fn problem(&self, bench: &str, place: Place) -> Option<&str> {
+        let of_bench = |run: &&Run| run.bench == bench && run.place == place;
+        self.runs.iter().filter(of_bench).find_map(|run| run.problem.as_deref())
+    }
+
+    /// The JSON, for a page and for programs.
+    ///
+    /// # Errors
+    ///
+    /// A line that says what has no JSON form.
+    pub fn json(&self) -> Result<String, String> {
+        serde_json::to_string_pretty(self)
+            .map_err(|error| format!("the findings have no JSON form: {error}"))
+    }
+}

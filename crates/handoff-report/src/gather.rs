@@ -1,0 +1,198 @@
+//! Runs the benches, one after the other, and asks what is available.
+//!
+//! Contracts:
+//!
+//! 1. A bench runs as `handoff bench` runs it, by the same command line, which the page names.
+//! 2. One that cannot run, or fails, leaves its reason and does not keep the others from running.
+//! 3. A stop ends all, and leaves behind what the benches leave: nothing.
+
+use std::{
+    io::{self, IsTerminal as _},
+    thread,
+    time::SystemTime,
+};
+
+use clap::Parser;
+use handoff::probe;
+use handoff_bench::command::{BenchArgs, BenchError, Context};
+use handoff_lab::{Machine, StopFlag};
+
+use crate::{
+    availability::Mechanism,
+    findings::{Availability, Findings, Place, Run},
+};
+
+/// A bench, the mechanism that it can't do without, and the runs that the page wants of it: its table,
+/// and what draws a curve.
+type Bench = (&'static str, &'static str, &'static [&'static [&'static str]]);
+
+const BENCHES: [Bench; 4] = [
+    ("send", "network namespace", &[&[], &[SIZES, "--only=^copy$|tuned$|flush=no batch=8$"]]),
+    ("recv", "network namespace", &[&[], &[CHUNKS, "--only=gro=yes check=no zcrx chunk"]]),
+    ("splice", "io_uring", &[&[]]),
+    ("block", "ublk", &[&[]]),
+];
+const SIZES: &str = "--sizes=1k,2k,4k,8k,16k,32k,64k";
+const CHUNKS: &str = "--chunks=4k,8k,16k,32k,64k";
+
+/// The names of all benches.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    BENCHES.iter().map(|(name, ..)| *name)
+}
+
+/// What `handoff doctor` calls that which a bench can't do without.
+pub(crate) fn mechanism(bench: &str) -> Option<&'static str> {
+    BENCHES.iter().find(|(name, ..)| *name == bench).map(|(_, mechanism, _)| *mechanism)
+}
+
+/// What is to be run.
+pub(crate) struct Wanted<'a> {
+    /// Names of benches; none means all.
+    pub(crate) only: &'a [String],
+    /// In short forms.
+    pub(crate) quick: bool,
+    /// In the lab's guest too.
+    pub(crate) lab: bool,
+}
+
+/// Runs what is wanted.
+///
+/// # Errors
+///
+/// [`BenchError::Stopped`]; all else is among the findings.
+pub(crate) fn gather(wanted: &Wanted<'_>, stop: &StopFlag) -> Result<Findings, BenchError> {
+    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let lines = command_lines(wanted);
+    let asked = probe::all().iter().map(Mechanism::from).collect();
+    let mut availability = vec![Availability { place: Place::Native, mechanisms: asked }];
+    if wanted.lab {
+        tell("handoff doctor, in the lab");
+        if let Some(mechanisms) = ask_guest(stop)? {
+            availability.push(Availability { place: Place::Emulated, mechanisms });
+        }
+    }
+    let mut runs = Vec::with_capacity(lines.len());
+    for (number, (place, words)) in lines.iter().enumerate() {
+        tell(&format!("{} of {}: handoff {}", number + 1, lines.len(), words.join(" ")));
+        runs.push(run(*place, words, stop)?);
+    }
+    Ok(Findings { version: env!("CARGO_PKG_VERSION").to_owned(), date, availability, runs })
+}
+
+/// What takes so long, on a terminal.
+fn tell(step: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{step}");
+    }
+}
+
+/// What follows `handoff`, for each run.
+fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
+    let places = Place::ALL.into_iter().filter(|&place| place == Place::Native || wanted.lab);
+    let asked = |name: &str| wanted.only.is_empty() || wanted.only.iter().any(|one| one == name);
+    let of_place = |place| {
+        let benches = BENCHES.into_iter().filter(|(name, ..)| asked(name));
+        let line = move |name: &str, options: &[&str]| {
+            let quick = wanted.quick.then_some("--quick");
+            let lab = (place == Place::Emulated).then_some("--lab");
+            let words = ["bench", name].into_iter().chain(lab).chain(quick);
+            (place, words.chain(options.iter().copied()).map(str::to_owned).collect())
+        };
+        benches.flat_map(move |(name, _, runs)| runs.iter().map(move |options| line(name, options)))
+    };
+    places.flat_map(of_place).collect()
+}
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: BenchArgs,
+}
+
+/// Runs one bench by its command line.
+fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchError> {
+    let line = Line::try_parse_from(words)
+        .map_err(|error| BenchError::Failed(format!("handoff {}: {error}", words.join(" "))))?;
+    let work = || {
+        let mut out = Vec::new();
+        let mut context = Context { json: true, stop, out: &mut out };
+        let ended = handoff_bench::command::run(&line.args, &mut context);
+        (out, ended)
+    };
+    // In a thread of its own: a bench moves its thread about.
+    let (out, ended) = thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|_| {
+        (Vec::new(), Err(BenchError::Failed("the bench has panicked".to_owned())))
+    });
+    if let Err(BenchError::Stopped) = ended {
+        return Err(BenchError::Stopped);
+    }
+    Ok(Run {
+        place,
+        bench: words[1].clone(),
+        origin: format!("handoff {}", words.join(" ")),
+        // One that failed in some of its rows has printed the others.
+        report: serde_json::from_slice(&out).ok(),
+        failed: matches!(ended, Err(BenchError::Failed(_))),
+        problem: ended.err().map(|error| error.to_string()),
+    })
+}
+
+/// None where the lab cannot run; the benches then say why.
+fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
+    let words = ["doctor", "--json"];
+    match handoff_lab::command::run_ourselves(&Machine::default(), words, stop) {
+        Ok((_, output)) => Ok(serde_json::from_slice(&output).ok()),
+        Err(handoff_lab::Error::Stopped) => Err(BenchError::Stopped),
+        Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_line_is_understood() {
+        for quick in [false, true] {
+            let wanted = Wanted { only: &[], quick, lab: true };
+            let lines = command_lines(&wanted);
+            assert_eq!(
+                lines.len(),
+                2 * BENCHES.iter().map(|(_, _, runs)| runs.len()).sum::<usize>()
+            );
+            for (place, words) in lines {
+                let line = Line::try_parse_from(&words).unwrap_or_else(|error| panic!("{error}"));
+                let debug = format!("{:?}", line.args);
+                assert!(debug.contains(&format!("lab: {}", place == Place::Emulated)), "{debug}");
+                assert!(debug.contains(&format!("quick: {quick}")), "{debug}");
+            }
+        }
+    }
+
+    #[test]
+    fn doctor_knows_what_a_bench_cannot_do_without() {
+        let known = probe::general();
+        for mechanism in names().map(|name| mechanism(name).unwrap()) {
+            assert!(known.iter().any(|one| one.mechanism == mechanism), "{mechanism}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_run() {
+        let only = ["block".to_owned()];
+        let lines = command_lines(&Wanted { only: &only, quick: true, lab: false });
+        assert_eq!(
+            lines,
+            [(Place::Native, vec!["bench".into(), "block".into(), "--quick".into()])]
+        );
+    }
+
+    #[test]
+    fn a_stop_ends_all() {
+        let stop = StopFlag::default();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let words = ["bench", "splice", "--quick", "--only=^depth=1 splice"].map(str::to_owned);
+        let ended = run(Place::Native, &words, &stop);
+        assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
+    }
+}
