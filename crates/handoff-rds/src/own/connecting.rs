@@ -42,20 +42,19 @@ fn stream(address: IpAddr) -> io::Result<socket2::Socket> {
 }
 
 /// Opens the port. [`Error::NotPossible`] where it is taken.
-pub(super) fn listen(driver: &Driver, address: IpAddr) -> Result<Gate> {
-    let socket = stream(address).map_err(Error::io("open a socket"))?;
-    let own = SocketAddr::new(address, PORT);
+pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
+    let socket = stream(own.ip()).map_err(Error::io("open a socket"))?;
     socket.set_reuse_address(true).map_err(Error::io("set up a socket"))?;
     let bound = socket.bind(&SockAddr::from(own)).and_then(|()| socket.listen(BACKLOG));
     if let Err(error) = bound {
         let reason = match error.raw_os_error() {
             Some(libc::EADDRINUSE) => format!(
-                "TCP port {PORT} is taken on {address}: by another engine, or by the kernel's own RDS, which \
-                 listens wherever its module rds_tcp is loaded; remedy: use the kernel's sockets, or \
-                 unload the module (modprobe -r rds_tcp)"
+                "{own} is taken: by another engine, or by the kernel's own RDS, which listens wherever its \
+                 module rds_tcp is loaded, and is then taken for us by peers that reconnect; remedy: use \
+                 the kernel's sockets, or unload the module (modprobe -r rds_tcp)"
             ),
             Some(libc::EACCES | libc::EPERM) => {
-                format!("TCP port {PORT} on {address} is not permitted: {error}")
+                format!("listening on {own} is not permitted: {error}")
             }
             _ => return Err(Error::io("listen for RDS peers")(error)),
         };

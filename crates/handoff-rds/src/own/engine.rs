@@ -4,7 +4,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -22,6 +22,7 @@ use super::socket::Socket;
 use super::{reading, writing};
 use crate::error::{Error, Result};
 use crate::protocol::{ConnectionId, Event, Host, Limits, Output, Statistics};
+use crate::wire::PORT;
 
 /// How late the host's time may be.
 const GRAIN: Duration = Duration::from_millis(1);
@@ -75,7 +76,23 @@ impl Engine {
         limits: Limits,
         sending: handoff::Engine,
     ) -> Result<Self> {
-        let (gate, not_listening) = match connecting::listen(driver, address) {
+        Self::listening_at(driver, (address, PORT).into(), limits, sending)
+    }
+
+    /// As [`Engine::new`], where connections to RDS's port are led to another one, as a packet filter can
+    /// do beside the kernel's RDS, which listens on it as long as its module is loaded.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`].
+    pub fn listening_at(
+        driver: &Driver,
+        own: SocketAddr,
+        limits: Limits,
+        sending: handoff::Engine,
+    ) -> Result<Self> {
+        let address = own.ip();
+        let (gate, not_listening) = match connecting::listen(driver, own) {
             Ok(gate) => (Some(gate), None),
             Err(Error::NotPossible(reason)) => (None, Some(reason)),
             Err(other) => return Err(other),

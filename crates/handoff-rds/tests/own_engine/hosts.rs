@@ -12,6 +12,7 @@ use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::End;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::Limits;
+use handoff_rds::wire::{MAX_LANES, PORT};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -25,6 +26,15 @@ pub(crate) struct Own {
     pub(crate) engine: Engine,
 }
 
+/// How an engine is set up.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) sending: handoff::Engine,
+    pub(crate) lanes: u8,
+    /// Where it listens.
+    pub(crate) port: u16,
+}
+
 /// Runs `work` on an engine at the end's address; a test that does not end fails.
 pub(crate) fn host<T, F>(
     end: &PairEnd,
@@ -36,10 +46,26 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
+    host_with(end, address, Setup { sending, lanes: MAX_LANES, port: PORT }, work)
+}
+
+/// As [`host`], set up otherwise.
+pub(crate) fn host_with<T, F>(
+    end: &PairEnd,
+    address: IpAddr,
+    setup: Setup,
+    work: impl FnOnce(std::rc::Rc<Own>) -> F + Send + 'static,
+) -> JoinHandle<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
     let run = move || {
         let driver = Driver::new().expect("a driver");
-        let limits = Limits { queued: 4 << 20, receive: 1 << 20, ..Limits::default() };
-        let engine = Engine::new(&driver, address, limits, sending).expect("an engine");
+        let Setup { sending, lanes, port } = setup;
+        let limits = Limits { queued: 4 << 20, receive: 1 << 20, lanes, ..Limits::default() };
+        let engine = Engine::listening_at(&driver, (address, port).into(), limits, sending);
+        let engine = engine.expect("an engine");
         let own = std::rc::Rc::new(Own { engine });
         let serving = own.engine.run();
         let seen = own.clone();

@@ -1,12 +1,14 @@
 //! Our engine and the kernel's sockets.
 
+use std::process::Command;
+
 use handoff::{Engine as Sending, Tally};
-use handoff_lab::topology::{Pair, load};
+use handoff_lab::topology::{Pair, PairEnd, load};
 use handoff_rds::End;
 use handoff_rds::kernel::{Mode, Socket};
-use handoff_rds::wire::HEADER_LEN;
+use handoff_rds::wire::{HEADER_LEN, MAX_LANES, PORT};
 
-use crate::hosts::{Buffers, LONG, host, pattern, receive_all, send_all};
+use crate::hosts::{Buffers, LONG, Setup, host, host_with, pattern, receive_all, send_all};
 
 const COUNT: usize = 200;
 
@@ -76,4 +78,99 @@ fn over_a_card_hardly_any_payload_is_copied_on_the_way_to_it() {
     assert_eq!((tally.total(), tally.unknown), (payload + headers, 0));
     // The kernel reports a send as copied, too, when all its bytes joined the packet of the one before.
     assert!(tally.zero_copy > payload / 10 * 9, "{tally:?} of {payload}");
+}
+
+/// The kernel has RDS's port in every namespace, and would be taken for us by a peer that connects.
+/// Connections to it are led to this one.
+const LED_TO: u16 = PORT + 1;
+
+fn run(end: &PairEnd, line: &str) -> bool {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]);
+    end.namespace().attach(&mut command).status().expect("is installed").success()
+}
+
+fn lead_away_from_the_kernel(end: &PairEnd) {
+    for module in ["act_pedit", "act_csum", "cls_flower", "sch_ingress"] {
+        load(module, &[]).expect("the lab's kernel has it");
+    }
+    let device = end.device();
+    let filter = |way: &str, from: &str, to: &str| {
+        format!(
+            "tc filter add dev {device} {way} protocol ip flower ip_proto tcp {from} \
+             action pedit ex munge tcp {to} pipe action csum ip and tcp"
+        )
+    };
+    for line in [
+        format!("tc qdisc add dev {device} clsact"),
+        filter("ingress", &format!("dst_port {PORT}"), &format!("dport set {LED_TO}")),
+        filter("egress", &format!("src_port {LED_TO}"), &format!("sport set {PORT}")),
+    ] {
+        assert!(run(end, &line), "{line}");
+    }
+}
+
+/// Messages both ways, with all connections reset now and then; nothing is lost, doubled or reordered.
+fn cut_under_load(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
+    const CUTS: usize = 5;
+
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    lead_away_from_the_kernel(ours);
+    let to = (theirs.v4(), 4000).into();
+    let back = (ours.v4(), 4000).into();
+    let kernel = theirs.namespace().run(|| Socket::bind((theirs.v4(), 4000).into()));
+    let kernel: Socket<Vec<u8>> = kernel.expect("enters").expect("binds");
+    let setup = Setup { sending: Sending::UringZc, lanes, port: LED_TO };
+    let talking = host_with(ours, ours.v4().into(), setup, move |own| async move {
+        assert_eq!(own.engine.not_listening(), None);
+        let socket = own.engine.bind(4000).expect("is free");
+        let mut buffers = Buffers::new(16, 100_000);
+        let sending = send_all(&socket, to, &mut buffers, sizes());
+        futures_util::future::join(sending, receive_all(&socket, sizes())).await;
+        let connections = own.engine.statistics().connections;
+        assert!(connections > u64::from(lanes), "{connections}: none was cut");
+    });
+    let (mut received, mut sent) = (0, 0);
+    let deadline = std::time::Instant::now() + LONG;
+    while received < COUNT || sent < COUNT {
+        assert!(std::time::Instant::now() < deadline, "{received} received, {sent} sent");
+        let size = |number| sizes().nth(number).expect("one of them");
+        if let Some(message) = kernel.receive().expect("receives") {
+            let expected = pattern(received as u32, size(received));
+            assert!(message.payload == expected, "message {received}");
+            received += 1;
+            if received % (COUNT / CUTS) == COUNT / CUTS / 2 {
+                // It complains of sockets that it does not end, such as those that listen.
+                run(ours, &format!("ss -K -t dport = {PORT} or sport = {LED_TO} > /dev/null 2>&1"));
+            }
+            continue;
+        }
+        if sent < COUNT {
+            let payload = pattern(sent as u32, size(sent));
+            match kernel.send(back, payload, 0, Mode::Copy) {
+                Ok(()) => sent += 1,
+                Err(refused) => assert!(refused.error.is_temporary(), "{}", refused.error),
+            }
+        }
+        kernel.wait_readable(std::time::Duration::from_millis(1)).expect("waits");
+    }
+    talking.join().expect("talks");
+}
+
+#[test]
+fn cuts_lose_nothing_where_we_connect() {
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    cut_under_load(&pair.left, &pair.right, MAX_LANES);
+}
+
+#[test]
+fn cuts_lose_nothing_where_the_kernel_connects() {
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    cut_under_load(&pair.right, &pair.left, MAX_LANES);
+}
+
+#[test]
+fn cuts_lose_nothing_on_one_lane() {
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    cut_under_load(&pair.left, &pair.right, 1);
 }
