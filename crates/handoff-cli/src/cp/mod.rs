@@ -71,8 +71,7 @@ the two is not a connection. Either side may connect or listen. The connecting s
 
 rds://host:port as SRC is an address of this host and a port, where the sender's messages are waited for;
 as DST it is the receiver's. The checksum is always compared. Payload is lent to the kernel and sent from
-where it is; to a receiver on the same host use --engine copy, because with the kernel's RDS it would find
-what is in the memory by then (the copy fails).
+where it is, unless --engine copy is said.
 
 Between two of `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.

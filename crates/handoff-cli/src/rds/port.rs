@@ -112,8 +112,8 @@ impl Host {
     }
 }
 
-/// Messages under way that the kernel's sockets are to have room for, if it allows.
-const SEND_BUFFER: usize = 4 << 20;
+/// Bytes that the kernel's sockets are to have room for, both ways, if it allows.
+const BUFFER: usize = 4 << 20;
 
 /// Why messages are no longer than this.
 pub(crate) fn limit(longest: usize) -> &'static str {
@@ -141,11 +141,12 @@ fn taken(address: IpAddr, port: u16, error: Error) -> Failure {
 }
 
 impl Port {
-    /// Bytes of the longest message, for which the kernel's send buffer is made as large as it may be.
+    /// Bytes of the longest message, for which the kernel's buffers are made as large as they may be.
     pub(crate) fn longest(&self) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => {
-                socket.set_send_buffer(SEND_BUFFER)?;
+                socket.set_send_buffer(BUFFER)?;
+                socket.set_receive_buffer(BUFFER)?;
                 Ok(socket.send_buffer()?.min(KERNEL_MESSAGE_LIMIT))
             }
             Self::Own(_) => Ok(KERNEL_MESSAGE_LIMIT),

@@ -1,6 +1,7 @@
 //! One port of an engine, and the peer at the other end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -24,12 +25,13 @@ const SIGN: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(30);
 /// How long to wait, at the end, for what was said last to be acknowledged.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Bytes that the receiver may not have taken yet: less than its port holds before it is congested. The
+/// kernel has been seen to stay congested after it had been read.
+const WINDOW: u64 = 2 << 20;
 /// Between looks where nothing tells of a change.
 const LOOK: Duration = Duration::from_millis(80);
 
-/// Marks completions of payload, whose buffers are used again.
-const PAYLOAD: u32 = 1;
-/// And those of frames.
+/// The cookie of what is no payload.
 const WORDS: u32 = 0;
 
 pub(super) struct Line<'a> {
@@ -48,6 +50,13 @@ pub(super) struct Line<'a> {
     /// A message that nobody has asked for yet.
     waiting: RefCell<Option<Vec<u8>>>,
     pub(super) free: RefCell<Vec<Buffer>>,
+    /// Cookies of payload that is lent, and the place in the stream of frames where each ends.
+    lent: RefCell<VecDeque<(u32, u64)>>,
+    /// Payload that is back and that the peer may not have taken yet, with its end.
+    held: RefCell<Vec<(u64, Buffer)>>,
+    /// Bytes of the stream of frames that were said, and taken by whom they are for.
+    said: Cell<u64>,
+    taken: Cell<u64>,
     under_way: Cell<usize>,
     tally: Cell<Tally>,
 }
@@ -89,6 +98,10 @@ pub(super) fn with<T>(
         spoken: Cell::new(Instant::now()),
         waiting: RefCell::default(),
         free: RefCell::default(),
+        lent: RefCell::default(),
+        held: RefCell::default(),
+        said: Cell::new(0),
+        taken: Cell::new(0),
         under_way: Cell::new(0),
         tally: Cell::default(),
     };
@@ -127,13 +140,18 @@ impl Line<'_> {
         self.port.completions(&mut batch)?;
         self.under_way.set(self.under_way.get() - batch.len());
         for back in batch {
-            if back.cookie == PAYLOAD {
+            let mut lent = self.lent.borrow_mut();
+            let place = lent.iter().position(|(cookie, _)| *cookie == back.cookie);
+            if let Some((_, end)) = place.and_then(|place| lent.remove(place)) {
                 let mut tally = self.tally.get();
                 tally += back.tally;
                 self.tally.set(tally);
-                self.free.borrow_mut().push(back.payload);
+                self.held.borrow_mut().push((end, back.payload));
             }
         }
+        let (mut free, taken) = (self.free.borrow_mut(), self.taken.get());
+        let mut held = self.held.borrow_mut();
+        free.extend(held.extract_if(.., |(end, _)| *end <= taken).map(|(_, buffer)| buffer));
         Ok(())
     }
 
@@ -169,8 +187,10 @@ impl Line<'_> {
             }
             self.heard.set(Instant::now());
             // Nothing else is the same as a hello, which has random bits of this transfer.
-            if !self.is_sign(&received.payload) {
-                self.waiting.replace(Some(received.payload));
+            match self.sign(&received.payload) {
+                Some(Hello { sends: false, length: Some(taken), .. }) => self.taken.set(taken),
+                Some(_) => {}
+                None => drop(self.waiting.replace(Some(received.payload))),
             }
         }
         if self.waiting.borrow().is_none() && self.heard.get().elapsed() > SILENCE {
@@ -185,12 +205,35 @@ impl Line<'_> {
         Ok(())
     }
 
-    fn is_sign(&self, bytes: &[u8]) -> bool {
-        let transfer = |bytes: &[u8]| {
-            let hello = bytes.try_into().ok().and_then(|bytes| Hello::decode(bytes).ok());
-            hello.map(|hello| hello.transfer)
+    /// The hello of this transfer that a message is.
+    fn sign(&self, bytes: &[u8]) -> Option<Hello> {
+        let ours = Hello::decode(&self.hello.get()).ok()?;
+        let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
+        (hello.transfer == ours.transfer).then_some(hello)
+    }
+
+    /// Tells the sender how many bytes of its frames were taken, if it does not know and that goes now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::say`].
+    pub(super) fn confirm(&self, bytes: u64) -> Result<(), Failure> {
+        let (Some(peer), Ok(hello)) = (self.peer.get(), Hello::decode(&self.hello.get())) else {
+            return Ok(());
         };
-        transfer(bytes).is_some_and(|its| transfer(&self.hello.get()) == Some(its))
+        if bytes > self.taken.get() {
+            // Where it does not go now, the next sign of life has it.
+            self.hello.set(Hello { length: Some(bytes), ..hello }.encode());
+            if self.try_say(peer, self.hello.get().to_vec())? {
+                self.taken.set(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that were confirmed last.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.get()
     }
 
     /// Tells somebody else who says hello that we are busy.
@@ -272,18 +315,27 @@ impl Line<'_> {
             self.attend()?;
             self.changed().await?;
         }
+        self.said.set(self.said.get() + frame.len() as u64);
         Ok(())
     }
 
-    /// Lends a piece of payload, as soon as it goes; its buffer comes to those that are free.
+    /// Lends a piece of payload, as soon as it goes and the peer has taken enough of those before; its
+    /// buffer comes to those that are free when it is back and the peer has taken it.
     ///
     /// # Errors
     ///
     /// As [`Line::say`].
     pub(super) async fn lend(&self, mut payload: Buffer) -> Result<(), Failure> {
         let peer = self.peer.get().ok_or_else(|| Failure::failed("nobody is there to send to"))?;
+        let end = self.said.get() + payload.len() as u64;
+        while end > self.taken.get() + WINDOW {
+            self.attend()?;
+            self.changed().await?;
+        }
+        // Distinct from the others under way, and from that of words.
+        let cookie = end as u32 | 1 << 31;
         loop {
-            match self.port.send(peer, payload, PAYLOAD) {
+            match self.port.send(peer, payload, cookie) {
                 Ok(()) => break,
                 Err(Refused { payload: back, error }) => match error {
                     Error::Congested(_) | Error::Full { .. } => payload = back,
@@ -293,6 +345,8 @@ impl Line<'_> {
             self.attend()?;
             self.changed().await?;
         }
+        self.said.set(end);
+        self.lent.borrow_mut().push_back((cookie, end));
         self.under_way.set(self.under_way.get() + 1);
         self.spoken.set(Instant::now());
         Ok(())

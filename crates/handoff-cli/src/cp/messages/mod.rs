@@ -3,8 +3,9 @@
 //! Contracts:
 //! - the receiver has a port and the sender finds it; both say hello again and again while they have
 //!   nothing else to say, so that a peer that is gone is noticed, which RDS itself does not tell;
-//! - the checksum is always compared: what is lent to a peer on the same host can be overwritten before
-//!   it is read there, and must not go unnoticed;
+//! - the receiver's hellos say how much it has taken: no buffer is used again before, since lent pages
+//!   are shared with a receiver on the same host; and no more is under way than its port holds;
+//! - the checksum is always compared;
 //! - messages of others than the peer are turned away.
 //!
 //! A message is a hello, or a part of the stream of frames; a piece of payload is one by itself, so that

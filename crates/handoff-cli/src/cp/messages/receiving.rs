@@ -17,6 +17,9 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::net::address::Endpoint;
 
+/// Bytes after which the sender is told that they were taken, though more wait.
+const CONFIRM: u64 = 512 << 10;
+
 /// Receives at `endpoint`, an address of this host, what a sender has, into what `outlet` makes of
 /// `target`.
 ///
@@ -78,8 +81,17 @@ async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
     let mut piece = (0, 0, PieceSum::new(false));
     let mut received = 0;
     loop {
-        let message = line.hear().await?;
+        let message = match line.heard()? {
+            Some(message) => message,
+            None => {
+                line.confirm(received)?;
+                line.hear().await?
+            }
+        };
         received += message.len() as u64;
+        if received - line.taken() >= CONFIRM {
+            line.confirm(received)?;
+        }
         let mut rest = Some(message);
         while let Some(bytes) = rest.take().filter(|bytes| !bytes.is_empty()) {
             let (taken, event) = decoder.next(&bytes).map_err(Failure::failed)?;

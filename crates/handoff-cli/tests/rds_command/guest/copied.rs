@@ -18,9 +18,11 @@ fn a_file_is_lent_to_the_kernel_over_a_card() {
 }
 
 #[test]
-fn on_the_same_host_it_is_copied_where_that_is_asked_for() {
+fn on_the_same_host_shared_pages_stay_until_they_are_read() {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
     let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    let [sent, _] = copy(&pair.right, &pair.left, 8 * LONG, &["--depth", "2"]);
+    assert_eq!(sent["hops"][1]["unknown"], 8 * LONG, "{sent}");
     let [sent, _] = copy(&pair.right, &pair.left, LONG, &["--engine", "copy"]);
     assert_eq!(sent["hops"][1]["copied"], LONG, "{sent}");
 }
