@@ -33,6 +33,56 @@ pub(super) enum Inlet {
     Stream { file: File, ended: Cell<bool>, name: String },
 }
 
+impl Inlet {
+    /// Reads the next piece of at most `most` bytes, the first of which is that at `offset`; `None` at
+    /// the end.
+    ///
+    /// # Errors
+    ///
+    /// What the file system tells.
+    pub(super) async fn read_at(
+        &self,
+        mut buffer: Buffer,
+        most: usize,
+        offset: u64,
+    ) -> Result<Option<Buffer>, Failure> {
+        match self {
+            Self::File { file, len, .. } => {
+                let len = file.piece(most, len - offset);
+                if len == 0 {
+                    return Ok(None);
+                }
+                buffer.set_len(len);
+                file.read(buffer, len, offset).await.map(Some)
+            }
+            Self::Stream { file, name, .. } => {
+                buffer.set_len(most);
+                let read = file.read(buffer).failed("reading")?.await;
+                let got = read.result.failed(&format!("reading {name}"))?;
+                let mut buffer = read.buffer;
+                buffer.set_len(got);
+                Ok((got > 0).then_some(buffer))
+            }
+        }
+    }
+
+    /// What became of its bytes; `streamed` are those of a stream.
+    pub(super) fn hop(&self, job: &Job<'_>, registered: bool, streamed: u64) -> Hop {
+        let (tally, reason) = match self {
+            Self::File { file, lending: Some(lending), .. } => {
+                return lending.hop(job, file.tally());
+            }
+            Self::File { file, .. } => (file.tally(), file.reason()),
+            Self::Stream { .. } => (
+                Tally { copied: streamed, ..Tally::default() },
+                "a pipe or stream is read by copying".to_owned(),
+            ),
+        };
+        let engine = job.file_engine("read", registered);
+        Hop { from: job.source_kind(), to: "memory", engine, reason, tally }
+    }
+}
+
 /// Where pieces go.
 pub(super) enum Outlet {
     /// Connections, with the place of each piece before it unless `raw`.
@@ -215,7 +265,7 @@ impl<'a> Carriage<'a> {
     }
 
     /// Reads the next piece; `None` at the end. Where there is an order, the turn is left on.
-    async fn read(&self, mut buffer: Buffer) -> Result<Option<Piece>, Failure> {
+    async fn read(&self, buffer: Buffer) -> Result<Option<Piece>, Failure> {
         match &self.inlet {
             Inlet::File { file, .. } => {
                 let Some(Drawn { offset, len, turn }) = self.draw() else { return Ok(None) };
@@ -225,22 +275,18 @@ impl<'a> Carriage<'a> {
                 }
                 Ok(Some(Piece { buffer, offset }))
             }
-            Inlet::Stream { file, ended, name } => {
+            Inlet::Stream { ended, .. } => {
                 self.turns.turn(self.turns.draw()).await;
                 if ended.get() {
                     self.turns.pass();
                     return Ok(None);
                 }
-                buffer.set_len(self.piece);
-                let read = file.read(buffer).failed("reading")?.await;
-                let got = read.result.failed(&format!("reading {name}"))?;
-                if got == 0 {
+                let Some(buffer) = self.inlet.read_at(buffer, self.piece, 0).await? else {
                     ended.set(true);
                     self.turns.pass();
                     return Ok(None);
-                }
-                let mut buffer = read.buffer;
-                buffer.set_len(got);
+                };
+                let got = buffer.len();
                 let offset = self.next.replace(self.next.get() + got as u64);
                 self.streamed_in.set(self.streamed_in.get() + got as u64);
                 Ok(Some(Piece { buffer, offset }))
@@ -304,18 +350,7 @@ impl<'a> Carriage<'a> {
 
     /// What became of the bytes on their way in.
     pub(super) fn hop_in(&self, job: &Job<'_>, registered: bool) -> Hop {
-        let (tally, reason) = match &self.inlet {
-            Inlet::File { file, lending: Some(lending), .. } => {
-                return lending.hop(job, file.tally());
-            }
-            Inlet::File { file, .. } => (file.tally(), file.reason()),
-            Inlet::Stream { .. } => (
-                Tally { copied: self.streamed_in.get(), ..Tally::default() },
-                "a pipe or stream is read by copying".to_owned(),
-            ),
-        };
-        let engine = job.file_engine("read", registered);
-        Hop { from: job.source_kind(), to: "memory", engine, reason, tally }
+        self.inlet.hop(job, registered, self.streamed_in.get())
     }
 
     /// What became of the bytes on their way out.

@@ -226,7 +226,7 @@ impl<'a> Job<'a> {
     }
 
     /// The failure that a signal brings, once one has come to any thread.
-    async fn stopped(&self) -> Failure {
+    pub(super) async fn stopped(&self) -> Failure {
         let wait = async {
             let signal = self.stop.fd().try_clone_to_owned().failed("watching for signals")?;
             let signal = self.driver.file(signal).failed("watching for signals")?;
@@ -280,6 +280,6 @@ fn kind(address: &Address) -> &'static str {
     match address {
         Address::File(_) => "file",
         Address::Pipe => "pipe",
-        Address::Connect(_) | Address::Listen(_) => "socket",
+        Address::Connect(_) | Address::Listen(_) | Address::Rds(_) => "socket",
     }
 }

@@ -17,11 +17,13 @@ mod greet;
 mod job;
 mod lending;
 mod local;
+mod messages;
 mod origin;
 mod ranged;
 mod receive;
 mod report;
 mod send;
+mod sides;
 mod staging;
 mod tell;
 mod turn;
@@ -40,7 +42,7 @@ use crate::net::address::{Address, Endpoint};
 use crate::net::nic::{self, Nic};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
-use crate::{Context, Failure, output, quantity};
+use crate::{Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff_nic::Prepared;
@@ -59,11 +61,17 @@ Examples:
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
   handoff cp --raw file tcp://host:9000          to a peer that is no handoff (nc, socat)
+  handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
+  handoff cp disk.img rds://192.0.2.2:4000       and from elsewhere
   handoff cp --nic eth0 tcp-listen://:9000 copy.img   received without copying, where the NIC can
 
 SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for the
-peer; port 0 takes a free one and says which), or - for standard input or output; one of the two is
-not a connection. Either side may connect or listen. The connecting side says how many streams.
+peer; port 0 takes a free one and says which), rds://host:port, or - for standard input or output; one of
+the two is not a connection. Either side may connect or listen. The connecting side says how many streams.
+
+rds://host:port as SRC is an address of this host and a port, where the sender's messages are waited for;
+as DST it is the receiver's. The checksum is always compared. Payload is lent to the kernel and sent from
+where it is, unless --engine copy is said.
 
 Between two of `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
@@ -74,7 +82,7 @@ With DST - the report goes to standard error, else to standard output.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Where the bytes come from: a path, tcp://host:port, tcp-listen://[addr]:port, or -
+    /// Where the bytes come from: a path, tcp://host:port, tcp-listen://[addr]:port, rds://host:port, or -
     #[arg(value_name = "SRC")]
     pub source: OsString,
 
@@ -94,6 +102,10 @@ pub struct Args {
     /// How to send
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
+
+    /// Which engine of reliable datagrams, where SRC or DST is rds://
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = rds::port::EngineName::Auto)]
+    pub rds: rds::port::EngineName,
 
     /// Send or receive bare bytes on one connection, for peers that are not handoff
     #[arg(long)]
@@ -204,41 +216,7 @@ fn random() -> u128 {
 /// See [`Failure`]: addresses that make no sense are usage, an engine that is asked for and missing
 /// is not possible, all else is a failed copy, of which nothing is left under the destination's name.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let address = |text| Address::parse(text).map_err(Failure::usage);
-    let source = address(&args.source)?;
-    let destination = address(&args.destination)?;
-    let is_peer = |address: &Address| matches!(address, Address::Connect(_) | Address::Listen(_));
-    if is_peer(&source) && is_peer(&destination) {
-        return Err(Failure::usage(
-            "one of SRC and DST is a file or -, the other may be a connection",
-        ));
-    }
-    if args.raw && !is_peer(&source) && !is_peer(&destination) {
-        return Err(Failure::usage("--raw is about a connection, and there is none"));
-    }
-    if args.raw && args.streams > 1 {
-        return Err(Failure::usage("--raw has no way to put several --streams in order again"));
-    }
-    if args.nic.is_some() && !is_peer(&source) {
-        return Err(Failure::usage("--nic is about receiving: SRC has to be a connection"));
-    }
-    if args.lend == Lend::Always {
-        if !matches!(source, Address::File(_)) || destination == Address::Pipe {
-            return Err(Failure::usage(
-                "--lend always is about a file that goes to a file or a connection",
-            ));
-        }
-        if args.verify {
-            return Err(Failure::usage(
-                "--lend always keeps the bytes out of reach, and --verify has to look at them",
-            ));
-        }
-        if args.engine == EngineName::MsgZerocopy {
-            return Err(Failure::usage(
-                "--lend always goes by the engines uring-zc and copy; MSG_ZEROCOPY takes memory only",
-            ));
-        }
-    }
+    let (source, destination) = sides::of(args)?;
     let prepared = args.nic.as_deref().map(|name| nic::prepare(name, Vec::new())).transpose()?;
     let ended = copy(args, context, source, destination, prepared.as_ref());
     match prepared {
@@ -258,6 +236,10 @@ fn copy(
     let job = Job::new(args, context, source, destination)?;
     let report = match &job.source {
         Address::Connect(_) | Address::Listen(_) => receive(&job, prepared),
+        Address::Rds(endpoint) => {
+            let target = target(&job)?;
+            messages::receive(&job, endpoint, target, |target| outlet(&job, target))
+        }
         _ => send_or_copy(&job),
     };
     job.progress.finish_and_clear();
@@ -299,6 +281,9 @@ fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
             let inlet = inlet(job, origin, !verify)?;
             send::send(job, inlet, send::Sending { connections, verify })
         }
+        Address::Rds(endpoint) => {
+            messages::send(job, &inlet(job, origin, false)?, length, endpoint)
+        }
         Address::File(path) => match destination::open(path, job.args.force)? {
             Target::File(destination) => {
                 let outlet = Outlet::File(ranged(job, &destination)?);
@@ -326,10 +311,7 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report,
     let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
         return Err(Failure::usage("the source is no connection"));
     };
-    let target = match &job.destination {
-        Address::File(path) => Some(destination::open(path, job.args.force)?),
-        _ => None,
-    };
+    let target = target(job)?;
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
     let nic = prepared
@@ -338,7 +320,22 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report,
     let (connections, peer) = reach(job, endpoint, listens, false, None, nic.as_ref())?;
     let length = peer.and_then(|peer| peer.length);
     job.set_length(length);
-    let outlet = match target {
+    let outlet = outlet(job, target)?;
+    let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
+    let queue = nic.as_ref().map(|nic| &nic.queue);
+    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length })
+}
+
+/// What is received goes to, opened before anything is waited for; none where it is standard output.
+fn target(job: &Job<'_>) -> Result<Option<Target>, Failure> {
+    match &job.destination {
+        Address::File(path) => destination::open(path, job.args.force).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn outlet(job: &Job<'_>, target: Option<Target>) -> Result<receive::Outlet, Failure> {
+    Ok(match target {
         Some(Target::File(destination)) => {
             receive::Outlet::File { file: ranged(job, &destination)?, destination }
         }
@@ -350,10 +347,7 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report,
             let file = job.driver.file(fd).failed("attaching a file")?;
             receive::Outlet::Stream { file, name: job::name(&job.destination) }
         }
-    };
-    let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
-    let queue = nic.as_ref().map(|nic| &nic.queue);
-    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length })
+    })
 }
 
 fn stdout() -> Result<OwnedFd, Failure> {

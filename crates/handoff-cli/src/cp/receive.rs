@@ -16,7 +16,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{File, Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally, Transfer};
+use handoff::{
+    File, Lend, Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally, Transfer,
+};
 use socket2::SockRef;
 
 use super::Job;
@@ -68,7 +70,7 @@ pub(super) struct Receiving<'a> {
 }
 
 /// What all connections of a transfer share.
-struct Intake<'a> {
+pub(super) struct Intake<'a> {
     outlet: &'a Outlet,
     coverage: RefCell<Coverage>,
     verify: bool,
@@ -106,16 +108,7 @@ pub(super) fn receive(
         receivers.push(socket.receive(intake).failed(RECEIVING)?);
         sockets.push(socket);
     }
-    let intake = Intake {
-        outlet: &outlet,
-        coverage: RefCell::new(Coverage::new(receiving.length, receiving.verify)),
-        verify: receiving.verify,
-        length: receiving.length,
-        end: Cell::new(None),
-        streamed: Cell::new(0),
-        staged: Cell::new(0),
-        job,
-    };
+    let intake = Intake::new(job, &outlet, receiving.length, receiving.verify);
     let received = intake.prepare(streams).and_then(|()| {
         job.until_stopped(async {
             let mut all: FuturesUnordered<_> = receivers
@@ -199,12 +192,36 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failu
 }
 
 /// Writes under way, oldest first.
-#[derive(Default)]
-struct Writes(VecDeque<Transfer<Received>>);
+pub(super) struct Writes<B: Lend = Received>(pub(super) VecDeque<Transfer<B>>);
 
-impl Intake<'_> {
+impl Default for Writes {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<'a> Intake<'a> {
+    /// Of a transfer of this length, where that is known.
+    pub(super) fn new(
+        job: &'a Job<'a>,
+        outlet: &'a Outlet,
+        length: Option<u64>,
+        verify: bool,
+    ) -> Self {
+        Self {
+            outlet,
+            coverage: RefCell::new(Coverage::new(length, verify)),
+            verify,
+            length,
+            end: Cell::new(None),
+            streamed: Cell::new(0),
+            staged: Cell::new(0),
+            job,
+        }
+    }
+
     /// Finds out before anything is received whether the transfer can be taken.
-    fn prepare(&self, streams: usize) -> Result<(), Failure> {
+    pub(super) fn prepare(&self, streams: usize) -> Result<(), Failure> {
         match self.outlet {
             Outlet::Stream { name, .. } if streams > 1 => Err(Failure::failed(format!(
                 "{name} takes its bytes in order, and so one stream, not {streams} (--streams 1)"
@@ -233,14 +250,19 @@ impl Intake<'_> {
         .await
     }
 
-    fn written(&self, over: handoff::Transferred<Received>) -> Result<(), Failure> {
+    fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
         match self.outlet {
             Outlet::File { file, .. } => file.written(over).map(drop),
             Outlet::Stream { name, .. } => streamed(over, name).map(drop),
         }
     }
 
-    async fn finish(&self, writes: Writes) -> Result<(), Failure> {
+    /// Waits for writes.
+    ///
+    /// # Errors
+    ///
+    /// Theirs.
+    pub(super) async fn finish<B: Lend>(&self, writes: Writes<B>) -> Result<(), Failure> {
         for write in writes.0 {
             self.written(write.await)?;
         }
@@ -248,8 +270,13 @@ impl Intake<'_> {
     }
 
     /// Puts a part of a piece where it belongs.
-    async fn put(&self, part: Received, offset: u64, writes: &mut Writes) -> Result<(), Failure> {
-        let len = part.len();
+    pub(super) async fn put<B: Lend>(
+        &self,
+        part: B,
+        len: usize,
+        offset: u64,
+        writes: &mut Writes<B>,
+    ) -> Result<(), Failure> {
         match self.outlet {
             Outlet::File { file, .. } => {
                 writes.0.push_back(file.write(part, len, offset)?);
@@ -272,7 +299,7 @@ impl Intake<'_> {
         Ok(())
     }
 
-    fn cover(&self, offset: u64, len: u64, sum: PieceSum) -> Result<(), Failure> {
+    pub(super) fn cover(&self, offset: u64, len: u64, sum: PieceSum) -> Result<(), Failure> {
         self.coverage
             .borrow_mut()
             .add(offset, len, sum.finish())
@@ -307,7 +334,10 @@ impl Intake<'_> {
                                 self.job.progress.inc(part.len() as u64);
                                 staging.put(&part, offset, last).await?;
                             }
-                            _ => self.put(part, offset, &mut writes).await?,
+                            _ => {
+                                let len = part.len();
+                                self.put(part, len, offset, &mut writes).await?;
+                            }
                         }
                         if last {
                             let (offset, len, sum) =
@@ -351,7 +381,7 @@ impl Intake<'_> {
                     self.job.progress.inc(len);
                     staging.put(&span, offset, false).await?;
                 }
-                _ => self.put(span, offset, &mut writes).await?,
+                _ => self.put(span, len as usize, offset, &mut writes).await?,
             }
             offset += len;
         }
@@ -372,7 +402,7 @@ impl Intake<'_> {
         ))
     }
 
-    fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {
+    pub(super) fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {
         let before = self.end.replace(Some((bytes, checksum)));
         if before.is_some_and(|before| before != (bytes, checksum)) {
             return Err(Failure::failed(
@@ -383,7 +413,11 @@ impl Intake<'_> {
     }
 
     /// Whether everything came; bytes and checksum.
-    fn check(&self) -> Result<(u64, Option<u64>), Failure> {
+    ///
+    /// # Errors
+    ///
+    /// What is missing or differs.
+    pub(super) fn check(&self) -> Result<(u64, Option<u64>), Failure> {
         let (bytes, theirs) = self.end.get().unwrap_or_default();
         let coverage = self.coverage.borrow();
         let Some(ours) = coverage.complete(bytes) else {
@@ -432,19 +466,25 @@ impl Intake<'_> {
                 tally: copied(self.staged.get()),
             });
         }
+        hops.push(self.hop_out(registered));
+        hops
+    }
+
+    /// What became of the bytes on their way out.
+    pub(super) fn hop_out(&self, registered: bool) -> Hop {
         let (tally, reason) = match self.outlet {
             Outlet::File { file, .. } => (file.tally(), file.reason()),
-            Outlet::Stream { .. } => {
-                (copied(self.streamed.get()), "a pipe or stream is written by copying".to_owned())
-            }
+            Outlet::Stream { .. } => (
+                Tally { copied: self.streamed.get(), ..Tally::default() },
+                "a pipe or stream is written by copying".to_owned(),
+            ),
         };
-        hops.push(Hop {
+        Hop {
             from: "memory",
             to: self.job.destination_kind(),
             engine: self.job.file_engine("write", registered),
             reason,
             tally,
-        });
-        hops
+        }
     }
 }

@@ -116,7 +116,7 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
 }
 
 /// How it ended for the receiver.
-enum Ending {
+pub(super) enum Ending {
     /// Everything is in place: bytes and checksum.
     Confirmed(u64, Option<u64>),
     /// It said why not.
@@ -126,7 +126,7 @@ enum Ending {
 }
 
 impl Ending {
-    fn confirmed(self) -> Result<Answer, Failure> {
+    pub(super) fn confirmed(self) -> Result<Answer, Failure> {
         match self {
             Self::Confirmed(bytes, checksum) => Ok((bytes, checksum)),
             Self::Failed(reason) => Err(Failure::failed(format!("the receiver failed: {reason}"))),
@@ -138,10 +138,10 @@ impl Ending {
 }
 
 /// What the receiver confirmed: bytes and checksum.
-type Answer = (u64, Option<u64>);
+pub(super) type Answer = (u64, Option<u64>);
 
 /// Compares the receiver's answer with what was sent; whether checksums were compared.
-fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Failure> {
+pub(super) fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Failure> {
     let (their_bytes, theirs) = answer;
     if their_bytes != bytes {
         return Err(Failure::failed(format!(
@@ -185,7 +185,7 @@ async fn ending(receiver: &mut Receiver, raw: bool) -> Ending {
     }
 }
 
-fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> {
+pub(super) fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> {
     let mut bytes = span;
     while !bytes.is_empty() {
         let (taken, event) = match decoder.next(bytes) {

@@ -26,6 +26,8 @@ pub enum Address {
     Connect(Endpoint),
     /// `tcp-listen://addr:port`: where to wait for the peer.
     Listen(Endpoint),
+    /// `rds://host:port`: where reliable datagrams go, or are waited for.
+    Rds(Endpoint),
 }
 
 /// Host and port, with the brackets of an IPv6 address taken off.
@@ -54,6 +56,7 @@ impl fmt::Display for Address {
             Self::Pipe => f.write_str("-"),
             Self::Connect(endpoint) => write!(f, "tcp://{endpoint}"),
             Self::Listen(endpoint) => write!(f, "tcp-listen://{endpoint}"),
+            Self::Rds(endpoint) => write!(f, "rds://{endpoint}"),
         }
     }
 }
@@ -91,8 +94,9 @@ impl Address {
         match scheme {
             b"tcp" => Endpoint::parse(rest, &shown, false).map(Self::Connect),
             b"tcp-listen" => Endpoint::parse(rest, &shown, true).map(Self::Listen),
+            b"rds" => Endpoint::parse(rest, &shown, false).map(Self::Rds),
             _ => Err(AddressError(format!(
-                "\"{shown}\" has an unknown scheme: there are tcp:// and tcp-listen://, and a file of this name \
+                "\"{shown}\" has an unknown scheme: there are tcp://, tcp-listen:// and rds://, and a file of this name \
                  is ./{shown}"
             ))),
         }

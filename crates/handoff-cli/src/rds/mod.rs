@@ -10,7 +10,7 @@ mod answer;
 mod frame;
 mod info;
 mod ping;
-mod port;
+pub(crate) mod port;
 mod report;
 mod stress;
 

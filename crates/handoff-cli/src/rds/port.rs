@@ -8,6 +8,7 @@ use handoff::{Buffer, Driver, Executor, File};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
+use handoff_rds::wire::KERNEL_MESSAGE_LIMIT;
 use handoff_rds::{Completion, Error, Received, Refused};
 use std::os::fd::AsFd;
 
@@ -30,14 +31,14 @@ pub enum EngineName {
 }
 
 /// What ports are made of.
-pub(super) enum Host {
+pub(crate) enum Host {
     Kernel(IpAddr),
     Own(Engine),
 }
 
 impl Host {
     /// The engine that was asked for, and why not the kernel's where that was left open.
-    pub(super) fn new(
+    pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
         address: IpAddr,
@@ -58,7 +59,7 @@ impl Host {
         Ok((Self::Own(engine), passed_over))
     }
 
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "rds-kernel",
             Self::Own(_) => "rds-own",
@@ -66,7 +67,7 @@ impl Host {
     }
 
     /// Says on stderr what serves, and what is amiss.
-    pub(super) fn announce(&self, passed_over: Option<&str>) {
+    pub(crate) fn announce(&self, passed_over: Option<&str>) {
         let why = passed_over.map(|why| format!(" ({why})")).unwrap_or_default();
         eprintln!("handoff: engine {}{why}", self.name());
         if let Self::Own(engine) = self
@@ -77,7 +78,7 @@ impl Host {
     }
 
     /// Has the engine serve its ports as long as the executor runs.
-    pub(super) fn serve(&self, executor: &Executor) {
+    pub(crate) fn serve(&self, executor: &Executor) {
         if let Self::Own(engine) = self {
             let run = engine.run();
             executor
@@ -86,11 +87,27 @@ impl Host {
         }
     }
 
-    pub(super) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
+    /// A port that nobody has; the kernel chooses one itself.
+    pub(crate) fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
+        if let Self::Kernel(_) = self {
+            return self.bind(driver, 0, copy);
+        }
+        let mut last = None;
+        for port in 20_000..30_000 {
+            match self.bind(driver, port, copy) {
+                Ok(port) => return Ok(port),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("some were tried"))
+    }
+
+    pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
         match self {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
             Self::Kernel(address) => {
-                let socket = Box::new(kernel::Socket::bind((*address, port).into())?);
+                let bound = kernel::Socket::bind((*address, port).into());
+                let socket = Box::new(bound.map_err(|error| taken(*address, port, error))?);
                 socket.set_send_buffer(UNDER_WAY)?;
                 socket.set_receive_buffer(HELD)?;
                 let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
@@ -102,13 +119,61 @@ impl Host {
     }
 }
 
-pub(super) enum Port {
+/// Bytes that the kernel's sockets are to have room for, both ways, if it allows.
+const BUFFER: usize = 4 << 20;
+
+/// Why messages are no longer than this.
+pub(crate) fn limit(longest: usize) -> &'static str {
+    match longest < KERNEL_MESSAGE_LIMIT {
+        true => "a message is no longer than the kernel's send buffer (net.core.wmem_max)",
+        false => "RDS has no longer messages",
+    }
+}
+
+pub(crate) enum Port {
     Kernel { socket: Box<kernel::Socket<Buffer>>, readable: File, mode: Mode },
     Own(own::Socket),
 }
 
+/// The kernel says `EADDRINUSE` without the port.
+fn taken(address: IpAddr, port: u16, error: Error) -> Failure {
+    match &error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            Failure::failed(format!(
+                "RDS port {port} of {address} is taken by another program: choose another port"
+            ))
+        }
+        _ => error.into(),
+    }
+}
+
 impl Port {
-    pub(super) fn send(
+    /// Bytes of the longest message, for which the kernel's buffers are made as large as they may be.
+    pub(crate) fn longest(&self) -> Result<usize, Failure> {
+        match self {
+            Self::Kernel { socket, .. } => {
+                socket.set_send_buffer(BUFFER)?;
+                socket.set_receive_buffer(BUFFER)?;
+                Ok(socket.send_buffer()?.min(KERNEL_MESSAGE_LIMIT))
+            }
+            Self::Own(_) => Ok(KERNEL_MESSAGE_LIMIT),
+        }
+    }
+
+    /// As [`Port::send`]; the kernel copies the bytes, and does not tell when they are acknowledged.
+    pub(crate) fn send_copied(
+        &self,
+        to: SocketAddr,
+        payload: Buffer,
+        cookie: u32,
+    ) -> Result<(), Refused<Buffer>> {
+        match self {
+            Self::Kernel { socket, .. } => socket.send(to, payload, cookie, Mode::Copy),
+            Self::Own(socket) => socket.send(to, payload, cookie),
+        }
+    }
+
+    pub(crate) fn send(
         &self,
         to: SocketAddr,
         payload: Buffer,
@@ -120,14 +185,14 @@ impl Port {
         }
     }
 
-    pub(super) fn receive(&self) -> Result<Option<Received>, Failure> {
+    pub(crate) fn receive(&self) -> Result<Option<Received>, Failure> {
         match self {
             Self::Kernel { socket, .. } => Ok(socket.receive()?),
             Self::Own(socket) => Ok(socket.try_receive()),
         }
     }
 
-    pub(super) fn completions(
+    pub(crate) fn completions(
         &self,
         batch: &mut Vec<Completion<Buffer>>,
     ) -> Result<usize, Failure> {
@@ -138,7 +203,7 @@ impl Port {
     }
 
     /// Waits until something may have changed, or `time` tells that it is time to look.
-    pub(super) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
+    pub(crate) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
         let time = pin!(time);
         match self {
             Self::Kernel { readable, .. } => {

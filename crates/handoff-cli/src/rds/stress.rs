@@ -192,7 +192,8 @@ struct Place {
 
 async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
     let args = run.args;
-    let (port, count) = (bind(run, host, driver)?, args.peers.len() * usize::from(args.depth));
+    let port = host.bind_free(driver, args.copy)?;
+    let count = args.peers.len() * usize::from(args.depth);
     let room = args.request.next_multiple_of(4096);
     let mut region = Region::anonymous(count * room).map_err(Failure::failed)?;
     // Registered, pages are not pinned for each send; without, it works as well.
@@ -242,21 +243,6 @@ async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure>
         }
         port.changed(run.ticks.next()).await?;
     }
-}
-
-/// A free port; the kernel chooses one itself.
-fn bind(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<Port, Failure> {
-    if let Host::Kernel(_) = host {
-        return host.bind(driver, 0, run.args.copy);
-    }
-    let mut last = None;
-    for port in 20_000..30_000 {
-        match host.bind(driver, port, run.args.copy) {
-            Ok(port) => return Ok(port),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.expect("some were tried"))
 }
 
 fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {

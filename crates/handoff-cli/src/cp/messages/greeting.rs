@@ -1,0 +1,134 @@
+//! Who the peer is.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::super::job::Job;
+use super::super::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
+use super::line::Line;
+use crate::Failure;
+use crate::net::address::Endpoint;
+use crate::net::patience::Patience;
+use crate::net::reach::{self, Family};
+
+/// How often a sender knocks: what comes to a port that nobody has is dropped, and nobody is told.
+const KNOCK: Duration = Duration::from_millis(500);
+
+/// The address and port that `endpoint` names.
+///
+/// # Errors
+///
+/// An unknown name, the time-out, the stop.
+pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
+    let patience = Patience::new(job.stop, Some(job.args.connect_timeout));
+    let family = Family::of(job.args.v4, job.args.v6);
+    Ok(reach::resolve(endpoint, family, patience)?[0])
+}
+
+/// The address of this host that packets to `peer` leave from.
+///
+/// # Errors
+///
+/// Where no way leads there.
+pub(super) fn own_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
+    let any: SocketAddr = match peer {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    // Connecting a datagram socket asks for the route, and sends nothing.
+    let asked = UdpSocket::bind(any).and_then(|asker| {
+        asker.connect(peer)?;
+        asker.local_addr()
+    });
+    asked.map(|own| own.ip()).map_err(|error| Failure::failed(format!("no way to {peer}: {error}")))
+}
+
+/// Says hello until the receiver answers.
+///
+/// # Errors
+///
+/// A receiver that does not answer in time, or is busy, or another program.
+pub(super) async fn knock(
+    line: &Line<'_>,
+    peer: SocketAddr,
+    hello: &Hello,
+) -> Result<Hello, Failure> {
+    let (begin, mut knocked) = (Instant::now(), None::<Instant>);
+    loop {
+        line.reap()?;
+        if knocked.is_none_or(|then| then.elapsed() > KNOCK) {
+            line.try_say(peer, hello.encode().to_vec())?;
+            knocked = Some(Instant::now());
+        }
+        while let Some(received) = line.port.receive()? {
+            if received.from == peer {
+                return answer(&received.payload, hello);
+            }
+        }
+        if begin.elapsed() >= line.job.args.connect_timeout {
+            return Err(Failure::failed(format!(
+                "{peer} does not answer within {} s (--connect-timeout): can it be reached, has it RDS at TCP port \
+                 16385, and does `handoff cp rds://{peer} FILE` wait there?",
+                line.job.args.connect_timeout.as_secs_f32()
+            )));
+        }
+        line.changed().await?;
+    }
+}
+
+fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
+    if let Ok(bytes) = <&[u8; HELLO_LEN]>::try_from(bytes)
+        && let Ok(hello) = Hello::decode(bytes)
+    {
+        return match hello {
+            Hello { sends: true, .. } => Err(Failure::usage(
+                "both sides send: on one of them rds:// is SRC, on the other DST",
+            )),
+            Hello { transfer, .. } if transfer != ours.transfer => {
+                Err(Failure::failed("the receiver answers somebody else"))
+            }
+            hello => Ok(hello),
+        };
+    }
+    match Decoder::new().next(bytes) {
+        Ok((_, Some(Event::Frame(Frame::Answer { outcome: Err(reason), .. })))) => {
+            Err(Failure::failed(format!("the receiver refuses: {reason}")))
+        }
+        _ => Err(Failure::failed("what answers there is no `handoff cp`")),
+    }
+}
+
+/// Waits for a sender's hello, and says ours.
+///
+/// # Errors
+///
+/// What the engine says.
+pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
+    loop {
+        line.reap()?;
+        while let Some(received) = line.port.receive()? {
+            let heard = <&[u8; HELLO_LEN]>::try_from(received.payload.as_slice());
+            let heard = heard.map_err(|_| "what comes is no greeting".to_owned());
+            let heard = heard.and_then(|bytes| Hello::decode(bytes).map_err(|it| it.to_string()));
+            let heard = heard.and_then(|hello| match hello {
+                Hello { sends: false, .. } => {
+                    Err("it wants to receive, as this side does".to_owned())
+                }
+                Hello { streams: 2.., .. } => Err("it wants several streams".to_owned()),
+                hello => Ok(hello),
+            });
+            match heard {
+                Ok(hello) => {
+                    let ours = Hello { sends: false, verifies: true, length: None, ..hello };
+                    line.begin(received.from, &ours);
+                    line.say(&ours.encode()).await?;
+                    return Ok(hello);
+                }
+                Err(why) => {
+                    eprintln!("handoff: turned {} away: {why}", received.from);
+                }
+            }
+        }
+        line.changed().await?;
+    }
+}

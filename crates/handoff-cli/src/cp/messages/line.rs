@@ -1,0 +1,398 @@
+//! One port of an engine, and the peer at the other end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use handoff::{Buffer, Executor, Tally};
+use handoff_rds::{Error, Refused};
+
+use super::super::EngineName;
+use super::super::job::Job;
+use super::super::wire::{Frame, HELLO_LEN, Hello};
+use crate::Failure;
+use crate::failure::Failed;
+use crate::rds::port::{self, Host, Port};
+use crate::ticks::Ticks;
+
+/// How often a side that has nothing else to say says hello.
+const SIGN: Duration = Duration::from_secs(2);
+/// A peer that says nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long to wait, at the end, for what was said last to be acknowledged.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Bytes that the receiver may not have taken yet: less than its port holds before it is congested. The
+/// kernel has been seen to stay congested after it had been read.
+const WINDOW: u64 = 2 << 20;
+/// Between looks where nothing tells of a change.
+const LOOK: Duration = Duration::from_millis(80);
+
+/// The cookie of what is no payload.
+const WORDS: u32 = 0;
+
+pub(super) struct Line<'a> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) port: Port,
+    pub(super) engine: &'static str,
+    pub(super) why: String,
+    /// The longest message.
+    pub(super) longest: usize,
+    ticks: Ticks,
+    peer: Cell<Option<SocketAddr>>,
+    /// What is said for a sign of life.
+    hello: Cell<[u8; HELLO_LEN]>,
+    heard: Cell<Instant>,
+    spoken: Cell<Instant>,
+    /// A message that nobody has asked for yet.
+    waiting: RefCell<Option<Vec<u8>>>,
+    pub(super) free: RefCell<Vec<Buffer>>,
+    /// Cookies of payload that is lent, and the place in the stream of frames where each ends.
+    lent: RefCell<VecDeque<(u32, u64)>>,
+    /// Payload that is back and that the peer may not have taken yet, with its end.
+    held: RefCell<Vec<(u64, Buffer)>>,
+    /// Bytes of the stream of frames that were said, and taken by whom they are for.
+    said: Cell<u64>,
+    taken: Cell<u64>,
+    under_way: Cell<usize>,
+    tally: Cell<Tally>,
+}
+
+/// Runs `work` with a line at `own`, at this port or a free one.
+///
+/// # Errors
+///
+/// No engine, a port that is taken, what fails in `work`, the stop.
+pub(super) fn with<T>(
+    job: &Job<'_>,
+    own: IpAddr,
+    port: Option<u16>,
+    work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let copy = job.args.engine == EngineName::Copy;
+    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, copy)?;
+    host.announce(passed_over.as_deref());
+    let executor = Executor::new(&job.driver);
+    host.serve(&executor);
+    let port = match port {
+        Some(port) => host.bind(&job.driver, port, copy)?,
+        None => host.bind_free(&job.driver, copy)?,
+    };
+    let line = Line {
+        job,
+        longest: port.longest()?,
+        port,
+        engine: host.name(),
+        why: match (passed_over, copy) {
+            (Some(why), _) => why,
+            (None, true) => "asked to copy".to_owned(),
+            (None, false) => "messages are lent".to_owned(),
+        },
+        ticks: Ticks::new([LOOK, Duration::ZERO, Duration::ZERO]),
+        peer: Cell::new(None),
+        hello: Cell::new([0; HELLO_LEN]),
+        heard: Cell::new(Instant::now()),
+        spoken: Cell::new(Instant::now()),
+        waiting: RefCell::default(),
+        free: RefCell::default(),
+        lent: RefCell::default(),
+        held: RefCell::default(),
+        said: Cell::new(0),
+        taken: Cell::new(0),
+        under_way: Cell::new(0),
+        tally: Cell::default(),
+    };
+    let ended = executor.run(async {
+        let time = pin!(line.ticks.run(&job.driver));
+        let all = pin!(async {
+            let ended = match select(pin!(work(&line)), pin!(job.stopped())).await {
+                Either::Left((ended, _)) => ended,
+                Either::Right((failure, _)) => Err(failure),
+            };
+            if let Err(failure) = &ended {
+                line.give_up(failure).await;
+            }
+            line.settle().await;
+            ended
+        });
+        match select(all, time).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((failure, _)) => Err(failure),
+        }
+    });
+    ended.failed("waiting in the kernel")?
+}
+
+impl Line<'_> {
+    /// From here on the peer is heard and spoken to, and hears this hello for a sign of life.
+    pub(super) fn begin(&self, peer: SocketAddr, hello: &Hello) {
+        self.peer.set(Some(peer));
+        self.hello.set(hello.encode());
+        self.heard.set(Instant::now());
+    }
+
+    /// Takes back what is back.
+    pub(super) fn reap(&self) -> Result<(), Failure> {
+        let mut batch = Vec::new();
+        self.port.completions(&mut batch)?;
+        self.under_way.set(self.under_way.get() - batch.len());
+        for back in batch {
+            let mut lent = self.lent.borrow_mut();
+            let place = lent.iter().position(|(cookie, _)| *cookie == back.cookie);
+            if let Some((_, end)) = place.and_then(|place| lent.remove(place)) {
+                let mut tally = self.tally.get();
+                tally += back.tally;
+                self.tally.set(tally);
+                self.held.borrow_mut().push((end, back.payload));
+            }
+        }
+        let (mut free, taken) = (self.free.borrow_mut(), self.taken.get());
+        let mut held = self.held.borrow_mut();
+        free.extend(held.extract_if(.., |(end, _)| *end <= taken).map(|(_, buffer)| buffer));
+        Ok(())
+    }
+
+    /// What became of payload that is back.
+    pub(super) fn tally(&self) -> Tally {
+        self.tally.get()
+    }
+
+    /// Waits for a change, or a while.
+    pub(super) async fn changed(&self) -> Result<(), Failure> {
+        // A message that waits would keep the port readable.
+        let waits = self.waiting.borrow().is_some();
+        if waits {
+            self.ticks.next().await;
+            return Ok(());
+        }
+        self.port.changed(self.ticks.next()).await
+    }
+
+    /// Does what is always to be done: takes buffers back, hears the peer, says that we are there.
+    ///
+    /// # Errors
+    ///
+    /// A peer that is silent for too long.
+    pub(super) fn attend(&self) -> Result<(), Failure> {
+        self.reap()?;
+        let Some(peer) = self.peer.get() else { return Ok(()) };
+        while self.waiting.borrow().is_none() {
+            let Some(received) = self.port.receive()? else { break };
+            if received.from != peer {
+                self.turn_away(received.from, &received.payload);
+                continue;
+            }
+            self.heard.set(Instant::now());
+            // Nothing else is the same as a hello, which has random bits of this transfer.
+            match self.sign(&received.payload) {
+                Some(Hello { sends: false, length: Some(taken), .. }) => self.taken.set(taken),
+                Some(_) => {}
+                None => drop(self.waiting.replace(Some(received.payload))),
+            }
+        }
+        if self.waiting.borrow().is_none() && self.heard.get().elapsed() > SILENCE {
+            return Err(Failure::failed(format!(
+                "{peer} says nothing for {} s: it has ended, or cannot be reached",
+                SILENCE.as_secs()
+            )));
+        }
+        if self.spoken.get().elapsed() > SIGN {
+            self.try_say(peer, self.hello.get().to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// The hello of this transfer that a message is.
+    fn sign(&self, bytes: &[u8]) -> Option<Hello> {
+        let ours = Hello::decode(&self.hello.get()).ok()?;
+        let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
+        (hello.transfer == ours.transfer).then_some(hello)
+    }
+
+    /// Tells the sender how many bytes of its frames were taken, if it does not know and that goes now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::say`].
+    pub(super) fn confirm(&self, bytes: u64) -> Result<(), Failure> {
+        let (Some(peer), Ok(hello)) = (self.peer.get(), Hello::decode(&self.hello.get())) else {
+            return Ok(());
+        };
+        if bytes > self.taken.get() {
+            // Where it does not go now, the next sign of life has it.
+            self.hello.set(Hello { length: Some(bytes), ..hello }.encode());
+            if self.try_say(peer, self.hello.get().to_vec())? {
+                self.taken.set(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that were confirmed last.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
+    /// Tells somebody else who says hello that we are busy.
+    pub(super) fn turn_away(&self, from: SocketAddr, bytes: &[u8]) {
+        if bytes.len() == HELLO_LEN {
+            let reason = "another transfer is under way".to_owned();
+            let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
+            // Who is not told gives up for want of an answer.
+            let _ = self.try_say(from, answer.encode());
+            eprintln!("handoff: turned {from} away: another transfer is under way");
+        }
+    }
+
+    /// The next part of the peer's frames, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::attend`].
+    pub(super) fn heard(&self) -> Result<Option<Vec<u8>>, Failure> {
+        self.attend()?;
+        Ok(self.waiting.take())
+    }
+
+    /// The next part of the peer's frames.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::attend`].
+    pub(super) async fn hear(&self) -> Result<Vec<u8>, Failure> {
+        loop {
+            if let Some(bytes) = self.heard()? {
+                return Ok(bytes);
+            }
+            self.changed().await?;
+        }
+    }
+
+    /// Waits for something, and attends to the peer meanwhile, by [`Line::attend`] or more.
+    ///
+    /// # Errors
+    ///
+    /// Those of both.
+    pub(super) async fn meanwhile<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+        mut attend: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        loop {
+            match select(work.as_mut(), pin!(self.changed())).await {
+                Either::Left((ended, _)) => return ended,
+                Either::Right((changed, _)) => changed?,
+            }
+            attend()?;
+        }
+    }
+
+    /// Says something that nobody waits for, if it goes now.
+    pub(super) fn try_say(&self, to: SocketAddr, bytes: Vec<u8>) -> Result<bool, Failure> {
+        match self.port.send_copied(to, Buffer::from(bytes), WORDS) {
+            Ok(()) => {
+                self.under_way.set(self.under_way.get() + 1);
+                self.spoken.set(Instant::now());
+                Ok(true)
+            }
+            Err(Refused { error, .. }) if error.is_temporary() => Ok(false),
+            Err(Refused { error, .. }) => Err(error.into()),
+        }
+    }
+
+    /// Says a frame, as soon as it goes.
+    ///
+    /// # Errors
+    ///
+    /// A peer that is silent, or cannot be sent to.
+    pub(super) async fn say(&self, frame: &[u8]) -> Result<(), Failure> {
+        let peer = self.peer.get().ok_or_else(|| Failure::failed("nobody is there to tell"))?;
+        while !self.try_say(peer, frame.to_vec())? {
+            self.attend()?;
+            self.changed().await?;
+        }
+        self.said.set(self.said.get() + frame.len() as u64);
+        Ok(())
+    }
+
+    /// Lends a piece of payload, as soon as it goes and the peer has taken enough of those before; its
+    /// buffer comes to those that are free when it is back and the peer has taken it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::say`].
+    pub(super) async fn lend(&self, mut payload: Buffer) -> Result<(), Failure> {
+        let peer = self.peer.get().ok_or_else(|| Failure::failed("nobody is there to send to"))?;
+        let end = self.said.get() + payload.len() as u64;
+        while end > self.taken.get() + WINDOW {
+            self.attend()?;
+            self.changed().await?;
+        }
+        // Distinct from the others under way, and from that of words.
+        let cookie = end as u32 | 1 << 31;
+        loop {
+            match self.port.send(peer, payload, cookie) {
+                Ok(()) => break,
+                Err(Refused { payload: back, error }) => match error {
+                    Error::Congested(_) | Error::Full { .. } => payload = back,
+                    other => return Err(other.into()),
+                },
+            }
+            self.attend()?;
+            self.changed().await?;
+        }
+        self.said.set(end);
+        self.lent.borrow_mut().push_back((cookie, end));
+        self.under_way.set(self.under_way.get() + 1);
+        self.spoken.set(Instant::now());
+        Ok(())
+    }
+
+    /// Tells the peer why, where it does not know.
+    async fn give_up(&self, failure: &Failure) {
+        let (Some(peer), Some(reason)) = (self.peer.get(), failure.line()) else { return };
+        let sends = Hello::decode(&self.hello.get()).is_ok_and(|hello| hello.sends);
+        let frame = match sends {
+            true => Frame::Abort { reason },
+            false => Frame::Answer { bytes: 0, outcome: Err(reason) },
+        };
+        // What is still under way comes first; a peer that does not hear it notices the silence.
+        let begin = Instant::now();
+        while begin.elapsed() < LAST_WORDS
+            && self.try_say(peer, frame.encode()).is_ok_and(|said| !said)
+            && self.reap().is_ok()
+        {
+            self.ticks.next().await;
+        }
+    }
+
+    /// Waits for what is under way, so that it is counted, and the engine may end.
+    pub(super) async fn settle(&self) {
+        let begin = Instant::now();
+        while self.reap().is_ok() && self.under_way.get() > 0 && begin.elapsed() < LAST_WORDS {
+            self.ticks.next().await;
+        }
+    }
+}
+
+/// The messages of an engine as it is called in reports.
+pub(super) fn reason(line: &Line<'_>, pieces: usize) -> String {
+    format!("{}; pieces of at most {pieces} bytes", line.why)
+}
+
+/// A piece that fits into a message, with a note where that is less than asked for.
+pub(super) fn piece(line: &Line<'_>) -> usize {
+    let wanted = line.job.args.buffer;
+    if wanted > line.longest {
+        line.job.note(format!(
+            "pieces of {} bytes instead of {wanted}: {}",
+            line.longest,
+            port::limit(line.longest)
+        ));
+    }
+    wanted.min(line.longest)
+}

@@ -1,0 +1,135 @@
+//! The sending side.
+
+use handoff::{Buffer, Region};
+
+use super::super::carry::Inlet;
+use super::super::checksum::PieceSum;
+use super::super::coverage::Coverage;
+use super::super::job::Job;
+use super::super::report::{Hop, Report, Transferred};
+use super::super::send::{check, take_ending};
+use super::super::wire::{Decoder, Frame, Hello};
+use super::super::{random, ranged::ALIGNMENT};
+use super::greeting::{knock, own_address, resolve};
+use super::line::{self, Line};
+use crate::Failure;
+use crate::clock::Clock;
+use crate::net::address::Endpoint;
+
+/// Sends all of `inlet` to the receiver at `endpoint`.
+///
+/// # Errors
+///
+/// What fails here, or there.
+pub(in super::super) fn send(
+    job: &Job<'_>,
+    inlet: &Inlet,
+    length: Option<u64>,
+    endpoint: &Endpoint,
+) -> Result<Report, Failure> {
+    let peer = resolve(job, endpoint)?;
+    line::with(job, own_address(peer)?, None, async |line| {
+        let piece = line::piece(line);
+        let room = piece.next_multiple_of(ALIGNMENT as usize);
+        let mut region = job.region(room * job.depth(1))?;
+        let registered = job.register(&region);
+        line.free.replace(buffers(&mut region, room, job.depth(1)));
+        let transfer = random();
+        let hello = Hello { sends: true, verifies: true, streams: 1, stream: 0, transfer, length };
+        knock(line, peer, &hello).await?;
+        line.begin(peer, &hello);
+        let clock = Clock::start();
+        let sender = Sender { line, inlet, piece, decoder: Decoder::new(), answer: None };
+        let (bytes, checksum) = sender.run().await?;
+        let hops = vec![
+            inlet.hop(job, registered, bytes),
+            Hop {
+                from: "memory",
+                to: job.destination_kind(),
+                engine: line.engine.to_owned(),
+                reason: line::reason(line, piece),
+                tally: line.tally(),
+            },
+        ];
+        let verified = Some("the same on both sides");
+        let done = Transferred { bytes, streams: 1, checksum, verified, hops };
+        Ok(Report::new(job, &clock, done))
+    })
+}
+
+fn buffers(region: &mut Region, room: usize, count: usize) -> Vec<Buffer> {
+    (0..count).map_while(|_| region.take(room)).collect()
+}
+
+struct Sender<'a> {
+    line: &'a Line<'a>,
+    inlet: &'a Inlet,
+    piece: usize,
+    decoder: Decoder,
+    answer: Option<(u64, Option<u64>)>,
+}
+
+impl Sender<'_> {
+    /// Bytes and checksum, which the receiver has confirmed.
+    async fn run(mut self) -> Result<(u64, Option<u64>), Failure> {
+        let length = if let Inlet::File { len, .. } = self.inlet { Some(*len) } else { None };
+        let mut coverage = Coverage::new(length, true);
+        let mut offset = 0;
+        loop {
+            let buffer = self.buffer().await?;
+            let (inlet, line) = (self.inlet, self.line);
+            let reading = inlet.read_at(buffer, self.piece, offset);
+            let buffer = line.meanwhile(reading, || self.heed()).await?;
+            self.heed()?;
+            let Some(buffer) = buffer else { break };
+            let len = buffer.len();
+            let mut sum = PieceSum::new(true);
+            sum.update(&buffer);
+            coverage.add(offset, len as u64, sum.finish()).map_err(Failure::failed)?;
+            self.line.say(&Frame::data(offset, len as u32)).await?;
+            self.line.lend(buffer).await?;
+            self.line.job.progress.inc(len as u64);
+            offset += len as u64;
+        }
+        let checksum = coverage
+            .complete(offset)
+            .ok_or_else(|| Failure::failed("pieces of the source are missing"))?;
+        self.line.say(&Frame::End { bytes: offset, checksum }.encode()).await?;
+        let answer = loop {
+            if let Some(answer) = self.answer {
+                break answer;
+            }
+            let bytes = self.line.hear().await?;
+            self.take(&bytes)?;
+        };
+        check(offset, checksum, answer)?;
+        self.line.settle().await;
+        Ok((offset, checksum))
+    }
+
+    /// A buffer that is free, once there is one.
+    async fn buffer(&mut self) -> Result<Buffer, Failure> {
+        loop {
+            self.heed()?;
+            if let Some(buffer) = self.line.free.borrow_mut().pop() {
+                return Ok(buffer);
+            }
+            self.line.changed().await?;
+        }
+    }
+
+    /// Heeds what the receiver has said, which before the end is only that it failed.
+    fn heed(&mut self) -> Result<(), Failure> {
+        while let Some(bytes) = self.line.heard()? {
+            self.take(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if let Some(ending) = take_ending(&mut self.decoder, bytes) {
+            self.answer = Some(ending.confirmed()?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Both sides of a copy, and whether what is asked for makes sense with them.
+
+use super::{Args, EngineName, Lend};
+use crate::net::address::Address;
+use crate::{Failure, rds};
+
+/// Source and destination.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] of what is no address, or does not go with the others.
+pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
+    let address = |text| Address::parse(text).map_err(Failure::usage);
+    let source = address(&args.source)?;
+    let destination = address(&args.destination)?;
+    let is_rds = |address: &Address| matches!(address, Address::Rds(_));
+    let is_peer = |address: &Address| {
+        matches!(address, Address::Connect(_) | Address::Listen(_)) || is_rds(address)
+    };
+    if is_peer(&source) && is_peer(&destination) {
+        return Err(Failure::usage(
+            "one of SRC and DST is a file or -, the other may be a connection",
+        ));
+    }
+    if is_rds(&source) || is_rds(&destination) {
+        refuse_by_messages(args, is_rds(&source))?;
+    } else if args.rds != rds::port::EngineName::Auto {
+        return Err(Failure::usage("--rds is about rds://, and neither SRC nor DST is that"));
+    }
+    if args.raw && !is_peer(&source) && !is_peer(&destination) {
+        return Err(Failure::usage("--raw is about a connection, and there is none"));
+    }
+    if args.raw && args.streams > 1 {
+        return Err(Failure::usage("--raw has no way to put several --streams in order again"));
+    }
+    if args.nic.is_some() && !is_peer(&source) {
+        return Err(Failure::usage("--nic is about receiving: SRC has to be a connection"));
+    }
+    if args.lend == Lend::Always {
+        if !matches!(source, Address::File(_)) || destination == Address::Pipe {
+            return Err(Failure::usage(
+                "--lend always is about a file that goes to a file or a connection",
+            ));
+        }
+        if args.verify {
+            return Err(Failure::usage(
+                "--lend always keeps the bytes out of reach, and --verify has to look at them",
+            ));
+        }
+        if args.engine == EngineName::MsgZerocopy {
+            return Err(Failure::usage(
+                "--lend always goes by the engines uring-zc and copy; MSG_ZEROCOPY takes memory only",
+            ));
+        }
+    }
+    Ok((source, destination))
+}
+
+/// What messages have no use for.
+fn refuse_by_messages(args: &Args, receives: bool) -> Result<(), Failure> {
+    let refused = [
+        (args.raw, "--raw: messages are no stream of bare bytes"),
+        (args.streams > 1, "--streams: one port sends all messages, in order"),
+        (args.nic.is_some(), "--nic: messages are received by copying"),
+        (args.lend == Lend::Always, "--lend always: messages are sent from memory"),
+        (args.engine == EngineName::MsgZerocopy, "--engine msg-zerocopy: there are auto and copy"),
+        (args.engine == EngineName::UringZc, "--engine uring-zc: there are auto and copy"),
+        (
+            receives && args.direct,
+            "--direct on the receiving side: messages lie anywhere in memory",
+        ),
+    ];
+    match refused.into_iter().find(|(given, _)| *given) {
+        Some((_, what)) => Err(Failure::usage(format!("with rds:// there is no {what}"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! Both sides of a copy by messages, each in its namespace, and what they say.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use handoff_lab::topology::PairEnd;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here takes, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of which no two pages are the same.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at * 7) ^ (at / 4093) ^ (at >> 16)) as u8).collect()
+}
+
+/// A directory with a source of so many bytes; the copy goes beside it.
+pub(crate) struct Files {
+    directory: TempDir,
+}
+
+impl Files {
+    pub(crate) fn new(len: usize) -> Self {
+        let files = Self { directory: tempfile::tempdir().expect("a directory") };
+        fs::write(files.source(), pattern(len)).expect("room");
+        files
+    }
+
+    pub(crate) fn source(&self) -> PathBuf {
+        self.directory.path().join("source")
+    }
+
+    pub(crate) fn copy(&self) -> PathBuf {
+        self.directory.path().join("copy")
+    }
+
+    /// Names of all files there.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory).expect("a directory");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(crate) fn cp<S: AsRef<std::ffi::OsStr>>(end: &PairEnd, arguments: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    end.namespace().attach(command.arg("cp").arg("--json").args(arguments));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A receiver or a sender under way; killed when it is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"))
+    }
+
+    /// Waits for a line with these words on stderr; gives all lines so far.
+    pub(crate) fn says(&mut self, words: &str) -> String {
+        let mut said = String::new();
+        let mut errors = BufReader::with_capacity(1, self.0.stderr.as_mut().expect("piped"));
+        while !said.contains(words) {
+            assert!(errors.read_line(&mut said).expect("reads") > 0, "{said}");
+        }
+        said
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("is there");
+    }
+
+    /// Its end: code, and what it said, which may be more than a pipe holds.
+    pub(crate) fn output(mut self) -> Output {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("reads");
+        self.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("reads");
+        Output { status: self.0.wait().expect("ends"), stdout, stderr }
+    }
+
+    /// Its end: code, and what it said.
+    pub(crate) fn end(mut self) -> Output {
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait().expect("can be waited for") {
+                break status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "it hangs");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("reads");
+        self.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("reads");
+        Output { status, stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail where it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A receiver at port 4000 of this end, once it waits.
+pub(crate) fn receiver(end: &PairEnd, to: &Path, more: &[&str]) -> Running {
+    let from = format!("rds://{}:4000", end.v4());
+    let mut command = cp(end, &[from.as_ref(), to.as_os_str()]);
+    let mut running = Running::start(command.args(more));
+    running.says("listening on rds://");
+    running
+}
+
+pub(crate) fn sender(end: &PairEnd, from: &Path, to: &PairEnd, more: &[&str]) -> Running {
+    let to = format!("rds://{}:4000", to.v4());
+    let mut command = cp(end, &[from.as_os_str(), to.as_ref()]);
+    Running::start(command.args(more))
+}
+
+/// A sender whose source does not end.
+pub(crate) struct Endless {
+    pub(crate) running: Running,
+    _source: OwnedFd,
+}
+
+impl Endless {
+    /// Returns once the transfer is under way.
+    pub(crate) fn start(from: &PairEnd, to: &PairEnd, more: &[&str]) -> Self {
+        let (theirs, ours) = rustix::pipe::pipe().expect("a pipe");
+        rustix::io::write(&ours, b"beginning").expect("room");
+        let seen = theirs.try_clone().expect("once more");
+        let to = format!("rds://{}:4000", to.v4());
+        let running = Running::start(cp(from, &["-", &to]).args(more).stdin(theirs));
+        let begin = Instant::now();
+        // It reads only when the receiver has answered.
+        while rustix::io::ioctl_fionread(&seen).expect("tells") > 0 {
+            assert!(begin.elapsed() < PATIENCE, "nothing is read");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Self { running, _source: ours }
+    }
+}
+
+/// Copies so many bytes from one end to the other, and compares them; both reports.
+pub(crate) fn copy(from: &PairEnd, to: &PairEnd, len: usize, more: &[&str]) -> [Value; 2] {
+    let files = Files::new(len);
+    let receiver = receiver(to, &files.copy(), more);
+    let sent = sender(from, &files.source(), to, more).end();
+    let received = receiver.end();
+    let report = |output: &Output| -> Value {
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let reports = [report(&sent), report(&received)];
+    assert!(fs::read(files.copy()).expect("is there") == pattern(len), "the same bytes");
+    for report in &reports {
+        assert_eq!(report["bytes"], len, "{report}");
+        assert!(report["checksum"].is_string() && report["verified"].is_string(), "{report}");
+    }
+    assert_eq!(reports[0]["checksum"], reports[1]["checksum"]);
+    reports
+}
+
+pub(crate) fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,0 +1,64 @@
+//! Copies by the kernel's RDS.
+
+use handoff_lab::topology::{Pair, load};
+use rustix::process::Signal;
+
+use crate::copy::{Endless, Files, copy, errors, receiver, sender};
+
+const LONG: usize = 3_000_001;
+
+#[test]
+fn a_file_is_lent_to_the_kernel_over_a_card() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let pair = Pair::wire(9000).expect("the lab's kernel has the module");
+    let [sent, received] = copy(&pair.left, &pair.right, LONG, &[]);
+    let hop = &sent["hops"][1];
+    assert_eq!((&hop["engine"], &hop["unknown"]), (&"rds-kernel".into(), &LONG.into()), "{sent}");
+    assert_eq!(received["hops"][0]["engine"], "rds-kernel");
+}
+
+#[test]
+fn on_the_same_host_shared_pages_stay_until_they_are_read() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    let [sent, _] = copy(&pair.right, &pair.left, 8 * LONG, &["--depth", "2"]);
+    assert_eq!(sent["hops"][1]["unknown"], 8 * LONG, "{sent}");
+    let [sent, _] = copy(&pair.right, &pair.left, LONG, &["--engine", "copy"]);
+    assert_eq!(sent["hops"][1]["copied"], LONG, "{sent}");
+}
+
+#[test]
+fn a_taken_port_and_a_receiver_that_is_not_there_are_told() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    let files = Files::new(100);
+    let ended = sender(&pair.left, &files.source(), &pair.right, &["--connect-timeout", "1"]).end();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(errors(&ended).contains("does not answer within 1 s"), "{ended:?}");
+
+    let _first = receiver(&pair.right, &files.copy(), &[]);
+    let from = format!("rds://{}:4000", pair.right.v4());
+    let other = files.copy().with_extension("other");
+    let mut command = crate::copy::cp(&pair.right, &[from.as_ref(), other.as_os_str()]);
+    let second = crate::copy::Running::start(&mut command).end();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(errors(&second).contains("port 4000"), "{second:?}");
+    assert_eq!(files.names(), ["source"]);
+}
+
+#[test]
+fn a_second_sender_is_turned_away() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    let files = Files::new(100);
+    let receiver = receiver(&pair.right, &files.copy(), &[]);
+    let first = Endless::start(&pair.left, &pair.right, &["--engine", "copy"]);
+    let second = sender(&pair.left, &files.source(), &pair.right, &[]).end();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(errors(&second).contains("another transfer is under way"), "{second:?}");
+    first.running.signal(Signal::INT);
+    assert_eq!(first.running.end().status.code(), Some(130));
+    let received = receiver.end();
+    assert!(errors(&received).contains("the sender gave up"), "{received:?}");
+    assert_eq!(files.names(), ["source"]);
+}
