@@ -109,10 +109,14 @@ fn plots(curve: &Curve, findings: &Findings) -> Markup {
 
 fn of_place(curve: &Curve, findings: &Findings, place: Place, series: Vec<Series>) -> Markup {
     if series.is_empty() {
-        let why = findings.problem(curve.bench, place).unwrap_or(
-            "No run has rows for more than one point of it; what keeps rows from running stands with \
-             the tables.",
-        );
+        let lacking = match findings.reports(curve.bench, place).next() {
+            None => "It was not run.",
+            Some(_) => {
+                "No run has rows for more than one point of it; what keeps rows from running stands \
+                 with the tables."
+            }
+        };
+        let why = findings.problem(curve.bench, place).unwrap_or(lacking);
         return html! { p.missing { (place.word()) ": not drawn. " (why) } };
     }
     let pays = curve.reference.map(|_| crossings(curve, &series));

@@ -7,20 +7,28 @@
 //! 3. A stop ends all, and leaves behind what the benches leave: nothing.
 
 use std::{
-    io::{self, IsTerminal as _},
+    io::{self, IsTerminal as _, Read},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::Ordering,
     thread,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-use clap::Parser;
 use handoff::probe;
-use handoff_bench::command::{BenchArgs, BenchError, Context};
+use handoff_bench::command::BenchError;
 use handoff_lab::{Machine, StopFlag};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     availability::Mechanism,
     findings::{Availability, Findings, Place, Run},
 };
+
+/// The exit code of a bench that this machine cannot run.
+const NOT_POSSIBLE: i32 = 3;
+/// How often what we wait for is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A bench, the mechanism that it can't do without, and the runs that the page wants of it: its table,
 /// and what draws a curve.
@@ -103,38 +111,71 @@ fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
     places.flat_map(of_place).collect()
 }
 
-#[derive(Debug, Parser)]
-struct Line {
-    #[command(flatten)]
-    args: BenchArgs,
-}
-
-/// Runs one bench by its command line.
+/// Runs one bench, as a process of its own: users other than root enter a user namespace in it, which
+/// nothing else is to be in.
 fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchError> {
-    let line = Line::try_parse_from(words)
-        .map_err(|error| BenchError::Failed(format!("handoff {}: {error}", words.join(" "))))?;
-    let work = || {
-        let mut out = Vec::new();
-        let mut context = Context { json: true, stop, out: &mut out };
-        let ended = handoff_bench::command::run(&line.args, &mut context);
-        (out, ended)
+    let not_run = |error: io::Error| {
+        BenchError::Failed(format!("handoff {} cannot be run: {error}", words.join(" ")))
     };
-    // In a thread of its own: a bench moves its thread about.
-    let (out, ended) = thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|_| {
-        (Vec::new(), Err(BenchError::Failed("the bench has panicked".to_owned())))
+    let mut child = Command::new("/proc/self/exe")
+        .arg("--json")
+        .args(words)
+        // A terminal's signals come to us, who pass on the first: a second would keep it from
+        // cleaning up.
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(not_run)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (status, out, err) = thread::scope(|scope| {
+        let out = scope.spawn(|| read(out));
+        let err = scope.spawn(|| read(err));
+        let status = wait(&mut child, stop);
+        (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
     });
-    if let Err(BenchError::Stopped) = ended {
+    let status = status.map_err(not_run)?;
+    if stop.load(Ordering::Relaxed) {
         return Err(BenchError::Stopped);
     }
+    let said = String::from_utf8_lossy(&err).into_owned();
+    let reason = || {
+        let line = said.lines().rev().find_map(|line| line.strip_prefix("handoff: "));
+        line.map_or_else(|| format!("the bench ended with {status}"), str::to_owned)
+    };
     Ok(Run {
         place,
         bench: words[1].clone(),
         origin: format!("handoff {}", words.join(" ")),
         // One that failed in some of its rows has printed the others.
         report: serde_json::from_slice(&out).ok(),
-        failed: matches!(ended, Err(BenchError::Failed(_))),
-        problem: ended.err().map(|error| error.to_string()),
+        failed: !matches!(status.code(), Some(0 | NOT_POSSIBLE)),
+        problem: (!status.success()).then(reason),
     })
+}
+
+/// What a pipe carries, to its end.
+fn read(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // What came before an error is all there is.
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    bytes
+}
+
+/// Until it has ended, which a stop asks it for.
+fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
+    let mut asked = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) && !asked {
+            kill_process(Pid::from_child(child), Signal::TERM)?;
+            asked = true;
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 /// None where the lab cannot run; the benches then say why.
@@ -149,7 +190,16 @@ fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use handoff_bench::command::BenchArgs;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
 
     #[test]
     fn every_command_line_is_understood() {
@@ -185,14 +235,5 @@ mod tests {
             lines,
             [(Place::Native, vec!["bench".into(), "block".into(), "--quick".into()])]
         );
-    }
-
-    #[test]
-    fn a_stop_ends_all() {
-        let stop = StopFlag::default();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let words = ["bench", "splice", "--quick", "--only=^depth=1 splice"].map(str::to_owned);
-        let ended = run(Place::Native, &words, &stop);
-        assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
     }
 }

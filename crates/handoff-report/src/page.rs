@@ -1,6 +1,6 @@
 //! The page as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use handoff_bench::machine::Machine;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -89,13 +89,14 @@ fn machines(findings: &Findings) -> BTreeMap<(Place, String), Vec<&str>> {
 
 fn kernels(findings: &Findings) -> String {
     let reports = findings.runs.iter().filter_map(|run| run.report.as_ref());
-    let mut kernels: Vec<String> =
-        reports.map(|report| format!("Linux {}", report.machine.kernel)).collect();
-    kernels.dedup();
-    match kernels.is_empty() {
-        true => format!("Linux {}", Machine::this().kernel),
-        false => kernels.join(", "),
+    let mut kernels: BTreeSet<&str> =
+        reports.map(|report| report.machine.kernel.as_str()).collect();
+    let here = Machine::this().kernel;
+    if kernels.is_empty() {
+        kernels.insert(&here);
     }
+    let names: Vec<String> = kernels.into_iter().map(|kernel| format!("Linux {kernel}")).collect();
+    names.join(", ")
 }
 
 fn header(findings: &Findings) -> Markup {

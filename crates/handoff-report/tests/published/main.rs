@@ -1,0 +1,3 @@
+//! The rows of ours that stand beside published figures are rows of the benches.
+
+mod native;

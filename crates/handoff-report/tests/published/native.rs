@@ -1,0 +1,67 @@
+//! Each bench says which rows it has, those that cannot run here among them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use handoff_bench::{
+    command::{BenchArgs, BenchError, Context, run},
+    report::Report,
+};
+use handoff_lab::skip;
+use serde_json::Value;
+
+const PUBLISHED: &str = include_str!("../../src/seeds.json");
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: BenchArgs,
+}
+
+/// The names of our rows beside the figures of one proposal.
+fn named(bench: &str) -> Vec<String> {
+    let seeds: Vec<Value> = serde_json::from_str(PUBLISHED).expect("JSON");
+    let seed = seeds.iter().find(|seed| seed["bench"] == bench).expect("a proposal");
+    let rows = seed["rows"].as_array().expect("rows");
+    let names = rows.iter().flat_map(|row| [&row["ours"], &row["against"]]);
+    let mut names: Vec<String> = names.filter_map(Value::as_str).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The names of the bench's rows; or why it cannot run here.
+fn rows(bench: &str, wanted: &[String]) -> Result<Vec<String>, String> {
+    let wanted: Vec<String> = wanted.iter().map(|name| regex::escape(name)).collect();
+    let only = format!("--only=^({})$", wanted.join("|"));
+    let words = ["bench", bench, "--time=0.01", "--rounds=1", &only];
+    let line = Line::try_parse_from(words).expect("a command line");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut out = Vec::new();
+    let mut context = Context { json: true, stop: &stop, out: &mut out };
+    match run(&line.args, &mut context) {
+        Err(BenchError::NotPossible(reason)) => return Err(reason),
+        ended => ended.expect("it runs"),
+    }
+    let report: Report = serde_json::from_slice(&out).expect("a report");
+    Ok(report.rows.into_iter().map(|row| row.name).collect())
+}
+
+macro_rules! every_row_is_of_the_bench {
+    ($($bench:ident)*) => {$(
+        #[test]
+        fn $bench() {
+            let named = named(stringify!($bench));
+            assert!(named.len() > 3, "{named:?}");
+            let rows = match rows(stringify!($bench), &named) {
+                Ok(rows) => rows,
+                Err(reason) => skip!("{reason}"),
+            };
+            let missing: Vec<&String> = named.iter().filter(|name| !rows.contains(name)).collect();
+            assert!(missing.is_empty(), "{missing:?} among {rows:?}");
+        }
+    )*};
+}
+
+every_row_is_of_the_bench!(send recv splice block);
