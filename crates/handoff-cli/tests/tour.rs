@@ -132,6 +132,15 @@ mod guest {
         for (from, to) in [("ring", "socket"), ("socket", "memory")] {
             assert_eq!(hop(tcp, from, to)["copied_by_witness"], 0, "{tcp:#}");
         }
+        let rds = &report["chains"][1];
+        assert_eq!(rds["name"], "RDS");
+        let sent = hop(rds, "memory", "socket");
+        assert_eq!(
+            (&sent["engine"], &sent["copied_by_witness"]),
+            (&"rds-kernel".into(), &0.into())
+        );
+        let received = hop(rds, "socket", "memory");
+        assert!(received["copied_by_witness"].as_u64() >= Some(4 << 20), "{received}");
         let dma = hop(tcp, "NIC", "NIC");
         assert_eq!(
             (&dma["simulated_dma"], &dma["copied_by_witness"]),

@@ -108,6 +108,9 @@ impl Bed {
         if let Err(error) = topology::load("getbuf", &[]) {
             notes.push(format!("the page cache does not lend: {error}"));
         }
+        if let Err(error) = topology::load("rds_tcp", &[]) {
+            notes.push(format!("datagrams go by our own engine, not by the kernel: {error}"));
+        }
         let (pair, joint) = match Pair::wire(MTU) {
             Ok(pair) => (pair, Joint::Wire),
             Err(error @ TopologyError::Unavailable { .. }) => {

@@ -21,19 +21,21 @@ use crate::{Failure, Stop};
 pub(super) enum Carrier {
     /// One connection of bare bytes.
     Tcp,
+    /// Reliable datagrams.
+    Rds,
 }
 
 impl Carrier {
-    pub(super) const ALL: [Self; 1] = [Self::Tcp];
+    pub(super) const ALL: [Self; 2] = [Self::Tcp, Self::Rds];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
+            Self::Rds => "RDS",
         }
     }
 }
 
-/// The bytes are aligned to pages at the receiver only without words of our own between them.
 const PORT: u16 = 9_000;
 
 /// What `handoff cp` prints of a hop.
@@ -93,7 +95,10 @@ pub(super) fn run(
     let traffic = bed.counts()?.since(begin.1);
     let seen = witness.read();
     if let Err(reason) = &seen {
-        notes.push(format!("no copy witness: {reason}"));
+        let note = format!("no copy witness: {reason}");
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
     }
     let after = checksum(&target, stop)?;
     if before != after {
@@ -166,20 +171,29 @@ fn carry(
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let (source, target) = (text(source), text(target));
     let address = bed.pair.right.v4();
-    match carrier {
-        Carrier::Tcp => {
-            let listen = format!("tcp-listen://{address}:{PORT}");
-            let mut arguments = vec!["cp", "--raw", "--direct", &listen, &target];
-            if bed.joint.has_queues() {
-                arguments.extend(["--nic", bed.pair.right.device()]);
-            }
-            let mut receiver = Running::start(Some(far), &arguments)?;
-            receiver.says("listening on", stop)?;
-            let connect = format!("tcp://{address}:{PORT}");
-            let sender = Running::start(Some(near), &["cp", "--raw", &source, &connect])?;
-            Ok((sender.finish(stop)?, receiver.finish(stop)?))
+    let (receive, send, listen, connect) = match carrier {
+        // Without words of our own between them, the bytes are aligned to pages at the receiver.
+        Carrier::Tcp => (
+            vec!["--raw", "--direct"],
+            "--raw",
+            format!("tcp-listen://{address}:{PORT}"),
+            format!("tcp://{address}:{PORT}"),
+        ),
+        // Messages are received into memory of no alignment, so the file is written by the page cache.
+        Carrier::Rds => {
+            let both = format!("rds://{address}:{PORT}");
+            (vec!["--sync"], "--direct", both.clone(), both)
         }
+    };
+    let mut arguments = ["cp"].into_iter().chain(receive).collect::<Vec<_>>();
+    if carrier == Carrier::Tcp && bed.joint.has_queues() {
+        arguments.extend(["--nic", bed.pair.right.device()]);
     }
+    arguments.extend([listen.as_str(), target.as_str()]);
+    let mut receiver = Running::start(Some(far), &arguments)?;
+    receiver.says("listening on", stop)?;
+    let sender = Running::start(Some(near), &["cp", send, &source, &connect])?;
+    Ok((sender.finish(stop)?, receiver.finish(stop)?))
 }
 
 /// Length and checksum of a file.

@@ -2,7 +2,7 @@
 //!
 //! The way: a file on a block device of ours, whose loop is a program in the kernel -> lent from the
 //! page cache -> sent without a copy -> a software NIC -> received without a copy -> written past the
-//! page cache to another block device of ours. Each is the command that a user would give, with
+//! page cache to another block device of ours; then the same by reliable datagrams. Each is the command that a user would give, with
 //! `--json`.
 //!
 //! Contracts:
