@@ -122,5 +122,29 @@ cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/receiv
 grep -q 'file -> ring .*get-buf' /tmp/three.txt
 grep -q 'get-buf .*2 directions' /tmp/relayed.txt
 ip netns del mid
+
+title "Messages of 1 MiB from our RDS engine to the kernel's and back, and a cut: handoff rds stress"
+# Our engine stands for a host without the kernel's RDS, whose port the kernel has here all the same: what
+# comes for it is led to a port that nobody has.
+modprobe -a rds_tcp act_pedit act_csum cls_flower sch_ingress
+tc qdisc add dev near0 clsact
+tc filter add dev near0 ingress protocol ip flower ip_proto tcp dst_port 16385 \
+    action pedit ex munge tcp dport set 9 pipe action csum ip and tcp
+tc filter add dev near0 egress protocol ip flower ip_proto tcp src_port 9 \
+    action pedit ex munge tcp sport set 16385 pipe action csum ip and tcp
+ip netns exec far handoff rds stress 10.99.0.2 --engine kernel > /tmp/answered.txt 2>&1 &
+answering=$!
+until grep -q answering /tmp/answered.txt; do sleep 0.1; done
+handoff --json rds stress 10.99.0.1 --engine own -s 10.99.0.2 -q 1M -a 1M -d 2 --time 8 \
+    > /tmp/asked.json 2> /tmp/asked.txt &
+asking=$!
+until ss -Htn 'dport = 16385' | grep -q 16385; do sleep 0.1; done
+sleep 2
+echo "cut: $(ss -KHtn 'dport = 16385' 2> /dev/null | wc -l) connections are reset"
+wait $asking
+kill -INT $answering
+wait $answering || true
+cat /tmp/asked.txt /tmp/asked.json
+grep -q '"corrupt": 0' /tmp/asked.json
 ip netns del far
 umount /tmp/near /tmp/far

@@ -34,7 +34,7 @@ struct Curve {
     reference: Option<&'static str>,
 }
 
-const CURVES: [Curve; 3] = [
+const CURVES: [Curve; 4] = [
     Curve {
         bench: "send",
         title: "Where zero copy starts to pay: payload size",
@@ -68,6 +68,16 @@ const CURVES: [Curve; 3] = [
         against: "epoll",
         sized: true,
         at: |row| row.config.chunk.filter(|_| row.config.gro == Some(true)),
+        reference: None,
+    },
+    Curve {
+        bench: "rds",
+        title: "Messages there and back: size",
+        about: "Speed of asking and being answered, against a length and the message over plain TCP.",
+        quantity: "payload bytes of a message",
+        against: "framing over TCP",
+        sized: true,
+        at: |row| row.config.bytes.filter(|_| row.config.op.as_deref() == Some("ask")),
         reference: None,
     },
 ];
@@ -217,7 +227,7 @@ impl Curve {
     /// A row's name without its place on the curve.
     fn line(&self, row: &Row, x: u64) -> String {
         let size = format_size(x);
-        let of_place = [format!("depth={x}"), format!("chunk={size}")];
+        let of_place = [format!("depth={x}"), format!("chunk={size}"), size];
         let words = row.name.split(' ').filter(|word| !of_place.iter().any(|it| it == word));
         words.collect::<Vec<_>>().join(" ")
     }

@@ -34,10 +34,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// and what draws a curve.
 type Bench = (&'static str, &'static str, &'static [&'static [&'static str]]);
 
-const BENCHES: [Bench; 4] = [
+const BENCHES: [Bench; 5] = [
     ("send", "network namespace", &[&[], &[SIZES, "--only=^copy$|tuned$|flush=no batch=8$"]]),
     ("recv", "network namespace", &[&[], &[CHUNKS, "--only=gro=yes check=no zcrx chunk"]]),
     ("splice", "io_uring", &[&[]]),
+    ("rds", "network namespace", &[&[]]),
     ("block", "ublk", &[&[]]),
 ];
 const SIZES: &str = "--sizes=1k,2k,4k,8k,16k,32k,64k";

@@ -64,4 +64,4 @@ macro_rules! every_row_is_of_the_bench {
     )*};
 }
 
-every_row_is_of_the_bench!(send recv splice block);
+every_row_is_of_the_bench!(send recv splice rds block);
