@@ -29,6 +29,6 @@ mod sending;
 mod slots;
 mod socket;
 
-pub use information::{Connection, Counter};
+pub use information::{Bound, Connection, Counter, Information, Queue, Queued};
 pub use sending::Mode;
 pub use socket::{Socket, Statistics};

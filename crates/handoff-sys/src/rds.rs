@@ -42,6 +42,14 @@ pub const CMSG_ZCOPY_COMPLETION: i32 = 13;
 pub const INFO_COUNTERS: i32 = 10000;
 /// `RDS6_INFO_CONNECTIONS`: option that reads [`Info6Connection`]s.
 pub const INFO6_CONNECTIONS: i32 = 10011;
+/// `RDS6_INFO_SEND_MESSAGES`: option that reads [`Info6Message`]s that were not sent.
+pub const INFO6_SEND_MESSAGES: i32 = 10012;
+/// `RDS6_INFO_RETRANS_MESSAGES`: option that reads [`Info6Message`]s that were sent and not acknowledged.
+pub const INFO6_RETRANS_MESSAGES: i32 = 10013;
+/// `RDS6_INFO_RECV_MESSAGES`: option that reads [`Info6Message`]s that were received and not read.
+pub const INFO6_RECV_MESSAGES: i32 = 10014;
+/// `RDS6_INFO_SOCKETS`: option that reads [`Info6Socket`]s.
+pub const INFO6_SOCKETS: i32 = 10015;
 /// `RDS_MAX_MSG_SIZE`: bytes of the longest message that a socket sends, from `net/rds/rds.h`.
 pub const MAX_MSG_SIZE: usize = 1 << 20;
 /// `RDS_MAX_ZCOOKIES`.
@@ -90,6 +98,52 @@ pub struct Info6Connection {
 }
 
 const _: () = assert!(size_of::<Info6Connection>() == 65);
+
+/// `struct rds6_info_message`: one message in a queue.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+pub struct Info6Message {
+    /// Number on its path.
+    pub seq: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Own address; IPv4 is mapped.
+    pub laddr: [u8; 16],
+    /// The peer's.
+    pub faddr: [u8; 16],
+    /// Own port, big-endian.
+    pub lport: u16,
+    /// The peer's, big-endian.
+    pub fport: u16,
+    /// How it is acknowledged.
+    pub flags: u8,
+    /// Type of service.
+    pub tos: u8,
+}
+
+const _: () = assert!(size_of::<Info6Message>() == 50);
+
+/// `struct rds6_info_socket`.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+pub struct Info6Socket {
+    /// Bytes of the send buffer.
+    pub sndbuf: u32,
+    /// Own address; IPv4 is mapped.
+    pub bound_addr: [u8; 16],
+    /// The peer's, if it is connected.
+    pub connected_addr: [u8; 16],
+    /// Own port, big-endian.
+    pub bound_port: u16,
+    /// The peer's, big-endian.
+    pub connected_port: u16,
+    /// Bytes of the receive buffer.
+    pub rcvbuf: u32,
+    /// Inode.
+    pub inum: u64,
+}
+
+const _: () = assert!(size_of::<Info6Socket>() == 52);
 
 /// `RDS_INFO_CONNECTION_FLAG_CONNECTED`.
 pub const CONNECTION_CONNECTED: u8 = 0x04;

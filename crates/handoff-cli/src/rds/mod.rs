@@ -21,11 +21,11 @@ use crate::{Context, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
-  handoff rds ping 192.0.2.1 192.0.2.2                 by the kernel's RDS, from the first address
+  handoff rds ping 192.0.2.1 192.0.2.2                 from the first address to the second
   handoff rds stress 192.0.2.2                         answers at port 4000
   handoff rds stress 192.0.2.1 -s 192.0.2.2 -q 64K -t 4 -d 16 --time 10
   handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --json
-  handoff rds info                                     counters and connections of the kernel's RDS";
+  handoff rds info                                     connections, sockets and queues of the kernel's RDS";
 
 /// Arguments of `handoff rds`.
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     match &args.action {
         Action::Ping(args) => ping::run(args, context),
         Action::Stress(args) => stress::run(args, context),
-        Action::Info(args) => info::run(args, context),
+        Action::Info(info::InfoArgs {}) => info::run(context),
     }
 }
 

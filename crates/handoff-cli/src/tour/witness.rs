@@ -114,11 +114,8 @@ mod tests {
             place("_copy_from_iter", &["skb_do_copy_data_nocache", "tcp_sendmsg_locked"], 1),
             place("skb_copy_ubufs", &["skb_orphan_frags_rx"], 2),
             place("_copy_to_iter", &["ublk_copy_user_pages", "ublk_ch_read_iter"], 4),
-            place(
-                "_copy_to_iter",
-                &["copy_page_to_iter", "filemap_read", "ext4_file_read_iter"],
-                8,
-            ),
+            place("_copy_to_iter", &["copy_page_to_iter", "filemap_read", "io_read"], 8),
+            place("_copy_to_iter", &["copy_page_to_iter", "filemap_read", "ksys_read"], 128),
             place("copy_mc_to_kernel", &["do_wp_page"], 16),
             place("_copy_to_iter", &[], 32),
         ];

@@ -1,16 +1,18 @@
-//! What the kernel tells about RDS: counters, and the connections of a namespace.
+//! What the kernel tells about RDS: counters, connections, sockets, and what lies in queues.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use handoff_sys::rds::{
-    CONNECTION_CONNECTED, INFO_COUNTERS, INFO6_CONNECTIONS, Info6Connection, InfoCounter, SOL_RDS,
+    CONNECTION_CONNECTED, INFO_COUNTERS, INFO6_CONNECTIONS, INFO6_RECV_MESSAGES,
+    INFO6_RETRANS_MESSAGES, INFO6_SEND_MESSAGES, INFO6_SOCKETS, Info6Connection, Info6Message,
+    Info6Socket, InfoCounter, PF_RDS, SOL_RDS,
 };
+use socket2::{Domain, Type};
 
-use super::socket::Socket;
+use super::socket::not_possible;
 use crate::error::{Error, Result};
-use crate::payload::Payload;
 
 /// One of the kernel's counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,64 @@ pub struct Connection {
     pub connected: bool,
 }
 
-impl<P: Payload> Socket<P> {
+/// A socket with its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Where.
+    pub address: SocketAddr,
+    /// Bytes of the send buffer.
+    pub send_buffer: u32,
+    /// Bytes of the receive buffer.
+    pub receive_buffer: u32,
+}
+
+/// Where a message may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// It was not sent.
+    Waiting,
+    /// It was sent, and the peer has not acknowledged it.
+    Unacknowledged,
+    /// It was received, and nobody has read it.
+    Unread,
+}
+
+/// A message that lies in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// This host's address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+    /// Bytes.
+    pub len: u32,
+}
+
+fn ip(bytes: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+fn at(bytes: [u8; 16], port: u16) -> SocketAddr {
+    SocketAddr::new(ip(bytes), u16::from_be(port))
+}
+
+/// What asks the kernel; it takes no address and no port.
+#[derive(Debug)]
+pub struct Information {
+    socket: socket2::Socket,
+}
+
+impl Information {
+    /// Begins to ask.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPossible`] where the kernel's RDS is not there, with what would help.
+    pub fn open() -> Result<Self> {
+        let socket = socket2::Socket::new(Domain::from(PF_RDS), Type::SEQPACKET, None);
+        Ok(Self { socket: socket.map_err(not_possible("socket(PF_RDS)"))? })
+    }
+
     /// The kernel's counters.
     ///
     /// # Errors
@@ -51,22 +110,56 @@ impl<P: Payload> Socket<P> {
         Ok(counters.into_iter().map(told).collect())
     }
 
-    /// The connections of the socket's namespace.
+    /// The connections.
     ///
     /// # Errors
     ///
     /// The kernel's.
     pub fn connections(&self) -> Result<Vec<Connection>> {
         let connections = self.information::<Info6Connection>(INFO6_CONNECTIONS)?;
-        let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
         let told = |connection: Info6Connection| Connection {
-            local: address(connection.laddr),
-            peer: address(connection.faddr),
+            local: ip(connection.laddr),
+            peer: ip(connection.faddr),
             next_sent: connection.next_tx_seq,
             next_expected: connection.next_rx_seq,
             connected: connection.flags & CONNECTION_CONNECTED != 0,
         };
         Ok(connections.into_iter().map(told).collect())
+    }
+
+    /// The sockets that are bound.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn sockets(&self) -> Result<Vec<Bound>> {
+        let sockets = self.information::<Info6Socket>(INFO6_SOCKETS)?;
+        let told = |socket: Info6Socket| Bound {
+            address: at(socket.bound_addr, socket.bound_port),
+            send_buffer: socket.sndbuf,
+            receive_buffer: socket.rcvbuf,
+        };
+        let bound = |socket: &Info6Socket| socket.bound_port != 0;
+        Ok(sockets.into_iter().filter(bound).map(told).collect())
+    }
+
+    /// The messages in all queues of a kind.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn messages(&self, queue: Queue) -> Result<Vec<Queued>> {
+        let which = match queue {
+            Queue::Waiting => INFO6_SEND_MESSAGES,
+            Queue::Unacknowledged => INFO6_RETRANS_MESSAGES,
+            Queue::Unread => INFO6_RECV_MESSAGES,
+        };
+        let told = |message: Info6Message| Queued {
+            local: at(message.laddr, message.lport),
+            peer: at(message.faddr, message.fport),
+            len: message.len,
+        };
+        Ok(self.information::<Info6Message>(which)?.into_iter().map(told).collect())
     }
 
     /// Reads a list of plain structures. `T` is one of `handoff_sys::rds`.

@@ -266,7 +266,7 @@ impl<P: Payload> Drop for Socket<P> {
 }
 
 /// For `map_err`: what the kernel lacks, as the probe explains it.
-fn not_possible(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn not_possible(action: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| {
         let lacking = probe::system(System::Rds).into_iter().find(|it| it.state != Standing::Yes);
         let why =

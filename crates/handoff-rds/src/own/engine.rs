@@ -21,7 +21,7 @@ use super::link::{Link, abort};
 use super::socket::Socket;
 use super::{reading, writing};
 use crate::error::{Error, Result};
-use crate::protocol::{ConnectionId, Event, Host, Limits, Output, Statistics};
+use crate::protocol::{ConnectionId, Event, Host, Limits, Output, Role, Statistics};
 use crate::wire::PORT;
 
 /// How late the host's time may be.
@@ -156,6 +156,23 @@ impl Engine {
         self.shared.host().event()
     }
 
+    /// Asks whether a peer is there, from a port that need not be bound; [`Event::Pong`] answers.
+    ///
+    /// # Errors
+    ///
+    /// As of sends; where the peer would have to connect and can't, [`Error::NotPossible`].
+    pub fn ping(&self, to: IpAddr, from: u16) -> Result<()> {
+        self.shared.reachable(to)?;
+        self.shared.host().ping(to, from)?;
+        self.shared.tell();
+        Ok(())
+    }
+
+    /// Waits until something has changed, such as an [`Engine::event`] that is there.
+    pub async fn changed(&self) {
+        self.shared.changed().await;
+    }
+
     /// Serves the sockets as long as it is polled, and ends only with an error. To be had once.
     pub fn run(&self) -> impl Future<Output = Error> + 'static {
         let serving = Serving(self.shared.clone());
@@ -219,8 +236,21 @@ impl Shared {
         self.gate.as_ref()
     }
 
-    pub(super) fn not_listening(&self) -> Option<&str> {
-        self.not_listening.as_deref()
+    /// Whether a connection to the peer can come about: we connect, or it can connect to us.
+    pub(super) fn reachable(&self, peer: IpAddr) -> Result<()> {
+        match &self.not_listening {
+            Some(reason) if Role::of(self.address, peer) == Some(Role::Server) => {
+                Err(Error::NotPossible(format!(
+                    "{peer} has the smaller address, so it would have to connect to us: {reason}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until something has changed that anybody may wait for.
+    pub(super) async fn changed(&self) {
+        self.news.after(self.news.seen()).await;
     }
 
     /// Has [`Engine::run`] poll one more task, unless it is over.

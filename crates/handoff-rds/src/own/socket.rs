@@ -9,7 +9,7 @@ use handoff::Buffer;
 use super::engine::{Shared, Slot};
 use crate::completion::Completion;
 use crate::error::{Error, Refused, Result};
-use crate::protocol::{Message, Role};
+use crate::protocol::Message;
 use crate::received::Received;
 
 /// A port of an [`Engine`](super::Engine). Dropped, it gives up what is not acknowledged yet; the port
@@ -41,13 +41,7 @@ impl Socket {
         payload: Buffer,
         cookie: u32,
     ) -> Result<(), Refused<Buffer>> {
-        if Role::of(self.shared.address, to.ip()) == Some(Role::Server)
-            && let Some(reason) = self.shared.not_listening()
-        {
-            let error = Error::NotPossible(format!(
-                "{} has the smaller address, so it would have to connect to us: {reason}",
-                to.ip()
-            ));
+        if let Err(error) = self.shared.reachable(to.ip()) {
             return Err(Refused { payload, error });
         }
         let len = payload.len();
@@ -84,7 +78,7 @@ impl Socket {
 
     /// Waits until something has changed that sockets of the engine may wait for.
     pub async fn changed(&self) {
-        self.shared.news.after(self.shared.news.seen()).await;
+        self.shared.changed().await;
     }
 
     /// The next message, if there is one.

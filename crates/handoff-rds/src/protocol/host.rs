@@ -9,7 +9,7 @@ use handoff::Tally;
 
 use super::limits::Limits;
 use super::output::{ConnectionId, Event, MessageId, Output, Reason};
-use super::peer::{Connection, Frame, Peer};
+use super::peer::{Connection, Frame, MAX_PINGS, Peer};
 use super::role::{Role, lane_of};
 use super::statistics::Statistics;
 use crate::completion::{Completion, Completions, End};
@@ -217,10 +217,7 @@ impl<B, R> Host<B, R> {
             });
         }
         let queued_limit = self.limits.queued;
-        let peer = self.know(message.to).map_err(|reason| match reason {
-            Reason::TooManyPeers(limit) => Error::TooManyPeers { peer: message.to, limit },
-            _ => Error::Invalid("messages to one's own address do not go over the network"),
-        })?;
+        let peer = self.acquaint(message.to)?;
         if peer.congestion.as_ref().is_some_and(|map| map.contains(message.port)) {
             return Err(Error::Congested(to));
         }
@@ -232,6 +229,14 @@ impl<B, R> Host<B, R> {
             });
         }
         Ok(())
+    }
+
+    /// As [`Host::know`], for whoever wants to talk to the peer.
+    fn acquaint(&mut self, address: IpAddr) -> Result<&mut Peer> {
+        self.know(address).map_err(|reason| match reason {
+            Reason::TooManyPeers(limit) => Error::TooManyPeers { peer: address, limit },
+            _ => Error::Invalid("messages to one's own address do not go over the network"),
+        })
     }
 
     /// The peer with that address, made if it is new.
@@ -350,15 +355,27 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Asks whether a peer is there; [`Event::Pong`] answers. Does nothing where lane 0 is down.
-    pub fn ping(&mut self, to: IpAddr, from: u16) {
-        let Some(peer) = self.peers.get_mut(&to) else { return };
-        if let Some(connection) = peer.lane[0].up()
-            && connection.pings.len() < super::peer::MAX_PONGS
-        {
-            connection.pings.push_back(from);
-            self.signal(to);
+    /// Asks whether a peer is there, from a port that need not be bound; [`Event::Pong`] answers. A
+    /// connection is made for it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Host::send`]: an address of our own, too many peers, too much that waits.
+    pub fn ping(&mut self, to: IpAddr, from: u16) -> Result<()> {
+        if from == 0 {
+            return Err(Error::Invalid("port 0 answers pings: ping from another"));
         }
+        let now = self.now;
+        let peer = self.acquaint(to)?;
+        if peer.pings.len() == MAX_PINGS {
+            let cause = "so many pings wait to be written: the peer is not connected";
+            return Err(Error::Full { to: (to, 0).into(), cause });
+        }
+        peer.pings.push_back(from);
+        peer.last_used = now;
+        self.connect_wanted(to);
+        self.signal(to);
+        Ok(())
     }
 
     /// The next thing to do.

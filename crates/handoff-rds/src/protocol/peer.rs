@@ -11,6 +11,8 @@ use crate::wire::{CongestionMap, Header, MAX_LANES};
 
 /// Pongs owed on a connection before it is not read until they are written.
 pub(super) const MAX_PONGS: usize = 64;
+/// Pings to a peer that wait to be written.
+pub(super) const MAX_PINGS: usize = 64;
 
 pub(super) struct Peer {
     pub(super) address: IpAddr,
@@ -23,6 +25,8 @@ pub(super) struct Peer {
     pub(super) extended: Option<bool>,
     pub(super) congestion: Option<CongestionMap>,
     pub(super) lane: [Lane; MAX_LANES as usize],
+    /// Ports to ping from, by lane 0.
+    pub(super) pings: VecDeque<u16>,
     /// Bytes accepted that have not come back.
     pub(super) queued: u64,
     /// Messages accepted whose end is not known.
@@ -70,7 +74,6 @@ pub(super) struct Connection {
     pub(super) map_due: bool,
     /// The peer is to be asked for its lanes and generation.
     pub(super) probe: Probe,
-    pub(super) pings: VecDeque<u16>,
     pub(super) pongs: VecDeque<u16>,
     /// Bytes given out to be written.
     pub(super) offset: u64,
@@ -121,7 +124,6 @@ impl Connection {
             former: false,
             map_due: true,
             probe: Probe::No,
-            pings: VecDeque::new(),
             pongs: VecDeque::new(),
             offset: 0,
             written: VecDeque::new(),
@@ -160,6 +162,7 @@ impl Peer {
             extended: None,
             congestion: None,
             lane,
+            pings: VecDeque::new(),
             queued: 0,
             unfinished: 0,
             last_used: Duration::ZERO,
@@ -172,17 +175,21 @@ impl Peer {
 
     pub(super) fn is_idle(&self) -> bool {
         let unconnected = |lane: &Lane| matches!(lane.link, Link::Down);
-        self.queued == 0 && self.lane.iter().all(unconnected)
+        self.queued == 0 && self.pings.is_empty() && self.lane.iter().all(unconnected)
     }
 
     /// Whether the lane should have a connection of our making.
     pub(super) fn wants(&self, lane: usize, now: Duration, keep: Duration) -> bool {
         let lanes = usize::from(self.lanes.unwrap_or(1));
         match self.role {
-            Role::Client => lane < lanes && (self.unfinished > 0 || now < self.last_used + keep),
+            Role::Client => {
+                let used = self.unfinished > 0 || now < self.last_used + keep;
+                lane < lanes && (used || !self.pings.is_empty())
+            }
             // The client makes the others.
             Role::Server => {
-                lane == 0 && self.lane.iter().any(|lane| !lane.is_up() && lane.has_unsent())
+                let unsent = self.lane.iter().any(|lane| !lane.is_up() && lane.has_unsent());
+                lane == 0 && (unsent || !self.lane[0].is_up() && !self.pings.is_empty())
             }
         }
     }

@@ -45,7 +45,7 @@ fn next(peer: &Peer, lane: usize) -> Option<Next> {
     if let Some(port) = connection.pongs.front() {
         return Some(Next::Pong(*port));
     }
-    if let Some(port) = connection.pings.front() {
+    if let Some(port) = peer.pings.front().filter(|_| lane == 0) {
         return Some(Next::Ping(*port));
     }
     let id = place.queue.front().filter(|_| peer.lanes.is_some())?;
@@ -92,7 +92,7 @@ impl<B, R> Host<B, R> {
                 header.extensions = capabilities;
             }
             Next::Ping(port) => {
-                connection.pings.pop_front();
+                peer.pings.pop_front();
                 header.source = port;
             }
             Next::Pong(port) => {

@@ -54,7 +54,7 @@ fn a_ping_is_answered_by_a_message_of_its_own_number() {
     let told: Vec<_> = pongs[1].header.extensions.iter().map(Result::unwrap).collect();
     assert!(told.contains(&Extension::Paths(8)), "{told:?}");
 
-    host.ping(SMALLER.into(), 4000);
+    host.ping(SMALLER.into(), 4000).expect("is accepted");
     let ping = written(&mut host, id).remove(0).header;
     assert_eq!((ping.sequence, ping.source, ping.destination), (4, 4000, 0));
     say(&mut host, id, &Header { sequence: 8, destination: 4000, ..Header::default() });

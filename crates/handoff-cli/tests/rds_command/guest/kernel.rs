@@ -16,9 +16,12 @@ fn requests_are_answered_and_counted() {
     let [asked, _] = stress(&pair.left, &pair.right, "auto", &more);
     assert_eq!(asked["engine"], "rds-kernel");
     assert_eq!((&asked["sent"]["copied"], &asked["sent"]["zero_copy"]), (&0.into(), &0.into()));
-    let info = report(&rds(&pair.left, &["info", &pair.left.v4().to_string(), "--json"]));
+    let info = report(&rds(&pair.left, &["info", "--json"]));
     let connection = &info["connections"][0];
     assert_eq!(connection["peer"], pair.right.v4().to_string());
+    // Both ends have closed theirs.
+    assert_eq!(info["sockets"].as_array().map(Vec::len), Some(0), "{info}");
+    assert_eq!(info["queues"].as_array().map(Vec::len), Some(0), "{info}");
     assert!(info["counters"].as_array().is_some_and(|all| all.len() > 10), "{info}");
 }
 

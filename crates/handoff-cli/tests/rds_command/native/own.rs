@@ -2,7 +2,7 @@
 
 use handoff_lab::topology::Pair;
 
-use crate::session::{errors, rds, stress};
+use crate::session::{Answering, errors, rds, report, stress};
 
 fn pair() -> Pair {
     Pair::new(9000).expect("namespaces and veth")
@@ -30,6 +30,20 @@ fn copies_are_asked_for_and_reported() {
 }
 
 #[test]
+fn pings_are_answered_whoever_connects() {
+    let pair = pair();
+    for [from, to] in [[&pair.left, &pair.right], [&pair.right, &pair.left]] {
+        let answering = Answering::start(to, "own");
+        let [own, peer] = [from, to].map(|end| end.v4().to_string());
+        let asks = ["ping", &own, &peer, "-c", "3", "--engine", "own", "--json"];
+        let answers = report(&rds(from, &asks));
+        assert_eq!(answers["engine"], "rds-own");
+        assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3), "{answers}");
+        answering.stop();
+    }
+}
+
+#[test]
 fn what_cannot_be_is_told() {
     let pair = pair();
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
@@ -40,12 +54,16 @@ fn what_cannot_be_is_told() {
     let long = rds(&pair.left, &[&asks[..], &["-q", "2M"]].concat());
     assert_eq!(long.status.code(), Some(2));
     assert!(errors(&long).contains("16 bytes to 1M"), "{}", errors(&long));
-    let kernel = rds(&pair.left, &["ping", &own, &peer]);
+    let asks = ["ping", &own, &peer, "--engine"];
+    let kernel = rds(&pair.left, &[&asks[..], &["kernel"]].concat());
     if kernel.status.code() == Some(3) {
         assert!(errors(&kernel).contains("remedy"), "{}", errors(&kernel));
     } else {
         assert_eq!(kernel.status.code(), Some(1), "nobody is there: {}", errors(&kernel));
     }
+    let nobody = rds(&pair.left, &[&asks[..], &["own", "--timeout", "1"]].concat());
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(errors(&nobody).contains("does not answer within 1 s"), "{}", errors(&nobody));
     let foreign = rds(&pair.left, &["stress", "192.0.2.77", "--engine", "own"]);
     assert_eq!(foreign.status.code(), Some(1));
     assert!(errors(&foreign).contains("listen for RDS peers"), "{}", errors(&foreign));

@@ -2,9 +2,9 @@
 
 use handoff::Outcome;
 use handoff_rds::End;
-use handoff_rds::kernel::Mode;
+use handoff_rds::kernel::{Information, Mode, Queue, Queued};
 
-use crate::peers::{Peers, bind, complete, pattern, receive};
+use crate::peers::{LONG, Peers, bind, complete, pattern, receive};
 
 const SIZES: [usize; 7] = [0, 1, 100, 4096, 4097, 65_000, 106_496];
 
@@ -70,16 +70,35 @@ fn to_the_own_namespace_and_to_named_peers_is_copied() {
 }
 
 #[test]
-fn the_kernel_tells_of_its_connections() {
+fn the_kernel_tells_of_its_connections_sockets_and_queues() {
     let peers = Peers::new();
     let [left, right] = [peers.left(4000), peers.right(4000)];
-    left.send(right.local_addr(), (vec![1], 0), 0, Mode::Copy).expect("is accepted");
+    left.send(right.local_addr(), (vec![1; 77], 0), 0, Mode::Copy).expect("is accepted");
+    let kernel = Information::open().expect("is there");
+    let ours = |it: &Queued| (it.local, it.peer) == (right.local_addr(), left.local_addr());
+    let unread = || {
+        let all = kernel.messages(Queue::Unread).expect("tells");
+        all.into_iter().filter(ours).map(|it| it.len).collect::<Vec<_>>()
+    };
+    right.wait_readable(LONG).expect("waits");
+    assert_eq!(unread(), [77]);
     receive(&right);
-    let connections = left.connections().expect("tells");
+    assert!(unread().is_empty());
+
+    let nobody = (std::net::Ipv4Addr::new(10, 78, 0, 77), 4000).into();
+    left.send(nobody, (vec![1; 88], 0), 0, Mode::Copy).expect("is accepted");
+    let waiting = kernel.messages(Queue::Waiting).expect("tells");
+    let there = Queued { local: left.local_addr(), peer: nobody, len: 88 };
+    assert!(waiting.contains(&there), "{waiting:?}");
+
+    let connections = kernel.connections().expect("tells");
     let there = |it: &&handoff_rds::kernel::Connection| it.peer == right.local_addr().ip();
     let ours: Vec<_> = connections.iter().filter(there).collect();
     assert!(ours.iter().any(|it| it.connected && it.next_sent > 1), "{connections:?}");
-    let counters = left.counters().expect("tells");
+    let sockets = kernel.sockets().expect("tells");
+    let there = |address| sockets.iter().any(|it| it.address == address && it.send_buffer > 0);
+    assert!(there(left.local_addr()) && there(right.local_addr()), "{sockets:?}");
+    let counters = kernel.counters().expect("tells");
     let queued = counters.iter().find(|counter| counter.name == "send_queued");
     assert!(queued.is_some_and(|counter| counter.value > 0), "{counters:?}");
 }
