@@ -135,10 +135,9 @@ mod guest {
         let rds = &report["chains"][1];
         assert_eq!(rds["name"], "RDS");
         let sent = hop(rds, "memory", "socket");
-        assert_eq!(
-            (&sent["engine"], &sent["copied_by_witness"]),
-            (&"rds-kernel".into(), &0.into())
-        );
+        assert_eq!(sent["engine"], "rds-kernel");
+        // What the two programs tell each other, and headers.
+        assert!(sent["copied_by_witness"].as_u64() < Some(400 << 10), "{sent}");
         let received = hop(rds, "socket", "memory");
         assert!(received["copied_by_witness"].as_u64() >= Some(4 << 20), "{received}");
         let dma = hop(tcp, "NIC", "NIC");

@@ -79,7 +79,8 @@ fn at(bytes: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(ip(bytes), u16::from_be(port))
 }
 
-/// What asks the kernel; it takes no address and no port.
+/// What asks the kernel, for the network namespace of the thread that opens it; it takes no address and no
+/// port.
 #[derive(Debug)]
 pub struct Information {
     socket: socket2::Socket,
