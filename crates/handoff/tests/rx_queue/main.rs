@@ -189,7 +189,8 @@ mod guest {
                 queue.shortfall().is_some_and(|told| told.contains("may run dry")),
                 "{queue:?}"
             );
-            let sender = send(left, 4 * MIB);
+            // More than the area, and what the sender's socket takes in.
+            let sender = send(left, 8 * MIB);
             let mut kept: Vec<Received> = Vec::new();
             // Nothing more comes when the NIC has no chunk left.
             let quiet = Duration::from_millis(500);
@@ -224,7 +225,7 @@ mod guest {
                 }
                 position
             };
-            assert_eq!(driver.block_on(rest).expect("runs"), 4 * MIB);
+            assert_eq!(driver.block_on(rest).expect("runs"), 8 * MIB);
             sender.join().expect("ends");
         });
     }
