@@ -75,7 +75,9 @@ pub trait Bench {
     fn options(&self) -> &RunOptions;
 
     /// The bench's own options, as the guest's is to be given them.
-    fn arguments(&self) -> Vec<String>;
+    fn arguments(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Length and number of slots where the user gives none; for so many `rows`, peers apart;
     /// `counted`: where instructions are, not time.

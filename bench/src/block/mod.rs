@@ -172,11 +172,6 @@ impl Bench for Block<'_> {
         &self.args.run
     }
 
-    fn arguments(&self) -> Vec<String> {
-        // The guest's bench makes its own disks.
-        Vec::new()
-    }
-
     fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
         let (milliseconds, rounds) = match (self.args.run.quick, counted) {
             (true, false) => (100, 3),

@@ -132,10 +132,6 @@ impl Bench for SpliceBench<'_> {
         &self.args.run
     }
 
-    fn arguments(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
         let (milliseconds, rounds) = match (self.args.run.quick, counted) {
             (true, false) => (50, 7),

@@ -14,9 +14,10 @@ use std::os::fd::AsFd;
 
 use crate::Failure;
 
-/// Bytes under way from one of the kernel's sockets; the longest message is an eighth of it.
+/// Bytes under way from one of the kernel's sockets, if it allows so many.
 const UNDER_WAY: usize = 8 << 20;
-/// Bytes that one of the kernel's sockets holds before it tells its peers to wait; as our own engine.
+/// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if it may; as our own
+/// engine.
 const HELD: usize = 4 << 20;
 
 /// Engines, as they are called on the command line.
@@ -119,9 +120,6 @@ impl Host {
     }
 }
 
-/// Bytes that the kernel's sockets are to have room for, both ways, if it allows.
-const BUFFER: usize = 4 << 20;
-
 /// Why messages are no longer than this.
 pub(crate) fn limit(longest: usize) -> &'static str {
     match longest < KERNEL_MESSAGE_LIMIT {
@@ -148,14 +146,10 @@ fn taken(address: IpAddr, port: u16, error: Error) -> Failure {
 }
 
 impl Port {
-    /// Bytes of the longest message, for which the kernel's buffers are made as large as they may be.
+    /// Bytes of the longest message.
     pub(crate) fn longest(&self) -> Result<usize, Failure> {
         match self {
-            Self::Kernel { socket, .. } => {
-                socket.set_send_buffer(BUFFER)?;
-                socket.set_receive_buffer(BUFFER)?;
-                Ok(socket.send_buffer()?.min(KERNEL_MESSAGE_LIMIT))
-            }
+            Self::Kernel { socket, .. } => Ok(socket.send_buffer()?.min(KERNEL_MESSAGE_LIMIT)),
             Self::Own(_) => Ok(KERNEL_MESSAGE_LIMIT),
         }
     }
