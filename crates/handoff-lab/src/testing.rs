@@ -204,8 +204,8 @@ pub struct Plan {
     pub machine: Machine,
 }
 
-/// Runs all stages: those on the host one after the other, then those in guests, as many at a time
-/// as there are processors. `each` is called with each result as it comes.
+/// Runs all stages: those on the host one after the other, then those in guests, one more at a time
+/// than there are processors, since tests wait too. `each` is called with each result as it comes.
 ///
 /// # Errors
 ///
@@ -247,7 +247,7 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
             }
         }
     };
-    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let workers = 1 + thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         // All are waited for, also when one has failed.

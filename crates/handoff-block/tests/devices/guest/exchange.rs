@@ -86,7 +86,7 @@ fn policies_take_each_others_place_under_load() {
                 })
             })
             .collect();
-        for round in 0..12 {
+        for round in 0..8 {
             let before = done.load(Ordering::Relaxed);
             policy::exchange(device.id, &all[(round + 1) % all.len()]).expect("exchanged");
             // Each policy has something to do.

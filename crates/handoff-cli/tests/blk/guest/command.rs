@@ -82,7 +82,8 @@ impl Added {
                 _ => {}
             }
             assert!(Instant::now() < deadline, "no new server: {show}");
-            std::thread::sleep(Duration::from_millis(100));
+            // Asking takes the guest's processors from the server that begins.
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 
@@ -94,7 +95,9 @@ impl Added {
 
 impl Drop for Added {
     fn drop(&mut self) {
-        blk(&["del", "--force", &self.id.to_string()]);
+        if Path::new(&format!("/dev/ublkc{}", self.id)).exists() {
+            blk(&["del", "--force", &self.id.to_string()]);
+        }
     }
 }
 
