@@ -6,14 +6,15 @@
 //! - what the CPU copied is told for each hop, and every fallback with its reason.
 //!
 //! The way: the two addresses -> [`origin`] and [`destination`] (opened before anything else) ->
-//! [`greet`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`] or [`local`] (the
-//! bytes, by [`carry`]) -> [`report`].
+//! [`greet`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`] (into an [`intake`]) or
+//! [`local`] (the bytes, by [`carry`]) -> [`report`].
 
 mod carry;
 pub mod checksum;
 pub mod coverage;
 mod destination;
 mod greet;
+mod intake;
 mod job;
 mod lending;
 mod local;
@@ -334,10 +335,10 @@ fn target(job: &Job<'_>) -> Result<Option<Target>, Failure> {
     }
 }
 
-fn outlet(job: &Job<'_>, target: Option<Target>) -> Result<receive::Outlet, Failure> {
+fn outlet(job: &Job<'_>, target: Option<Target>) -> Result<intake::Outlet, Failure> {
     Ok(match target {
         Some(Target::File(destination)) => {
-            receive::Outlet::File { file: ranged(job, &destination)?, destination }
+            intake::Outlet::File { file: ranged(job, &destination)?, destination }
         }
         target => {
             let fd = match target {
@@ -345,7 +346,7 @@ fn outlet(job: &Job<'_>, target: Option<Target>) -> Result<receive::Outlet, Fail
                 _ => stdout()?,
             };
             let file = job.driver.file(fd).failed("attaching a file")?;
-            receive::Outlet::Stream { file, name: job::name(&job.destination) }
+            intake::Outlet::Stream { file, name: job::name(&job.destination) }
         }
     })
 }

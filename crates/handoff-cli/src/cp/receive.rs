@@ -1,4 +1,4 @@
-//! The receiving side: spans of one or many connections to a file or pipe.
+//! The receiving side: spans of one or many connections to their [`intake`](super::intake).
 //!
 //! Contracts:
 //! - a transfer that ends without its end, with a gap, or with another checksum leaves no file;
@@ -6,8 +6,6 @@
 //! - what is under way is bounded by the receive pool: with all of its chunks on their way to the
 //!   file, the kernel receives no more, and the sender waits.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,21 +14,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{
-    File, Lend, Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally, Transfer,
-};
+use handoff::{Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally};
 use socket2::SockRef;
 
 use super::Job;
 use super::checksum::PieceSum;
-use super::coverage::Coverage;
-use super::destination::Destination;
-use super::job::streamed;
-use super::ranged::Ranged;
-use super::report::{Hop, Report, Transferred, hexadecimal};
+use super::intake::{Frames, Intake, Outlet, Portion, Writes};
+use super::report::{Hop, Report, Transferred};
 use super::staging::Staging;
 use super::tell::tell;
-use super::wire::{Decoder, Event, Frame};
+use super::wire::Frame;
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
@@ -40,22 +33,6 @@ const CHUNK: usize = 64 * 1024;
 
 /// How long a failing receiver hears the sender out, so that its answer is not lost to a reset.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// The most writes of a connection under way: a NIC delivers by the packet.
-const WRITES: usize = 64;
-
-/// Where the bytes go.
-pub(super) enum Outlet {
-    /// Not under its name yet.
-    File {
-        /// To be written at offsets.
-        file: Ranged,
-        /// To be given its name.
-        destination: Destination,
-    },
-    /// In order.
-    Stream { file: File, name: String },
-}
 
 /// What to receive from, and how.
 pub(super) struct Receiving<'a> {
@@ -67,21 +44,6 @@ pub(super) struct Receiving<'a> {
     pub(super) verify: bool,
     /// Bytes, where the sender knows.
     pub(super) length: Option<u64>,
-}
-
-/// What all connections of a transfer share.
-pub(super) struct Intake<'a> {
-    outlet: &'a Outlet,
-    coverage: RefCell<Coverage>,
-    verify: bool,
-    length: Option<u64>,
-    /// What the sender said at the end: bytes, checksum.
-    end: Cell<Option<(u64, Option<u64>)>>,
-    /// Bytes written to a pipe.
-    streamed: Cell<u64>,
-    /// Bytes copied once more to be aligned.
-    staged: Cell<u64>,
-    job: &'a Job<'a>,
 }
 
 /// Receives all into `outlet`.
@@ -114,11 +76,8 @@ pub(super) fn receive(
             let mut all: FuturesUnordered<_> = receivers
                 .iter_mut()
                 .map(|receiver| async {
-                    if job.args.raw {
-                        intake.take_raw(receiver).await
-                    } else {
-                        intake.take(receiver).await
-                    }
+                    let connection = Connection::new(&intake, receiver)?;
+                    if job.args.raw { connection.take_raw().await } else { connection.take().await }
                 })
                 .collect();
             while let Some(ended) = all.next().await {
@@ -127,7 +86,7 @@ pub(super) fn receive(
             intake.check()
         })
     });
-    let hops = intake.hops(&receivers, registered);
+    let hops = hops(&intake, &receivers, registered);
     let ended = received.and_then(|(bytes, checksum)| {
         if let Outlet::File { destination, .. } = outlet {
             destination.commit(job.args.sync)?;
@@ -191,300 +150,124 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failu
     });
 }
 
-/// Writes under way, oldest first.
-pub(super) struct Writes<B: Lend = Received>(pub(super) VecDeque<Transfer<B>>);
-
-impl Default for Writes {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+/// One connection, and its bytes on their way out.
+struct Connection<'a> {
+    intake: &'a Intake<'a>,
+    receiver: &'a mut Receiver,
+    writes: Writes<Received>,
+    /// For what does not lie as a direct write wants it.
+    staging: Option<Staging<'a>>,
 }
 
-impl<'a> Intake<'a> {
-    /// Of a transfer of this length, where that is known.
-    pub(super) fn new(
-        job: &'a Job<'a>,
-        outlet: &'a Outlet,
-        length: Option<u64>,
-        verify: bool,
-    ) -> Self {
-        Self {
-            outlet,
-            coverage: RefCell::new(Coverage::new(length, verify)),
-            verify,
-            length,
-            end: Cell::new(None),
-            streamed: Cell::new(0),
-            staged: Cell::new(0),
-            job,
-        }
-    }
-
-    /// Finds out before anything is received whether the transfer can be taken.
-    pub(super) fn prepare(&self, streams: usize) -> Result<(), Failure> {
-        match self.outlet {
-            Outlet::Stream { name, .. } if streams > 1 => Err(Failure::failed(format!(
-                "{name} takes its bytes in order, and so one stream, not {streams} (--streams 1)"
-            ))),
-            Outlet::File { destination, .. } => destination.reserve(self.length.unwrap_or(0)),
-            Outlet::Stream { .. } => Ok(()),
-        }
-    }
-
-    /// The next span, while writes that are over are put away.
-    async fn next_span(
-        &self,
-        receiver: &mut Receiver,
-        writes: &mut Writes,
-    ) -> Result<Option<Received>, Failure> {
-        poll_fn(|context| {
-            while let Some(oldest) = writes.0.front_mut() {
-                let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
-                writes.0.pop_front();
-                self.written(over)?;
-            }
-            Pin::new(&mut receiver.next_span())
-                .poll(context)
-                .map(|span| span.transpose().failed(RECEIVING))
-        })
-        .await
-    }
-
-    fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
-        match self.outlet {
-            Outlet::File { file, .. } => file.written(over).map(drop),
-            Outlet::Stream { name, .. } => streamed(over, name).map(drop),
-        }
-    }
-
-    /// Waits for writes.
-    ///
-    /// # Errors
-    ///
-    /// Theirs.
-    pub(super) async fn finish<B: Lend>(&self, writes: Writes<B>) -> Result<(), Failure> {
-        for write in writes.0 {
-            self.written(write.await)?;
-        }
-        Ok(())
-    }
-
-    /// Puts a part of a piece where it belongs.
-    pub(super) async fn put<B: Lend>(
-        &self,
-        part: B,
-        len: usize,
-        offset: u64,
-        writes: &mut Writes<B>,
-    ) -> Result<(), Failure> {
-        match self.outlet {
-            Outlet::File { file, .. } => {
-                writes.0.push_back(file.write(part, len, offset)?);
-                if writes.0.len() > WRITES
-                    && let Some(oldest) = writes.0.pop_front()
-                {
-                    self.written(oldest.await)?;
-                }
-            }
-            Outlet::Stream { file, .. } => {
-                if offset != self.streamed.get() {
-                    return Err(Failure::failed("the sender left the order of the bytes"));
-                }
-                self.streamed.set(offset + len as u64);
-                let write = file.write(part).failed("writing")?;
-                self.written(write.await)?;
-            }
-        }
-        self.job.progress.inc(len as u64);
-        Ok(())
-    }
-
-    pub(super) fn cover(&self, offset: u64, len: u64, sum: PieceSum) -> Result<(), Failure> {
-        self.coverage
-            .borrow_mut()
-            .add(offset, len, sum.finish())
-            .map_err(|error| Failure::failed(format!("the sender breaks the protocol: {error}")))
-    }
-
-    /// Takes one connection's frames in, to the end of the transfer.
-    async fn take(&self, receiver: &mut Receiver) -> Result<(), Failure> {
-        let mut decoder = Decoder::new();
-        let mut writes = Writes::default();
-        let mut staging = match self.outlet {
-            Outlet::File { file, .. } if file.is_direct() => Some(Staging::new(self.job, file)?),
+impl<'a> Connection<'a> {
+    fn new(intake: &'a Intake<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
+        let staging = match intake.outlet {
+            Outlet::File { file, .. } if file.is_direct() => Some(Staging::new(intake.job, file)?),
             _ => None,
         };
-        let mut piece = (0, 0, PieceSum::new(false));
+        Ok(Self { intake, receiver, writes: Writes::default(), staging })
+    }
+
+    /// Takes frames in, to the end of the transfer.
+    async fn take(mut self) -> Result<(), Failure> {
+        let mut frames = Frames::new(self.intake);
         loop {
-            let Some(mut span) = self.next_span(receiver, &mut writes).await? else {
-                return Err(self.broken_off());
+            let Some(mut span) = self.next_span().await? else {
+                return Err(self.intake.broken_off());
             };
             while !span.is_empty() {
-                let (taken, event) = decoder.next(&span).map_err(Failure::failed)?;
+                let (taken, portion) = frames.next(&span)?;
                 let part = span.split_to(taken);
-                match event {
-                    None => {}
-                    Some(Event::Frame(Frame::Data { offset, len })) => {
-                        piece = (offset, u64::from(len), PieceSum::new(self.verify));
-                    }
-                    Some(Event::Payload { offset, last }) => {
-                        piece.2.update(&part);
-                        match &mut staging {
-                            Some(staging) if !staging.may_pass(&part, offset) => {
-                                self.job.progress.inc(part.len() as u64);
-                                staging.put(&part, offset, last).await?;
-                            }
-                            _ => {
-                                let len = part.len();
-                                self.put(part, len, offset, &mut writes).await?;
-                            }
-                        }
-                        if last {
-                            let (offset, len, sum) =
-                                std::mem::replace(&mut piece, (0, 0, PieceSum::new(false)));
-                            self.cover(offset, len, sum)?;
-                        }
-                    }
-                    Some(Event::Frame(Frame::End { bytes, checksum })) => {
-                        self.ended(bytes, checksum)?;
-                        if let Some(staging) = staging {
-                            let copied = staging.finish().await?;
-                            self.staged.set(self.staged.get() + copied);
-                        }
-                        return self.finish(writes).await;
-                    }
-                    Some(Event::Frame(Frame::Abort { reason })) => {
-                        return Err(Failure::failed(format!("the sender gave up: {reason}")));
-                    }
-                    Some(Event::Frame(Frame::Answer { .. })) => {
-                        return Err(Failure::failed("the sender breaks the protocol: it answers"));
-                    }
+                match portion {
+                    Portion::Head => {}
+                    Portion::Payload { offset, last } => self.put(part, offset, last).await?,
+                    Portion::End => return self.finish().await,
                 }
             }
         }
     }
 
     /// Takes bare bytes in, to the end of the connection.
-    async fn take_raw(&self, receiver: &mut Receiver) -> Result<(), Failure> {
-        let mut writes = Writes::default();
-        let mut staging = match self.outlet {
-            Outlet::File { file, .. } if file.is_direct() => Some(Staging::new(self.job, file)?),
-            _ => None,
-        };
+    async fn take_raw(mut self) -> Result<(), Failure> {
         let mut offset = 0;
-        let mut sum = PieceSum::new(self.verify);
-        while let Some(span) = self.next_span(receiver, &mut writes).await? {
+        let mut sum = PieceSum::new(self.intake.verify);
+        while let Some(span) = self.next_span().await? {
             let len = span.len() as u64;
             sum.update(&span);
-            match &mut staging {
-                Some(staging) if !staging.may_pass(&span, offset) => {
-                    self.job.progress.inc(len);
-                    staging.put(&span, offset, false).await?;
-                }
-                _ => self.put(span, len as usize, offset, &mut writes).await?,
-            }
+            self.put(span, offset, false).await?;
             offset += len;
         }
-        if let Some(staging) = staging {
-            let copied = staging.finish().await?;
-            self.staged.set(self.staged.get() + copied);
-        }
-        self.cover(0, offset, sum)?;
-        self.end.set(Some((offset, None)));
-        self.finish(writes).await
+        self.intake.cover(0, offset, sum)?;
+        self.intake.ended(offset, None)?;
+        self.finish().await
     }
 
-    fn broken_off(&self) -> Failure {
-        let got = self.coverage.borrow().bytes();
-        let of = self.length.map(|length| format!(" of {length}")).unwrap_or_default();
-        Failure::failed(format!(
-            "the sender ended the connection midway, after {got}{of} bytes: nothing of it is kept"
-        ))
-    }
-
-    pub(super) fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {
-        let before = self.end.replace(Some((bytes, checksum)));
-        if before.is_some_and(|before| before != (bytes, checksum)) {
-            return Err(Failure::failed(
-                "the sender breaks the protocol: its streams end differently",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Whether everything came; bytes and checksum.
-    ///
-    /// # Errors
-    ///
-    /// What is missing or differs.
-    pub(super) fn check(&self) -> Result<(u64, Option<u64>), Failure> {
-        let (bytes, theirs) = self.end.get().unwrap_or_default();
-        let coverage = self.coverage.borrow();
-        let Some(ours) = coverage.complete(bytes) else {
-            return Err(Failure::failed(format!(
-                "the sender speaks of {bytes} bytes, and {} came",
-                coverage.bytes()
-            )));
-        };
-        match (ours, theirs) {
-            (Some(ours), Some(theirs)) if ours != theirs => Err(Failure::failed(format!(
-                "the checksums differ: {} was sent and {} arrived; nothing of it is kept",
-                hexadecimal(theirs),
-                hexadecimal(ours)
-            ))),
-            (Some(_), None) if !self.job.args.raw => {
-                Err(Failure::failed("the sender sent no checksum"))
+    /// The next span, while writes that are over are put away.
+    async fn next_span(&mut self) -> Result<Option<Received>, Failure> {
+        poll_fn(|context| {
+            while let Some(oldest) = self.writes.0.front_mut() {
+                let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
+                self.writes.0.pop_front();
+                self.intake.written(over)?;
             }
-            _ => Ok((bytes, ours)),
+            Pin::new(&mut self.receiver.next_span())
+                .poll(context)
+                .map(|span| span.transpose().failed(RECEIVING))
+        })
+        .await
+    }
+
+    /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
+    async fn put(&mut self, part: Received, offset: u64, last: bool) -> Result<(), Failure> {
+        match &mut self.staging {
+            Some(staging) if !staging.may_pass(&part, offset) => {
+                self.intake.job.progress.inc(part.len() as u64);
+                staging.put(&part, offset, last).await
+            }
+            _ => {
+                let len = part.len();
+                self.intake.put(part, len, offset, &mut self.writes).await
+            }
         }
     }
 
-    fn hops(&self, receivers: &[Receiver], registered: bool) -> Vec<Hop> {
-        let mut tally = Tally::default();
-        for receiver in receivers {
-            tally += receiver.tally();
+    async fn finish(self) -> Result<(), Failure> {
+        if let Some(staging) = self.staging {
+            let copied = staging.finish().await?;
+            self.intake.staged.set(self.intake.staged.get() + copied);
         }
-        let copied = |copied| Tally { copied, ..Tally::default() };
-        let mut ways: Vec<_> = receivers.iter().map(Receiver::engine).collect();
-        ways.dedup();
-        let by = |part: fn(&(ReceiveEngine, String)) -> String| {
-            ways.iter().map(part).collect::<Vec<_>>().join("; ")
-        };
-        let mut hops = vec![Hop {
-            from: "socket",
-            to: "memory",
-            engine: by(|(engine, _)| engine.to_string()),
-            reason: by(|(_, reason)| reason.clone()) + "; frames included",
-            tally,
-        }];
-        if self.staged.get() > 0 {
-            hops.push(Hop {
-                from: "memory",
-                to: "memory",
-                engine: "memcpy".to_owned(),
-                reason: "direct writes need aligned memory".to_owned(),
-                tally: copied(self.staged.get()),
-            });
-        }
-        hops.push(self.hop_out(registered));
-        hops
+        self.intake.finish(self.writes).await
     }
+}
 
-    /// What became of the bytes on their way out.
-    pub(super) fn hop_out(&self, registered: bool) -> Hop {
-        let (tally, reason) = match self.outlet {
-            Outlet::File { file, .. } => (file.tally(), file.reason()),
-            Outlet::Stream { .. } => (
-                Tally { copied: self.streamed.get(), ..Tally::default() },
-                "a pipe or stream is written by copying".to_owned(),
-            ),
-        };
-        Hop {
+/// From the sockets to the outlet.
+fn hops(intake: &Intake<'_>, receivers: &[Receiver], registered: bool) -> Vec<Hop> {
+    let mut tally = Tally::default();
+    for receiver in receivers {
+        tally += receiver.tally();
+    }
+    let copied = |copied| Tally { copied, ..Tally::default() };
+    let mut ways: Vec<_> = receivers.iter().map(Receiver::engine).collect();
+    ways.dedup();
+    let by = |part: fn(&(ReceiveEngine, String)) -> String| {
+        ways.iter().map(part).collect::<Vec<_>>().join("; ")
+    };
+    let mut hops = vec![Hop {
+        from: "socket",
+        to: "memory",
+        engine: by(|(engine, _)| engine.to_string()),
+        reason: by(|(_, reason)| reason.clone()) + "; frames included",
+        tally,
+    }];
+    if intake.staged.get() > 0 {
+        hops.push(Hop {
             from: "memory",
-            to: self.job.destination_kind(),
-            engine: self.job.file_engine("write", registered),
-            reason,
-            tally,
-        }
+            to: "memory",
+            engine: "memcpy".to_owned(),
+            reason: "direct writes need aligned memory".to_owned(),
+            tally: copied(intake.staged.get()),
+        });
     }
+    hops.push(intake.hop_out(registered));
+    hops
 }

@@ -1,16 +1,14 @@
 //! The receiving side.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use handoff::{Buffer, Tally};
 
-use super::super::checksum::PieceSum;
 use super::super::destination::Target;
+use super::super::intake::{Frames, Intake, Outlet, Portion, Writes};
 use super::super::job::Job;
-use super::super::receive::{Intake, Outlet, Writes};
 use super::super::report::{Hop, Report, Transferred};
-use super::super::wire::{Decoder, Event, Frame};
+use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
 use crate::Failure;
@@ -76,9 +74,8 @@ pub(in super::super) fn receive(
 
 /// Takes the sender's frames in, to the end of the transfer; the bytes of all messages.
 async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
-    let mut decoder = Decoder::new();
-    let mut writes = Writes(VecDeque::new());
-    let mut piece = (0, 0, PieceSum::new(false));
+    let mut frames = Frames::new(intake);
+    let mut writes = Writes::default();
     let mut received = 0;
     loop {
         let message = match line.heard()? {
@@ -94,35 +91,19 @@ async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
         }
         let mut rest = Some(message);
         while let Some(bytes) = rest.take().filter(|bytes| !bytes.is_empty()) {
-            let (taken, event) = decoder.next(&bytes).map_err(Failure::failed)?;
+            let (taken, portion) = frames.next(&bytes)?;
             let mut part = bytes;
             rest = Some(part.split_off(taken));
-            match event {
-                None => {}
-                Some(Event::Frame(Frame::Data { offset, len })) => {
-                    piece = (offset, u64::from(len), PieceSum::new(true));
-                }
-                Some(Event::Payload { offset, last }) => {
-                    piece.2.update(&part);
+            match portion {
+                Portion::Head => {}
+                Portion::Payload { offset, .. } => {
                     let len = part.len();
                     let putting = intake.put(Buffer::from(part), len, offset, &mut writes);
                     line.meanwhile(putting, || line.attend()).await?;
-                    if last {
-                        let (offset, len, sum) =
-                            std::mem::replace(&mut piece, (0, 0, PieceSum::new(false)));
-                        intake.cover(offset, len, sum)?;
-                    }
                 }
-                Some(Event::Frame(Frame::End { bytes, checksum })) => {
-                    intake.ended(bytes, checksum)?;
+                Portion::End => {
                     line.meanwhile(intake.finish(writes), || line.attend()).await?;
                     return Ok(received);
-                }
-                Some(Event::Frame(Frame::Abort { reason })) => {
-                    return Err(Failure::failed(format!("the sender gave up: {reason}")));
-                }
-                Some(Event::Frame(Frame::Answer { .. })) => {
-                    return Err(Failure::failed("the sender breaks the protocol: it answers"));
                 }
             }
         }
