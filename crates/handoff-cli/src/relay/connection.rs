@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_util::future::{Either, select, try_join};
-use handoff::{Carried, Intake, Route, RouteSink, RouteSource, Socket};
+use handoff::{Carried, Engine, Intake, Route, RouteEngine, RouteSink, RouteSource, Socket};
 use socket2::SockRef;
 
 use super::ledger::Counted;
@@ -32,8 +32,8 @@ async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Resul
     let server = gate::connect(relay).await?;
     let attach = |stream| relay.driver.socket(stream).map_err(|error| error.to_string());
     let (client, server) = (attach(client)?, attach(server)?);
-    let mut up = route(relay, &client, relay.intake.clone(), &server);
-    let mut down = route(relay, &server, None, &client);
+    let mut up = route(relay, &client, relay.intake.clone(), &server)?;
+    let mut down = route(relay, &server, None, &client)?;
     counted.watch(up.progress(), down.progress());
     let ended = {
         let both = pin!(try_join(
@@ -51,13 +51,20 @@ async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Resul
     ended
 }
 
-fn route(relay: &Relay, from: &Socket, intake: Option<Intake>, to: &Socket) -> Route {
+fn route(
+    relay: &Relay,
+    from: &Socket,
+    intake: Option<Intake>,
+    to: &Socket,
+) -> Result<Route, String> {
     let source = RouteSource::Stream(from.clone(), intake);
     let route = Route::new(&relay.driver, source, RouteSink::Socket(to.clone()));
-    match relay.engine {
-        Some(engine) => route.only(engine),
-        None => route,
+    let Some(engine) = relay.engine else { return Ok(route) };
+    if engine == RouteEngine::GetBuf {
+        // What is asked for is not to copy, also where that is cheaper.
+        to.set_engine(Engine::UringZc).map_err(|error| error.to_string())?;
     }
+    Ok(route.only(engine))
 }
 
 /// Carries one direction, and passes its end on.

@@ -45,6 +45,43 @@ fn nothing_is_copied_between_software_nics() {
     assert_eq!(report["engines"]["get-buf"], 2, "{report}");
 }
 
+/// Where the relay may choose, it finds out that such are cheaper to copy.
+#[test]
+fn pieces_are_lent_however_small() {
+    const LEN: usize = 3_000;
+    const TIMES: usize = 40;
+    load();
+    let pair = Pair::wire(4_148).expect("a pair of NICs");
+    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
+    let target: SocketAddr = (pair.left.v4(), 4_001).into();
+    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
+    serve_on(&listener, |mut stream| {
+        let mut piece = [0; LEN];
+        for number in 0..TIMES {
+            stream.read_exact(&mut piece).expect("receives");
+            assert!(piece[..] == bytes_at(number, 0, LEN), "piece {number} differs");
+            stream.write_all(&piece).expect("answers");
+        }
+    });
+    let options = ["--engine", "get-buf", "--connections", "1"];
+    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
+    inside.attach(&mut relay);
+    let relay = Running::start_as(relay);
+    let address = relay.address;
+    let stream = outside.run(|| TcpStream::connect(address)).expect("enters");
+    let mut stream = stream.expect("connects");
+    let mut piece = [0; LEN];
+    for number in 0..TIMES {
+        stream.write_all(&bytes_at(number, 0, LEN)).expect("sends");
+        stream.read_exact(&mut piece).expect("receives");
+    }
+    drop(stream);
+    let report = relay.end().well();
+    assert_eq!(report["failed"], 0, "{report}");
+    let given = &report["given"];
+    assert_eq!((&given["zero_copy"], &given["copied"]), (&(2 * TIMES * LEN).into(), &0.into()));
+}
+
 #[test]
 fn a_nic_puts_what_clients_send_where_it_stays() {
     const LEN: usize = (2 << 20) + 777;
