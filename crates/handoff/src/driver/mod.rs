@@ -186,6 +186,7 @@ impl DriverBuilder {
             spare_marks: RefCell::default(),
             later: RefCell::default(),
             registered: RefCell::default(),
+            to_clear: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
             turns: Cell::new(0),
@@ -213,8 +214,6 @@ enum Mark {
     Receive(Key),
     /// What was given back to an rx queue is to be published.
     Refill(Rc<RxShared>),
-    /// A slot with a buffer of the kernel is to be cleared.
-    Clear(Rc<LenderShared>, u16),
 }
 
 pub(crate) struct Inner {
@@ -228,6 +227,8 @@ pub(crate) struct Inner {
     later: RefCell<Vec<Later>>,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
+    /// Slots with a buffer of the kernel that nobody needs any more, and the devices to clear them.
+    pub(crate) to_clear: RefCell<Vec<(Rc<LenderShared>, u16)>>,
     /// The devices that clear slots, by slot.
     pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
     /// What the ring is bound to until it is closed.
@@ -488,10 +489,14 @@ impl Inner {
         self.turns.get()
     }
 
+    /// Whether something waits to be started.
+    fn has_marks(&self) -> bool {
+        !self.marks.borrow().is_empty() || !self.to_clear.borrow().is_empty()
+    }
+
     /// Whether nothing waits to be submitted.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.marks.borrow().is_empty()
-            && self.ring().is_none_or(|ring| ring.borrow_mut().unsubmitted() == 0)
+        !self.has_marks() && self.ring().is_none_or(|ring| ring.borrow_mut().unsubmitted() == 0)
     }
 
     /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
@@ -522,9 +527,9 @@ impl Inner {
         self.attend();
     }
 
-    /// Has a slot cleared with the next submission.
+    /// Has a slot cleared with the next submission, unless a lend clears it to have it itself.
     pub(crate) fn mark_clear(&self, lender: &Rc<LenderShared>, slot: u16) {
-        self.marks.borrow_mut().push(Mark::Clear(Rc::clone(lender), slot));
+        self.to_clear.borrow_mut().push((Rc::clone(lender), slot));
         self.attend();
     }
 

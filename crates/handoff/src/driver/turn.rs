@@ -34,7 +34,7 @@ impl Inner {
                     .enter(until)
                     .map_err(|error| Error::io("entering the ring", error))?;
                 let count = self.take_completions(ring)?;
-                let more = !self.marks.borrow().is_empty() || self.has_later();
+                let more = self.has_marks() || self.has_later();
                 ring.borrow_mut().settle_event(more);
                 Ok(count)
             }
@@ -60,7 +60,6 @@ impl Inner {
     }
 
     pub(super) fn start_marked(&self) {
-        let mut crowded = Vec::new();
         while !self.marks.borrow().is_empty() {
             // The two lists take turns, so that steady use allocates nothing.
             let mut marks = self.marks.replace(self.spare_marks.take());
@@ -73,16 +72,11 @@ impl Inner {
                     }
                     Mark::Receive(key) => receiving::arm(self, key),
                     Mark::Refill(queue) => queue.publish(self),
-                    Mark::Clear(lender, slot) => {
-                        if !get_buf::clear(self, &lender, slot) {
-                            crowded.push(Mark::Clear(lender, slot));
-                        }
-                    }
                 }
             }
             self.spare_marks.replace(marks);
         }
-        self.marks.borrow_mut().append(&mut crowded);
+        get_buf::clear_marked(self);
     }
 
     pub(super) fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {

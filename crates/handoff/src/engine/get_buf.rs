@@ -4,7 +4,7 @@
 //!
 //! Contracts:
 //! - a slot is taken from the table before it is asked for, and free again when the kernel has said
-//!   that it is clear;
+//!   that it is clear; one that is about to be cleared is taken first, and the lend clears it;
 //! - what the kernel lent to an operation that nobody waits for any more goes back at once;
 //! - the device is open until it has cleared what it lent.
 
@@ -44,8 +44,17 @@ impl GetOp {
         offset: u64,
         len: u32,
     ) -> Result<Self> {
-        let slot = take_slot(inner)?;
-        let command = Command::get(slot, source.id, offset, len);
+        if len == 0 {
+            return Err(Error::Invalid("a lend has at least one byte"));
+        }
+        let (slot, command) = match take_marked(inner, &source.lender) {
+            // The kernel clears it whatever becomes of the rest.
+            Some(slot) => (slot, Command::get(slot, source.id, offset, len).anew(1)),
+            None => {
+                let slot = take_slot(inner)?;
+                (slot, Command::get(slot, source.id, offset, len))
+            }
+        };
         let mut op = Self::new(&source.lender, command, len, slot, None);
         op.source = Some(Rc::clone(source));
         Ok(op)
@@ -126,6 +135,11 @@ fn take_slot(inner: &Inner) -> Result<u16> {
                  (DriverBuilder::registered_buffers)"
             .to_owned(),
     })
+}
+
+/// A slot that is about to be cleared by this device.
+fn take_marked(inner: &Inner, lender: &Rc<LenderShared>) -> Option<u16> {
+    inner.to_clear.borrow_mut().pop_if(|(its, _)| Rc::ptr_eq(its, lender)).map(|(_, slot)| slot)
 }
 
 fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
@@ -223,20 +237,23 @@ pub(crate) fn cancel(inner: &Inner, key: Key) {
     inner.attend();
 }
 
-/// Clears a slot, so that its buffer goes back when the last request has let go of it; says whether
-/// there was room to ask.
-pub(crate) fn clear(inner: &Inner, lender: &Rc<LenderShared>, slot: u16) -> bool {
-    let token = Token::of_slot(slot);
-    let asked = push(inner, Command::put(slot), &lender.device, token.to_user_data()).is_ok();
-    if asked {
+/// Clears the slots that are to be, so that their buffers go back when the last request has let go of
+/// them; those for which there is no room to ask stay.
+pub(crate) fn clear_marked(inner: &Inner) {
+    loop {
+        let marked = inner.to_clear.borrow_mut().pop();
+        let Some((lender, slot)) = marked else { return };
+        let data = Token::of_slot(slot).to_user_data();
+        if push(inner, Command::put(slot), &lender.device, data).is_err() {
+            return inner.to_clear.borrow_mut().push((lender, slot));
+        }
         let mut clearing = inner.clearing.borrow_mut();
         let place = usize::from(slot);
         if clearing.len() <= place {
             clearing.resize_with(place + 1, || None);
         }
-        clearing[place] = Some(Rc::clone(lender));
+        clearing[place] = Some(lender);
     }
-    asked
 }
 
 /// The kernel has cleared a slot, or not.
