@@ -18,7 +18,11 @@ setup: ## Install missing Debian packages (as root; nothing to do the second tim
 
 build: ## Build the command, its man pages and completions
 	$(CARGO) build --release --package handoff-cli
-	$(CARGO) xtask dist --out target/dist
+	$(HANDOFF) man --all target/dist/man1
+	mkdir -p $(addprefix target/dist/,bash zsh fish)
+	$(HANDOFF) completions bash > target/dist/bash/handoff
+	$(HANDOFF) completions zsh > target/dist/zsh/_handoff
+	$(HANDOFF) completions fish > target/dist/fish/handoff.fish
 
 demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)

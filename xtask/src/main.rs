@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod demo;
-mod dist;
 mod libtest;
 mod run;
 mod test;
@@ -22,8 +21,6 @@ struct Cli {
 enum Task {
     /// Show what the command does on this machine
     Demo(demo::Args),
-    /// Write man pages and completions
-    Dist(dist::Args),
     /// Run the checks and the tests, tier by tier, and count them
     Test(test::Args),
 }
@@ -31,7 +28,6 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
-        Task::Dist(args) => dist::run(&args),
         Task::Test(args) => test::run(&args),
     };
     match outcome {

@@ -27,8 +27,7 @@ pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
     output::bytes(&script(args.shell))
 }
 
-/// The completion script for `shell`.
-pub fn script(shell: Shell) -> Vec<u8> {
+fn script(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut crate::definition(), "handoff", &mut script);
     script

@@ -1,4 +1,4 @@
-//! The `handoff` command. All of it is in the library, so that `xtask` sees the same definition.
+//! The `handoff` command. All of it is in the library, so that tests and fuzzing reach it.
 
 use std::process::ExitCode;
 

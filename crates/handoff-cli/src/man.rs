@@ -1,5 +1,8 @@
 //! `handoff man`: man pages, made from the definition of the command line.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use clap_mangen::Man;
 
 use crate::{Context, Failure, output};
@@ -8,7 +11,8 @@ const EXAMPLES: &str = "\
 Examples:
   handoff man | man -l -
   handoff man doctor | man -l -
-  handoff man bench send | man -l -";
+  handoff man bench send | man -l -
+  handoff man --all ~/.local/share/man/man1";
 
 /// Arguments of `handoff man`.
 #[derive(Debug, clap::Args)]
@@ -16,14 +20,21 @@ Examples:
 pub struct Args {
     /// Subcommand whose page is wanted; without one, that of `handoff` itself
     pub subcommand: Vec<String>,
+
+    /// Write every page into this directory instead, which is made if need be
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "subcommand")]
+    pub all: Option<PathBuf>,
 }
 
-/// Prints the page in roff on stdout.
+/// Prints the page in roff on stdout, or writes all.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] for an unknown subcommand, else only those of writing to stdout.
+/// [`Failure::Usage`] for an unknown subcommand, else only those of writing.
 pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
+    if let Some(directory) = &args.all {
+        return write_all(directory);
+    }
     let wanted = ["handoff"].into_iter().chain(args.subcommand.iter().map(String::as_str));
     let wanted = wanted.collect::<Vec<_>>().join("-");
     let Some((_, page)) = pages().into_iter().find(|(name, _)| *name == wanted) else {
@@ -35,8 +46,18 @@ pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
     output::bytes(&page)
 }
 
+fn write_all(directory: &Path) -> Result<(), Failure> {
+    let failed = |path: &Path, error| Failure::failed(format!("{}: {error}", path.display()));
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+    for (name, page) in pages() {
+        let path = directory.join(format!("{name}.1"));
+        fs::write(&path, page).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}
+
 /// Every page: its name without the section (`handoff-doctor`), and its roff.
-pub fn pages() -> Vec<(String, Vec<u8>)> {
+fn pages() -> Vec<(String, Vec<u8>)> {
     let mut root = crate::definition();
     // Hands the global flags down to the subcommands and names them `handoff-...`.
     root.build();

@@ -87,6 +87,25 @@ fn completions_and_pages_come_out() {
 }
 
 #[test]
+fn all_man_pages_are_written_into_a_directory() {
+    let place = tempfile::tempdir().expect("a directory");
+    let man = place.path().join("share/man1");
+    let output = handoff(&["man", "--all", man.to_str().expect("UTF-8")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(output.stdout.is_empty());
+    let written = std::fs::read(man.join("handoff-bench-send.1")).expect("a page");
+    assert_eq!(written, handoff(&["man", "bench", "send"]).stdout);
+    let names = std::fs::read_dir(&man).expect("a directory").count();
+    assert!(names > 20, "{names} pages");
+
+    let file = place.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let output = handoff(&["man", "--all", file.to_str().expect("UTF-8")]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("file: File exists"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_handoff"))
         .args(["doctor"])
