@@ -77,7 +77,11 @@ struct counter {
 	__u64 calls;
 };
 
+/* Set in a path's place: by a thread of the kernel, nobody knows for whom. */
+#define NOBODYS 0x80000000
+
 struct path {
+	/* enum place, and perhaps NOBODYS. */
 	__u32 place;
 	/* Key in `stacks`, or negative. */
 	__s32 stack;
@@ -172,13 +176,15 @@ static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
 
 	if (!bytes)
 		return;
-	if (!counted()) {
+	if (counted()) {
+		add_total(place, bytes);
+	} else {
 		/* Kernel threads and the idle task work for others, nobody knows for whom. */
-		if (in_kernel_thread())
-			add_total(UNATTRIBUTED, bytes);
-		return;
+		if (!in_kernel_thread())
+			return;
+		add_total(UNATTRIBUTED, bytes);
+		path.place |= NOBODYS;
 	}
-	add_total(place, bytes);
 	if (!config.paths)
 		return;
 	path.stack = bpf_get_stackid(ctx, &stacks, 0);

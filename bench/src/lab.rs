@@ -14,6 +14,11 @@ use crate::{
     report::Report,
 };
 
+/// Whether this is a guest of the lab, where nothing else runs and modules may be loaded.
+pub(crate) fn is_guest() -> bool {
+    std::env::var_os("HANDOFF_GUEST").is_some()
+}
+
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest. With the report, the exit code
 /// of the guest's bench where it was not 0: some of its rows failed.
 ///

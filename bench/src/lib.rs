@@ -12,6 +12,7 @@
 pub mod block;
 pub mod calls;
 pub mod command;
+pub mod disagreement;
 pub mod lab;
 pub mod machine;
 pub mod measure;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use handoff_lab::instructions;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
+use crate::{disagreement::Disagreement, machine::Machine};
 
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Report {
     /// What was measured, on what and how often, and what disturbed it: the lines above the table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
+    /// Rows whose reports and witness disagree on what was copied; none where no row has a witness.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disagreements: Option<Vec<Disagreement>>,
     /// The table's rows.
     pub rows: Vec<Row>,
 }
@@ -91,10 +94,13 @@ pub struct Row {
     /// Share of the payload that the CPU copied, 0 to 1 for each hop, as reported by the mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share: Option<f64>,
-    /// Bytes that the kernel's CPU copied for each byte of the payload, as the copy meter saw it in
-    /// a run apart from the others.
+    /// Bytes that the kernel's CPU copied for each byte of the payload, at all ends on this machine, as
+    /// the copy meter saw it in a run apart from the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share_witness: Option<f64>,
+    /// How the two disagree, until the report takes it.
+    #[serde(skip)]
+    pub disagreement: Option<Disagreement>,
     /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would
     /// do DMA. They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,7 +256,19 @@ impl Report {
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let conditions = Vec::new();
-        Self { bench: bench.to_owned(), version, date, machine, emulated, conditions, rows }
+        let witnessed = rows.iter().any(|row| row.copied_share_witness.is_some());
+        let found = rows.iter_mut().filter_map(|row| row.disagreement.take()).collect();
+        let disagreements = witnessed.then_some(found);
+        Self {
+            bench: bench.to_owned(),
+            version,
+            date,
+            machine,
+            emulated,
+            conditions,
+            disagreements,
+            rows,
+        }
     }
 
     /// Whether its costs are instructions, not times.
@@ -287,6 +305,7 @@ mod tests {
             },
             emulated: false,
             conditions: vec!["once".into()],
+            disagreements: None,
             rows: vec![
                 Row {
                     name: "msg-zerocopy-seed".into(),
@@ -364,6 +383,30 @@ mod tests {
         for time in ["bytes_per_s", "ops_per_s", "cpu_ns_per_byte", "cpu_ns_per_op"] {
             assert!(row.get(time).is_none(), "{time}");
         }
+    }
+
+    #[test]
+    fn what_rows_disagree_on_is_the_reports() {
+        let found = Disagreement {
+            row: "x".into(),
+            bytes: None,
+            reported: 0.0,
+            implied: 1.0,
+            witness: 2.0,
+            places: Vec::new(),
+        };
+        let new = |rows| Report::new("send", String::new(), Machine::this(), rows);
+        let row = Row { disagreement: Some(found.clone()), ..Row::default() };
+        let witnessed = Row { copied_share_witness: Some(2.0), ..row };
+        let report = new(vec![witnessed]);
+        assert_eq!(report.disagreements, Some(vec![found]));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            keys(&json["disagreements"][0]),
+            ["implied", "places", "reported", "row", "witness"]
+        );
+        assert!(json["rows"][0].get("disagreement").is_none());
+        assert_eq!(new(vec![Row::default()]).disagreements, None, "there was no witness");
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! 1. What is wrong with the command line shows before anything is made or booted.
 //! 2. With `--lab` the same bench runs in a guest, and the table is drawn here from its report; files
 //!    of the user stay on this side.
-//! 3. Under emulation there are instructions, where they are counted, or no speeds and ratios.
+//! 3. A copy meter that is asked for and can't be had ends it before anything is measured.
+//! 4. Under emulation there are instructions, where they are counted, or no speeds and ratios.
 
 use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
 
 use clap::Args;
+use handoff_lab::instructions;
 use regex::Regex;
 
 use crate::{
@@ -19,7 +21,7 @@ use crate::{
     machine::Machine,
     measure::Measured,
     report::Report,
-    table,
+    table, witness,
 };
 
 /// The options of every bench.
@@ -43,8 +45,14 @@ pub struct RunOptions {
     #[arg(long, conflicts_with_all = ["time", "rounds"])]
     pub quick: bool,
 
-    /// Run in the lab's guest: instructions are counted instead of time, on a stock kernel, and the
-    /// copy meter stands beside
+    /// Count besides, by the copy meter and in a run of its own, what the kernel's CPU copies: a column
+    /// beside what is reported, and below the table where the two disagree. Needs what `handoff meter`
+    /// does
+    #[arg(long)]
+    pub meter: bool,
+
+    /// Run in the lab's guest: instructions are counted instead of time, on a stock kernel, with
+    /// --meter
     #[arg(long)]
     pub lab: bool,
 
@@ -138,7 +146,8 @@ impl RunOptions {
 
 /// What follows `handoff` on the guest's command line.
 pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
-    let words = ["bench", B::NAME, "--json"].map(str::to_owned);
+    // The meter is at hand there.
+    let words = ["bench", B::NAME, "--json", "--meter"].map(str::to_owned);
     words.into_iter().chain(bench.options().arguments()).chain(bench.arguments()).collect()
 }
 
@@ -156,6 +165,11 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
             failed.map(|code| format!("the bench in the guest ended with exit code {code}"));
         (report, failure)
     } else {
+        // Where instructions are counted, it is the lab's kernel, which has what it takes; and what
+        // detaching leaves the kernel to do would show in the first slots.
+        if options.meter && !instructions::counting() {
+            witness::try_out()?;
+        }
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let (measured, remarks) = bench.measure(context)?;
         let failed = measured.failed.join(", ");

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, iter};
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
+    disagreement,
     quantity::format_size,
     report::{Report, Row},
     splice::PASS,
@@ -34,11 +35,8 @@ pub struct Sheet {
 
 /// The figures of a report in their units.
 pub fn sheet(report: &Report) -> Sheet {
-    let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    // Names of these have theirs.
-    let with_sizes = sizes.len() > 1 && ![BLOCK, RDS].contains(&report.bench.as_str());
     let mut columns: Vec<Column> = Vec::new();
-    if with_sizes {
+    if has_sizes_apart(report) {
         columns.push(("bytes", |row| row.config.bytes.map_or_else(String::new, format_size)));
     }
     columns.extend(figures(report));
@@ -60,6 +58,13 @@ pub fn sheet(report: &Report) -> Sheet {
         _ => format!("{name} and {more} more were skipped: {reason}"),
     };
     Sheet { titles, rows, footnotes: skipped.into_iter().map(footnote).collect() }
+}
+
+/// Whether rows of several sizes have the same name.
+pub(crate) fn has_sizes_apart(report: &Report) -> bool {
+    let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
+    // Names of these have theirs.
+    sizes.len() > 1 && ![BLOCK, RDS].contains(&report.bench.as_str())
 }
 
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
@@ -84,7 +89,7 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
         }
     }
     let mut text = table.trim_fmt();
-    for footnote in footnotes {
+    for footnote in footnotes.into_iter().chain(disagreement::lines(report)) {
         text.push('\n');
         text.push_str(&footnote);
     }
@@ -223,6 +228,7 @@ mod tests {
             machine: Machine::this(),
             emulated: false,
             conditions: Vec::new(),
+            disagreements: None,
             rows,
         }
     }

@@ -3,53 +3,74 @@
 //!
 //! Contracts:
 //!
-//! 1. It runs apart from the timed rows, since counting costs, and on engines of its own.
-//! 2. The meter counts the whole machine, so it is for guests, where nothing else runs.
-//! 3. Where the kernel refuses tracing, rows have no such figure and the reason is told.
+//! 1. It runs apart from the timed rows, since counting costs, and on engines of its own; the meter is
+//!    attached only while no clock runs.
+//! 2. The meter counts for this process and all that it starts, and whatever the kernel's own threads
+//!    copy meanwhile: they work for rows, too, and for others.
+//! 3. A row that cannot be counted has no such figure and the reason is told.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use handoff_meter::{Meter, Options, Scope};
+use handoff_meter::{Meter, Options, Scope, Totals, Unavailable};
 
 use crate::{
-    measure::{Slot, Subject},
+    command::BenchError,
+    disagreement::{CopiedAt, Disagreement, disagree},
+    measure::{Engine, Slot, Subject, Tally},
     report::Row,
 };
 
 /// Long enough for some megabytes, beside which the few bytes that the meter's own reading costs do
 /// not show.
 const SLOT: Duration = Duration::from_millis(10);
-/// The kernel also moves pages about on its own account, now and then megabytes of them. That only
-/// adds, and not twice the same: counting ends when the two least counts are this close.
+/// The kernel also moves pages about on its own account, now and then megabytes of them, and copies
+/// for strangers. That only adds, and not twice the same: counting ends when the two least counts are this close.
 const CLOSE: f64 = 0.01;
 /// How often to count when they never are.
 const RUNS: usize = 8;
 
-/// Whether this is a guest of the lab.
-pub fn is_at_hand() -> bool {
-    std::env::var_os("HANDOFF_GUEST").is_some()
+/// Whether there can be a witness: attaches the meter and detaches it.
+///
+/// # Errors
+///
+/// [`BenchError::NotPossible`] with the meter's own reason.
+pub fn try_out() -> Result<(), BenchError> {
+    attach().map(drop)
 }
 
-/// Fills in the rows of `subjects`, in their order, and tells on stderr what could not be counted.
-/// A stop leaves the rest without.
-pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
-    let options = Options { scope: Scope::Machine, paths: false, libc: false };
-    let meter = is_at_hand().then(|| Meter::attach_with(options));
-    let meter = meter.and_then(|attached| {
-        let tell = |reason| eprintln!("handoff: no copy witness beside these rows: {reason}");
-        attached.map_err(tell).ok()
-    });
+fn attach() -> Result<Meter, BenchError> {
+    let scope = Scope::Tree(std::process::id());
+    Meter::attach_with(Options { scope, paths: true, libc: false }).map_err(|error: Unavailable| {
+        BenchError::NotPossible(format!("{error}; without --meter there is no such column"))
+    })
+}
+
+/// Fills in the rows of `subjects`, in their order, what was copied only with the `meter`, and tells on
+/// stderr what could not be counted.
+///
+/// # Errors
+///
+/// [`BenchError::NotPossible`] where the meter can't be had, [`BenchError::Stopped`].
+pub fn attest(
+    subjects: &[Subject<'_>],
+    rows: &mut [Row],
+    meter: bool,
+    stop: &AtomicBool,
+) -> Result<(), BenchError> {
+    let meter = if meter { Some(attach()?) } else { None };
     for (subject, row) in subjects.iter().zip(rows).filter(|(_, row)| row.skipped.is_none()) {
-        if let Err(reason) = attest_row(subject, row, meter.as_ref(), stop) {
+        let attested = attest_row(subject, row, meter.as_ref(), stop);
+        if stop.load(Ordering::Relaxed) {
+            return Err(BenchError::Stopped);
+        }
+        if let Err(reason) = attested {
             eprintln!("handoff: no witness beside the row {}: {reason}", subject.name);
         }
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
     }
+    Ok(())
 }
 
 fn attest_row(
@@ -66,20 +87,57 @@ fn attest_row(
     while !settled(&mut shares) {
         let totals = || meter.map(Meter::totals).transpose().map_err(|error| error.to_string());
         let before = totals()?;
-        let tally = engine.run(&Slot::new(SLOT, stop))?;
+        let tally = work(&mut *engine, stop)?;
         let after = totals()?;
-        if stop.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        if let (Some(enters), Some(operations)) = (tally.enters, tally.operations) {
-            let now = enters as f64 / operations as f64;
-            row.enters_per_op = Some(row.enters_per_op.map_or(now, |before| before.min(now)));
-        }
+        count_calls(row, &tally);
         let (Some(before), Some(after)) = (before, after) else { return Ok(()) };
-        shares.push(after.since(before).copied_bytes as f64 / tally.bytes as f64);
+        shares.push(copied(after.since(before)) as f64 / tally.bytes as f64);
     }
     row.copied_share_witness = shares.first().copied();
+    if let (Some(meter), Some(reported), Some(&witness)) = (meter, row.copied_share, shares.first())
+    {
+        let implied = engine.implied(reported);
+        if disagree(implied, witness, row.config.bytes) {
+            row.disagreement = Some(Disagreement {
+                row: row.name.clone(),
+                bytes: row.config.bytes,
+                reported,
+                implied,
+                witness,
+                places: places(&mut *engine, meter, stop)?,
+            });
+        }
+    }
     Ok(())
+}
+
+fn work(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Tally, String> {
+    let tally = engine.run(&Slot::new(SLOT, stop))?;
+    if tally.bytes > 0 { Ok(tally) } else { Err("nothing was moved in its slot".to_owned()) }
+}
+
+fn count_calls(row: &mut Row, tally: &Tally) {
+    if let (Some(enters), Some(operations)) = (tally.enters, tally.operations) {
+        let now = enters as f64 / operations as f64;
+        row.enters_per_op = Some(row.enters_per_op.map_or(now, |before| before.min(now)));
+    }
+}
+
+/// By this process, those that it has started, and whoever worked in the kernel's name.
+fn copied(totals: Totals) -> u64 {
+    totals.copied_bytes + totals.unattributed_bytes
+}
+
+/// Where an engine's bytes are copied, in one more slot.
+fn places(
+    engine: &mut dyn Engine,
+    meter: &Meter,
+    stop: &AtomicBool,
+) -> Result<Vec<CopiedAt>, String> {
+    let read = || meter.read().map_err(|error| error.to_string());
+    let before = read()?;
+    let tally = work(engine, stop)?;
+    Ok(CopiedAt::of(&read()?.since(&before), tally.bytes))
 }
 
 /// Sorts the counts, the least first, and says whether that one stands.

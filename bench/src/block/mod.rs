@@ -31,6 +31,7 @@ use self::{
 };
 use crate::{
     command::{BenchError, Context},
+    lab,
     measure::{self, Measured, Plan, Subject},
     peer::{Placeholders, parse_named},
     quantity::format_size,
@@ -57,7 +58,7 @@ Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at 
 first of them limited to 745 MiB/s, where the server's share of a processor compares.
 
 Enters are calls of io_uring_enter, switches context switches of the server's threads, both per
-request; the witness is the copy meter, which counts in a guest only. Minsn/s is the server's share of
+request; the witness is the copy meter (--meter). Minsn/s is the server's share of
 an emulated processor, whose second is 1,000 million instructions.
 
 A peer is another program that serves a ublk device; {target} (null or loop), {files} (empty for null)
@@ -183,7 +184,7 @@ impl Bench for Block<'_> {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        if witness::is_at_hand() {
+        if lab::is_guest() {
             topology::load("ublk_drv", &[])
                 .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
@@ -207,7 +208,7 @@ impl Bench for Block<'_> {
                 (row.bytes_per_s, row.ops_per_s) = (None, None);
             }
         }
-        witness::attest(&subjects, &mut measured.rows, context.stop);
+        witness::attest(&subjects, &mut measured.rows, self.args.run.meter, context.stop)?;
         Ok((measured, format!("served from {}\n", bed.kind)))
     }
 

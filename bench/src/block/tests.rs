@@ -63,5 +63,5 @@ fn what_cannot_be_meant_is_refused() {
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --quick --only loop --json-file a --compare b").unwrap();
     let words = run::arguments_in_guest(&Block { args: &given });
-    assert_eq!(words, ["bench", "block", "--json", "--only=loop", "--quick"]);
+    assert_eq!(words, ["bench", "block", "--json", "--meter", "--only=loop", "--quick"]);
 }

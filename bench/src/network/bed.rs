@@ -45,6 +45,14 @@ impl Joint {
             Self::Veth => "veth",
         }
     }
+
+    /// How often the kernel copies each byte that was lent at the other end before it arrives.
+    pub(crate) fn copies_of_lent(self) -> f64 {
+        match self {
+            Self::Wire => 0.0,
+            Self::Veth => 1.0,
+        }
+    }
 }
 
 /// A queue of the receiving NIC that nobody else has until this is dropped.

@@ -149,4 +149,12 @@ impl<W: Way> Engine for Exchange<'_, W> {
         self.enters = Some(Enters::of([gettid().as_raw_nonzero().get()])?);
         Ok(())
     }
+
+    /// What is reported is of sends. Who receives copies out, and answers as we ask.
+    fn implied(&self, reported: f64) -> f64 {
+        match self.job.op {
+            Op::Stream => reported + 1.0,
+            Op::Ask => 2.0 * (reported + 1.0),
+        }
+    }
 }

@@ -39,6 +39,7 @@ use self::{
 };
 use crate::{
     command::{BenchError, Context},
+    lab,
     measure::{self, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint, Load},
@@ -141,8 +142,8 @@ impl Bench for Rds<'_> {
         let run = |subjects: &[Subject<'_>]| {
             let mut measured = measure::measure(subjects, plan, context.stop, &|| Duration::ZERO)
                 .ok_or(BenchError::Stopped)?;
-            if witness::is_at_hand() {
-                witness::attest(subjects, &mut measured.rows, context.stop);
+            if self.args.run.meter {
+                witness::attest(subjects, &mut measured.rows, true, context.stop)?;
             }
             Ok(measured)
         };
@@ -153,7 +154,7 @@ impl Bench for Rds<'_> {
         second.retain(|subject| of_kernel(subject) || subject.baseline);
         let mut measured = run(&first)?;
         if second.iter().any(of_kernel) {
-            if witness::is_at_hand() {
+            if lab::is_guest() {
                 prepare_guest()?;
             }
             let theirs = run(&second)?;

@@ -111,7 +111,10 @@ fn needs_root_what_does_not_arrive_ends_a_row() {
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --time 0.5 --rounds 2 --only ask --json-file a --compare b");
     let words = run::arguments_in_guest(&Rds { args: &given });
-    assert_eq!(words, ["bench", "rds", "--json", "--only=ask", "--time=0.5", "--rounds=2"]);
+    assert_eq!(
+        words,
+        ["bench", "rds", "--json", "--meter", "--only=ask", "--time=0.5", "--rounds=2"]
+    );
 }
 
 #[test]

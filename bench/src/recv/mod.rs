@@ -166,8 +166,8 @@ impl Bench for Recv<'_> {
         let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
-        if witness::is_at_hand() {
-            witness::attest(&subjects, &mut measured.rows, context.stop);
+        if self.args.run.meter {
+            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
         }
         let mut remarks = format!("received on processor {}\n", pinned.cpu());
         if measured.kept_waiting > BUSY {

@@ -3,7 +3,7 @@
 use super::{Bed, Sender};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, pattern::Stream},
+    network::{account::Account, bed::Joint, pattern::Stream},
 };
 
 /// A way to receive: what tells one row from another.
@@ -27,6 +27,7 @@ pub(super) struct Reception<'a, R> {
     sender: Sender,
     stream: Stream,
     account: Account<'a>,
+    joint: Joint,
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
@@ -34,7 +35,7 @@ impl<'a, R: Receive> Reception<'a, R> {
     pub(super) fn new(bed: &'a Bed, (way, sender): (R, Sender), check: bool) -> Self {
         let stream = Stream::new(bed.pattern(), check);
         let account = Account::new(bed.napi_of_connected().to_vec(), vec![bed]);
-        Self { way, sender, stream, account }
+        Self { way, sender, stream, account, joint: bed.joint() }
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
@@ -67,5 +68,10 @@ impl<R: Receive> Engine for Reception<'_, R> {
     fn begin_witness(&mut self) -> Result<(), String> {
         self.account.leave_to_witness();
         Ok(())
+    }
+
+    /// The sender lends.
+    fn implied(&self, reported: f64) -> f64 {
+        reported + self.joint.copies_of_lent()
     }
 }

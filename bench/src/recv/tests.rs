@@ -129,7 +129,7 @@ fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b");
     let words = run::arguments_in_guest(&Recv { args: &given });
     let chunks = "--chunks=8192,2097152";
-    assert_eq!(words, ["bench", "recv", "--json", "--only=epoll", "--time=0.5", chunks]);
+    assert_eq!(words, ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks]);
 }
 
 #[test]

@@ -202,8 +202,8 @@ impl Bench for Send<'_> {
         };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
             .ok_or(BenchError::Stopped)?;
-        if witness::is_at_hand() {
-            witness::attest(&subjects[..ours], &mut measured.rows[..ours], context.stop);
+        if args.run.meter {
+            witness::attest(&subjects[..ours], &mut measured.rows[..ours], true, context.stop)?;
         }
         let mut remarks = format!("on processor {}\n", pinned.cpu());
         if measured.kept_waiting > BUSY {

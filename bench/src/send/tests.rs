@@ -132,8 +132,8 @@ fn the_guest_is_told_all_but_what_stays_here() {
         run::arguments_in_guest(&Send { args: &args, sizes, figures: Vec::new() })
     };
     let words = in_guest(line);
-    assert_eq!(words[..3], ["bench", "send", "--json"]);
-    let guest = args(&words[3..].join(" "));
+    assert_eq!(words[..4], ["bench", "send", "--json", "--meter"]);
+    let guest = args(&words[4..].join(" "));
     let before = args(line);
     assert_eq!(guest.sizes, before.sizes);
     assert_eq!(guest.proto, before.proto);

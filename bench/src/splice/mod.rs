@@ -39,6 +39,7 @@ use self::{
 };
 use crate::{
     command::{BenchError, Context},
+    lab,
     measure::{self, Engine, Measured, Plan, Subject, Tally},
     network::{PATIENCE, drain::Drain, sender::Sender},
     processor::Pinned,
@@ -143,7 +144,7 @@ impl Bench for SpliceBench<'_> {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        if witness::is_at_hand() {
+        if lab::is_guest() {
             topology::load("getbuf", &[])
                 .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
@@ -159,8 +160,8 @@ impl Bench for SpliceBench<'_> {
         let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
-        if witness::is_at_hand() {
-            witness::attest(&subjects, &mut measured.rows, context.stop);
+        if self.args.run.meter {
+            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
         }
         Ok((measured, format!("on processor {}\n", pinned.cpu())))
     }

@@ -92,4 +92,9 @@ impl Engine for Relay<'_> {
         self.account.leave_to_witness();
         Ok(())
     }
+
+    /// The sender of the stream lends.
+    fn implied(&self, reported: f64) -> f64 {
+        reported + self.streams.source.joint().copies_of_lent()
+    }
 }

@@ -115,5 +115,5 @@ fn what_cannot_be_meant_is_refused() {
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --quick --only get --json-file a --compare b").unwrap();
     let words = run::arguments_in_guest(&SpliceBench { args: &given });
-    assert_eq!(words, ["bench", "splice", "--json", "--only=get", "--quick"]);
+    assert_eq!(words, ["bench", "splice", "--json", "--meter", "--only=get", "--quick"]);
 }

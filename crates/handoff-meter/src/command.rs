@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::meter::{Meter, Options, ReadError, Unavailable};
-use crate::report::{Report, Totals};
+use crate::counters::ReadError;
+use crate::live::Live;
+use crate::meter::{Meter, Options, Unavailable};
+use crate::report::Report;
 use crate::scope::{self, Scope};
 
 /// Where control groups are.
@@ -36,6 +38,7 @@ Examples:
   handoff meter --fail-above 0.01 -- ./server      fails if more than 1 % of the bytes was copied
   handoff meter -p 4242 --duration 10s             a running process and its children
   handoff meter --cgroup system.slice/nginx.service --every 1s   a service, as it goes
+  handoff meter --live                             the whole machine, as it goes and where
   handoff meter --libc -- ./server                 with the copies that it makes itself
   handoff meter --duration 5s --json               the whole machine, for a program";
 
@@ -57,6 +60,10 @@ pub struct MeterArgs {
     /// Say how much it is so far, on standard error, this often
     #[arg(long, value_name = "TIME", value_parser = parse_pause)]
     pub every: Option<Duration>,
+    /// Show on the terminal, while it counts, how much it is lately and in all, and where: once a second,
+    /// or as --every says. Where standard error is no terminal, it is the lines of --every
+    #[arg(short, long)]
+    pub live: bool,
     /// Stop counting after this time, such as 10s or 2min; a command then goes on uncounted
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
@@ -135,10 +142,12 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
                 None => Scope::Machine,
             };
             let meter = attach(scope)?;
-            let mut live = Live::new(&meter, args.every);
+            let mut live = Live::new(&meter, args.live, args.every);
             while !over() {
-                live.pause()?;
+                thread::sleep(PAUSE);
+                live.tell()?;
             }
+            live.end();
             (meter.read()?, None)
         }
         (Some(pid), _) => {
@@ -146,21 +155,25 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
                 return Err(MeterError::Usage(format!("there is no process {pid}")));
             }
             let meter = attach(Scope::Tree(pid))?;
-            let mut live = Live::new(&meter, args.every);
+            let mut live = Live::new(&meter, args.live, args.every);
             while scope::is_alive(pid) && !over() {
-                live.pause()?;
+                thread::sleep(PAUSE);
+                live.tell()?;
             }
+            live.end();
             (meter.read()?, None)
         }
         (None, Some((program, arguments))) => {
             let meter = attach(Scope::ChildrenOf(std::process::id()))?;
             let mut child = start(program, arguments, context.json)?;
-            let mut live = Live::new(&meter, args.every);
+            let mut live = Live::new(&meter, args.live, args.every);
             let mut ended = None;
             while ended.is_none() && !over() {
-                live.pause()?;
+                thread::sleep(PAUSE);
+                live.tell()?;
                 ended = child.try_wait().map_err(MeterError::Output)?;
             }
+            live.end();
             let report = meter.read()?;
             drop(meter);
             (report, Some(finish(child, ended, context.stop)?))
@@ -191,48 +204,6 @@ fn directory_of(group: &Path) -> Result<PathBuf, MeterError> {
             below().display()
         ))
     })
-}
-
-/// What is told while it counts.
-struct Live<'a> {
-    meter: &'a Meter,
-    /// How often; never without.
-    every: Option<Duration>,
-    /// When it was last, and how much it was then.
-    last: (Instant, Totals),
-}
-
-impl<'a> Live<'a> {
-    fn new(meter: &'a Meter, every: Option<Duration>) -> Self {
-        Self { meter, every, last: (Instant::now(), Totals::default()) }
-    }
-
-    /// Waits a moment, and tells how much it is when it is time.
-    fn pause(&mut self) -> Result<(), MeterError> {
-        thread::sleep(PAUSE);
-        let (since, before) = self.last;
-        if let Some(every) = self.every
-            && since.elapsed() >= every
-        {
-            let totals = self.meter.totals()?;
-            eprintln!("{}", line(totals, totals.since(before), since.elapsed()));
-            self.last = (Instant::now(), totals);
-        }
-        Ok(())
-    }
-}
-
-/// How much it is in all, and was lately.
-fn line(totals: Totals, lately: Totals, time: Duration) -> String {
-    let rate = |bytes: u64| bytes as f64 / 1e6 / time.as_secs_f64();
-    let share = lately.share().map_or_else(|| "-".to_owned(), |share| format!("{share:.4}"));
-    format!(
-        "copied {} bytes, moved {}; {:.1} MB/s copied, {:.1} MB/s moved, share {share}",
-        totals.copied_bytes,
-        totals.moved_bytes,
-        rate(lately.copied_bytes),
-        rate(lately.moved_bytes),
-    )
 }
 
 fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<Child, MeterError> {
@@ -313,7 +284,7 @@ mod tests {
     use clap::{CommandFactory as _, Parser};
 
     use super::*;
-    use crate::report::Place;
+    use crate::report::{Place, Totals};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -349,6 +320,7 @@ mod tests {
             "x ls",
             "x --every 1ms",
             "x --cgroup a -p 1",
+            "x --live 1s",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
@@ -362,18 +334,6 @@ mod tests {
             Report { totals, share: totals.share(), places: vec![place], ..Report::default() };
         let line = above(&report, 0.01);
         assert_eq!(line, "a share of 0.5000 was copied, above 0.01; most of it, 50 bytes, by copy");
-    }
-
-    #[test]
-    fn a_line_tells_of_all_and_of_lately() {
-        let totals =
-            |copied_bytes, moved_bytes| Totals { copied_bytes, moved_bytes, ..Totals::default() };
-        let told = line(totals(9_000_000, 8), totals(1_000_000, 4_000_000), Duration::from_secs(2));
-        assert_eq!(
-            told,
-            "copied 9000000 bytes, moved 8; 0.5 MB/s copied, 2.0 MB/s moved, share 0.2500"
-        );
-        assert!(line(totals(1, 1), totals(0, 0), Duration::from_secs(1)).ends_with("share -"));
     }
 
     #[test]

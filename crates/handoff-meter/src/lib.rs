@@ -29,7 +29,10 @@
 //! What it sees and what it can't is in `docs/meter.md`.
 
 mod breakpoint;
+mod counters;
+mod live;
 mod meter;
+mod object;
 mod report;
 mod scope;
 mod symbols;
@@ -37,6 +40,7 @@ mod user_copies;
 
 pub mod command;
 
-pub use meter::{Meter, Options, ReadError, Unavailable};
+pub use counters::ReadError;
+pub use meter::{Meter, Options, Unavailable};
 pub use report::{Place, Report, Totals};
 pub use scope::Scope;

@@ -75,6 +75,8 @@ pub struct Report {
     pub share: Option<f64>,
     /// Where, most bytes first.
     pub places: Vec<Place>,
+    /// Where what is not attributed was copied, as far as call paths are told apart.
+    pub unattributed_places: Vec<Place>,
     /// Functions that this kernel lacks or does not let us trace, so that nothing was counted
     /// there.
     pub missing: Vec<String>,
@@ -118,11 +120,29 @@ pub(crate) fn places(
             *merged.entry((function.clone(), Vec::new())).or_default() += rest;
         }
     }
-    let mut places: Vec<Place> = merged
-        .into_iter()
-        .map(|((function, path), Counter { bytes, calls })| Place { function, path, bytes, calls })
-        .collect();
-    places.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.cmp(b)));
+    let place =
+        |((function, path), Counter { bytes, calls })| Place { function, path, bytes, calls };
+    sorted(merged.into_iter().map(place))
+}
+
+/// What was copied after `earlier`, where it was anything.
+fn places_since(all: &[Place], earlier: &[Place]) -> Vec<Place> {
+    let before: BTreeMap<_, _> =
+        earlier.iter().map(|place| ((&place.function, &place.path), place)).collect();
+    let spent = |place: &Place| {
+        let (bytes, calls) = before
+            .get(&(&place.function, &place.path))
+            .map_or((0, 0), |before| (before.bytes, before.calls));
+        let (bytes, calls) = (place.bytes.saturating_sub(bytes), place.calls.saturating_sub(calls));
+        Place { bytes, calls, ..place.clone() }
+    };
+    sorted(all.iter().map(spent).filter(|place| place.calls > 0))
+}
+
+/// Most bytes first.
+fn sorted(places: impl Iterator<Item = Place>) -> Vec<Place> {
+    let mut places: Vec<Place> = places.collect();
+    places.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.cmp(other)));
     places
 }
 
@@ -132,6 +152,21 @@ const ROWS: usize = 20;
 const CALLERS: usize = 4;
 
 impl Report {
+    /// What was counted after `earlier`, which is an older reading of the same meter.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let totals = self.totals.since(earlier.totals);
+        Self {
+            totals,
+            share: totals.share(),
+            places: places_since(&self.places, &earlier.places),
+            unattributed_places: places_since(
+                &self.unattributed_places,
+                &earlier.unattributed_places,
+            ),
+            missing: self.missing.clone(),
+        }
+    }
+
     /// The report for people.
     pub fn table(&self) -> String {
         let Totals { copied_bytes, moved_bytes, unattributed_bytes, libc_bytes } = self.totals;
@@ -143,8 +178,13 @@ impl Report {
         }
         if unattributed_bytes > 0 {
             text.push_str(&format!(
-                "not attributed: {unattributed_bytes} bytes that kernel threads copied for anybody\n"
+                "not attributed: {unattributed_bytes} bytes that kernel threads copied for anybody"
             ));
+            if let Some(place) = near(&self.unattributed_places).first() {
+                let Place { function, bytes, .. } = place;
+                text.push_str(&format!("; {bytes} by {function} for {}", place.callers()));
+            }
+            text.push('\n');
         }
         if let Some(bytes) = libc_bytes {
             text.push_str(&format!("in user space: {bytes} bytes by the C library\n"));
@@ -156,34 +196,62 @@ impl Report {
     }
 
     fn rows(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["bytes", "calls", "copied by", "for"]);
-        for place in self.places.iter().take(ROWS) {
-            let callers: Vec<&str> = place.path.iter().take(CALLERS).map(String::as_str).collect();
-            let callers = callers.join(" < ");
-            table.add_row([
-                place.bytes.to_string(),
-                place.calls.to_string(),
-                place.function.clone(),
-                callers,
-            ]);
-        }
-        let rest = self.places.get(ROWS..).unwrap_or_default();
+        let places = near(&self.places);
+        let row = |place: &Place| {
+            let Place { function, bytes, calls, .. } = place;
+            [bytes.to_string(), calls.to_string(), function.clone(), place.callers()]
+        };
+        let mut rows: Vec<_> = places.iter().take(ROWS).map(row).collect();
+        let rest = places.get(ROWS..).unwrap_or_default();
         if !rest.is_empty() {
             let bytes: u64 = rest.iter().map(|place| place.bytes).sum();
             let calls: u64 = rest.iter().map(|place| place.calls).sum();
             let others = format!("{} other places (--json lists them)", rest.len());
-            table.add_row([bytes.to_string(), calls.to_string(), others, String::new()]);
+            rows.push([bytes.to_string(), calls.to_string(), others, String::new()]);
         }
-        for (number, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((if number == 0 { 0 } else { 2 }, 0));
-            if number < 2 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        table.trim_fmt()
+        table(["bytes", "calls", COPIED_BY, FOR], rows)
     }
+}
+
+/// Places as people see them: those that differ in far callers only are one.
+pub(crate) fn near(places: &[Place]) -> Vec<Place> {
+    let mut near: BTreeMap<(&str, &[String]), Counter> = BTreeMap::new();
+    for Place { function, path, bytes, calls } in places {
+        let path = &path[..path.len().min(CALLERS)];
+        *near.entry((function, path)).or_default() += Counter { bytes: *bytes, calls: *calls };
+    }
+    sorted(near.into_iter().map(|((function, path), Counter { bytes, calls })| Place {
+        function: function.to_owned(),
+        path: path.to_vec(),
+        bytes,
+        calls,
+    }))
+}
+
+impl Place {
+    /// The callers that are shown.
+    pub(crate) fn callers(&self) -> String {
+        self.path.join(" < ")
+    }
+}
+
+/// Titles of the columns that say where.
+pub(crate) const COPIED_BY: &str = "copied by";
+pub(crate) const FOR: &str = "for";
+
+/// Two columns of figures, and two that say where.
+pub(crate) fn table(titles: [&str; 4], rows: Vec<[String; 4]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(titles);
+    table.add_rows(rows);
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if number == 0 { 0 } else { 2 }, 0));
+        if number < 2 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
 }
 
 #[cfg(test)]
@@ -232,6 +300,43 @@ mod tests {
     }
 
     #[test]
+    fn places_have_what_came_after_and_the_most_first() {
+        let report = |of_copy, of_other| {
+            let sums = BTreeMap::from([
+                ("copy".to_owned(), counter(of_copy, of_copy)),
+                ("other".to_owned(), counter(of_other, of_other)),
+                ("silent".to_owned(), counter(3, 3)),
+            ]);
+            Report { places: places(&sums, Vec::new()), ..Report::default() }
+        };
+        let span = report(100, 50).since(&report(90, 10));
+        let found: Vec<_> =
+            span.places.iter().map(|place| (&*place.function, place.bytes, place.calls)).collect();
+        assert_eq!(found, [("other", 40, 40), ("copy", 10, 10)]);
+    }
+
+    #[test]
+    fn places_that_look_the_same_are_one_row() {
+        let of = |callers: &[&str]| (callers.iter().map(|name| (*name).to_owned())).collect();
+        let near = ["a", "b", "c", "d"];
+        let by_path = vec![
+            ("copy".to_owned(), of(&[&near[..], &["read"]].concat()), counter(30, 2)),
+            ("copy".to_owned(), of(&[&near[..], &["write"]].concat()), counter(40, 3)),
+            ("copy".to_owned(), of(&["a"]), counter(60, 1)),
+        ];
+        let sums = BTreeMap::from([("copy".to_owned(), counter(130, 6))]);
+        let report = Report { places: places(&sums, by_path), ..Report::default() };
+        assert_eq!(report.places.len(), 3);
+        let table = report.table();
+        let rows: Vec<_> = table.lines().skip(2).map(str::trim).collect();
+        assert_eq!(
+            rows,
+            ["70      5  copy       a < b < c < d", "60      1  copy       a"],
+            "{table}"
+        );
+    }
+
+    #[test]
     fn places_merge_by_name_and_add_up_to_the_sums() {
         let sums = BTreeMap::from([
             ("copy".to_owned(), counter(100, 10)),
@@ -275,9 +380,27 @@ mod tests {
             "libc_bytes": null,
             "share": 0.25,
             "places": [{"function": "copy", "path": ["read"], "bytes": 50, "calls": 2}],
+            "unattributed_places": [],
             "missing": [],
         });
         assert_eq!(serde_json::to_value(&report).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn the_table_says_where_most_of_what_is_nobodys_was_copied() {
+        let by_path = vec![
+            ("copy".to_owned(), path(&["scan", "khugepaged"]), counter(30, 2)),
+            ("other".to_owned(), Vec::new(), counter(10, 1)),
+        ];
+        let report = Report {
+            totals: Totals { unattributed_bytes: 40, ..Totals::default() },
+            unattributed_places: places(&BTreeMap::new(), by_path),
+            ..Report::default()
+        };
+        let table = report.table();
+        let line = "not attributed: 40 bytes that kernel threads copied for anybody; 30 by copy for \
+                    scan < khugepaged";
+        assert!(table.lines().any(|found| found == line), "{table}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Names of kernel addresses.
 //!
-//! Kernel interface: `/proc/kallsyms`, which shows addresses to CAP_SYSLOG
+//! Kernel interface: `/proc/modules`, and `/proc/kallsyms`, which shows addresses to CAP_SYSLOG
 //! (`kernel.kptr_restrict`). The meter needs them: for breakpoints, and to name call paths.
 
 use std::fs;
@@ -18,11 +18,24 @@ pub(crate) struct Symbols {
     listing: String,
     /// Addresses and names, sorted; each function reaches to the next.
     functions: Vec<(u64, Range<usize>)>,
+    /// The modules that there were, and where.
+    modules: Vec<(String, String)>,
 }
 
 impl Symbols {
     pub(crate) fn of_kernel() -> io::Result<Self> {
-        Ok(Self::parse(fs::read_to_string("/proc/kallsyms")?))
+        // Before: one that comes meanwhile is missed by none.
+        let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
+        Ok(Self { modules, ..Self::parse(fs::read_to_string("/proc/kallsyms")?) })
+    }
+
+    /// Reads them again if other modules are loaded than then: their functions would be taken for those
+    /// of others.
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
+        if modules(&fs::read_to_string("/proc/modules")?) != self.modules {
+            *self = Self::of_kernel()?;
+        }
+        Ok(())
     }
 
     fn parse(listing: String) -> Self {
@@ -35,7 +48,7 @@ impl Symbols {
             begin += line.len();
         }
         functions.sort_unstable_by_key(|(address, _)| *address);
-        Self { listing, functions }
+        Self { listing, functions, modules: Vec::new() }
     }
 
     /// Where the function of this name begins, if there is just one.
@@ -52,6 +65,15 @@ impl Symbols {
         let (start, range) = self.functions.get(after.checked_sub(1)?)?;
         (address - start < LARGEST).then(|| &self.listing[range.clone()])
     }
+}
+
+/// `NAME SIZE USERS USED-BY STATE ADDRESS`: names and addresses, which don't change while it is there.
+fn modules(listing: &str) -> Vec<(String, String)> {
+    let module = |line: &str| {
+        let mut fields = line.split_whitespace();
+        Some((fields.next()?.to_owned(), fields.nth(4)?.to_owned()))
+    };
+    listing.lines().filter_map(module).collect()
 }
 
 /// `ADDRESS TYPE NAME [MODULE]`, if it is code and the address is shown: the address, and where in
@@ -100,6 +122,17 @@ ffffffffc0000000 t in_module\t[some]
         );
         assert_eq!(Symbols::parse(twice.clone()).address("first"), None);
         assert_eq!(Symbols::parse(twice.clone()).address("not_code"), None);
+    }
+
+    #[test]
+    fn a_module_is_the_same_whoever_uses_it() {
+        let one =
+            "loop 49152 0 - Live 0xffffffffc0123000\nwire 1 0 - Live 0xffffffffc0200000 (OE)\n";
+        let found = modules(one);
+        assert_eq!(found[0], ("loop".to_owned(), "0xffffffffc0123000".to_owned()));
+        assert_eq!(found[1].1, "0xffffffffc0200000");
+        assert_eq!(modules(&one.replace("loop 49152 0 -", "loop 49152 2 a,b,")), found);
+        assert_ne!(modules(&one.replace("c0123000", "c0456000")), found);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod guest {
     use std::thread;
 
     use clap::Parser;
-    use handoff_lab::topology::{Discard, Namespace, Pair};
+    use handoff_lab::topology::{Discard, Disk as _, LoopDisk, Namespace, Pair};
     use handoff_meter::command::{self, Context, MeterArgs, MeterError};
     use handoff_meter::{Meter, Options, Report, Scope, Totals};
     use io_uring::{IoUring, cqueue, opcode, types};
@@ -395,6 +395,29 @@ mod guest {
         let counted = counting.during(|| write_all(&mut file_in(TMPFS)));
         assert!(counted.copied_bytes >= SIZE as u64, "{counted:?}");
         assert_eq!(counted.unattributed_bytes, 0);
+    }
+
+    #[test]
+    fn what_a_thread_of_the_kernel_copies_is_nobodys_and_has_a_place() {
+        let counting = counting!(myself());
+        let directory = Path::new(EXT4);
+        let disk =
+            handoff_lab::topology_or_skip!(LoopDisk::new(directory, SIZE as u64, 4_096, false));
+        let mut file = OpenOptions::new().write(true).open(disk.path()).expect("a disk");
+        let counted = counting.during(|| {
+            write_all(&mut file);
+            file.sync_all().expect("written");
+        });
+        // Into the disk's cache by us, out of it into the file by the disk's thread.
+        assert_near("ours", counted.copied_bytes, SIZE);
+        assert!(counted.unattributed_bytes >= SIZE as u64, "{counted:?}");
+        let places = counting.report().unattributed_places;
+        let by_disk = places.iter().filter(|place| {
+            place.function == "copy_folio_from_iter_atomic"
+                && place.path.iter().any(|caller| caller.starts_with("loop_"))
+        });
+        let by_disk: u64 = by_disk.map(|place| place.bytes).sum();
+        assert!(by_disk.abs_diff(SIZE as u64) < SIZE as u64 / 100, "{by_disk} bytes: {places:#?}");
     }
 
     #[test]

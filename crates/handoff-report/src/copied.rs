@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use handoff_bench::{report::Row, statistics::Spread};
+use handoff_bench::{disagreement, report::Row, statistics::Spread};
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Place},
+    findings::{Findings, Place, Run},
     seed_table::{NONE, marked},
 };
 
@@ -30,12 +30,24 @@ pub(crate) fn section(findings: &Findings) -> Markup {
             h2 { "Copied shares" }
             p {
                 "Of the payload, what the CPU copied from buffer to buffer, once for each hop: as the "
-                "mechanism reports it, and as the copy meter saw it, which counts in guests only. A dash "
-                "means that nobody reports it; it does not mean zero. The range is that of the engine's "
+                "mechanism reports it, and as the copy meter saw it, where it counted: in the lab, and with "
+                code { "--meter" } ". A dash means that nobody reports it; it does not mean zero. The range is that of the engine's "
                 "rows. Smaller is better: the full bar is what the mechanism reports, the outlined one "
                 "what the meter saw, the line in the middle the whole payload once."
             }
             @for place in Place::ALL { (of_place(findings, place)) }
+            @for run in &findings.runs { (agreement(run)) }
+        }
+    }
+}
+
+/// Where the two disagree, or that they don't.
+fn agreement(run: &Run) -> Markup {
+    let said = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
+    html! {
+        @if let Some((first, rows)) = said.split_first() {
+            p { code { (run.origin) } " " (marked(run.place)) ": " (first) @if rows.is_empty() { "." } }
+            @if !rows.is_empty() { ul { @for row in rows { li { (row) } } } }
         }
     }
 }

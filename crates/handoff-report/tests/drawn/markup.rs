@@ -48,6 +48,18 @@ fn every_row_is_there() {
 }
 
 #[test]
+fn where_report_and_witness_disagree_is_said() {
+    let drawn = sample::drawn();
+    let (page, _) = parts(&drawn);
+    let (_, copied) = page.split_once(r#"<section id="copied">"#).expect("the shares");
+    let (copied, _) = copied.split_once("</section>").expect("their end");
+    assert!(copied.contains("disagree in 1 of 9 rows that have both"), "{copied}");
+    let line = "depth=1 get-nop: reported 0 %; witness 25 %: 25 % by ";
+    assert!(copied.contains(&format!("<li>{line}{} for a_caller</li>", escaped(STRANGE))));
+    assert!(copied.contains("agree in all 4 rows that have both"), "{copied}");
+}
+
+#[test]
 fn text_of_strangers_stays_text() {
     let drawn = sample::drawn();
     let (page, json) = parts(&drawn);

@@ -74,7 +74,12 @@ fn splice() -> Value {
             row("get-nop", 0.7),
         ]
     };
-    report("splice", true, [1, 2, 4].into_iter().flat_map(of_depth).collect())
+    let mut report = report("splice", true, [1, 2, 4].into_iter().flat_map(of_depth).collect());
+    report["disagreements"] = json!([{
+        "row": "depth=1 get-nop", "bytes": 4096, "reported": 0.0, "implied": 0.0, "witness": 0.25,
+        "places": [{"function": STRANGE, "path": ["a_caller"], "share": 0.25}],
+    }]);
+    report
 }
 
 fn recv() -> Value {
@@ -87,7 +92,9 @@ fn recv() -> Value {
     let epoll = json!({"op": "recv", "mtu": 1500, "gro": true, "check": false});
     let mut rows = vec![row("mtu=1500 gro=yes check=no epoll", "epoll", epoll, 1.0, true)];
     rows.extend(["4k", "16k", "64k"].into_iter().enumerate().map(of_chunk));
-    report("recv", true, rows)
+    let mut report = report("recv", true, rows);
+    report["disagreements"] = json!([]);
+    report
 }
 
 fn block() -> Value {

@@ -8,7 +8,7 @@ use serde_json::Value;
 fn every_row_receives_over_the_software_nic() {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
         .args(["bench", "recv", "--json", "--time", "0.05", "--rounds", "1"])
-        .args(["--only", "check=yes"])
+        .args(["--meter", "--only", "check=yes"])
         .output()
         .expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -9,7 +9,8 @@ use serde_json::Value;
 /// The rows that match, none of which is skipped.
 fn rows(only: &str, time: &str) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
-        .args(["bench", "splice", "--json", "--time", time, "--rounds", "1", "--only", only])
+        .args(["bench", "splice", "--json", "--time", time, "--rounds", "1", "--meter"])
+        .args(["--only", only])
         .output()
         .expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

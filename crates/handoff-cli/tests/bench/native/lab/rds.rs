@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{bench_or_skip, row};
 
-const ROWS: &str = "^(ask 4k|stream 1m) depth=[0-9]* sockets=1 ";
+const ROWS: &str = "^(ask 4k|stream (4k|1m)) depth=[0-9]* sockets=1 ";
 
 #[test]
 fn lending_spares_the_sender_its_copy_by_both_engines() {
@@ -14,7 +14,7 @@ fn lending_spares_the_sender_its_copy_by_both_engines() {
     let number =
         |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 10, "{report}");
+    assert_eq!(rows.len(), 15, "{report}");
     for row in rows {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!(row["config"]["target"], "wire");
@@ -35,6 +35,14 @@ fn lending_spares_the_sender_its_copy_by_both_engines() {
             assert!((found - spared).abs() < 0.1, "{engine}, {op}: {found}");
         }
     }
+    // The kernel says of what joins the packet before that it was copied, and it was not.
+    let disagreements = report["disagreements"].as_array().expect("a list");
+    let [one] = &disagreements[..] else { panic!("{disagreements:#?}") };
+    assert_eq!(one["row"], "stream 4k depth=64 sockets=1 rds-own lent");
+    assert!((number(one, "witness") - 1.0).abs() < 0.1, "only the receiver copies: {one}");
+    let (reported, implied) = (number(one, "reported"), number(one, "implied"));
+    assert!(reported > 0.1 && (implied - reported - 1.0).abs() < 1e-9, "{one}");
+    assert_eq!(one["places"][0]["function"], "_copy_to_iter", "{one}");
     // The kernel's workers serve both ends, so that only our own sender's costs are told apart.
     let own = |way| row(&report, &format!("stream 1m depth=64 sockets=1 rds-own {way}"));
     let ratio = number(own("lent"), "minsn_per_gib") / number(own("copy"), "minsn_per_gib");

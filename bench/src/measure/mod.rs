@@ -8,168 +8,22 @@
 //!    to run and other programs held the processor does not count.
 //! 3. A subject that cannot run or fails keeps its row, with the reason; the others go on.
 
+mod engine;
+mod figures;
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+pub use self::engine::{Cpu, Engine, MakeEngine, Reaped, Slot, Subject, Tally, Time};
+use self::figures::{Figures, timed};
 use crate::{
-    processor::kept_waiting,
-    report::{Config, Latency, Row},
+    report::{Latency, Row},
     statistics::Spread,
 };
-
-/// One engine at work. Made before its first slot and dropped after its last.
-pub trait Engine {
-    /// Works until the slot is over and everything lent is back, and says what was done.
-    ///
-    /// # Errors
-    ///
-    /// What ends this engine's measurements, in one line.
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
-
-    /// Whether it works better after a while. What begins anew with each slot does not.
-    fn warms_up(&self) -> bool {
-        true
-    }
-
-    /// From here on it works for the witness, not for the clock, and counts its system calls if it
-    /// can: see [`Tally::enters`].
-    ///
-    /// # Errors
-    ///
-    /// Why they can't be counted, in one line.
-    fn begin_witness(&mut self) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// What an engine did in one slot.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Tally {
-    /// Payload bytes moved.
-    pub bytes: u64,
-    /// Operations done; none where the engine cannot tell.
-    pub operations: Option<u64>,
-    /// Of the payload bytes, those that the CPU copied; none where nothing reports it.
-    pub copied: Option<u64>,
-    /// CPU time used, where the engine knows better than the frame (other processes).
-    pub cpu: Cpu,
-    /// CPU time used together with that of the load, where the above is of a server alone.
-    pub cpu_with_load: Option<Duration>,
-    /// Share of one processor's time that the server took, where the load has a limit.
-    pub cpu_share: Option<f64>,
-    /// Calls of io_uring_enter(2) by the server, where they are counted.
-    pub enters: Option<u64>,
-    /// Lends that were made for it, by the lender's own count.
-    pub lends: Option<u64>,
-    /// Context switches of the server's threads.
-    pub switches: Option<u64>,
-    /// Bytes that a software NIC's engine moved meanwhile.
-    pub simulated_dma: Option<u64>,
-    /// Times from a request to its answer.
-    pub latency: Option<Latency>,
-    /// Of the CPU time, that of the measured thread outside the kernel.
-    pub user: Option<Duration>,
-    /// What taking completions cost.
-    pub reaped: Option<Reaped>,
-    /// The time it took, and was kept waiting, where the engine knows better than the frame.
-    pub time: Option<Time>,
-}
-
-/// What taking completions cost in one slot.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Reaped {
-    /// Completions taken.
-    pub completions: u64,
-    /// System calls that were made for them alone.
-    pub calls: u64,
-    /// Time spent in taking them.
-    pub time: Duration,
-}
-
-/// How a slot passed.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Time {
-    /// From beginning to end.
-    pub elapsed: Duration,
-    /// Of this, the time in which other programs held the processor.
-    pub kept_waiting: Duration,
-}
-
-impl Time {
-    fn counted(&self) -> Duration {
-        self.elapsed.saturating_sub(self.kept_waiting)
-    }
-}
-
-/// Where a slot's CPU time comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub enum Cpu {
-    /// All threads of this process but those that only stand for the far end.
-    #[default]
-    ThisProcess,
-    /// Not known.
-    Unknown,
-    /// That of the threads that matter, as the engine counts them.
-    Known(Duration),
-}
-
-/// The time that an engine has.
-#[derive(Debug, Clone, Copy)]
-pub struct Slot<'a> {
-    deadline: Instant,
-    length: Duration,
-    stop: &'a AtomicBool,
-}
-
-impl<'a> Slot<'a> {
-    /// A slot that begins now.
-    pub fn new(length: Duration, stop: &'a AtomicBool) -> Self {
-        Self { deadline: Instant::now() + length, length, stop }
-    }
-
-    /// The same from now on, for an engine that has to prepare what the slot is not for.
-    pub fn anew(&self) -> Self {
-        Self::new(self.length, self.stop)
-    }
-
-    /// True once the time is up, or the user wants the bench to end.
-    pub fn is_over(&self) -> bool {
-        Instant::now() >= self.deadline || self.is_stopped()
-    }
-
-    /// True once the user wants the bench to end.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// How long the slot is from its beginning.
-    pub fn length(&self) -> Duration {
-        self.length
-    }
-}
-
-/// Makes an engine, or says in one line why this machine cannot have it.
-pub type MakeEngine<'a> = Box<dyn Fn() -> Result<Box<dyn Engine + 'a>, String> + 'a>;
-
-/// One row to be measured.
-pub struct Subject<'a> {
-    /// The row's name.
-    pub name: String,
-    /// The engine's name.
-    pub engine: String,
-    /// What is asked of it.
-    pub config: Config,
-    /// Whether ratios refer to it.
-    pub baseline: bool,
-    /// Whether it is another program.
-    pub peer: bool,
-    /// Its maker.
-    pub make: MakeEngine<'a>,
-}
 
 /// How the time is cut.
 #[derive(Debug, Clone, Copy)]
@@ -204,25 +58,6 @@ struct Track<'a> {
     slots: Vec<Option<Figures>>,
     skipped: Option<String>,
     failed: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Figures {
-    time: Time,
-    bytes_per_s: f64,
-    ops_per_s: Option<f64>,
-    cpu_ns_per_byte: Option<f64>,
-    cpu_ns_per_op: Option<f64>,
-    cpu_ns_per_op_all: Option<f64>,
-    cpu_share: Option<f64>,
-    lends_per_op: Option<f64>,
-    switches_per_op: Option<f64>,
-    copied_share: Option<f64>,
-    simulated_dma_share: Option<f64>,
-    latency: Option<Latency>,
-    user_ns_per_op: Option<f64>,
-    reap_calls: Option<f64>,
-    reap_ns: Option<f64>,
 }
 
 /// Measures all subjects. `far_end_cpu` gives the CPU time so far of those threads of this process
@@ -314,59 +149,6 @@ impl<'a> Track<'a> {
     }
 }
 
-fn timed(
-    engine: &mut dyn Engine,
-    length: Duration,
-    stop: &AtomicBool,
-    far_end_cpu: &dyn Fn() -> Duration,
-) -> Result<Option<Figures>, String> {
-    let cpu_before = process_cpu().saturating_sub(far_end_cpu());
-    let (begin, waited) = (Instant::now(), kept_waiting());
-    let tally = engine.run(&Slot::new(length, stop))?;
-    let time = tally.time.unwrap_or_else(|| Time {
-        elapsed: begin.elapsed(),
-        kept_waiting: kept_waiting().saturating_sub(waited),
-    });
-    let elapsed = time.counted();
-    let cpu = process_cpu().saturating_sub(far_end_cpu()).saturating_sub(cpu_before);
-    if tally.bytes == 0 || elapsed.is_zero() {
-        return Ok(None);
-    }
-    let bytes = tally.bytes as f64;
-    let operations = tally.operations.filter(|&count| count > 0).map(|count| count as f64);
-    let cpu_ns = match tally.cpu {
-        Cpu::ThisProcess => Some(cpu.as_nanos() as f64),
-        Cpu::Unknown => None,
-        Cpu::Known(time) => Some(time.as_nanos() as f64),
-    };
-    let per_operation = |sum: Option<f64>| sum.zip(operations).map(|(sum, count)| sum / count);
-    let reaped = tally.reaped.filter(|reaped| reaped.completions > 0);
-    let per_completion =
-        |sum: fn(&Reaped) -> f64| reaped.map(|it| sum(&it) / it.completions as f64);
-    Ok(Some(Figures {
-        time,
-        bytes_per_s: bytes / elapsed.as_secs_f64(),
-        ops_per_s: operations.map(|count| count / elapsed.as_secs_f64()),
-        cpu_ns_per_byte: cpu_ns.map(|ns| ns / bytes),
-        cpu_ns_per_op: per_operation(cpu_ns),
-        cpu_ns_per_op_all: per_operation(tally.cpu_with_load.map(|time| time.as_nanos() as f64)),
-        cpu_share: tally.cpu_share,
-        lends_per_op: per_operation(tally.lends.map(|count| count as f64)),
-        switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
-        copied_share: tally.copied.map(|copied| copied as f64 / bytes),
-        simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
-        latency: tally.latency,
-        user_ns_per_op: per_operation(tally.user.map(|time| time.as_nanos() as f64)),
-        reap_calls: per_completion(|reaped| reaped.calls as f64),
-        reap_ns: per_completion(|reaped| reaped.time.as_nanos() as f64),
-    }))
-}
-
-fn process_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
-}
-
 fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
     let speeds = |track: &Track<'_>| -> Vec<Option<f64>> {
         track.slots.iter().map(|slot| slot.map(|figures| figures.bytes_per_s)).collect()
@@ -431,6 +213,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::report::Config;
 
     /// Moves a fixed number of bytes per slot in a fixed time of its own.
     struct Fixed<'a> {

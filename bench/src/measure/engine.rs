@@ -1,0 +1,165 @@
+//! What is measured: engines, the slots that they get, and what they say of one.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use crate::report::{Config, Latency};
+
+/// One engine at work. Made before its first slot and dropped after its last.
+pub trait Engine {
+    /// Works until the slot is over and everything lent is back, and says what was done.
+    ///
+    /// # Errors
+    ///
+    /// What ends this engine's measurements, in one line.
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
+
+    /// Whether it works better after a while. What begins anew with each slot does not.
+    fn warms_up(&self) -> bool {
+        true
+    }
+
+    /// From here on it works for the witness, not for the clock, and counts its system calls if it
+    /// can: see [`Tally::enters`].
+    ///
+    /// # Errors
+    ///
+    /// Why they can't be counted, in one line.
+    fn begin_witness(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// How many copies of each payload byte the witness has to see where `reported` is what
+    /// [`Tally::copied`] comes to and nobody errs: more, where bytes are also copied at an end of which
+    /// nothing reports.
+    fn implied(&self, reported: f64) -> f64 {
+        reported
+    }
+}
+
+/// What an engine did in one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Payload bytes moved.
+    pub bytes: u64,
+    /// Operations done; none where the engine cannot tell.
+    pub operations: Option<u64>,
+    /// Of the payload bytes, those that the CPU copied; none where nothing reports it.
+    pub copied: Option<u64>,
+    /// CPU time used, where the engine knows better than the frame (other processes).
+    pub cpu: Cpu,
+    /// CPU time used together with that of the load, where the above is of a server alone.
+    pub cpu_with_load: Option<Duration>,
+    /// Share of one processor's time that the server took, where the load has a limit.
+    pub cpu_share: Option<f64>,
+    /// Calls of io_uring_enter(2) by the server, where they are counted.
+    pub enters: Option<u64>,
+    /// Lends that were made for it, by the lender's own count.
+    pub lends: Option<u64>,
+    /// Context switches of the server's threads.
+    pub switches: Option<u64>,
+    /// Bytes that a software NIC's engine moved meanwhile.
+    pub simulated_dma: Option<u64>,
+    /// Times from a request to its answer.
+    pub latency: Option<Latency>,
+    /// Of the CPU time, that of the measured thread outside the kernel.
+    pub user: Option<Duration>,
+    /// What taking completions cost.
+    pub reaped: Option<Reaped>,
+    /// The time it took, and was kept waiting, where the engine knows better than the frame.
+    pub time: Option<Time>,
+}
+
+/// What taking completions cost in one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Reaped {
+    /// Completions taken.
+    pub completions: u64,
+    /// System calls that were made for them alone.
+    pub calls: u64,
+    /// Time spent in taking them.
+    pub time: Duration,
+}
+
+/// How a slot passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Time {
+    /// From beginning to end.
+    pub elapsed: Duration,
+    /// Of this, the time in which other programs held the processor.
+    pub kept_waiting: Duration,
+}
+
+impl Time {
+    pub(super) fn counted(&self) -> Duration {
+        self.elapsed.saturating_sub(self.kept_waiting)
+    }
+}
+
+/// Where a slot's CPU time comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Cpu {
+    /// All threads of this process but those that only stand for the far end.
+    #[default]
+    ThisProcess,
+    /// Not known.
+    Unknown,
+    /// That of the threads that matter, as the engine counts them.
+    Known(Duration),
+}
+
+/// The time that an engine has.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot<'a> {
+    deadline: Instant,
+    length: Duration,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Slot<'a> {
+    /// A slot that begins now.
+    pub fn new(length: Duration, stop: &'a AtomicBool) -> Self {
+        Self { deadline: Instant::now() + length, length, stop }
+    }
+
+    /// The same from now on, for an engine that has to prepare what the slot is not for.
+    pub fn anew(&self) -> Self {
+        Self::new(self.length, self.stop)
+    }
+
+    /// True once the time is up, or the user wants the bench to end.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline || self.is_stopped()
+    }
+
+    /// True once the user wants the bench to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How long the slot is from its beginning.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+}
+
+/// Makes an engine, or says in one line why this machine cannot have it.
+pub type MakeEngine<'a> = Box<dyn Fn() -> Result<Box<dyn Engine + 'a>, String> + 'a>;
+
+/// One row to be measured.
+pub struct Subject<'a> {
+    /// The row's name.
+    pub name: String,
+    /// The engine's name.
+    pub engine: String,
+    /// What is asked of it.
+    pub config: Config,
+    /// Whether ratios refer to it.
+    pub baseline: bool,
+    /// Whether it is another program.
+    pub peer: bool,
+    /// Its maker.
+    pub make: MakeEngine<'a>,
+}
