@@ -28,6 +28,8 @@ pub(super) struct Link {
     pub(super) stirred: Changes,
     /// What has arrived is taken in, and then it ends.
     pub(super) ending: Cell<bool>,
+    /// Nothing is written behind what is being written, and the peer is told so.
+    pub(super) finishing: Cell<bool>,
     /// The host knows nothing of it any more.
     pub(super) over: Cell<bool>,
     /// Bytes of all frames written.
@@ -69,6 +71,7 @@ impl Link {
             ready: Changes::default(),
             stirred: Changes::default(),
             ending: Cell::new(false),
+            finishing: Cell::new(false),
             over: Cell::new(false),
             written: Cell::new(0),
             acknowledged: Cell::new(0),
@@ -93,6 +96,12 @@ impl Link {
     pub(super) fn end(&self) {
         self.ending.set(true);
         self.stirred.tell();
+    }
+
+    /// Has the writer shut down the sending side once everything is written.
+    pub(super) fn finish(&self) {
+        self.finishing.set(true);
+        self.ready.tell();
     }
 
     /// Ends at once: what TCP still holds is thrown away, so that what is lent to it comes back.

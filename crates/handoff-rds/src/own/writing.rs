@@ -29,6 +29,12 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         shared.settle();
         let changed = pin!(link.ready.after(ready));
         let Some(first) = sends.front_mut() else {
+            if link.finishing.take()
+                && let Err(error) = rustix::net::shutdown(&link.file, rustix::net::Shutdown::Write)
+            {
+                tracing::debug!(%error, "a connection is not half-closed");
+                link.end();
+            }
             changed.await;
             continue;
         };
