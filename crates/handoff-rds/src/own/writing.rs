@@ -76,6 +76,7 @@ async fn write_all(
                     continue;
                 }
                 flush(shared, link, packing, sends)?;
+                link.next_is(false);
                 (len, lend(shared, link, &write.header, message, buffer))
             }
             Body::Empty => {
@@ -96,7 +97,7 @@ async fn write_all(
 
 fn written(shared: &Shared, link: &Link, len: usize, copied: bool) {
     link.written.set(link.written.get() + (HEADER_LEN + len) as u64);
-    shared.clock.quicken(copied);
+    shared.clock.quicken(copied && !link.is_told());
 }
 
 /// Whether the frame goes together with others.
