@@ -5,7 +5,7 @@
 //!
 //! | in | out |
 //! |---|---|
-//! | [`Host::accepted`], [`Host::connected`], [`Host::closed`] | [`Output::Connect`], [`Output::Drain`], [`Output::Close`] |
+//! | [`Host::accepted`], [`Host::connected`], [`Host::closed`] | [`Output::Connect`], [`Output::Finish`], [`Output::Drain`], [`Output::Close`] |
 //! | [`Host::header`], then what [`Host::expect`] asks for | [`Host::receive`], [`Output::Resume`] |
 //! | [`Host::send`] | [`Output::Ready`], then [`Host::next_write`] |
 //! | [`Host::acknowledged`], [`Host::released`] | completions |
@@ -26,8 +26,10 @@
 //! the generation and the number of lanes as extension headers. A map is the first frame of every
 //! connection, so a peer's restart is known before anything is sent to it again. Kernels tell theirs
 //! by ping only, which must stand behind what is retransmitted; to those, as between kernels, messages
-//! that were not acknowledged when they restarted may go twice, once to each life.
+//! that were not acknowledged when they restarted may go twice, once to each life, and what they had sent
+//! again may be delivered again, if their restart is known before it is read.
 
+mod congestion;
 mod connecting;
 mod host;
 mod limits;

@@ -100,3 +100,28 @@ pub fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()>
     };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Whether the kernel puts a message on the error queue whenever the peer has acknowledged the last byte
+/// of a send from now on (`SOF_TIMESTAMPING_TX_ACK`, Linux 3.17), which makes the socket count as in error
+/// for a poll.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn set_told_of_acknowledgements(socket: BorrowedFd<'_>, told: bool) -> io::Result<()> {
+    let all = libc::SOF_TIMESTAMPING_TX_ACK
+        | libc::SOF_TIMESTAMPING_SOFTWARE
+        | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    let what = if told { all } else { 0 };
+    // SAFETY: the kernel reads a number of that size.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw const what).cast(),
+            size_of_val(&what) as libc::socklen_t,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -288,6 +288,7 @@ impl Shared {
                 }
                 Output::Ready(id) => self.at(id, |link| link.ready.tell()),
                 Output::Resume(id) => self.at(id, |link| link.stirred.tell()),
+                Output::Finish(id) => self.at(id, Link::finish),
                 Output::Drain(id) => self.at(id, Link::end),
                 Output::Close { connection, reason } => {
                     tracing::info!(address = %self.address, %reason, "a connection is closed");

@@ -17,6 +17,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// After so many without an answer it has ended.
 const KEEPALIVES: u32 = 5;
 
+/// Sends in a row that are not of copies, after which nobody is told of acknowledgements.
+const OTHERS: u32 = 16;
+
 pub(super) struct Link {
     pub(super) id: ConnectionId,
     pub(super) socket: handoff::Socket,
@@ -28,16 +31,25 @@ pub(super) struct Link {
     pub(super) stirred: Changes,
     /// What has arrived is taken in, and then it ends.
     pub(super) ending: Cell<bool>,
+    /// Nothing is written behind what is being written, and the peer is told so.
+    pub(super) finishing: Cell<bool>,
     /// The host knows nothing of it any more.
     pub(super) over: Cell<bool>,
     /// Bytes of all frames written.
     pub(super) written: Cell<u64>,
+    /// The same, when something was last read.
+    written_before: Cell<u64>,
     /// What the peer has acknowledged of them.
     pub(super) acknowledged: Cell<u64>,
     /// How often TCP was asked what the peer has acknowledged, by all connections.
     inquiries: Rc<Cell<u64>>,
     /// What counted as acknowledged before anything was written.
     base: u64,
+    /// Whether the error queue may tell when sends are acknowledged, and does.
+    may_be_told: Cell<bool>,
+    told: Cell<bool>,
+    /// Sends in a row of which something else tells.
+    others: Cell<u32>,
 }
 
 impl Link {
@@ -69,11 +81,16 @@ impl Link {
             ready: Changes::default(),
             stirred: Changes::default(),
             ending: Cell::new(false),
+            finishing: Cell::new(false),
             over: Cell::new(false),
             written: Cell::new(0),
+            written_before: Cell::new(0),
             acknowledged: Cell::new(0),
             inquiries: inquiries.clone(),
             base,
+            may_be_told: Cell::new(may_be_told(driver, sending)),
+            told: Cell::new(false),
+            others: Cell::new(0),
         })
     }
 
@@ -89,10 +106,58 @@ impl Link {
         acknowledged > self.acknowledged.replace(acknowledged.max(self.acknowledged.get()))
     }
 
+    /// A send of copies is next, of whose acknowledgement only looking would tell, or another one. Being
+    /// told of those too would cost more than it is worth, so that ends after some of them.
+    pub(super) fn next_is(&self, copies: bool) {
+        let others = if copies { 0 } else { self.others.get() + 1 };
+        self.others.set(others);
+        let wanted = copies || self.told.get() && others < OTHERS;
+        if wanted == self.told.get() || !self.may_be_told.get() {
+            return;
+        }
+        match handoff_sys::tcp::set_told_of_acknowledgements(self.file.as_fd(), wanted) {
+            Ok(()) => self.told.set(wanted),
+            Err(error) => {
+                tracing::debug!(%error, "acknowledgements are looked for");
+                self.may_be_told.set(false);
+            }
+        }
+    }
+
+    /// Everything that is there has been read: has TCP acknowledge it at once, where nothing is sent that
+    /// would carry the acknowledgement. What the peer has sent comes back to it only then, and TCP may
+    /// wait 40 ms for less than a segment.
+    pub(super) fn acknowledge(&self) {
+        let written = self.written.get();
+        if self.written_before.replace(written) == written
+            && let Err(error) = rustix::net::sockopt::set_tcp_quickack(&self.file, true)
+        {
+            tracing::debug!(%error, "TCP acknowledges in its own time");
+        }
+    }
+
+    /// Whether acknowledgements of what is sent now wake the reader.
+    pub(super) fn is_told(&self) -> bool {
+        self.told.get()
+    }
+
+    /// Takes what tells of acknowledgements off the error queue, so that the next of it wakes the reader.
+    pub(super) fn hear(&self) {
+        if self.may_be_told.get() {
+            while let Ok(Some(_)) = handoff_sys::zerocopy::read_error_queue(self.file.as_fd()) {}
+        }
+    }
+
     /// Ends once what has arrived is taken in.
     pub(super) fn end(&self) {
         self.ending.set(true);
         self.stirred.tell();
+    }
+
+    /// Has the writer shut down the sending side once everything is written.
+    pub(super) fn finish(&self) {
+        self.finishing.set(true);
+        self.ready.tell();
     }
 
     /// Ends at once: what TCP still holds is thrown away, so that what is lent to it comes back.
@@ -101,6 +166,16 @@ impl Link {
         abort(&self.file);
         self.ready.tell();
         self.stirred.tell();
+    }
+}
+
+/// Whether nobody else reads the error queue, and there are sends of which nothing else tells: those that
+/// are copied.
+fn may_be_told(driver: &Driver, sending: handoff::Engine) -> bool {
+    match sending {
+        handoff::Engine::Copy => true,
+        handoff::Engine::Auto => driver.ring_unavailable().is_none(),
+        _ => false,
     }
 }
 

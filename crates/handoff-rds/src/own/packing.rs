@@ -61,6 +61,7 @@ impl Packing {
     /// Sends what was added, if anything was; the error has no more to say than that it failed.
     pub(super) fn send(&mut self, shared: &Shared, link: &Link) -> Result<Option<Sent>, ()> {
         let Some(buffer) = self.open.take() else { return Ok(None) };
+        link.next_is(true);
         match link.socket.message(buffer).send() {
             Ok(sending) => {
                 let (sent, loan) = sending.split();

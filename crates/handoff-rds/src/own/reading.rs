@@ -62,6 +62,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     };
     while !link.over.get() {
         let stirred = link.stirred.seen();
+        link.hear();
         let pause = reader.take_in(&shared);
         shared.look(&link);
         shared.tell();
@@ -69,6 +70,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::End => break,
             Pause::Empty if link.ending.get() => break,
             Pause::Empty => {
+                link.acknowledge();
                 reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
                 let stirred = pin!(link.stirred.after(stirred));

@@ -29,6 +29,12 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         shared.settle();
         let changed = pin!(link.ready.after(ready));
         let Some(first) = sends.front_mut() else {
+            if link.finishing.take()
+                && let Err(error) = rustix::net::shutdown(&link.file, rustix::net::Shutdown::Write)
+            {
+                tracing::debug!(%error, "a connection is not half-closed");
+                link.end();
+            }
             changed.await;
             continue;
         };
@@ -70,6 +76,7 @@ async fn write_all(
                     continue;
                 }
                 flush(shared, link, packing, sends)?;
+                link.next_is(false);
                 (len, lend(shared, link, &write.header, message, buffer))
             }
             Body::Empty => {
@@ -90,7 +97,7 @@ async fn write_all(
 
 fn written(shared: &Shared, link: &Link, len: usize, copied: bool) {
     link.written.set(link.written.get() + (HEADER_LEN + len) as u64);
-    shared.clock.quicken(copied);
+    shared.clock.quicken(copied && !link.is_told());
 }
 
 /// Whether the frame goes together with others.

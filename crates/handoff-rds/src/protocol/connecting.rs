@@ -203,6 +203,7 @@ impl<B, R> Host<B, R> {
             if unanswered {
                 self.lanes_known(address, 1);
             }
+            self.doubt_map(address);
             self.connect_wanted(address);
         }
     }
@@ -224,7 +225,8 @@ impl<B, R> Host<B, R> {
                     _ => None,
                 },
             };
-            (0..peer.lane.len()).filter_map(of_lane).min()
+            let lanes = (0..peer.lane.len()).filter_map(of_lane);
+            lanes.chain(peer.map_doubted_at(self.now, self.limits.keep)).min()
         };
         self.peers.values().filter_map(of_peer).min()
     }

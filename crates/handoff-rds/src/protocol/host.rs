@@ -216,9 +216,10 @@ impl<B, R> Host<B, R> {
                 cause: "the host was made with it (Limits::message)",
             });
         }
-        let queued_limit = self.limits.queued;
+        let (now, queued_limit) = (self.now, self.limits.queued);
         let peer = self.acquaint(message.to)?;
-        if peer.congestion.as_ref().is_some_and(|map| map.contains(message.port)) {
+        if peer.congestion.refuses(message.port, now) {
+            self.connect_wanted(message.to);
             return Err(Error::Congested(to));
         }
         // As a message of any length fits alone.

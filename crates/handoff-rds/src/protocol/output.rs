@@ -30,6 +30,9 @@ pub enum Output {
     Ready(ConnectionId),
     /// The connection is in use, or there is room again: read from it.
     Resume(ConnectionId),
+    /// The lane is to be made anew: once what was given out is written, shut down the connection's
+    /// sending side, hand in all that comes until the peer's end of it, and say `closed`.
+    Finish(ConnectionId),
     /// Another connection takes this one's place: hand in all that has arrived on it, close it, and
     /// say `closed`. What the peer's TCP saw acknowledged counts as delivered.
     Drain(ConnectionId),

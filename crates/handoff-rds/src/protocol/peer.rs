@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::congestion::Congestion;
 use super::output::{ConnectionId, MessageId};
 use super::role::Role;
-use crate::wire::{CongestionMap, Header, MAX_LANES};
+use crate::wire::{Header, MAX_LANES};
 
 /// Pongs owed on a connection before it is not read until they are written.
 pub(super) const MAX_PONGS: usize = 64;
@@ -23,7 +24,7 @@ pub(super) struct Peer {
     pub(super) lanes: Option<u8>,
     /// Whether the peer's maps carry extension headers, as ours do.
     pub(super) extended: Option<bool>,
-    pub(super) congestion: Option<CongestionMap>,
+    pub(super) congestion: Congestion,
     pub(super) lane: [Lane; MAX_LANES as usize],
     /// Ports to ping from, by lane 0.
     pub(super) pings: VecDeque<u16>,
@@ -84,6 +85,8 @@ pub(super) struct Connection {
     pub(super) signalled: bool,
     /// `Drain` was said.
     pub(super) draining: bool,
+    /// `Finish` was said.
+    pub(super) retiring: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +133,13 @@ impl Connection {
             reading: Reading::Header,
             signalled: false,
             draining: false,
+            retiring: false,
         }
+    }
+
+    /// Whether nothing more is to be written to it.
+    pub(super) fn is_ending(&self) -> bool {
+        self.draining || self.retiring
     }
 }
 
@@ -160,7 +169,7 @@ impl Peer {
             generation: None,
             lanes: None,
             extended: None,
-            congestion: None,
+            congestion: Congestion::default(),
             lane,
             pings: VecDeque::new(),
             queued: 0,
@@ -181,15 +190,17 @@ impl Peer {
     /// Whether the lane should have a connection of our making.
     pub(super) fn wants(&self, lane: usize, now: Duration, keep: Duration) -> bool {
         let lanes = usize::from(self.lanes.unwrap_or(1));
+        let awaited = self.congestion.is_awaited(now, keep);
         match self.role {
             Role::Client => {
-                let used = self.unfinished > 0 || now < self.last_used + keep;
+                let used = self.unfinished > 0 || now < self.last_used + keep || awaited;
                 lane < lanes && (used || !self.pings.is_empty())
             }
             // The client makes the others.
             Role::Server => {
                 let unsent = self.lane.iter().any(|lane| !lane.is_up() && lane.has_unsent());
-                lane == 0 && (unsent || !self.lane[0].is_up() && !self.pings.is_empty())
+                let asked = awaited || !self.pings.is_empty();
+                lane == 0 && (unsent || !self.lane[0].is_up() && asked)
             }
         }
     }

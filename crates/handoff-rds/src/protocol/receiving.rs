@@ -117,8 +117,8 @@ impl<B, R> Host<B, R> {
         }
         let reading = match kind {
             Kind::Map => Reading::Map,
-            // Nothing is written to a connection that is being drained.
-            Kind::Ping if header.source == 0 || connection.draining => Reading::Header,
+            // Nothing more is written to a connection that ends.
+            Kind::Ping if header.source == 0 || connection.is_ending() => Reading::Header,
             Kind::Ping if connection.pongs.len() >= MAX_PONGS => {
                 return Ok(Reading::Paused(*header));
             }
@@ -211,10 +211,7 @@ impl<B, R> Host<B, R> {
         if lane != 0 && peer.extended == Some(true) {
             return;
         }
-        let map = CongestionMap::from_bytes(bytes);
-        let before = peer.congestion.replace(map);
-        let now = peer.congestion.as_ref().expect("just put there");
-        if before.is_some_and(|before| before.ports().any(|port| !now.contains(port))) {
+        if peer.congestion.read(CongestionMap::from_bytes(bytes), self.now) {
             self.tell(Event::Uncongested(address));
         }
     }

@@ -3,6 +3,7 @@
 use std::mem;
 use std::net::IpAddr;
 
+use super::congestion::Congestion;
 use super::host::Host;
 use super::output::{ConnectionId, Event, MessageId, Output, Reason};
 use super::peer::{Frame, Link, Probe};
@@ -112,7 +113,7 @@ impl<B, R> Host<B, R> {
         unsent.sort_unstable();
         peer.lane[0].queue = unsent.into();
         peer.lanes = None;
-        peer.congestion = None;
+        peer.congestion = Congestion::default();
         self.statistics.restarts += 1;
         self.statistics.lost_to_restarts += lost.len() as u64;
         self.tell(Event::Restarted { peer: address, generation, lost: lost.len() });

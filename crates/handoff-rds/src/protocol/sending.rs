@@ -26,7 +26,7 @@ enum Next {
 fn next(peer: &Peer, lane: usize) -> Option<Next> {
     let place = &peer.lane[lane];
     let Link::Up(connection) = &place.link else { return None };
-    if connection.draining {
+    if connection.is_ending() {
         return None;
     }
     if connection.map_due {

@@ -33,6 +33,8 @@ pub struct Statistics {
     pub connections: u64,
     /// Connections closed because a peer broke the protocol.
     pub violations: u64,
+    /// Lanes made anew to have a kernel send its congestion map again.
+    pub renewals: u64,
     /// Restarts of peers.
     pub restarts: u64,
     /// How often a connection was not read for want of room.

@@ -33,6 +33,14 @@ pub(crate) struct Setup {
     pub(crate) lanes: u8,
     /// Where it listens.
     pub(crate) port: u16,
+    /// Bytes that a port holds before it is congested.
+    pub(crate) receive: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { sending: handoff::Engine::Auto, lanes: MAX_LANES, port: PORT, receive: 1 << 20 }
+    }
 }
 
 /// Runs `work` on an engine at the end's address; a test that does not end fails.
@@ -46,7 +54,7 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
-    host_with(end, address, Setup { sending, lanes: MAX_LANES, port: PORT }, work)
+    host_with(end, address, Setup { sending, ..Setup::default() }, work)
 }
 
 /// As [`host`], set up otherwise.
@@ -62,8 +70,8 @@ where
 {
     let run = move || {
         let driver = Driver::new().expect("a driver");
-        let Setup { sending, lanes, port } = setup;
-        let limits = Limits { queued: 4 << 20, receive: 1 << 20, lanes, ..Limits::default() };
+        let Setup { sending, lanes, port, receive } = setup;
+        let limits = Limits { queued: 4 << 20, receive, lanes, ..Limits::default() };
         let engine = Engine::listening_at(&driver, (address, port).into(), limits, sending);
         let engine = engine.expect("an engine");
         let own = std::rc::Rc::new(Own { engine });

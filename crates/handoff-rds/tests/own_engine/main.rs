@@ -8,5 +8,6 @@ mod native {
 }
 
 mod guest {
+    mod congestion;
     mod kernel;
 }

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use handoff_rds::protocol::{Body, ConnectionId, Expect, Reason};
-use handoff_rds::wire::{EXTENSIONS_LEN, FLAG_CONGESTION_MAP, HEADER_LEN};
+use handoff_rds::wire::{CongestionMap, EXTENSIONS_LEN, FLAG_CONGESTION_MAP, HEADER_LEN};
 
 use crate::network::{End, Tcp, WINDOW};
-use crate::world::{Happening, World, address, number};
+use crate::world::{FAULTS, Happening, World, address, number};
 
 impl World {
     pub(crate) fn find(&self, host: usize, id: ConnectionId) -> Option<(usize, usize)> {
@@ -70,7 +70,15 @@ impl World {
                 this.outgoing.extend(header);
                 match write.body {
                     Body::Empty => {}
-                    Body::Map(ref map) => this.outgoing.extend(map.as_bytes()),
+                    Body::Map(ref map) => {
+                        let outdated = self.plain && self.now < FAULTS && self.random.chance(30);
+                        let node = &mut self.nodes[host];
+                        self.seen.outdated += u64::from(outdated && node.told != **map);
+                        if !outdated {
+                            node.told = CongestionMap::clone(map);
+                        }
+                        this.outgoing.extend(node.told.as_bytes());
+                    }
                     Body::Message(message) => {
                         let payload = self.nodes[host].host.payload(message).expect("lent");
                         this.outgoing.extend(Rc::as_ref(payload));
@@ -91,7 +99,7 @@ impl World {
             let room = WINDOW.saturating_sub(unread + this.bytes_on_the_way());
             let most = this.outgoing.len().min(room);
             if most == 0 {
-                return;
+                return self.finish(tcp, end);
             }
             let len = 1 + self.random.below(most.min(9000) as u64) as usize;
             let segment = this.outgoing.drain(..len).collect();
@@ -100,6 +108,33 @@ impl World {
             let at = this.arrival;
             self.schedule_at(at, Happening::Segment(tcp, end));
         }
+    }
+
+    /// An end that has shut down its sending side has nothing more to send.
+    pub(crate) fn finish(&mut self, tcp: usize, end: usize) {
+        let this = &self.connections[tcp].ends[end];
+        if this.finished && this.outgoing.is_empty() {
+            let at = this.arrival.max(self.now) + 1;
+            self.schedule_at(at, Happening::Finished(tcp, 1 - end));
+        }
+    }
+
+    /// What the other end has sent was the last. Kernels then close: what they had not put on the way
+    /// is lost, and what is on the way is read.
+    pub(crate) fn finished(&mut self, tcp: usize, end: usize) {
+        let this = &self.connections[tcp].ends[end];
+        let (host, former) = (this.host, this.life != self.nodes[this.host].life);
+        if self.connections[tcp].cut || former {
+            return;
+        }
+        self.read(tcp, end);
+        self.end_closed(tcp, end, Some(Happening::Finished(tcp, end)));
+        let this = &mut self.connections[tcp].ends[end];
+        if this.id.is_none() && !std::mem::replace(&mut this.finished, true) {
+            this.outgoing.clear();
+            self.finish(tcp, end);
+        }
+        self.drive(host);
     }
 
     pub(crate) fn segment(&mut self, tcp: usize, end: usize) {
@@ -152,23 +187,24 @@ impl World {
         }
     }
 
-    /// An end's socket is gone; its payloads are let go of, at once or later.
-    pub(crate) fn end_closed(&mut self, tcp: usize, end: usize, tell: bool) {
+    /// An end's socket is gone; its payloads are let go of, at once or later. `again` happens where what
+    /// has arrived cannot be taken in yet; without it the host has closed it.
+    pub(crate) fn end_closed(&mut self, tcp: usize, end: usize, again: Option<Happening>) {
         let this = &mut self.connections[tcp].ends[end];
         let (host, life) = (this.host, this.life);
-        if tell
+        if let Some(again) = again
             && let Some(id) = this.id
             && self.nodes[host].host.expect(id) == Expect::Nothing
             && !this.unread.is_empty()
         {
             // What has arrived is taken in before, so that waits for room.
-            return self.schedule(5000, Happening::Noticed(tcp, end));
+            return self.schedule(5000, again);
         }
         let Some(id) = this.id.take() else { return };
         for (_, message) in std::mem::take(&mut this.loans) {
             self.schedule(10_000, Happening::Released(host, life, message));
         }
-        if tell {
+        if again.is_some() {
             self.nodes[host].host.closed(id);
         }
     }

@@ -57,8 +57,15 @@ impl Ledger {
         self.sent.len() as u32
     }
 
-    /// `strictly`: also not twice to different lives of the receiver.
-    pub(crate) fn delivered(&mut self, at: (usize, u16), life: u32, bytes: &[u8], strictly: bool) {
+    /// `lives`: the present ones. `strictly`: also not twice to different lives of the receiver, nor from
+    /// a life of the sender that is over.
+    pub(crate) fn delivered(
+        &mut self,
+        at: (usize, u16),
+        lives: &[u32],
+        bytes: &[u8],
+        strictly: bool,
+    ) {
         let index = u32::from_le_bytes(bytes[..HEAD].try_into().expect("four bytes"));
         let intact =
             bytes.iter().enumerate().skip(HEAD).all(|(at, byte)| *byte == pattern(index, at));
@@ -71,8 +78,11 @@ impl Ledger {
             !strictly || sent.delivered == 1,
             "message {index} of {stream:?} came to two lives"
         );
-        let last = self.last.entry((stream, life)).or_default();
+        let last = self.last.entry((stream, lives[at.0])).or_default();
         let number = sent.number;
+        if !strictly && lives[stream.from] != stream.life {
+            return;
+        }
         assert!(*last < number, "number {number} of {stream:?} came after {last}, message {index}");
         *last = number;
     }

@@ -1,12 +1,14 @@
 //! The protocol between simulated hosts, in virtual time, from a seed that repeats a run exactly.
 //!
 //! Connections are delayed, cut in the middle of frames, seen as dead by their two ends at different
-//! times; hosts restart; receivers are slow. Then the faults stop, and everything must be settled:
+//! times; hosts restart; receivers are slow; maps of hosts that speak as kernels do are read behind newer
+//! ones. Then the faults stop, and everything must be settled:
 //! nothing lost, doubled or out of order beyond what [`handoff_rds::protocol`] promises, every payload
 //! back exactly once, memory within the limits all the time.
 //!
 //! `RDS_SEED=N cargo test -p handoff-rds --test simulation one_seed -- --nocapture` repeats a run.
 
+mod applications;
 mod connections;
 mod ledger;
 mod network;
@@ -42,6 +44,8 @@ fn is_telling(seen: &world::Seen, runs: u64) {
         seen.congested,
         seen.pauses,
         seen.lost_to_restarts,
+        seen.outdated,
+        seen.renewals * 20,
     ] {
         assert!(happened * 4 > runs, "too little happens: {seen:?} in {runs} runs");
     }

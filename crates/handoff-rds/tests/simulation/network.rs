@@ -24,6 +24,8 @@ pub(crate) struct End {
     /// Written, not on the way yet.
     pub(crate) outgoing: VecDeque<u8>,
     pub(crate) on_the_way: VecDeque<Vec<u8>>,
+    /// Nothing is written any more, and the other side learns it behind what is on the way.
+    pub(crate) finished: bool,
     /// When the last of them arrives; those behind can't be earlier.
     pub(crate) arrival: u64,
     pub(crate) written: u64,
@@ -44,6 +46,7 @@ impl End {
             id,
             outgoing: VecDeque::new(),
             on_the_way: VecDeque::new(),
+            finished: false,
             arrival: 0,
             written: 0,
             acknowledged: 0,

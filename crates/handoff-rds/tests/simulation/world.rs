@@ -7,14 +7,15 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use handoff::Tally;
-use handoff_rds::Error;
-use handoff_rds::protocol::{Event, Host, Limits, Message, MessageId, Output, Reason};
+use handoff_rds::protocol::{Event, Host, Limits, MessageId, Output, Reason};
+use handoff_rds::wire::CongestionMap;
 
-use crate::ledger::{Ledger, Payload, Stream};
+use crate::applications::Wanted;
+use crate::ledger::{Ledger, Payload};
 use crate::network::{End, Tcp};
 
 /// Until when the applications send and faults happen, in microseconds.
-const FAULTS: u64 = 100_000;
+pub(crate) const FAULTS: u64 = 100_000;
 /// By when everything must be settled.
 const PATIENCE: u64 = 120_000_000;
 
@@ -29,6 +30,9 @@ pub(crate) struct Seen {
     pub(crate) congested: u64,
     pub(crate) pauses: u64,
     pub(crate) lost_to_restarts: u64,
+    /// Maps that were older than one written before.
+    pub(crate) outdated: u64,
+    pub(crate) renewals: u64,
 }
 
 impl AddAssign for Seen {
@@ -41,6 +45,8 @@ impl AddAssign for Seen {
         self.congested += other.congested;
         self.pauses += other.pauses;
         self.lost_to_restarts += other.lost_to_restarts;
+        self.outdated += other.outdated;
+        self.renewals += other.renewals;
     }
 }
 
@@ -60,7 +66,7 @@ impl Random {
         self.next() % bound
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
@@ -75,6 +81,8 @@ pub(crate) enum Happening {
     Segment(usize, usize),
     /// An end learns what is acknowledged.
     Acknowledged(usize, usize, u64),
+    /// An end learns that the other has sent its last.
+    Finished(usize, usize),
     /// An end notices that the connection is dead.
     Noticed(usize, usize),
     /// A dead connection's socket lets go of a payload.
@@ -87,10 +95,14 @@ pub(crate) enum Happening {
 pub(crate) struct Node {
     pub(crate) host: Host<Payload, Vec<u8>>,
     pub(crate) life: u32,
-    ports: Vec<u16>,
-    slow: bool,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) slow: bool,
     /// The life of each host that this one knows of.
-    known: Vec<u32>,
+    pub(crate) known: Vec<u32>,
+    /// What was refused because a port was congested, to be tried again.
+    pub(crate) waiting: Vec<Wanted>,
+    /// A map that was written before.
+    pub(crate) told: CongestionMap,
 }
 
 pub(crate) struct World {
@@ -100,11 +112,11 @@ pub(crate) struct World {
     agenda: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) connections: Vec<Tcp>,
-    ledger: Ledger,
+    pub(crate) ledger: Ledger,
     limits: Limits,
     /// Maps go without extensions, as those of kernels do.
     pub(crate) plain: bool,
-    seen: Seen,
+    pub(crate) seen: Seen,
 }
 
 pub(crate) fn address(host: usize) -> IpAddr {
@@ -145,8 +157,15 @@ impl World {
         for host in 0..count {
             let ports = (0..1 + world.random.below(3) as u16).map(|at| 4000 + at).collect();
             let slow = world.random.chance(40);
-            let node =
-                Node { host: world.host(host, 1), life: 1, ports, slow, known: vec![1; count] };
+            let node = Node {
+                host: world.host(host, 1),
+                life: 1,
+                ports,
+                slow,
+                known: vec![1; count],
+                waiting: Vec::new(),
+                told: CongestionMap::new(),
+            };
             world.nodes.push(node);
             world.bind(host);
             world.schedule(1000, Happening::Send(host));
@@ -178,14 +197,14 @@ impl World {
         self.agenda.push(Reverse((at, self.order, what)));
     }
 
-    fn lives(&self) -> Vec<u32> {
+    pub(crate) fn lives(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.life).collect()
     }
 
     pub(crate) fn run(mut self) -> Seen {
         while let Some(Reverse((at, _, what))) = self.agenda.pop() {
             self.now = at;
-            if self.now > FAULTS && self.ledger.settled(&self.lives()) && self.all_read() {
+            if self.now > FAULTS && self.ledger.settled(&self.lives()) && self.all_done() {
                 break;
             }
             assert!(self.now < PATIENCE, "not settled after two minutes");
@@ -198,14 +217,17 @@ impl World {
         self.seen
     }
 
-    /// Whether nothing is unread anywhere.
-    fn all_read(&self) -> bool {
+    /// Whether nothing is unread anywhere, and nobody wants to send.
+    fn all_done(&self) -> bool {
         let unread = |end: &End| end.id.is_some() && !end.unread.is_empty();
         let moving = |tcp: &Tcp| {
             tcp.ends.iter().any(|end| unread(end) || !end.on_the_way.is_empty() && !tcp.cut)
         };
         !self.connections.iter().any(moving)
-            && self.nodes.iter().all(|node| node.host.statistics().held_bytes == 0)
+            && self
+                .nodes
+                .iter()
+                .all(|node| node.host.statistics().held_bytes == 0 && node.waiting.is_empty())
     }
 
     fn count(&mut self, host: usize) {
@@ -215,6 +237,7 @@ impl World {
         self.seen.congested += counted.refused_congested;
         self.seen.pauses += counted.pauses;
         self.seen.lost_to_restarts += counted.lost_to_restarts;
+        self.seen.renewals += counted.renewals;
         assert_eq!(counted.violations, 0);
     }
 
@@ -240,10 +263,11 @@ impl World {
                 self.nodes[host].host.acknowledged(id, bytes);
                 self.drive(host);
             }
+            Happening::Finished(tcp, end) => self.finished(tcp, end),
             Happening::Noticed(tcp, end) => {
                 let host = self.connections[tcp].ends[end].host;
                 self.read(tcp, end);
-                self.end_closed(tcp, end, true);
+                self.end_closed(tcp, end, Some(what));
                 self.drive(host);
             }
             Happening::Released(host, life, message) => {
@@ -253,11 +277,15 @@ impl World {
                 }
             }
             Happening::Send(host) => {
+                let waiting = std::mem::take(&mut self.nodes[host].waiting);
+                waiting.into_iter().for_each(|wanted| self.send(host, wanted));
                 if faults {
-                    (0..self.random.below(6)).for_each(|_| self.send(host));
-                    self.schedule(2000, Happening::Send(host));
-                    self.drive(host);
+                    (0..self.random.below(6)).for_each(|_| self.send_any(host));
                 }
+                if faults || !self.nodes[host].waiting.is_empty() {
+                    self.schedule(2000, Happening::Send(host));
+                }
+                self.drive(host);
             }
             Happening::Read(host) => {
                 self.application_reads(host);
@@ -270,48 +298,6 @@ impl World {
                     self.fault();
                     self.schedule(25_000, Happening::Fault);
                 }
-            }
-        }
-    }
-
-    fn send(&mut self, from: usize) {
-        let to = self.random.below(self.nodes.len() as u64) as usize;
-        if to == from {
-            return;
-        }
-        let pick =
-            |random: &mut Random, ports: &[u16]| ports[random.below(ports.len() as u64) as usize];
-        let source = pick(&mut self.random, &self.nodes[from].ports);
-        let port = pick(&mut self.random, &self.nodes[to].ports);
-        let most = if self.random.chance(20) { 4096 } else { 300 };
-        let payload = self.ledger.payload(self.random.below(most) as usize);
-        let (len, cookie) = (payload.len(), self.ledger.next_cookie());
-        let node = &mut self.nodes[from];
-        let message = Message { from: source, to: address(to), port, payload, len, cookie };
-        match node.host.send(message) {
-            Ok(_) => {
-                let stream = Stream { from, life: node.life, source, to, port };
-                self.ledger.accepted(stream, node.known[to]);
-            }
-            Err(refused) => {
-                assert!(refused.error.is_temporary(), "{}", refused.error);
-                if let Error::Full { .. } = refused.error {
-                    assert!(self.nodes[from].host.statistics().queued_bytes > 30_000);
-                }
-            }
-        }
-    }
-
-    fn application_reads(&mut self, host: usize) {
-        for at in 0..self.nodes[host].ports.len() {
-            let node = &mut self.nodes[host];
-            let (port, life) = (node.ports[at], node.life);
-            let many = if node.slow { 1 + self.random.below(20) } else { u64::MAX };
-            for _ in 0..many {
-                let Some(delivered) = self.nodes[host].host.receive(port) else { break };
-                assert_eq!(delivered.payload.len(), delivered.len);
-                self.ledger.delivered((host, port), life, &delivered.payload, !self.plain);
-                self.seen.delivered += 1;
             }
         }
     }
@@ -361,6 +347,8 @@ impl World {
         self.nodes[host].known = self.lives();
         self.nodes[host].life = life;
         self.nodes[host].host = self.host(host, life);
+        self.nodes[host].waiting.clear();
+        self.nodes[host].told = CongestionMap::new();
         self.bind(host);
     }
 
@@ -384,12 +372,18 @@ impl World {
                         self.write(tcp, 1 - end);
                     }
                 }
+                Output::Finish(id) => {
+                    if let Some((tcp, end)) = self.find(host, id) {
+                        self.connections[tcp].ends[end].finished = true;
+                        self.finish(tcp, end);
+                    }
+                }
                 Output::Drain(id) => {
                     if let Some((tcp, end)) = self.find(host, id) {
                         self.cut(tcp);
                         // What waits for room is closed when the death is noticed.
                         if self.read(tcp, end) {
-                            self.end_closed(tcp, end, true);
+                            self.end_closed(tcp, end, Some(Happening::Noticed(tcp, end)));
                         }
                     }
                 }
@@ -399,7 +393,7 @@ impl World {
                         "{reason}"
                     );
                     if let Some((tcp, end)) = self.find(host, connection) {
-                        self.end_closed(tcp, end, false);
+                        self.end_closed(tcp, end, None);
                         self.cut(tcp);
                     }
                 }

@@ -82,7 +82,7 @@ fn over_a_card_hardly_any_payload_is_copied_on_the_way_to_it() {
 
 /// The kernel has RDS's port in every namespace, and would be taken for us by a peer that connects.
 /// Connections to it are led to this one.
-const LED_TO: u16 = PORT + 1;
+pub(super) const LED_TO: u16 = PORT + 1;
 
 fn run(end: &PairEnd, line: &str) -> bool {
     let mut command = Command::new("sh");
@@ -90,7 +90,7 @@ fn run(end: &PairEnd, line: &str) -> bool {
     end.namespace().attach(&mut command).status().expect("is installed").success()
 }
 
-fn lead_away_from_the_kernel(end: &PairEnd) {
+pub(super) fn lead_away_from_the_kernel(end: &PairEnd) {
     for module in ["act_pedit", "act_csum", "cls_flower", "sch_ingress"] {
         load(module, &[]).expect("the lab's kernel has it");
     }
@@ -110,6 +110,12 @@ fn lead_away_from_the_kernel(end: &PairEnd) {
     }
 }
 
+/// Resets all connections.
+pub(super) fn cut_all(ours: &PairEnd) {
+    // It complains of sockets that it does not end, such as those that listen.
+    run(ours, &format!("ss -K -t dport = {PORT} or sport = {LED_TO} > /dev/null 2>&1"));
+}
+
 /// Messages both ways, with all connections reset now and then; nothing is lost, doubled or reordered.
 fn cut_under_load(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
     const CUTS: usize = 5;
@@ -120,10 +126,9 @@ fn cut_under_load(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
     let back = (ours.v4(), 4000).into();
     let kernel = theirs.namespace().run(|| Socket::bind((theirs.v4(), 4000).into()));
     let kernel: Socket<Vec<u8>> = kernel.expect("enters").expect("binds");
-    // Never congested: of the maps that lanes bring when they come up at once, an older one may be read
-    // last, and the kernel has nothing more to say.
+    // Never congested, which is another test's matter.
     kernel.set_receive_buffer(64 << 20).expect("is root");
-    let setup = Setup { sending: Sending::UringZc, lanes, port: LED_TO };
+    let setup = Setup { sending: Sending::UringZc, lanes, port: LED_TO, ..Setup::default() };
     let talking = host_with(ours, ours.v4().into(), setup, move |own| async move {
         assert_eq!(own.engine.not_listening(), None);
         let socket = own.engine.bind(4000).expect("is free");
@@ -143,8 +148,7 @@ fn cut_under_load(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
             assert!(message.payload == expected, "message {received}");
             received += 1;
             if received % (COUNT / CUTS) == COUNT / CUTS / 2 {
-                // It complains of sockets that it does not end, such as those that listen.
-                run(ours, &format!("ss -K -t dport = {PORT} or sport = {LED_TO} > /dev/null 2>&1"));
+                cut_all(ours);
             }
             continue;
         }
