@@ -1,7 +1,9 @@
-//! Whatever RDS peers send, on however many connections, is read within the limits.
+//! Whatever RDS peers send, on however many connections and at whatever time, is read within the limits.
 #![no_main]
 
-use handoff_rds::protocol::{Expect, Host, Limits};
+use std::time::Duration;
+
+use handoff_rds::protocol::{Expect, Host, Limits, Message};
 use handoff_rds::wire::{HEADER_LEN, Header, MAP_LEN};
 use libfuzzer_sys::fuzz_target;
 
@@ -19,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut host = Host::<(), usize>::new([10, 0, 0, 2].into(), 1, limits);
     host.bind(1).expect("is free");
     let mut connections = Vec::new();
+    let mut now = Duration::ZERO;
     let mut rest = bytes;
     // Each step: what to do, on which connection, and the bytes that it takes.
     while let Some([what, which]) = split(&mut rest, 2) {
@@ -33,6 +36,16 @@ fuzz_target!(|bytes: &[u8]| {
             (2, Some(id)) => while host.next_write(id).is_some() {},
             (3, _) => drop(host.receive(1)),
             (4, Some(id)) => host.acknowledged(id, u64::from(*which) << 6),
+            (5, _) => {
+                let to = [10, 0, 0, which >> 7].into();
+                let (port, len) = (u16::from(*which), usize::from(*which));
+                // Refused where it is congested or full.
+                let _ = host.send(Message { from: 1, to, port, payload: (), len, cookie: 0 });
+            }
+            (6, _) => {
+                now += Duration::from_millis(u64::from(*which) << 4);
+                host.advance(now);
+            }
             (_, Some(id)) => match host.expect(id) {
                 Expect::Header => {
                     let Some(header) = split(&mut rest, HEADER_LEN) else { return };

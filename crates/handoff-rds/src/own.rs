@@ -18,10 +18,10 @@
 //! the kernel's own RDS, which listens in all network namespaces, the engine works with peers of larger
 //! addresses only ([`Engine::not_listening`]).
 //!
-//! Minimum kernel: 4.1 (`tcpi_bytes_acked`); tried on 6.18 and 7.2. Capability: none. Return signal: the send's, and
-//! the peer's acknowledgement as `TCP_INFO` tells it, which is asked for when something arrives or
-//! returns, when the error queue tells of the acknowledgement of a send of copies (time stamps, Linux
-//! 3.17), and else every few milliseconds.
+//! Minimum kernel: 4.1 (`tcpi_bytes_acked`); tried on 6.18 and 7.2. Capability: none. Return signal: the
+//! send's, and the peer's acknowledgement as `TCP_INFO` tells it, which is asked for when something
+//! arrives or returns, when the error queue tells of the acknowledgement of a send of copies (a time
+//! stamp), and else every few milliseconds.
 
 mod changes;
 mod clock;

@@ -102,8 +102,8 @@ pub fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()>
 }
 
 /// Whether the kernel puts a message on the error queue whenever the peer has acknowledged the last byte
-/// of a send from now on (`SOF_TIMESTAMPING_TX_ACK`, Linux 3.17), which makes the socket count as in error
-/// for a poll.
+/// of a send from now on (`SOF_TIMESTAMPING_TX_ACK` and `_OPT_TSONLY`, Linux 4.0), which makes the socket
+/// count as in error for a poll.
 ///
 /// # Errors
 ///

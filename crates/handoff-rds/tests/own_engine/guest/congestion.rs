@@ -17,7 +17,7 @@ const LEN: usize = 30_000;
 /// Ports of ours that send, by as many lanes.
 const SENDERS: std::ops::Range<u16> = 4000..4004;
 /// Messages from each of them, and to ours.
-const COUNT: usize = 150;
+const COUNT: usize = 80;
 /// Bytes that a port holds before it is congested, on both sides.
 const RECEIVE: u32 = 150_000;
 /// The port that receives, on both sides.
@@ -131,7 +131,7 @@ fn cut_while_congested(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
     let counted = talking.join().expect("talks");
     println!("{} cuts, {counted:?}", kernel.cuts);
     assert_eq!((kernel.received(), kernel.sent), (SENDERS.len() * COUNT, COUNT));
-    assert!(kernel.cuts > 5 && counted.refused_congested > 5, "{} cuts, {counted:?}", kernel.cuts);
+    assert!(kernel.cuts > 3 && counted.refused_congested > 3, "{} cuts, {counted:?}", kernel.cuts);
 }
 
 #[test]
