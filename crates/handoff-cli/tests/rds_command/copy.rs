@@ -154,9 +154,19 @@ impl Endless {
 
 /// Copies so many bytes from one end to the other, and compares them; both reports.
 pub(crate) fn copy(from: &PairEnd, to: &PairEnd, len: usize, more: &[&str]) -> [Value; 2] {
+    copy_between(from, to, len, [more, more])
+}
+
+/// As [`copy`], the sender and the receiver each with arguments of its own.
+pub(crate) fn copy_between(
+    from: &PairEnd,
+    to: &PairEnd,
+    len: usize,
+    [sending, receiving]: [&[&str]; 2],
+) -> [Value; 2] {
     let files = Files::new(len);
-    let receiver = receiver(to, &files.copy(), more);
-    let sent = sender(from, &files.source(), to, more).end();
+    let receiver = receiver(to, &files.copy(), receiving);
+    let sent = sender(from, &files.source(), to, sending).end();
     let received = receiver.end();
     let report = |output: &Output| -> Value {
         assert!(output.status.success(), "{output:?}");

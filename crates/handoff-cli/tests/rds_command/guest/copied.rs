@@ -3,7 +3,7 @@
 use handoff_lab::topology::{Pair, load};
 use rustix::process::Signal;
 
-use crate::copy::{Endless, Files, copy, errors, receiver, sender};
+use crate::copy::{Endless, Files, copy, copy_between, errors, receiver, sender};
 
 const LONG: usize = 3_000_001;
 
@@ -25,6 +25,17 @@ fn on_the_same_host_shared_pages_stay_until_they_are_read() {
     assert_eq!(sent["hops"][1]["unknown"], 8 * LONG, "{sent}");
     let [sent, _] = copy(&pair.right, &pair.left, LONG, &["--engine", "copy"]);
     assert_eq!(sent["hops"][1]["copied"], LONG, "{sent}");
+}
+
+#[test]
+fn our_engine_sends_to_the_kernels_which_answers_it() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let pair = Pair::new(9000).expect("the lab's kernel has veth");
+    let engines: [&[&str]; 2] = [&["--rds", "own"], &["--rds", "kernel"]];
+    // Many more than may be under way without the receiver's word.
+    let [sent, received] = copy_between(&pair.left, &pair.right, 8 * LONG, engines);
+    assert_eq!(sent["hops"][1]["engine"], "rds-own", "{sent}");
+    assert_eq!(received["hops"][0]["engine"], "rds-kernel", "{received}");
 }
 
 #[test]
