@@ -1,5 +1,4 @@
-//! Network topologies for tests and benches, made over rtnetlink, without any command from outside,
-//! and disks.
+//! Network topologies for tests and benches, made over rtnetlink, and disks.
 //!
 //! Contracts (of disks: see [`Disk`]):
 //!
@@ -22,6 +21,7 @@ mod disk;
 mod namespace;
 mod netem;
 mod pair;
+mod redirect;
 mod rtnetlink;
 #[cfg(test)]
 mod tests;

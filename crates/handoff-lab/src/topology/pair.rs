@@ -13,7 +13,7 @@ use netlink_packet_route::link::{
 };
 
 use super::{
-    Namespace, Netem, TopologyError, asked,
+    Namespace, Netem, TopologyError, asked, redirect,
     rtnetlink::{NewLink, Rtnetlink},
 };
 
@@ -95,6 +95,16 @@ impl PairEnd {
     /// [`TopologyError::Unavailable`] where the kernel has no netem.
     pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
         self.namespace.run(|| netem.apply(DEVICE))?
+    }
+
+    /// Has TCP connections over IPv4 from the other host to `port` arrive at `other`, as if there were
+    /// nothing at `port`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no classifiers that change packets, or there is no tc(8).
+    pub fn redirect(&self, port: u16, other: u16) -> Result<(), TopologyError> {
+        redirect::apply(&self.namespace, DEVICE, port, other)
     }
 
     /// Bytes that the DMA engine of a software NIC has moved to this end ([`Pair::wire`]).

@@ -84,36 +84,16 @@ fn over_a_card_hardly_any_payload_is_copied_on_the_way_to_it() {
 /// Connections to it are led to this one.
 pub(super) const LED_TO: u16 = PORT + 1;
 
-fn run(end: &PairEnd, line: &str) -> bool {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]);
-    end.namespace().attach(&mut command).status().expect("is installed").success()
-}
-
 pub(super) fn lead_away_from_the_kernel(end: &PairEnd) {
-    for module in ["act_pedit", "act_csum", "cls_flower", "sch_ingress"] {
-        load(module, &[]).expect("the lab's kernel has it");
-    }
-    let device = end.device();
-    let filter = |way: &str, from: &str, to: &str| {
-        format!(
-            "tc filter add dev {device} {way} protocol ip flower ip_proto tcp {from} \
-             action pedit ex munge tcp {to} pipe action csum ip and tcp"
-        )
-    };
-    for line in [
-        format!("tc qdisc add dev {device} clsact"),
-        filter("ingress", &format!("dst_port {PORT}"), &format!("dport set {LED_TO}")),
-        filter("egress", &format!("src_port {LED_TO}"), &format!("sport set {PORT}")),
-    ] {
-        assert!(run(end, &line), "{line}");
-    }
+    end.redirect(PORT, LED_TO).expect("the lab's kernel can");
 }
 
 /// Resets all connections.
 pub(super) fn cut_all(ours: &PairEnd) {
+    let mut ss = Command::new("ss");
+    ss.args(["-K", "-t", &format!("dport = {PORT} or sport = {LED_TO}")]);
     // It complains of sockets that it does not end, such as those that listen.
-    run(ours, &format!("ss -K -t dport = {PORT} or sport = {LED_TO} > /dev/null 2>&1"));
+    ours.namespace().attach(&mut ss).output().expect("ss is installed");
 }
 
 /// Messages both ways, with all connections reset now and then; nothing is lost, doubled or reordered.

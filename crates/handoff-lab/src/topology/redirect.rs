@@ -1,0 +1,45 @@
+//! Connections to a port of a host, led to another port of it on their way.
+//!
+//! For what a kernel holds in all namespaces at once, as RDS does its TCP port, so that a program can
+//! stand for a host without it. It is done to packets, by the device's classifiers: minimum kernel 4.8,
+//! with cls_flower, act_pedit and act_csum, and tc(8).
+
+use std::io;
+use std::process::Command;
+
+use super::{Namespace, TopologyError, asked, load};
+
+const MODULES: [&str; 4] = ["sch_ingress", "cls_flower", "act_pedit", "act_csum"];
+
+/// Has TCP over IPv4 that comes in by `device` for `port` arrive at `other`, and answers leave from
+/// `port`.
+pub(super) fn apply(
+    namespace: &Namespace,
+    device: &str,
+    port: u16,
+    other: u16,
+) -> Result<(), TopologyError> {
+    for module in MODULES {
+        load(module, &[])?;
+    }
+    let filter = |way: &str, from: &str, to: &str| {
+        format!(
+            "filter add dev {device} {way} protocol ip flower ip_proto tcp {from} \
+             action pedit ex munge tcp {to} pipe action csum ip and tcp"
+        )
+    };
+    for line in [
+        format!("qdisc add dev {device} clsact"),
+        filter("ingress", &format!("dst_port {port}"), &format!("dport set {other}")),
+        filter("egress", &format!("src_port {other}"), &format!("sport set {port}")),
+    ] {
+        let wrong = |reason: String| asked(format!("tc {line}"))(io::Error::other(reason));
+        let mut tc = Command::new("tc");
+        let output = namespace.attach(tc.args(line.split(' '))).output();
+        let output = output.map_err(|error| wrong(error.to_string()))?;
+        if !output.status.success() {
+            return Err(wrong(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+    }
+    Ok(())
+}
