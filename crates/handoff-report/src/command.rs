@@ -74,7 +74,8 @@ pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchErro
     drop(draft(&args.output)?);
     let mut findings = match args.from.as_slice() {
         [] => {
-            let wanted = Wanted { only: &args.only, quick: args.quick, lab: args.lab };
+            let meter = handoff_bench::witness::try_out().is_ok();
+            let wanted = Wanted { only: &args.only, quick: args.quick, lab: args.lab, meter };
             gather::gather(&wanted, context.stop)?
         }
         paths => earlier::read(paths)?,

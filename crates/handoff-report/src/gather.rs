@@ -62,6 +62,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) quick: bool,
     /// In the lab's guest too.
     pub(crate) lab: bool,
+    /// With the copy meter's count here; in the guest it always is.
+    pub(crate) meter: bool,
 }
 
 /// Runs what is wanted.
@@ -103,8 +105,11 @@ fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
         let benches = BENCHES.into_iter().filter(|(name, ..)| asked(name));
         let line = move |name: &str, options: &[&str]| {
             let quick = wanted.quick.then_some("--quick");
-            let lab = (place == Place::Emulated).then_some("--lab");
-            let words = ["bench", name].into_iter().chain(lab).chain(quick);
+            let beside = match place {
+                Place::Emulated => Some("--lab"),
+                Place::Native => wanted.meter.then_some("--meter"),
+            };
+            let words = ["bench", name].into_iter().chain(beside).chain(quick);
             (place, words.chain(options.iter().copied()).map(str::to_owned).collect())
         };
         benches.flat_map(move |(name, _, runs)| runs.iter().map(move |options| line(name, options)))
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn every_command_line_is_understood() {
         for quick in [false, true] {
-            let wanted = Wanted { only: &[], quick, lab: true };
+            let wanted = Wanted { only: &[], quick, lab: true, meter: quick };
             let lines = command_lines(&wanted);
             assert_eq!(
                 lines.len(),
@@ -216,6 +221,8 @@ mod tests {
                 let debug = format!("{:?}", line.args);
                 assert!(debug.contains(&format!("lab: {}", place == Place::Emulated)), "{debug}");
                 assert!(debug.contains(&format!("quick: {quick}")), "{debug}");
+                let meter = quick && place == Place::Native;
+                assert!(debug.contains(&format!("meter: {meter}")), "{debug}");
             }
         }
     }
@@ -231,7 +238,7 @@ mod tests {
     #[test]
     fn only_what_is_asked_for_is_run() {
         let only = ["block".to_owned()];
-        let lines = command_lines(&Wanted { only: &only, quick: true, lab: false });
+        let lines = command_lines(&Wanted { only: &only, quick: true, lab: false, meter: false });
         assert_eq!(
             lines,
             [(Place::Native, vec!["bench".into(), "block".into(), "--quick".into()])]
