@@ -39,6 +39,36 @@ macro_rules! bench_or_skip {
 }
 use bench_or_skip;
 
+/// The report of a bench, measured once more if the slots of a row differ by as much as `most`: now and
+/// then the guest's kernel has work of its own in some slot, but hardly in each run.
+#[track_caller]
+fn steady(name: &str, arguments: &[&str], most: f64) -> Result<Value, String> {
+    let report = || {
+        let output = bench(name, &[arguments, &["--json"]].concat())?;
+        Ok::<Value, String>(serde_json::from_slice(&output).expect("one JSON object"))
+    };
+    let first = report()?;
+    let rows = first["rows"].as_array().expect("rows");
+    if rows.iter().all(|row| spread(row) < most) { Ok(first) } else { report() }
+}
+
+macro_rules! steady_or_skip {
+    ($name:expr, $arguments:expr, $most:expr) => {
+        match super::steady($name, $arguments, $most) {
+            Ok(report) => report,
+            Err(reason) => handoff_lab::skip!("{reason}"),
+        }
+    };
+}
+use steady_or_skip;
+
+/// How far apart the ratios of a row's slots are.
+#[track_caller]
+fn spread(row: &Value) -> f64 {
+    let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+    number("ratio_max") / number("ratio_min")
+}
+
 #[track_caller]
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     let rows = report["rows"].as_array().expect("rows");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{bench_or_skip, row};
+use super::{row, spread, steady_or_skip};
 
 const ROWS: &str = "^depth=(1|32) (get|get-put|get-kept)$";
 
@@ -10,18 +10,7 @@ const ROWS: &str = "^depth=(1|32) (get|get-put|get-kept)$";
 fn the_table_counts_instructions_and_lends() {
     let number =
         |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
-    let spread = |row: &Value| number(row, "ratio_max") / number(row, "ratio_min");
-    let mut runs = 0;
-    let report = loop {
-        let output = bench_or_skip!("splice", &["--only", ROWS, "--json"]);
-        let report: Value = serde_json::from_slice(&output).expect("one JSON object");
-        runs += 1;
-        // Now and then the guest's kernel has work of its own in some slot, but not in each run.
-        let rows = report["rows"].as_array().expect("rows");
-        if runs == 2 || rows.iter().all(|row| spread(row) < 1.1) {
-            break report;
-        }
-    };
+    let report = steady_or_skip!("splice", &["--only", ROWS], 1.1);
     assert_eq!((&report["bench"], &report["emulated"]), (&"splice".into(), &true.into()));
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 8, "{report}");
