@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     report::{Report, Row},
-    table,
+    table::{self, percent},
 };
 
 /// Difference up to which they agree: of the payload, or of its copies where those are more.
@@ -106,10 +106,6 @@ impl Disagreement {
         }
         text
     }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 /// What a report says about it, a line for each row below one that says what follows; that all agree is

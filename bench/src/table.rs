@@ -201,7 +201,7 @@ fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| NONE.to_owned(), write)
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 

@@ -13,6 +13,7 @@ pub mod rds;
 pub mod region;
 pub mod ring_fd;
 pub mod ring_setup;
+mod sockopt;
 pub mod sqe;
 pub mod tcp;
 pub mod ublk;

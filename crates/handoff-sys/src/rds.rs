@@ -3,7 +3,9 @@
 //! Kernel interface: `include/uapi/linux/rds.h`.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+
+use crate::sockopt;
 
 /// `PF_RDS`.
 pub const PF_RDS: i32 = 21;
@@ -20,18 +22,7 @@ pub const TRANS_TCP: i32 = 2;
 ///
 /// `ENOPROTOOPT` where the kernel has no such transport, which is a module of its own.
 pub fn choose_tcp(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let transport: libc::c_int = TRANS_TCP;
-    // SAFETY: the option's value is an int that lives through the call.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            SOL_RDS,
-            SO_RDS_TRANSPORT,
-            (&raw const transport).cast(),
-            size_of_val(&transport) as libc::socklen_t,
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    sockopt::set(socket, SOL_RDS, SO_RDS_TRANSPORT, TRANS_TCP)
 }
 
 /// `RDS_CMSG_ZCOPY_COOKIE`: on `sendmsg` with `MSG_ZEROCOPY`, the number (`u32`) that comes back.

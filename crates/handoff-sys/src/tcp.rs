@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::sockopt;
+
 /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): maps received pages into a mapping of the socket.
 pub const ZEROCOPY_RECEIVE: i32 = 35;
 
@@ -88,17 +90,7 @@ pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
 /// The kernel's.
 pub fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let bytes = bytes.min(i32::MAX as usize) as libc::c_int;
-    // SAFETY: the kernel reads a number of that size.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Whether the kernel puts a message on the error queue whenever the peer has acknowledged the last byte
@@ -112,16 +104,6 @@ pub fn set_told_of_acknowledgements(socket: BorrowedFd<'_>, told: bool) -> io::R
     let all = libc::SOF_TIMESTAMPING_TX_ACK
         | libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    let what = if told { all } else { 0 };
-    // SAFETY: the kernel reads a number of that size.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPING,
-            (&raw const what).cast(),
-            size_of_val(&what) as libc::socklen_t,
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let what = if told { all as libc::c_int } else { 0 };
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, what)
 }

@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::sockopt;
+
 /// `SO_EE_ORIGIN_ZEROCOPY`: the entry tells a range of finished zero-copy sends.
 pub const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// `SO_EE_CODE_ZEROCOPY_COPIED`: the kernel copied the payload of this range after all.
@@ -41,18 +43,7 @@ impl Completion {
 ///
 /// `ENOTSUPP` or `EOPNOTSUPP` where the protocol has no zero copy.
 pub fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option's value is an int, which lives through the call.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
 /// What a message on the error queue tells.

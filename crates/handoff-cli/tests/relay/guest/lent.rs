@@ -13,26 +13,37 @@ fn load() {
     assert!(loaded.success(), "modprobe getbuf: {loaded}");
 }
 
+/// A relay on the right host of a pair, between a client and a target on the left one that serves with
+/// `serve`; and the client's connection.
+fn between(
+    pair: &Pair,
+    options: &[&str],
+    serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static,
+) -> (Running, TcpStream) {
+    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
+    let target: SocketAddr = (pair.left.v4(), 4_001).into();
+    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
+    serve_on(&listener, serve);
+    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, options);
+    inside.attach(&mut relay);
+    let relay = Running::start_as(relay);
+    let address = relay.address;
+    let stream = outside.run(|| TcpStream::connect(address)).expect("enters").expect("connects");
+    (relay, stream)
+}
+
 #[test]
 fn nothing_is_copied_between_software_nics() {
     const LEN: usize = (2 << 20) + 777;
     load();
     // Client -- relay and target, which are on one host, so that its side of the target is copied.
     let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
-    let target: SocketAddr = (pair.left.v4(), 4_001).into();
-    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
-    serve_on(&listener, |mut stream| {
+    let options = ["--engine", "get-buf", "--connections", "1"];
+    let (relay, stream) = between(&pair, &options, |mut stream| {
         let mut back = stream.try_clone().expect("clones");
         let _ = std::io::copy(&mut stream, &mut back);
         let _ = back.shutdown(std::net::Shutdown::Write);
     });
-    let options = ["--engine", "get-buf", "--connections", "1"];
-    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
-    inside.attach(&mut relay);
-    let relay = Running::start_as(relay);
-    let address = relay.address;
-    let stream = outside.run(|| TcpStream::connect(address)).expect("enters").expect("connects");
     there_and_back(stream, 0, LEN);
     let report = relay.end().well();
     let all = 2 * LEN as u64;
@@ -52,10 +63,8 @@ fn pieces_are_lent_however_small() {
     const TIMES: usize = 40;
     load();
     let pair = Pair::wire(4_148).expect("a pair of NICs");
-    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
-    let target: SocketAddr = (pair.left.v4(), 4_001).into();
-    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
-    serve_on(&listener, |mut stream| {
+    let options = ["--engine", "get-buf", "--connections", "1"];
+    let (relay, mut stream) = between(&pair, &options, |mut stream| {
         let mut piece = [0; LEN];
         for number in 0..TIMES {
             stream.read_exact(&mut piece).expect("receives");
@@ -63,13 +72,6 @@ fn pieces_are_lent_however_small() {
             stream.write_all(&piece).expect("answers");
         }
     });
-    let options = ["--engine", "get-buf", "--connections", "1"];
-    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
-    inside.attach(&mut relay);
-    let relay = Running::start_as(relay);
-    let address = relay.address;
-    let stream = outside.run(|| TcpStream::connect(address)).expect("enters");
-    let mut stream = stream.expect("connects");
     let mut piece = [0; LEN];
     for number in 0..TIMES {
         stream.write_all(&bytes_at(number, 0, LEN)).expect("sends");
@@ -87,23 +89,14 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
     const LEN: usize = (2 << 20) + 777;
     load();
     let pair = Pair::wire(4_148).expect("a pair of NICs");
-    let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
-    let target: SocketAddr = (pair.left.v4(), 4_001).into();
-    let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
     // Says how much has come.
-    serve_on(&listener, |mut stream| {
+    let options = ["--nic", pair.right.device(), "--connections", "1", "--max-connections", "8"];
+    let (relay, mut stream) = between(&pair, &options, |mut stream| {
         let mut content = Vec::new();
         stream.read_to_end(&mut content).expect("receives");
         assert!(content == bytes_at(0, 0, LEN), "what arrived differs");
         stream.write_all(&content.len().to_ne_bytes()).expect("answers");
     });
-    let options = ["--nic", pair.right.device(), "--connections", "1", "--max-connections", "8"];
-    let mut relay = command(&format!("{}:4000", pair.right.v4()), target, &options);
-    inside.attach(&mut relay);
-    let relay = Running::start_as(relay);
-    let address = relay.address;
-    let stream = outside.run(|| TcpStream::connect(address)).expect("enters");
-    let mut stream = stream.expect("connects");
     stream.write_all(&bytes_at(0, 0, LEN)).expect("sends");
     stream.shutdown(std::net::Shutdown::Write).expect("ends");
     let mut answer = [0; 8];
