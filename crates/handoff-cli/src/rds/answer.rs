@@ -18,7 +18,7 @@ const LONGEST: usize = 1 << 20;
 /// Answers until it is time to end.
 pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
     // A receiver on this host may not have read an answer yet whose completion has come.
-    let copy = run.args.copy || matches!(host, Host::Kernel(_));
+    let copy = run.args.copy || matches!(host, Host::Kernel { .. });
     let port = host.bind(driver, run.args.port, copy)?;
     eprintln!("handoff: answering at port {}", run.args.port);
     let mut free: Vec<Buffer> = Vec::new();

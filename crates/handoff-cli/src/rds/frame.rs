@@ -30,8 +30,12 @@ impl Kind {
     }
 }
 
-fn byte(number: u64, at: usize) -> u8 {
-    (number as usize).wrapping_mul(131).wrapping_add(at * 7 + at / 251) as u8
+/// What stands at each of the words after the head: all differ, of one message and of two.
+fn words(number: u64) -> impl Iterator<Item = [u8; 8]> {
+    // Odd, with bits everywhere, so that neighbours differ in all their bytes.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let first = number.wrapping_mul(STEP.swap_bytes() | 1);
+    (0_u64..).map(move |at| first.wrapping_add(at.wrapping_mul(STEP)).to_le_bytes())
 }
 
 /// Fills a message, which has room for the head.
@@ -41,7 +45,9 @@ pub(super) fn fill(bytes: &mut [u8], head: Head, pattern: bool) {
     start[4..8].copy_from_slice(&head.answer.to_le_bytes());
     start[8..].copy_from_slice(&head.number.to_le_bytes());
     if pattern {
-        rest.iter_mut().enumerate().for_each(|(at, place)| *place = byte(head.number, at));
+        for (place, word) in rest.chunks_mut(8).zip(words(head.number)) {
+            place.copy_from_slice(&word[..place.len()]);
+        }
     }
 }
 
@@ -56,7 +62,7 @@ pub(super) fn head(bytes: &[u8]) -> Option<Head> {
 
 /// Whether what follows the head is what [`fill`] put there.
 pub(super) fn is_intact(bytes: &[u8], number: u64) -> bool {
-    bytes[HEAD..].iter().enumerate().all(|(at, found)| *found == byte(number, at))
+    bytes[HEAD..].chunks(8).zip(words(number)).all(|(found, word)| found == &word[..found.len()])
 }
 
 #[cfg(test)]

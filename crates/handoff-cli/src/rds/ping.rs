@@ -11,7 +11,7 @@ use handoff_rds::own::Engine;
 use handoff_rds::protocol::Event;
 use serde::Serialize;
 
-use super::port::{EngineName, Host};
+use super::port::{EngineName, Host, UNDER_WAY};
 use crate::failure::Failed;
 use crate::ticks::Ticks;
 use crate::{Context, Failure, output};
@@ -63,7 +63,7 @@ struct Report {
 
 pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     let driver = Driver::new().failed("no driver")?;
-    let (host, passed_over) = Host::new(&driver, args.engine, args.own, true)?;
+    let (host, passed_over) = Host::new(&driver, args.engine, args.own, true, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let mut report = Report { peer: args.peer, engine: host.name(), answers_us: Vec::new() };
     let answered = |took: Duration, report: &mut Report| {
@@ -72,7 +72,7 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
         if context.json { Ok(()) } else { output::text(&line) }
     };
     match &host {
-        Host::Kernel(_) => {
+        Host::Kernel { .. } => {
             let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into())?;
             for _ in 0..args.count {
                 answered(by_the_kernel(&socket, args, context)?, &mut report)?;

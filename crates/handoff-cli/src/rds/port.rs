@@ -14,8 +14,10 @@ use std::os::fd::AsFd;
 
 use crate::Failure;
 
-/// Bytes under way from one of the kernel's sockets, if it allows so many.
-const UNDER_WAY: usize = 8 << 20;
+/// Bytes under way where nobody wants more.
+pub(crate) const UNDER_WAY: usize = 8 << 20;
+/// The most that a socket's buffer can be asked to be.
+const LARGEST_BUFFER: usize = 1 << 30;
 /// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if it may; as our own
 /// engine.
 const HELD: usize = 4 << 20;
@@ -33,22 +35,24 @@ pub enum EngineName {
 
 /// What ports are made of.
 pub(crate) enum Host {
-    Kernel(IpAddr),
+    Kernel { address: IpAddr, under_way: usize },
     Own(Engine),
 }
 
 impl Host {
-    /// The engine that was asked for, and why not the kernel's where that was left open.
+    /// The engine that was asked for, and why not the kernel's where that was left open. So many bytes
+    /// may be under way from each of the kernel's ports, if it allows it, or to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
         address: IpAddr,
         copy: bool,
+        under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
         let mut passed_over = None;
         if name != EngineName::Own {
             match kernel::Socket::<Buffer>::bind((address, 0).into()) {
-                Ok(_) => return Ok((Self::Kernel(address), None)),
+                Ok(_) => return Ok((Self::Kernel { address, under_way }, None)),
                 Err(Error::NotPossible(reason)) if name == EngineName::Auto => {
                     passed_over = Some(reason);
                 }
@@ -56,13 +60,15 @@ impl Host {
             }
         }
         let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
-        let engine = Engine::new(driver, address, Limits::default(), sending)?;
+        let mut limits = Limits::default();
+        limits.queued = limits.queued.max(under_way as u64);
+        let engine = Engine::new(driver, address, limits, sending)?;
         Ok((Self::Own(engine), passed_over))
     }
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Kernel(_) => "rds-kernel",
+            Self::Kernel { .. } => "rds-kernel",
             Self::Own(_) => "rds-own",
         }
     }
@@ -90,7 +96,7 @@ impl Host {
 
     /// A port that nobody has; the kernel chooses one itself.
     pub(crate) fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
-        if let Self::Kernel(_) = self {
+        if let Self::Kernel { .. } = self {
             return self.bind(driver, 0, copy);
         }
         let mut last = None;
@@ -106,10 +112,10 @@ impl Host {
     pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
         match self {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
-            Self::Kernel(address) => {
+            Self::Kernel { address, under_way } => {
                 let bound = kernel::Socket::bind((*address, port).into());
                 let socket = Box::new(bound.map_err(|error| taken(*address, port, error))?);
-                socket.set_send_buffer(UNDER_WAY)?;
+                socket.set_send_buffer((*under_way).min(LARGEST_BUFFER))?;
                 socket.set_receive_buffer(HELD)?;
                 let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
                 let readable = driver.file(second).map_err(Failure::failed)?;

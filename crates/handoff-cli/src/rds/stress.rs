@@ -1,6 +1,6 @@
 //! `handoff rds stress`: requests of one size, answers of another, so many under way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use handoff::{Buffer, Driver, Executor, Region, Tally};
 
 use super::answer;
 use super::frame::{self, HEAD, Head, Kind};
-use super::port::{EngineName, Host, Port};
+use super::port::{EngineName, Host, Port, UNDER_WAY};
 use super::report::{Report, Times};
 use crate::ticks::Ticks;
 use crate::{Context, Failure, output, quantity};
@@ -27,7 +27,7 @@ Each task has a port of its own and so many requests under way to each peer; the
 checks what arrives and so does this one. A buffer is used again when it is back and its answer there.
 Answers of the kernel's engine are copied.";
 
-/// How long answers that are missing at the end are waited for.
+/// How long answers that are missing at the end are waited for, from the last that came on.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Arguments of `handoff rds stress`.
@@ -83,6 +83,14 @@ pub struct StressArgs {
     pub no_verify: bool,
 }
 
+impl StressArgs {
+    /// Bytes of all requests that may be under way.
+    fn under_way(&self) -> usize {
+        let requests = usize::from(self.tasks) * usize::from(self.depth) * self.peers.len();
+        (requests * self.request).max(UNDER_WAY)
+    }
+}
+
 fn size(text: &str) -> Result<usize, String> {
     quantity::bytes(text).filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
         "a message has 16 bytes to 1M here, the longest that the kernel takes".to_owned()
@@ -106,6 +114,8 @@ pub(super) struct Run<'a> {
     pub(super) context: &'a Context,
     pub(super) ticks: Rc<Ticks>,
     pub(super) begin: Instant,
+    /// When the last answer came, to whichever task.
+    answered: Cell<Instant>,
     pub(super) counted: RefCell<Counted>,
 }
 
@@ -123,15 +133,18 @@ impl Run<'_> {
 pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     let driver =
         Driver::builder().entries(1024).in_flight(65_536).build().map_err(Failure::not_possible)?;
-    let (host, passed_over) = Host::new(&driver, args.engine, args.own, args.copy)?;
+    let (host, passed_over) =
+        Host::new(&driver, args.engine, args.own, args.copy, args.under_way())?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&driver);
     host.serve(&executor);
+    let begin = Instant::now();
     let run = Run {
         args,
         context,
         ticks: Rc::new(Ticks::new([Duration::from_millis(80), Duration::ZERO, Duration::ZERO])),
-        begin: Instant::now(),
+        begin,
+        answered: Cell::new(begin),
         counted: RefCell::default(),
     };
     let ended = executor.run(async {
@@ -209,7 +222,6 @@ async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure>
         })
         .collect();
     let mut over_since = None;
-    let mut last = Instant::now();
     let mut batch = Vec::new();
     loop {
         port.completions(&mut batch)?;
@@ -218,14 +230,14 @@ async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure>
             places[back.cookie as usize].buffer = Some(back.payload);
         }
         while let Some(received) = port.receive()? {
-            last = Instant::now();
             answered(run, &mut places, &received.payload);
         }
+        let last = run.answered.get();
         if run.is_over(Some(10)) {
-            let since = *over_since.get_or_insert_with(Instant::now);
+            let over = *over_since.get_or_insert_with(Instant::now);
             let waiting = places.iter().filter(|place| place.waits).count();
             let settled = waiting == 0 && places.iter().all(|place| place.buffer.is_some());
-            if settled || run.context.stop.requested() || since.elapsed() > GRACE {
+            if settled || run.context.stop.requested() || over.max(last).elapsed() > GRACE {
                 run.counted.borrow_mut().unanswered += waiting as u64;
                 return Ok(());
             }
@@ -246,6 +258,7 @@ async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure>
 }
 
 fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
+    run.answered.set(Instant::now());
     let counted = &mut *run.counted.borrow_mut();
     let found = frame::head(bytes);
     let place = found.and_then(|head| {

@@ -11,4 +11,5 @@ mod native {
 mod guest {
     mod copied;
     mod kernel;
+    mod seed;
 }

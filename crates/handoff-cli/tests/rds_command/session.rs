@@ -66,11 +66,18 @@ impl Drop for Answering {
     }
 }
 
-/// A short stress from one end to the other, both reports.
-pub(crate) fn stress(left: &PairEnd, right: &PairEnd, engine: &str, more: &[&str]) -> [Value; 2] {
+/// A stress of so many seconds from one end to the other, both reports.
+pub(crate) fn stress(
+    left: &PairEnd,
+    right: &PairEnd,
+    engine: &str,
+    seconds: u32,
+    more: &[&str],
+) -> [Value; 2] {
     let answering = Answering::start(right, engine);
     let [own, peer] = [left, right].map(|end| end.v4().to_string());
-    let base = ["stress", &own, "-s", &peer, "--engine", engine, "--json", "--time", "1"];
+    let time = seconds.to_string();
+    let base = ["stress", &own, "-s", &peer, "--engine", engine, "--json", "--time", &time];
     let asked = report(&rds(left, &[&base[..], more].concat()));
     let (code, answered) = answering.stop();
     assert_eq!(code, Some(130));

@@ -16,7 +16,7 @@ use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
 use crate::Failure;
 use crate::failure::Failed;
-use crate::rds::port::{self, Host, Port};
+use crate::rds::port::{self, Host, Port, UNDER_WAY};
 use crate::ticks::Ticks;
 
 /// How often a side that has nothing else to say says hello.
@@ -73,7 +73,7 @@ pub(super) fn with<T>(
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
-    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, copy)?;
+    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);
