@@ -67,7 +67,8 @@ pub use source::kernel::{Fresh, Getting, KernelSource, Lease, LeaseMut, LendStat
 pub use source::memory::{Buffer, Pages, Region};
 pub use source::pool::Pool;
 pub use source::received::Received;
-pub use source::rx_queue::{RxBinding, RxQueue, RxStats};
+pub use source::rx_binding::RxBinding;
+pub use source::rx_queue::{RxQueue, RxStats};
 pub use source::shared::{SharedBuffer, SharedRegion};
 pub use source::socket::{NextSpan, Receiver};
 pub use source::window::Window;

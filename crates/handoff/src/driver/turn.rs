@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use super::{Backend, Inner, Mark};
+use super::inner::{Backend, Inner, Mark};
 use crate::engine::{get_buf, msg_zerocopy, order, receiving, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::{Backend, Inner};
+use super::inner::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
 use crate::inflight::{DETACHED, Token, WAKE};

@@ -1,0 +1,137 @@
+//! What a driver is made of: its ring, or why there is none, and the sizes of what it holds.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::Driver;
+use super::inner::{Backend, Inner};
+use crate::error::{Error, Result};
+use crate::probe;
+use crate::readiness::Epoll;
+use crate::ring::{Ring, Shape};
+
+/// Whether a driver uses io_uring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingUse {
+    /// When the kernel lets it; else system calls and epoll, and
+    /// [`Driver::ring_unavailable`] says why.
+    #[default]
+    Prefer,
+    /// Or building the driver fails.
+    Require,
+    /// Never.
+    Avoid,
+}
+
+/// Sizes of a driver.
+#[derive(Clone, Debug)]
+pub struct DriverBuilder {
+    ring: RingUse,
+    entries: u32,
+    in_flight: usize,
+    registered_buffers: u32,
+    registered_files: u32,
+    zero_copy_receive: bool,
+    mixed_completions: bool,
+}
+
+impl Default for DriverBuilder {
+    fn default() -> Self {
+        Self {
+            ring: RingUse::default(),
+            entries: 256,
+            in_flight: 4096,
+            registered_buffers: 64,
+            registered_files: 512,
+            zero_copy_receive: false,
+            mixed_completions: false,
+        }
+    }
+}
+
+impl DriverBuilder {
+    /// Whether to use io_uring.
+    pub fn ring(mut self, ring: RingUse) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Entries of the submission queue: the most requests per system call. Default 256, at least 2.
+    pub fn entries(mut self, entries: u32) -> Self {
+        // A header and its payload are submitted together.
+        self.entries = entries.max(2);
+        self
+    }
+
+    /// The most operations under way at once, buffers on loan included. Default 4096.
+    pub fn in_flight(mut self, operations: usize) -> Self {
+        self.in_flight = operations;
+        self
+    }
+
+    /// Slots for registered buffers, one for each GiB of a region begun. Default 64; no more than
+    /// 16384 are made.
+    pub fn registered_buffers(mut self, slots: u32) -> Self {
+        self.registered_buffers = slots;
+        self
+    }
+
+    /// Slots for files and sockets; what finds none is used by its descriptor. Default 512; no more
+    /// than the limit on open files are made, and none on a kernel that would close late what leaves
+    /// the table (up to Linux 6.12).
+    pub fn registered_files(mut self, slots: u32) -> Self {
+        self.registered_files = slots;
+        self
+    }
+
+    /// Builds the ring for [rx queues](Driver::rx_queue): completions are of 32 bytes, to tell where
+    /// received bytes are, and there is room for many. Default: no.
+    pub fn zero_copy_receive(mut self, wanted: bool) -> Self {
+        self.zero_copy_receive = wanted;
+        self
+    }
+
+    /// With [`zero_copy_receive`](Self::zero_copy_receive), has the kernel make only those completions
+    /// of 32 bytes that tell of received bytes, where it can (Linux 6.18): the queue takes less of the
+    /// cache where most operations are others, and a received span some tens of instructions more.
+    /// Default: no.
+    pub fn mixed_completions(mut self, wanted: bool) -> Self {
+        self.mixed_completions = wanted;
+        self
+    }
+
+    /// Builds the driver for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// When a ring is required and not to be had, or descriptors or memory are exhausted.
+    pub fn build(self) -> Result<Driver> {
+        let ring = match self.ring {
+            RingUse::Avoid => Err("it was not asked for".to_owned()),
+            _ => Ring::new(
+                self.entries,
+                self.registered_buffers,
+                self.registered_files,
+                match (self.zero_copy_receive, self.mixed_completions) {
+                    (false, _) => Shape::Narrow,
+                    (true, false) => Shape::Wide,
+                    (true, true) => Shape::Mixed,
+                },
+            )
+            .map_err(|error| probe::why_no_ring(&error)),
+        };
+        let (backend, no_ring) = match ring {
+            Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
+            Err(reason) if self.ring == RingUse::Require => {
+                return Err(Error::NoRing { action: "this driver", reason });
+            }
+            Err(reason) => {
+                tracing::info!(%reason, "system calls and epoll instead of io_uring");
+                let epoll = Epoll::new().map_err(|error| Error::io("setting epoll up", error))?;
+                (Backend::Readiness(RefCell::new(epoll)), Some(reason))
+            }
+        };
+        let inner = Inner::new(backend, no_ring, self.in_flight)?;
+        Ok(Driver { inner: Rc::new(inner) })
+    }
+}
