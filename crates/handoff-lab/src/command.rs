@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use crate::cache::Cache;
 use crate::error::Result;
-use crate::guest::Stream;
+use crate::job::Stream;
 use crate::machine::Machine;
 use crate::strip::Stripped;
 use crate::tool::StopFlag;

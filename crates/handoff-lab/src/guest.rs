@@ -9,8 +9,7 @@
 //! - dropping a guest ends it, and nothing of it stays behind; killing this process does so too.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -26,6 +25,7 @@ use crate::channel::{feed, read_complaints, read_console, read_messages, send};
 use crate::console::{Console, Fault};
 use crate::error::{Error, Result, Trying};
 use crate::initramfs;
+use crate::job::{Ending, Input, Job, Outcome, Stream};
 use crate::kernel::{Kernel, KernelChoice};
 use crate::machine::{Acceleration, Machine, QEMU};
 use crate::module;
@@ -50,81 +50,6 @@ const GUEST_PATH: &str =
 /// Bits of `/proc/sys/kernel/tainted` that say that something went wrong: machine check, bad page,
 /// oops, warning, soft lockup (Documentation/admin-guide/tainted-kernels.rst).
 const BAD_TAINT: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 9 | 1 << 14;
-
-/// What a command gets as standard input.
-#[derive(Debug, Default)]
-pub enum Input {
-    /// Nothing: end of file at once.
-    #[default]
-    Empty,
-    /// Our own standard input.
-    Inherit,
-    /// A terminal, connected to ours.
-    Terminal,
-}
-
-/// A command to run in a guest.
-#[derive(Debug, Default)]
-pub struct Job {
-    /// The program, looked up on the guest's path, and its arguments.
-    pub arguments: Vec<Vec<u8>>,
-    /// Further environment variables, as `NAME=value`.
-    pub environment: Vec<String>,
-    /// Standard input.
-    pub input: Input,
-    /// The command is killed after this time.
-    pub timeout: Option<Duration>,
-}
-
-impl Job {
-    /// A program and its arguments, without input, environment or time-out.
-    pub fn new<T: AsRef<[u8]>>(arguments: impl IntoIterator<Item = T>) -> Self {
-        let arguments = arguments.into_iter().map(|word| word.as_ref().to_vec()).collect();
-        Self { arguments, ..Self::default() }
-    }
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// With an exit code.
-    Exited(u8),
-    /// By a signal.
-    Killed(u8),
-    /// It could not be started; the reason.
-    NotStarted(String),
-    /// It was killed at its time-out; the guest lives on.
-    TimedOut,
-    /// It could not even be killed, and the guest was ended; the last console lines.
-    Hung(Vec<String>),
-    /// The guest died under it; the last console lines.
-    GuestDied(Vec<String>),
-}
-
-/// What came of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// How it ended.
-    pub ending: Ending,
-    /// What the kernel reported about itself meanwhile.
-    pub fault: Option<Fault>,
-}
-
-impl Outcome {
-    /// Whether the command ended with exit code 0 and the kernel had nothing to report.
-    pub fn success(&self) -> bool {
-        self.ending == Ending::Exited(0) && self.fault.is_none()
-    }
-}
-
-/// Where a command's output goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Output,
-    /// Standard error.
-    Error,
-}
 
 /// A running guest.
 #[derive(Debug)]
@@ -259,27 +184,6 @@ impl Guest {
         }
     }
 
-    /// Copies what the machine's description puts into the guest.
-    fn unpack(&mut self, machine: &Machine) -> Result<()> {
-        if machine.puts.is_empty() {
-            return Ok(());
-        }
-        let disk = "/dev/disk/by-id/virtio-payload";
-        let job =
-            Job::new(["tar", "--extract", "--no-same-owner", "--directory=/", "--file", disk]);
-        let (outcome, _, errors) = self.run_captured(&job)?;
-        if outcome.success() {
-            return Ok(());
-        }
-        let why = match outcome.fault {
-            Some(fault) => format!("the kernel reported: {fault}"),
-            None => String::from_utf8_lossy(&errors).trim().to_owned(),
-        };
-        Err(Error::Failed(format!(
-            "files could not be put into the guest (its disk holds 4 GiB): {why}"
-        )))
-    }
-
     /// Lets the kernel finish what it put off while booting (seconds of work on tracing alone),
     /// which would otherwise be counted to the first thing that is measured. Costs hardly any of
     /// our time: the counted clock jumps over a sleep.
@@ -359,51 +263,6 @@ impl Guest {
             Ok(())
         })?;
         Ok((outcome, output, errors))
-    }
-
-    /// Copies a file or directory of the guest to the host. A `target` that is a directory gets
-    /// it under its own name.
-    ///
-    /// # Errors
-    ///
-    /// When the guest has no such file, or the host cannot store it.
-    pub fn get(&mut self, source: &Path, target: &Path) -> Result<()> {
-        let what = source.display();
-        let name = source
-            .file_name()
-            .ok_or_else(|| Error::Usage(format!("{what}: not a file or directory of the guest")))?;
-        let target = if target.is_dir() { target.join(name) } else { target.to_owned() };
-        let parent = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let parent_of_source = source.parent().unwrap_or(Path::new("/"));
-        let job = Job::new([
-            b"tar".as_slice(),
-            b"--create",
-            b"--directory",
-            parent_of_source.as_os_str().as_bytes(),
-            b"--file=-",
-            b"--",
-            name.as_bytes(),
-        ]);
-        let mut packed = tempfile::tempfile_in(parent).trying(parent.display())?;
-        let mut errors = Vec::new();
-        let outcome = self.run(&job, |stream, bytes| match stream {
-            Stream::Output => packed.write_all(bytes),
-            Stream::Error => errors.write_all(bytes),
-        })?;
-        if !outcome.success() {
-            let errors = String::from_utf8_lossy(&errors);
-            return Err(Error::Failed(format!("{what} of the guest: {}", errors.trim())));
-        }
-        io::Seek::rewind(&mut packed).trying(what)?;
-        // Unpacked beside the target, so that the rename is one step.
-        let place = tempfile::tempdir_in(parent).trying(parent.display())?;
-        let mut archive = tar::Archive::new(packed);
-        archive.set_preserve_permissions(true);
-        archive.unpack(place.path()).trying(target.display())?;
-        std::fs::rename(place.path().join(name), &target).trying(target.display())
     }
 
     /// Switches the guest off and returns what the kernel reported on its way down.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
 use crate::error::{Error, Result};
-use crate::guest::{self, Ending, Guest, Input, Job, Outcome, Stream};
+use crate::guest::{self, Guest};
+use crate::job::{Ending, Input, Job, Outcome, Stream};
 use crate::machine::Machine;
 use crate::tool::StopFlag;
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::{Plan, Program, Verdict, libtest, puts_of};
 use crate::error::Result;
-use crate::guest::{Ending, Guest, Job, Outcome};
+use crate::guest::Guest;
+use crate::job::{Ending, Job, Outcome};
 use crate::kernel::KernelChoice;
 use crate::machine::{Machine, Put};
 use crate::strip::Stripped;
