@@ -19,6 +19,8 @@ mod guest {
         Driver, Error, Intake, Outcome, Pages, ReceiveEngine, Received, Receiver, Region,
         RxBinding, RxQueue, Tally, Wait,
     };
+    use nix::sys::socket::setsockopt;
+    use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
     use rustix::net::sockopt;
 
     use super::bed::{Bed, QUEUES, byte_at, port, send, stream_of};
@@ -588,6 +590,48 @@ mod guest {
         let first = driver.block_on(async { receiver.next_span().await }).expect("runs");
         let error = first.expect("told").expect_err("an error").to_string();
         assert!(error.contains("TCP"), "{error}");
+    }
+
+    /// Has the kernel do the connection's TLS, with keys that both ends know.
+    fn tls(sender: &TcpStream, receiver: &TcpStream) {
+        for socket in [sender, receiver] {
+            setsockopt(socket, TcpUlp::default(), b"tls").expect("the lab's kernel has it");
+        }
+        let keys = libc::tls12_crypto_info_aes_gcm_128 {
+            info: libc::tls_crypto_info {
+                version: libc::TLS_1_3_VERSION,
+                cipher_type: libc::TLS_CIPHER_AES_GCM_128,
+            },
+            iv: [1; 8],
+            key: [2; 16],
+            salt: [3; 4],
+            rec_seq: [0; 8],
+        };
+        setsockopt(sender, TcpTlsTx, &TlsCryptoInfo::Aes128Gcm(keys)).expect("takes the keys");
+        setsockopt(receiver, TcpTlsRx, &TlsCryptoInfo::Aes128Gcm(keys)).expect("takes the keys");
+    }
+
+    /// What the NIC has put into our memory is not what was sent, but its cipher.
+    #[test]
+    fn a_connection_whose_tls_the_kernel_does_is_refused_and_received_into_a_pool() {
+        within(LONG, || {
+            let (bed, driver) = (Bed::new(1_500), driver());
+            let queue = bound(&bed, &driver, 1_024);
+            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUES[1]);
+            tls(&left, &far);
+            let refused = far.try_clone().expect("a second descriptor");
+            let mut refused = receiver(&driver, refused, &queue);
+            let first = driver.block_on(async { refused.next_span().await }).expect("runs");
+            let error = first.expect("told").expect_err("an error").to_string();
+            assert!(error.contains("not where it does TLS"), "{error}");
+            drop(refused);
+            let pool = driver.pool(area(64), PAGE).expect("a pool");
+            let mut receiver = receiver(&driver, far, queue.or(&pool));
+            let sender = send(left, MIB);
+            driver.block_on(expect_stream(&mut receiver, MIB)).expect("runs");
+            assert_eq!(receiver.tally(), Tally { copied: MIB as u64, ..Tally::default() });
+            sender.join().expect("ends");
+        });
     }
 
     /// Holds spans of the queue in a process of its own, which says so and then waits.
