@@ -31,6 +31,17 @@ async fn next(receiver: &mut Receiver) -> Received {
     receiver.next_span().await.unwrap().unwrap()
 }
 
+fn next_spans(driver: &Driver, receiver: &mut Receiver, count: usize) -> Vec<Received> {
+    let all = async {
+        let mut spans = Vec::new();
+        for _ in 0..count {
+            spans.push(next(receiver).await);
+        }
+        spans
+    };
+    driver.block_on(all).unwrap()
+}
+
 #[test]
 fn spans_come_in_order_until_the_end() {
     within(LONG, || {
@@ -105,14 +116,7 @@ fn a_receiver_without_chunks_waits_for_one() {
             let pool = pool(&driver, 4, 1024);
             let (mut receiver, mut far) = receiving(&driver, &pool);
             far.write_all(&pattern(5, 10_000)).unwrap();
-            let mut held = Vec::new();
-            driver
-                .block_on(async {
-                    for _ in 0..4 {
-                        held.push(next(&mut receiver).await);
-                    }
-                })
-                .unwrap();
+            let mut held = next_spans(&driver, &mut receiver, 4);
             assert_eq!(pool.held(), 4);
             for _ in 0..3 {
                 driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
@@ -146,14 +150,7 @@ fn a_receiver_that_goes_while_it_wants_chunks_is_forgotten() {
             let pool = pool(&driver, 4, 1024);
             let (mut receiver, mut far) = receiving(&driver, &pool);
             far.write_all(&pattern(5, 4096)).unwrap();
-            let mut held = Vec::new();
-            driver
-                .block_on(async {
-                    for _ in 0..4 {
-                        held.push(next(&mut receiver).await);
-                    }
-                })
-                .unwrap();
+            let held = next_spans(&driver, &mut receiver, 4);
             far.write_all(b"more").unwrap();
             thread::sleep(Duration::from_millis(5));
             drop(receiver);
@@ -180,14 +177,7 @@ fn a_receiver_goes_before_it_is_told_that_there_are_no_chunks() {
         let (mut receiver, mut far) = receiving(&driver, &pool);
         driver.turn(Wait::No).unwrap();
         far.write_all(&pattern(5, 4096)).unwrap();
-        let mut held = Vec::new();
-        driver
-            .block_on(async {
-                for _ in 0..4 {
-                    held.push(next(&mut receiver).await);
-                }
-            })
-            .unwrap();
+        let held = next_spans(&driver, &mut receiver, 4);
         far.write_all(b"more").unwrap();
         thread::sleep(Duration::from_millis(5));
         // Fills the submission queue, which takes the kernel in without looking at completions.
