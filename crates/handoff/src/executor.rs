@@ -20,7 +20,7 @@ pub(crate) struct Unpark {
     event: OwnedFd,
     /// Something was woken since the futures were last polled.
     woken: AtomicBool,
-    /// The thread waits, or is about to.
+    /// The thread waits for the kernel, or is about to.
     parked: AtomicBool,
 }
 
@@ -33,6 +33,18 @@ impl Unpark {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+
+    /// The thread is about to wait for the kernel: whoever wakes something from now on ends the wait, and
+    /// what was woken already has there be none.
+    pub(crate) fn park(&self, until: Until) -> Until {
+        self.parked.store(true, SeqCst);
+        if self.woken.load(SeqCst) { Until::Now } else { until }
+    }
+
+    /// The wait is over: what is woken now is seen without a word through the kernel.
+    pub(crate) fn unpark(&self) {
+        self.parked.store(false, SeqCst);
     }
 
     /// Takes the event off the descriptor.
@@ -69,11 +81,7 @@ pub(crate) fn block_on<T>(inner: &Rc<Inner>, future: impl Future<Output = T>) ->
             unpark.woken.store(true, SeqCst);
             return Ok(value);
         }
-        unpark.parked.store(true, SeqCst);
-        let until = if unpark.woken.load(SeqCst) { Until::Now } else { Until::One };
-        let turned = inner.turn(until);
-        unpark.parked.store(false, SeqCst);
-        turned?;
+        inner.turn_parked()?;
     }
 }
 

@@ -45,9 +45,10 @@ pub(super) struct Link {
     inquiries: Rc<Cell<u64>>,
     /// What counted as acknowledged before anything was written.
     base: u64,
-    /// Whether the error queue may tell when sends are acknowledged, and does.
+    /// Whether the error queue may tell when sends are acknowledged, does, and ever did.
     may_be_told: Cell<bool>,
     told: Cell<bool>,
+    was_told: Cell<bool>,
     /// Sends in a row of which something else tells.
     others: Cell<u32>,
 }
@@ -90,6 +91,7 @@ impl Link {
             base,
             may_be_told: Cell::new(may_be_told(driver, sending)),
             told: Cell::new(false),
+            was_told: Cell::new(false),
             others: Cell::new(0),
         })
     }
@@ -116,7 +118,10 @@ impl Link {
             return;
         }
         match handoff_sys::tcp::set_told_of_acknowledgements(self.file.as_fd(), wanted) {
-            Ok(()) => self.told.set(wanted),
+            Ok(()) => {
+                self.told.set(wanted);
+                self.was_told.set(true);
+            }
             Err(error) => {
                 tracing::debug!(%error, "acknowledgements are looked for");
                 self.may_be_told.set(false);
@@ -141,11 +146,16 @@ impl Link {
         self.told.get()
     }
 
-    /// Takes what tells of acknowledgements off the error queue, so that the next of it wakes the reader.
-    pub(super) fn hear(&self) {
-        if self.may_be_told.get() {
-            while let Ok(Some(_)) = handoff_sys::zerocopy::read_error_queue(self.file.as_fd()) {}
+    /// Takes what tells of acknowledgements off the error queue, so that the next of it wakes the reader;
+    /// whether there was any.
+    pub(super) fn hear(&self) -> bool {
+        let mut heard = false;
+        if self.was_told.get() {
+            while let Ok(Some(_)) = handoff_sys::zerocopy::read_error_queue(self.file.as_fd()) {
+                heard = true;
+            }
         }
+        heard
     }
 
     /// Ends once what has arrived is taken in.

@@ -46,6 +46,8 @@ struct Reader {
     missing: usize,
     /// Bytes from which on the connection counts as readable.
     readable_from: usize,
+    /// The last read took all that was there.
+    drained: bool,
 }
 
 /// Reads until the connection ends.
@@ -59,11 +61,18 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         skipped: 0,
         missing: 0,
         readable_from: 1,
+        drained: false,
     };
+    // Nothing was there, and now TCP has something to tell.
+    let mut woken_by_tcp = false;
     while !link.over.get() {
         let stirred = link.stirred.seen();
-        link.hear();
-        let pause = reader.take_in(&shared);
+        // That it has told of an acknowledgement is most often all; if not, it wakes us again at once.
+        let pause = match link.hear() && woken_by_tcp {
+            true => Pause::Empty,
+            false => reader.take_in(&shared),
+        };
+        woken_by_tcp = false;
         shared.look(&link);
         shared.tell();
         match pause {
@@ -74,8 +83,11 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
                 reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
                 let stirred = pin!(link.stirred.after(stirred));
-                if let Either::Left((Err(_), _)) = select(readable, stirred).await {
-                    break;
+                if let Either::Left((woken, _)) = select(readable, stirred).await {
+                    if woken.is_err() {
+                        break;
+                    }
+                    woken_by_tcp = true;
                 }
             }
             Pause::Full => link.stirred.after(stirred).await,
@@ -102,6 +114,7 @@ impl Reader {
     fn take_in(&mut self, shared: &Shared) -> Pause {
         let id = self.link.id;
         let mut read = 0;
+        self.drained = false;
         loop {
             if self.link.over.get() {
                 return Pause::End;
@@ -130,6 +143,9 @@ impl Reader {
             if missing > 0 {
                 if read >= TURN {
                     return Pause::Turn;
+                }
+                if self.drained {
+                    return Pause::Empty;
                 }
                 match self.read(is_payload && missing >= DIRECT, missing) {
                     Ok(0) => return Pause::End,
@@ -187,6 +203,7 @@ impl Reader {
         if let (true, Some(payload)) = (direct, &mut self.payload) {
             let room = &mut payload.spare_capacity_mut()[..missing];
             let len = socket.recv_with_flags(room, libc::MSG_DONTWAIT)?;
+            self.drained = len < missing;
             let filled = payload.len() + len;
             // SAFETY: the kernel has written `len` bytes behind those that were there.
             unsafe { payload.set_len(filled) };
@@ -194,11 +211,10 @@ impl Reader {
         }
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
-        let (len, _) = rustix::net::recv(
-            self.link.file.as_fd(),
-            &mut self.buffer[self.end..],
-            rustix::net::RecvFlags::DONTWAIT,
-        )?;
+        let room = &mut self.buffer[self.end..];
+        let most = room.len();
+        let (len, _) = rustix::net::recv(&self.link.file, room, rustix::net::RecvFlags::DONTWAIT)?;
+        self.drained = len < most;
         self.end += len;
         Ok(len)
     }

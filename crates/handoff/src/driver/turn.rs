@@ -16,27 +16,41 @@ use crate::readiness::Ready;
 use crate::ring::{BATCH, Batch, Completion, Ring, Until, teardown};
 
 impl Inner {
+    /// Submits, waits as told, and tells operations what became of them.
     pub(crate) fn turn(&self, until: Until) -> Result<usize> {
+        self.turn_around(until, |until| self.wait(until))
+    }
+
+    /// The same for a thread that polls futures: it waits until something happens, or one is woken.
+    pub(crate) fn turn_parked(&self) -> Result<usize> {
+        self.turn_around(Until::One, |until| {
+            let ready = self.wait(self.unpark.park(until));
+            self.unpark.unpark();
+            ready
+        })
+    }
+
+    fn turn_around(
+        &self,
+        until: Until,
+        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
+    ) -> Result<usize> {
         self.start_marked();
         let until = self.start_later(until);
         // What was due may have marked more, and a wait must not begin before that is started.
         self.start_marked();
-        let events = self.look(until);
+        let events = wait(until).and_then(|ready| self.tell(&ready));
         self.turns.set(self.turns.get().wrapping_add(1));
         events
     }
 
-    /// Enters the kernel and tells operations what became of them.
-    fn look(&self, until: Until) -> Result<usize> {
+    /// Enters the kernel; without a ring, gives what is ready.
+    fn wait(&self, until: Until) -> Result<Vec<Ready>> {
         match &self.backend {
             Backend::Ring(ring) => {
-                ring.borrow_mut()
-                    .enter(until)
-                    .map_err(|error| Error::io("entering the ring", error))?;
-                let count = self.take_completions(ring)?;
-                let more = self.has_marks() || self.has_later();
-                ring.borrow_mut().settle_event(more);
-                Ok(count)
+                let entered = ring.borrow_mut().enter(until);
+                entered.map_err(|error| Error::io("entering the ring", error))?;
+                Ok(Vec::new())
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
@@ -44,19 +58,27 @@ impl Inner {
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
-                let ready = epoll
-                    .borrow_mut()
-                    .wait(time)
-                    .map_err(|error| Error::io("waiting in epoll", error))?;
-                for event in &ready {
-                    match event {
-                        Ready::Operation(token) => self.ready(*token),
-                        Ready::Wake => self.unpark.clear(),
-                    }
-                }
-                Ok(ready.len())
+                let ready = epoll.borrow_mut().wait(time);
+                ready.map_err(|error| Error::io("waiting in epoll", error))
             }
         }
+    }
+
+    /// Tells operations what became of them: what the ring has, or what is ready.
+    fn tell(&self, ready: &[Ready]) -> Result<usize> {
+        if let Backend::Ring(ring) = &self.backend {
+            let count = self.take_completions(ring)?;
+            let more = self.has_marks() || self.has_later();
+            ring.borrow_mut().settle_event(more);
+            return Ok(count);
+        }
+        for event in ready {
+            match event {
+                Ready::Operation(token) => self.ready(*token),
+                Ready::Wake => self.unpark.clear(),
+            }
+        }
+        Ok(ready.len())
     }
 
     pub(super) fn start_marked(&self) {

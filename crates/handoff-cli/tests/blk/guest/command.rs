@@ -87,6 +87,21 @@ impl Added {
         }
     }
 
+    /// A verifier that has begun to write.
+    pub(super) fn load(&self, size: &str, seconds: u64, more: &[&str]) -> Child {
+        let mut load = verifier(&self.node(), size, seconds, more);
+        let begun = || {
+            let stat = fs::read_to_string(format!("/sys/block/ublkb{}/stat", self.id));
+            let stat = stat.expect("the device's counts");
+            stat.split_whitespace().nth(4).is_some_and(|writes| writes != "0")
+        };
+        while !begun() {
+            assert!(load.try_wait().expect("a child").is_none(), "fio ended early");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        load
+    }
+
     pub(super) fn del(self) {
         answer(&["del", &self.id.to_string()]);
         assert!(!Path::new(&self.node()).exists());
@@ -157,6 +172,8 @@ pub(super) fn verifier(node: &str, size: &str, seconds: u64, more: &[&str]) -> C
     let mut command = Command::new("fio");
     command.args([
         "--name=verify",
+        // It would write to a file of the device's name once that is gone.
+        "--allow_file_create=0",
         "--ioengine=libaio",
         "--direct=1",
         "--rw=randrw",

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 
 use super::command::{
-    Added, ENGINES, Files, answer, blk, driver_or_skip, nothing_is_left, refused, verifier,
+    Added, ENGINES, Files, answer, blk, driver_or_skip, nothing_is_left, refused,
 };
 
 #[test]
@@ -50,16 +50,7 @@ fn a_witness_sees_what_a_device_copies() {
     let copied = |arguments: &[&str]| {
         let device = Added::new(&[&["loop", files.name(0)], arguments].concat());
         let load = ["--bs=128k", "--verify=0", "--rw=write"];
-        let mut load = verifier(&device.node(), "32m", 300, &load);
-        let written = format!("/sys/block/ublkb{}/stat", device.id);
-        let begun = || {
-            let stat = fs::read_to_string(&written).expect("the device's counts");
-            stat.split_whitespace().nth(4).is_some_and(|writes| writes != "0")
-        };
-        while !begun() {
-            assert!(load.try_wait().expect("a child").is_none(), "fio ended early");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        let mut load = device.load("32m", 300, &load);
         let show = answer(&["show", &device.id.to_string(), "--witness", "2s"]);
         load.kill().and_then(|()| load.wait()).expect("fio is ended");
         let number = |key: &str| show[key].as_u64().expect("a number") as f64;

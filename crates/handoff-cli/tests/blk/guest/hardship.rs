@@ -112,8 +112,7 @@ fn a_device_is_removed_under_load() {
     for engine in ENGINES {
         let stripe = ["stripe", files.name(0), files.name(1), "--engine", engine];
         let device = Added::new(&stripe);
-        let load = verifier(&device.node(), "32m", 30, &[]);
-        std::thread::sleep(Duration::from_secs(2));
+        let load = device.load("32m", 30, &[]);
         assert!(blk(&["del", "--force", &device.id.to_string()]).status.success());
         let output = load.wait_with_output().expect("fio ends");
         assert!(!output.status.success(), "fio has lost its device");
@@ -158,7 +157,7 @@ fn a_full_file_system_reaches_the_caller() {
         fs::File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
         let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
         // The page cache would say EIO for all errors.
-        let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct".split(' ');
+        let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct conv=nocreat".split(' ');
         let mut dd = std::process::Command::new("dd");
         dd.args(zeroes).arg(format!("of={}", device.node()));
         let output = dd.output().expect("dd starts");
@@ -303,8 +302,7 @@ fn a_mirror_takes_out_a_leg_whose_writes_fail() {
         let disk = flaky();
         let path = disk.path().to_str().expect("UTF-8");
         let device = Added::new(&["mirror", path, files.name(0), "--engine", engine]);
-        let load = verifier(&device.node(), "8m", 3, &[]);
-        std::thread::sleep(Duration::from_millis(1200));
+        let load = device.load("8m", 3, &[]);
         disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
         verified(load);
         let show = device.show();
@@ -328,8 +326,7 @@ fn a_backing_that_vanishes_under_load_gives_errors() {
         let disk = NullDisk::new(64, 512, 1).expect("a disk");
         let path = disk.path().to_str().expect("UTF-8").to_owned();
         let device = Added::new(&["loop", &path, "--engine", engine]);
-        let load = verifier(&device.node(), "32m", 60, &["--verify=0"]);
-        std::thread::sleep(Duration::from_millis(1000));
+        let load = device.load("32m", 60, &["--verify=0"]);
         drop(disk);
         let output = load.wait_with_output().expect("fio ends");
         let errors = String::from_utf8_lossy(&output.stderr);
