@@ -7,7 +7,10 @@
 //! 2. What the guest's bench says on stderr is passed on; its table is drawn here, from its JSON.
 //! 3. The figures are instructions, and carry the word `emulated`.
 
-use handoff_lab::{Acceleration, Error, Machine, command};
+use handoff_lab::{
+    Acceleration, Error, Machine,
+    command::{self, Carried},
+};
 
 use crate::{
     command::{BenchError, Context},
@@ -19,20 +22,21 @@ pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
 }
 
-/// Runs a bench with `arguments`, which follow `handoff`, in a guest. With the report, the exit code
-/// of the guest's bench where it was not 0: some of its rows failed.
+/// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in. With
+/// the report, the exit code of the guest's bench where it was not 0: some of its rows failed.
 ///
 /// # Errors
 ///
 /// See [`BenchError`].
 pub fn run(
     arguments: &[String],
+    carried: &Carried,
     context: &Context<'_>,
 ) -> Result<(Report, Option<u8>), BenchError> {
     let machine =
         Machine { cpus: 1, acceleration: Acceleration::InstructionCounting, ..Machine::default() };
-    let (code, output) =
-        command::run_ourselves(&machine, arguments, context.stop).map_err(|error| match error {
+    let (code, output) = command::run_ourselves(&machine, carried, arguments, context.stop)
+        .map_err(|error| match error {
             Error::Failed(cause) => BenchError::Failed(cause),
             Error::Usage(cause) => BenchError::Usage(cause),
             Error::NotPossible(cause) => BenchError::NotPossible(cause),

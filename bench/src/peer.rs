@@ -1,4 +1,5 @@
-//! Other programs, run beside us in the same network and in turns with our rows.
+//! Other programs, run beside us in the same network and in turns with our rows. Those that serve live as
+//! long as their row does: see [`crate::network::program`].
 //!
 //! A peer is `NAME=COMMAND`. The command runs through the shell, after the placeholders in it were
 //! replaced. One that sends runs once per round, inside the bench's namespace and on its processor;
@@ -163,9 +164,14 @@ impl Output {
 
     /// How it ended, with the last line that it printed.
     pub(crate) fn failure(&self, status: ExitStatus) -> String {
+        format!("{status}: {}", self.last_line())
+    }
+
+    /// The last line that it printed so far.
+    pub(crate) fn last_line(&self) -> String {
         let text = self.text().unwrap_or_default();
         let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-        format!("{status}: {}", last.trim())
+        last.trim().to_owned()
     }
 }
 
@@ -257,6 +263,11 @@ impl Running {
             .spawn()
             .map(|child| Self { child })
             .map_err(|error| format!("cannot start the shell: {error}"))
+    }
+
+    /// Of the shell.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// How it ended, if it has.

@@ -4,6 +4,8 @@ use std::{fs, path::Path, time::Duration};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::tasks;
+
 /// The calling thread is on one processor until this is dropped. Children inherit it.
 #[derive(Debug)]
 pub struct Pinned {
@@ -67,14 +69,8 @@ pub fn kept_waiting() -> Duration {
 /// The same of another process and its descendants: of that of their threads that waited longest,
 /// since threads that wait at a time must not be counted twice.
 pub fn kept_waiting_of_process(process: u32) -> Duration {
-    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Duration::ZERO };
-    let of_thread = |thread: &Path| {
-        let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
-        let theirs = children.map(kept_waiting_of_process).max().unwrap_or_default();
-        theirs.max(kept_waiting_of(thread))
-    };
-    threads.flatten().map(|thread| of_thread(&thread.path())).max().unwrap_or_default()
+    let threads = tasks::of_tree(process);
+    threads.iter().map(|thread| kept_waiting_of(thread)).max().unwrap_or_default()
 }
 
 /// The same of one thread, given as its directory.

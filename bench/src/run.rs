@@ -12,7 +12,7 @@
 use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
 
 use clap::Args;
-use handoff_lab::instructions;
+use handoff_lab::{command::Carried, instructions};
 use regex::Regex;
 
 use crate::{
@@ -87,6 +87,11 @@ pub trait Bench {
         Vec::new()
     }
 
+    /// What the guest is given besides.
+    fn carried(&self) -> Carried {
+        Carried::default()
+    }
+
     /// Length and number of slots where the user gives none; for so many `rows`, peers apart;
     /// `counted`: where instructions are, not time.
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32);
@@ -159,8 +164,13 @@ pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
 pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchError> {
     let options = bench.options();
     let earlier = options.earlier()?;
+    let carried = bench.carried();
+    if !options.lab && !carried.is_empty() {
+        let cause = "--put and --program carry files into the lab's guest: give --lab, too";
+        return Err(BenchError::Usage(cause.to_owned()));
+    }
     let (report, failure) = if options.lab {
-        let (report, failed) = lab::run(&arguments_in_guest(bench), context)?;
+        let (report, failed) = lab::run(&arguments_in_guest(bench), &carried, context)?;
         let failure =
             failed.map(|code| format!("the bench in the guest ended with exit code {code}"));
         (report, failure)

@@ -72,6 +72,28 @@ pub(crate) fn of_process(process: u32) -> Vec<PathBuf> {
     below(&format!("/proc/{process}/task"))
 }
 
+/// The threads of a process and of all that it started.
+pub(crate) fn of_tree(process: u32) -> Vec<PathBuf> {
+    let mut found = of_process(process);
+    let lists = found.iter().map(|thread| fs::read_to_string(thread.join("children")));
+    let children: Vec<u32> = lists
+        .flat_map(|list| {
+            let list = list.unwrap_or_default();
+            list.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect();
+    found.extend(children.into_iter().flat_map(of_tree));
+    found
+}
+
+/// Whether a thread waits for something, or is gone.
+pub(crate) fn sleeps(thread: &Path) -> bool {
+    let text = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+    // The name in brackets may have any characters.
+    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_none_or(|state| "SIZX".contains(state))
+}
+
 /// The kernel's workers that serve work of all kinds.
 pub(crate) fn workers() -> Vec<PathBuf> {
     named("kworker/")
@@ -102,6 +124,10 @@ fn below(directory: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::{process::Command, thread, time::Instant};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
 
     #[test]
@@ -123,6 +149,24 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn descendants_count_and_sleep_while_they_wait() {
+        let mut shell = Command::new("sh");
+        // In a process of its own, since the shell waits for it.
+        let mut shell = shell.args(["-c", "sleep 60 & wait"]).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let settled =
+            |threads: &[PathBuf]| threads.len() == 2 && threads.iter().all(|it| sleeps(it));
+        while !settled(&of_tree(shell.id())) {
+            assert!(Instant::now() < deadline, "{:?}", of_tree(shell.id()));
+            thread::sleep(Duration::from_millis(1));
+        }
+        let child = of_tree(shell.id()).iter().filter_map(|it| id(it)).max().unwrap();
+        kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+        shell.wait().unwrap();
+        assert!(!sleeps(Path::new("/proc/thread-self")), "this thread runs");
     }
 
     #[test]

@@ -129,6 +129,11 @@ impl<'a> Slot<'a> {
         Self::new(self.length, self.stop)
     }
 
+    /// How much of it is left.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
     /// True once the time is up, or the user wants the bench to end.
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.deadline || self.is_stopped()

@@ -1,10 +1,11 @@
-//! What one end of a connection spends: its thread, the ring's workers of that thread, and the threads
-//! of its NICs where those have some.
+//! What one end of a connection spends: its thread and the ring's workers of that thread, or all threads
+//! of another program; and the threads of its NICs where those have some.
 //!
 //! Contracts:
 //!
 //! 1. What the other end spends, and the engine of a software NIC, are in no figure.
 //! 2. For the witness nothing is asked, since answers are copied too.
+//! 3. A thread of another program that ended takes what it has spent along: that is an error.
 
 use std::{
     path::PathBuf,
@@ -17,12 +18,22 @@ use rustix::thread::gettid;
 use super::bed::Bed;
 use crate::{
     measure::{Cpu, Tally, Time},
-    processor::kept_waiting,
+    processor::{kept_waiting, kept_waiting_of_process},
     tasks::{self, own_cpu, spent},
 };
 
-/// Of the calling thread, which works over these networks.
+/// Who works.
+#[derive(Debug, Clone, Copy)]
+enum Worker {
+    /// The calling thread.
+    Caller,
+    /// A process, and all that it started.
+    Program(u32),
+}
+
+/// Of who works over these networks.
 pub(crate) struct Account<'a> {
+    worker: Worker,
     napi: Vec<PathBuf>,
     beds: Vec<&'a Bed>,
     attested: bool,
@@ -32,15 +43,21 @@ pub(crate) struct Account<'a> {
 pub(crate) struct Begun {
     simulated_dma: Option<u64>,
     waited: (Duration, Duration),
+    threads: Vec<PathBuf>,
     others: Duration,
     own: Duration,
     at: Instant,
 }
 
 impl<'a> Account<'a> {
-    /// With these threads of NICs, over these networks.
+    /// Of the calling thread, with these threads of NICs, over these networks.
     pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, beds: Vec<&'a Bed>) -> Self {
-        Self { napi: napi.into_iter().collect(), beds, attested: false }
+        Self { worker: Worker::Caller, napi: napi.into_iter().collect(), beds, attested: false }
+    }
+
+    /// The same of another program.
+    pub(crate) fn of_program(self, process: u32) -> Self {
+        Self { worker: Worker::Program(process), ..self }
     }
 
     /// From here on nothing is asked.
@@ -54,11 +71,13 @@ impl<'a> Account<'a> {
     ///
     /// What can't be asked, in one line.
     pub(crate) fn begin(&self, far_waited: Duration) -> Result<Begun, String> {
+        let (simulated_dma, threads) = (self.simulated_dma()?, self.threads());
         Ok(Begun {
-            simulated_dma: self.simulated_dma()?,
-            waited: (kept_waiting(), far_waited),
-            others: self.others(),
-            own: own_cpu(),
+            simulated_dma,
+            waited: (self.waited(), far_waited),
+            others: spent(&threads).cpu,
+            threads,
+            own: self.own(),
             at: Instant::now(),
         })
     }
@@ -73,15 +92,24 @@ impl<'a> Account<'a> {
         begun: &Begun,
         far_waited: impl FnOnce() -> Duration,
     ) -> Result<Tally, String> {
-        let (elapsed, own) = (begun.at.elapsed(), own_cpu().saturating_sub(begun.own));
-        let cpu = own + self.others().saturating_sub(begun.others);
+        let (elapsed, own) = (begun.at.elapsed(), self.own().saturating_sub(begun.own));
+        let threads = self.threads();
+        let cpu = own + spent(&threads).cpu.saturating_sub(begun.others);
+        if matches!(self.worker, Worker::Program(_))
+            && begun.threads.iter().any(|thread| !threads.contains(thread))
+        {
+            return Err(
+                "a thread of the program ended, and nobody knows what it has spent".to_owned()
+            );
+        }
         // Where each instruction takes a nanosecond, those of this end are what counts.
         let time = match instructions::counting() {
             true => Time { elapsed: cpu, kept_waiting: Duration::ZERO },
             // Each of the two is waited for by the other.
             false => Time {
                 elapsed,
-                kept_waiting: kept_waiting()
+                kept_waiting: self
+                    .waited()
                     .saturating_sub(begun.waited.0)
                     .max(far_waited().saturating_sub(begun.waited.1)),
             },
@@ -95,16 +123,39 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// CPU time of all threads but the calling one.
-    fn others(&self) -> Duration {
-        if self.attested {
-            return Duration::ZERO;
+    /// CPU time of the calling thread, if it works.
+    fn own(&self) -> Duration {
+        match self.worker {
+            Worker::Caller => own_cpu(),
+            Worker::Program(_) => Duration::ZERO,
         }
-        let workers = format!("iou-wrk-{}", gettid().as_raw_nonzero());
-        let mut threads = tasks::of_process(std::process::id());
-        threads.retain(|thread| tasks::name(thread) == workers);
+    }
+
+    /// How long who works was ready to run so far, and others ran instead.
+    fn waited(&self) -> Duration {
+        match self.worker {
+            Worker::Caller => kept_waiting(),
+            Worker::Program(_) if self.attested => Duration::ZERO,
+            Worker::Program(process) => kept_waiting_of_process(process),
+        }
+    }
+
+    /// All threads that count but the calling one.
+    fn threads(&self) -> Vec<PathBuf> {
+        if self.attested {
+            return Vec::new();
+        }
+        let mut threads = match self.worker {
+            Worker::Caller => {
+                let workers = format!("iou-wrk-{}", gettid().as_raw_nonzero());
+                let mut threads = tasks::of_process(std::process::id());
+                threads.retain(|thread| tasks::name(thread) == workers);
+                threads
+            }
+            Worker::Program(process) => tasks::of_tree(process),
+        };
         threads.extend(self.napi.iter().cloned());
-        spent(&threads).cpu
+        threads
     }
 
     /// Over all networks; none where a network tells nothing.

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     io,
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::PathBuf,
     sync::Arc,
 };
@@ -14,7 +14,7 @@ use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
 use super::{drain::Drain, nic, pattern::Pattern, sender::Sender};
-use crate::command::BenchError;
+use crate::{command::BenchError, peer::Placeholders};
 
 /// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
 const PORT: u16 = 4_000;
@@ -55,7 +55,8 @@ impl Joint {
     }
 }
 
-/// A queue of the receiving NIC that nobody else has until this is dropped.
+/// A queue of the receiving NIC, or a port alone where that has no queues, that nobody else has until
+/// this is dropped.
 pub(crate) struct OwnQueue<'a> {
     number: u16,
     free: &'a RefCell<VecDeque<u16>>,
@@ -64,6 +65,11 @@ pub(crate) struct OwnQueue<'a> {
 impl OwnQueue<'_> {
     pub(crate) fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Connections to it come by the queue.
+    pub(crate) fn port(&self) -> u16 {
+        PORT + self.number
     }
 }
 
@@ -80,8 +86,6 @@ pub(crate) struct Bed {
     pair: Pair,
     joint: Joint,
     load: Load,
-    /// By queue, from the first behind `SHARED` on.
-    listeners: Vec<TcpListener>,
     /// Queues that nobody has, the longest free first.
     free: RefCell<VecDeque<u16>>,
     /// Of the end that connects, and of the one that is connected to.
@@ -102,10 +106,6 @@ impl Bed {
         pattern: &Arc<Pattern>,
         others: CpuSet,
     ) -> Result<Self, BenchError> {
-        let topology = |error: TopologyError| match error.is_unavailable() {
-            true => BenchError::NotPossible(error.to_string()),
-            false => BenchError::Failed(error.to_string()),
-        };
         let (joint, pair) = match Pair::wire(load.mtu) {
             Ok(pair) => (Joint::Wire, pair),
             Err(TopologyError::Unavailable { .. }) => {
@@ -113,11 +113,29 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
-        let (mut prepared, mut napi, mut queues) =
-            (Vec::new(), [Vec::new(), Vec::new()], SHARED..=SHARED);
+        Self::over(pair, joint, load, pattern, others)
+    }
+
+    /// The same once more, behind this one: what this one connects to is what connects there. Only once.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(crate) fn onward(&self) -> Result<Self, BenchError> {
+        let Self { pair, joint, load, pattern, others, .. } = self;
+        Self::over(pair.onward(load.mtu).map_err(topology)?, *joint, *load, pattern, *others)
+    }
+
+    fn over(
+        pair: Pair,
+        joint: Joint,
+        load: Load,
+        pattern: &Arc<Pattern>,
+        others: CpuSet,
+    ) -> Result<Self, BenchError> {
+        let (mut prepared, mut napi) = (Vec::new(), [Vec::new(), Vec::new()]);
         match joint {
             Joint::Wire => {
-                queues = SHARED..=nic::LAST_QUEUE;
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
                 prepared.push(set_up.map_err(BenchError::Failed)?);
                 let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
@@ -128,14 +146,9 @@ impl Bed {
             }
             Joint::Veth => {}
         }
-        let listen = |queue| TcpListener::bind((pair.right.v4(), PORT + queue));
-        let all = || queues.clone().map(listen).collect::<io::Result<_>>();
-        let listeners = pair.right.namespace().run(all).map_err(topology)?;
-        let listeners =
-            listeners.map_err(|error| BenchError::Failed(format!("cannot listen: {error}")))?;
-        let free = RefCell::new(queues.skip(1).collect());
+        let free = RefCell::new((SHARED + 1..=nic::LAST_QUEUE).collect());
         let pattern = Arc::clone(pattern);
-        Ok(Self { prepared, pair, joint, load, listeners, free, napi, pattern, others })
+        Ok(Self { prepared, pair, joint, load, free, napi, pattern, others })
     }
 
     pub(crate) fn joint(&self) -> Joint {
@@ -222,8 +235,30 @@ impl Bed {
                     .to_owned(),
             );
         }
-        let number = self.free.borrow_mut().pop_front().ok_or("all queues of the NIC are taken")?;
+        self.own_port()
+    }
+
+    /// A port for one alone; where the NIC has queues, with the queue that its packets come by.
+    ///
+    /// # Errors
+    ///
+    /// Where all are taken, in one line.
+    pub(crate) fn own_port(&self) -> Result<OwnQueue<'_>, String> {
+        let taken = "all queues of the NIC are taken: measure fewer rows at a time (--only)";
+        let number = self.free.borrow_mut().pop_front().ok_or(taken)?;
         Ok(OwnQueue { number, free: &self.free })
+    }
+
+    /// What a program is told that receives at this port of its own.
+    pub(crate) fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
+        let queue = if self.joint == Joint::Wire { own.number } else { 0 };
+        Placeholders(vec![
+            ("addr", self.pair.right.v4().to_string()),
+            ("port", own.port().to_string()),
+            ("iface", self.device().to_owned()),
+            ("queue", queue.to_string()),
+            ("cpu", cpu.to_string()),
+        ])
     }
 
     /// A new connection that is received from, whose packets come by this queue: its receiving end, and
@@ -234,8 +269,7 @@ impl Bed {
     /// Why there is none, in one line.
     pub(crate) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
         let (connecting, connected) = self.join(queue)?;
-        let sender = Sender::new(connecting, self.pattern(), self.others);
-        Ok((connected, sender.map_err(|error| format!("no sender: {error}"))?))
+        Ok((connected, self.sender(connecting)?))
     }
 
     /// A new connection that is sent to: its sending end, and the thread at the other.
@@ -245,8 +279,7 @@ impl Bed {
     /// Why there is none, in one line.
     pub(crate) fn connect_to_drain(&self) -> Result<(TcpStream, Drain), String> {
         let (connecting, connected) = self.connection()?;
-        let drain = Drain::new(connected, self.others);
-        Ok((connecting, drain.map_err(|error| format!("no receiver: {error}"))?))
+        Ok((connecting, self.drain(connected)?))
     }
 
     /// A new connection: the end that connects, and the other.
@@ -259,14 +292,58 @@ impl Bed {
     }
 
     fn join(&self, queue: u16) -> Result<(TcpStream, TcpStream), String> {
-        let connect = || TcpStream::connect((self.pair.right.v4(), PORT + queue));
-        let namespace = self.pair.left.namespace();
-        let connecting = namespace.run(connect).map_err(|error| error.to_string())?;
-        let joined = connecting.and_then(|connecting| {
-            let (connected, _) = self.listeners[usize::from(queue - SHARED)].accept()?;
+        let listener = self.listen(queue)?;
+        let joined = self.reach(queue)?.and_then(|connecting| {
+            let (connected, _) = listener.accept()?;
             Ok((connecting, connected))
         });
         joined.map_err(|error| format!("no connection: {error}"))
+    }
+
+    /// Listens at the end that is connected to, for connections whose packets come by this queue.
+    ///
+    /// # Errors
+    ///
+    /// What is in the way, in one line.
+    pub(crate) fn listen(&self, queue: u16) -> Result<TcpListener, String> {
+        let (address, port) = self.far_address(queue);
+        let listening = self.inside(|| TcpListener::bind((address, port)))?;
+        listening.map_err(|error| format!("cannot listen at port {port}: {error}"))
+    }
+
+    /// Tries to connect to whoever listens there.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread cannot go to the end that connects, in one line.
+    pub(crate) fn reach(&self, queue: u16) -> Result<io::Result<TcpStream>, String> {
+        let connect = || TcpStream::connect(self.far_address(queue));
+        self.pair.left.namespace().run(connect).map_err(|error| error.to_string())
+    }
+
+    /// Where connections go whose packets come by this queue.
+    pub(crate) fn far_address(&self, queue: u16) -> (Ipv4Addr, u16) {
+        (self.pair.right.v4(), PORT + queue)
+    }
+
+    /// For a connection that a program was brought to: the thread at this end.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be started, in one line.
+    pub(crate) fn sender(&self, connecting: TcpStream) -> Result<Sender, String> {
+        let sender = Sender::new(connecting, self.pattern(), self.others);
+        sender.map_err(|error| format!("no sender: {error}"))
+    }
+
+    /// The thread at the far end of a connection that is sent to.
+    ///
+    /// # Errors
+    ///
+    /// As [`sender`](Self::sender).
+    pub(crate) fn drain(&self, connected: TcpStream) -> Result<Drain, String> {
+        let drain = Drain::new(connected, self.others);
+        drain.map_err(|error| format!("no receiver: {error}"))
     }
 
     /// Bytes that the engine of a software NIC has moved to the receiver.
@@ -279,5 +356,12 @@ impl Bed {
             Joint::Wire => self.pair.right.dma_bytes().map(Some).map_err(|error| error.to_string()),
             Joint::Veth => Ok(None),
         }
+    }
+}
+
+fn topology(error: TopologyError) -> BenchError {
+    match error.is_unavailable() {
+        true => BenchError::NotPossible(error.to_string()),
+        false => BenchError::Failed(error.to_string()),
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod bed;
 pub(crate) mod drain;
 pub(crate) mod nic;
 pub(crate) mod pattern;
+pub(crate) mod program;
 pub(crate) mod sender;
 
 use std::time::Duration;

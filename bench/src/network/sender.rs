@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use handoff_sys::zerocopy::{self, Message};
+use handoff_sys::{
+    tcp,
+    zerocopy::{self, Message},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -47,6 +50,8 @@ const UNSAID: u64 = u64::MAX;
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// What TCP counts as acknowledged of a stream that has not begun.
+    base: u64,
 }
 
 struct Shared {
@@ -69,6 +74,7 @@ impl Sender {
         pattern: Arc<Pattern>,
         processors: CpuSet,
     ) -> io::Result<Self> {
+        let base = tcp::bytes_acked(stream.as_fd())?;
         let shared = Arc::new(Shared {
             stream,
             order: AtomicU8::new(REST),
@@ -88,7 +94,7 @@ impl Sender {
                 let _ = its.stream.shutdown(Shutdown::Both);
             }
         })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), base })
     }
 
     /// Has it send until it is told to rest.
@@ -111,6 +117,17 @@ impl Sender {
     /// What it will have sent when it rests, from the beginning of the stream, once it knows.
     pub(crate) fn total(&self) -> Option<u64> {
         Some(self.shared.total.load(Ordering::Acquire)).filter(|&total| total != UNSAID)
+    }
+
+    /// Of what it has sent, what the other end's TCP has acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, in one line.
+    pub(crate) fn acknowledged(&self) -> Result<u64, String> {
+        let count = tcp::bytes_acked(self.shared.stream.as_fd());
+        let count = count.map_err(|error| format!("what has arrived is not known: {error}"))?;
+        Ok(count - self.base)
     }
 
     /// Why it has ended, if it has.
@@ -236,6 +253,22 @@ mod tests {
         assert_eq!((stream.verdict(), sender.failure()), (Ok(()), None));
         near.set_nonblocking(true).unwrap();
         assert_eq!(near.read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn what_arrived_is_acknowledged_read_or_not() {
+        let (sender, mut near, _) = connected();
+        assert_eq!(sender.acknowledged(), Ok(0));
+        sender.begin();
+        sender.rest();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let mut read = 0;
+        while sender.total() != Some(sender.acknowledged().unwrap()) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", sender.acknowledged());
+            assert!(sender.acknowledged().unwrap() >= read);
+            read += near.read(&mut [0; 50_000]).unwrap() as u64;
+        }
+        assert!(sender.total().unwrap() >= PERIOD as u64);
     }
 
     #[test]

@@ -7,28 +7,33 @@
 //!    it with what was sent, or only counts it.
 //! 2. Costs are those of the receiver: its thread, and the threads of its NIC where that has some.
 //!    The sender's are no engine's doing.
-//! 3. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
+//! 3. Another program has a row for each wire, of what nobody looks at; its costs are those of all its
+//!    threads, and of the NIC's.
+//! 4. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
 
 mod epoll;
 mod handoff_rows;
 mod reception;
+mod served;
 
-use std::{fmt::Write as _, iter, time::Duration};
+use std::{fmt::Write as _, iter, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
-use handoff_lab::instructions;
+use handoff_lab::{command::Carried, instructions};
 
 use self::{
     epoll::Epoll,
     handoff_rows::{Handoff, To},
     reception::{Receive, Reception},
+    served::Served,
 };
 use crate::{
     command::{BenchError, Context},
-    measure::{self, Measured, Plan, Subject},
+    measure::{self, Engine, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint, Load},
         pattern::Pattern,
+        program::ProgramOptions,
         sender::Sender,
     },
     processor::Pinned,
@@ -58,12 +63,18 @@ In the lab the wire is a pair of software NICs, and costs are instructions of th
 of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over which packets arrive in the
 sender's thread: the speed is that of the slower of the two, and the CPU time the receiving thread's.
 
+A peer is another program that listens, and receives one connection; it has a row for each wire, with
+check=no. {addr} and {port} in its command are where it is to listen, {iface} and {queue} the NIC and
+the queue of it that {port} is led to, and that nobody else has, {cpu} its processor. Its costs are those
+of all its threads, and its NIC's. What it copied is not known, but to the witness (--meter).
+
 Examples:
   handoff bench recv --quick --lab
   handoff bench recv --quick
   handoff bench recv --lab --chunks 4k,8k,16k,32k,64k --only 'gro=yes.*zcrx chunk'
   handoff bench recv --only check=no --json-file before.json
   handoff bench recv --compare before.json
+  handoff bench recv --quick --lab --program ./zcrx --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
 
 Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab needs.";
 
@@ -84,6 +95,10 @@ pub struct RecvArgs {
     /// The processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
+
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
 }
 
 const LOADS: [Load; 3] = [
@@ -138,7 +153,12 @@ impl Bench for Recv<'_> {
 
     fn arguments(&self) -> Vec<String> {
         let chunks: Vec<String> = self.args.chunks.iter().map(u64::to_string).collect();
-        vec![format!("--chunks={}", chunks.join(","))]
+        let chunks = format!("--chunks={}", chunks.join(","));
+        iter::once(chunks).chain(self.args.programs.arguments()).collect()
+    }
+
+    fn carried(&self) -> Carried {
+        self.args.programs.carried.clone()
     }
 
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
@@ -160,7 +180,7 @@ impl Bench for Recv<'_> {
         let pattern = Pattern::new();
         let bed = |load| Bed::new(load, &pattern, pinned.others());
         let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
-        let subjects = subjects(self.args, &beds);
+        let subjects = subjects(self.args, &beds, pinned.cpu(), context.stop);
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
         let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
@@ -213,23 +233,34 @@ impl Bench for Recv<'_> {
 }
 
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.
-fn subjects<'a>(args: &RecvArgs, beds: &'a [Bed]) -> Vec<Subject<'a>> {
+fn subjects<'a>(
+    args: &'a RecvArgs,
+    beds: &'a [Bed],
+    cpu: usize,
+    stop: &'a AtomicBool,
+) -> Vec<Subject<'a>> {
     let wires = beds.iter().flat_map(|bed| [false, true].map(|check| (bed, check)));
     let mut subjects: Vec<_> = wires
         .flat_map(|(bed, check)| {
-            let epoll = subject(bed, check, "epoll", || Epoll::new(bed));
+            let epoll = subject(bed, check, "epoll", received(bed, check, || Epoll::new(bed)));
             // Packets of the MTU's size fill no larger ones.
             let chunks = if bed.load().gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
             let areas = chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize });
             let ours = WAYS.into_iter().chain(areas).map(move |to| {
-                let made = move || Handoff::new(bed, to);
+                let made = received(bed, check, move || Handoff::new(bed, to));
                 let subject = subject(bed, check, to.engine().name(), made);
                 let To::Area { chunk } = to else { return subject };
                 let name = format!("{} chunk={}", subject.name, format_size(chunk as u64));
                 let config = Config { chunk: Some(chunk as u64), ..subject.config };
                 Subject { name, config, ..subject }
             });
-            iter::once(Subject { baseline: true, ..epoll }).chain(ours)
+            // What it received, another program does not show.
+            let peers = args.programs.peer.iter().filter(move |_| !check);
+            let others = peers.map(move |(name, command)| {
+                let made = move || Served::new(bed, command, cpu, stop);
+                Subject { peer: true, ..subject(bed, check, name, made) }
+            });
+            iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
         })
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
@@ -241,11 +272,20 @@ fn subjects<'a>(args: &RecvArgs, beds: &'a [Bed]) -> Vec<Subject<'a>> {
     subjects
 }
 
-fn subject<'a, R: Receive + 'a>(
+/// Makes what is received from in a way of ours.
+fn received<'a, R: Receive + 'a>(
+    bed: &'a Bed,
+    check: bool,
+    make: impl Fn() -> Result<(R, Sender), String> + 'a,
+) -> impl Fn() -> Result<Reception<'a, R>, String> + 'a {
+    move || Ok(Reception::new(bed, make()?, check))
+}
+
+fn subject<'a, E: Engine + 'a>(
     bed: &'a Bed,
     check: bool,
     engine: &str,
-    make: impl Fn() -> Result<(R, Sender), String> + 'a,
+    make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
     let load = bed.load();
     Subject {
@@ -262,7 +302,7 @@ fn subject<'a, R: Receive + 'a>(
         },
         baseline: false,
         peer: false,
-        make: Box::new(move || Ok(Box::new(Reception::new(bed, make()?, check)))),
+        make: Box::new(move || make().map(|engine| Box::new(engine) as _)),
     }
 }
 

@@ -6,11 +6,7 @@ use clap::Parser;
 use handoff_lab::skip;
 
 use super::*;
-use crate::{
-    measure::{Engine as _, Slot},
-    network::pattern::Stream,
-    report::Row,
-};
+use crate::{measure::Slot, network::pattern::Stream, report::Row};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -126,10 +122,13 @@ fn needs_root_damage_ends_a_row_that_looks() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let given = args("--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b");
+    let given = "--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b --peer x=y";
+    let given = args(given);
     let words = run::arguments_in_guest(&Recv { args: &given });
     let chunks = "--chunks=8192,2097152";
-    assert_eq!(words, ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks]);
+    let kept =
+        ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks, "--peer=x=y"];
+    assert_eq!(words, kept);
 }
 
 #[test]

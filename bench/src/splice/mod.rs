@@ -14,23 +14,24 @@
 //!    for, the row has failed.
 //! 5. Of files and streams, costs are those of the sending or relaying thread and of its NICs' threads:
 //!    what takes in the bytes at the far end is in no figure. The clock stops when all has arrived.
-//! 6. Rows of relay are all of the library, its splice among them: they differ in the engine of the
-//!    route and in nothing else.
+//! 6. Rows of relay are of the library, its splice among them, and differ in the engine of the route and
+//!    in nothing else; and of other programs, whose costs are those of all their threads.
 
 mod device;
 mod file_send;
 mod leased;
 mod lent;
+mod passed;
 mod plain;
 mod relay;
 mod ring;
 mod spliced;
 mod streams;
 
-use std::time::Duration;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
-use handoff_lab::{instructions, topology};
+use handoff_lab::{command::Carried, instructions, topology};
 
 use self::{
     lent::{Form, Lent},
@@ -41,7 +42,7 @@ use crate::{
     command::{BenchError, Context},
     lab,
     measure::{self, Engine, Measured, Plan, Subject, Tally},
-    network::{PATIENCE, drain::Drain, sender::Sender},
+    network::{PATIENCE, drain::Drain, program::ProgramOptions, sender::Sender},
     processor::Pinned,
     report::{Config, Report},
     run::{self, Bench, RunOptions},
@@ -84,7 +85,10 @@ Rows of sending a file from the page cache in pieces of 64 KiB, file-send (the r
   get-kept    the file is lent once, and its parts are sent again and again
 
 Rows of one stream through one thread, relay (the ratio is to splice): routes of the library by their
-engines get-buf, splice and copy.
+engines get-buf, splice and copy. A peer is another program that relays between the same networks: it is
+to listen at {addr} and {port}, and to connect to {to_addr} and {to_port} as soon as somebody has
+connected; {cpu} is its processor. Its costs are those of all its threads, and its NICs'. What it copied
+is not known, but to the witness (--meter).
 
 Files are sent, and streams relayed, over pairs of software NICs in the lab, elsewhere of veth, where the
 kernel copies what SEND_ZC lends. Costs are those of the sending or relaying thread and of its NICs' NAPI
@@ -96,6 +100,8 @@ Examples:
   handoff bench splice --lab --only '^(file-send|relay) '
   handoff bench splice --only 'depth=32 ' --json-file before.json
   handoff bench splice --compare before.json
+  handoff bench splice --quick --only relay \
+      --peer 'socat=socat TCP-LISTEN:{port},reuseaddr TCP:{to_addr}:{to_port}'
 
 Rows of getbuf need its module and root, those of files and streams a kernel that lets this user make
 namespaces; others, Linux 6.6. With --lab, what the lab needs.";
@@ -111,6 +117,10 @@ pub struct SpliceArgs {
     /// The processor to work on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
+
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
 }
 
 /// Runs the bench.
@@ -133,6 +143,14 @@ impl Bench for SpliceBench<'_> {
         &self.args.run
     }
 
+    fn arguments(&self) -> Vec<String> {
+        self.args.programs.arguments().collect()
+    }
+
+    fn carried(&self) -> Carried {
+        self.args.programs.carried.clone()
+    }
+
     fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
         let (milliseconds, rounds) = match (self.args.run.quick, counted) {
             (true, false) => (50, 7),
@@ -153,7 +171,7 @@ impl Bench for SpliceBench<'_> {
             true => Streams::new(pinned.others()),
             false => Err("not asked for".to_owned()),
         };
-        let subjects = subjects(self.args, &streams);
+        let subjects = subjects(self.args, &streams, pinned.cpu(), context.stop);
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
         // A thread has places for 16 rings.
@@ -184,12 +202,19 @@ impl Bench for SpliceBench<'_> {
 
 /// Whether `--only` lets any row through that needs a network.
 fn streams_wanted(args: &SpliceArgs) -> bool {
-    let none = Err(String::new());
-    streams::subjects(&none).iter().any(|subject| args.run.wants(&subject.name))
+    let (none, stop) = (Err(String::new()), AtomicBool::new(false));
+    streams::subjects(&none, &args.programs.peer, 0, &stop)
+        .iter()
+        .any(|subject| args.run.wants(&subject.name))
 }
 
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.
-fn subjects<'a>(args: &SpliceArgs, streams: &'a Result<Streams, String>) -> Vec<Subject<'a>> {
+fn subjects<'a>(
+    args: &'a SpliceArgs,
+    streams: &'a Result<Streams, String>,
+    cpu: usize,
+    stop: &'a AtomicBool,
+) -> Vec<Subject<'a>> {
     let mut subjects: Vec<Subject<'a>> = DEPTHS
         .into_iter()
         .flat_map(|depth| {
@@ -199,7 +224,7 @@ fn subjects<'a>(args: &SpliceArgs, streams: &'a Result<Streams, String>) -> Vec<
                 Form::ALL.map(|form| subject(depth, form.engine(), move || Lent::new(form, depth)));
             [Subject { baseline: true, ..splice }, requests].into_iter().chain(lent)
         })
-        .chain(streams::subjects(streams))
+        .chain(streams::subjects(streams, &args.programs.peer, cpu, stop))
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
     let compared: Vec<Config> =

@@ -1,10 +1,12 @@
-//! What streams are measured on: two networks and a file, made once for all rows; and their rows.
+//! What streams are measured on: a host between two others and a file, made once for all rows; and their
+//! rows.
 
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _},
     net::TcpStream,
     os::unix::fs::FileExt as _,
+    sync::atomic::AtomicBool,
 };
 
 use handoff::RouteEngine;
@@ -14,10 +16,12 @@ use super::{
     FILE_SEND, RELAY,
     file_send::{FileSend, PIECE, Way},
     leased::Leased,
+    passed::Passed,
     plain::{Copied, Sendfile, Spliced},
     relay::Relay,
 };
 use crate::{
+    command::BenchError,
     measure::{Engine, Subject},
     network::{
         bed::{Bed, Load},
@@ -53,9 +57,12 @@ impl Streams {
     /// Why this machine can't have them, in one line.
     pub(super) fn new(others: CpuSet) -> Result<Self, String> {
         let pattern = Pattern::new();
-        let bed = || Bed::new(LOAD, &pattern, others).map_err(|error| error.to_string());
+        let line = |error: BenchError| error.to_string();
+        let source = Bed::new(LOAD, &pattern, others).map_err(line)?;
+        // A relay of one process has both its ends in one namespace.
+        let sink = source.onward().map_err(line)?;
         let file = file().map_err(|error| format!("no file in {DIRECTORY}: {error}"))?;
-        Ok(Self { source: bed()?, sink: bed()?, file })
+        Ok(Self { source, sink, file })
     }
 
     /// The file, open once more.
@@ -85,7 +92,12 @@ fn file() -> io::Result<File> {
 }
 
 /// All rows of streams, in the table's order; without a network, each says why.
-pub(super) fn subjects(streams: &Result<Streams, String>) -> Vec<Subject<'_>> {
+pub(super) fn subjects<'a>(
+    streams: &'a Result<Streams, String>,
+    peers: &'a [(String, String)],
+    cpu: usize,
+    stop: &'a AtomicBool,
+) -> Vec<Subject<'a>> {
     let rows = Rows { streams };
     let baseline = |subject| Subject { baseline: true, ..subject };
     let mut subjects = vec![
@@ -100,6 +112,12 @@ pub(super) fn subjects(streams: &Result<Streams, String>) -> Vec<Subject<'_>> {
             Ok(Box::new(Relay::new(streams, engine)?))
         });
         Subject { baseline: engine == RouteEngine::Splice, ..relay }
+    }));
+    subjects.extend(peers.iter().map(|(name, command)| {
+        let relay = rows.subject(RELAY, name, None, move |streams| {
+            Ok(Box::new(Passed::new(streams, command, cpu, stop)?))
+        });
+        Subject { peer: true, ..relay }
     }));
     subjects
 }

@@ -20,8 +20,9 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
 }
 
 fn names(line: &str) -> Vec<String> {
-    let none = Err("no network".to_owned());
-    subjects(&args(line).unwrap(), &none).into_iter().map(|subject| subject.name).collect()
+    let (none, stop) = (Err("no network".to_owned()), AtomicBool::new(false));
+    let args = args(line).unwrap();
+    subjects(&args, &none, 0, &stop).into_iter().map(|subject| subject.name).collect()
 }
 
 /// In a thread of its own: a bench moves its thread about.
@@ -41,6 +42,8 @@ fn a_row_brings_what_it_compares_with() {
     assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 5 + 3);
     assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
     assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
+    assert_eq!(names("--peer x=true --only y.x$"), ["relay splice", "relay x"]);
+    assert!(streams_wanted(&args("--peer x=true --only y.x$").unwrap()));
     assert!(!streams_wanted(&args("--only depth").unwrap()));
     assert!(streams_wanted(&args("--only relay").unwrap()));
     assert_eq!(
@@ -104,6 +107,11 @@ fn what_cannot_be_meant_is_refused() {
     for line in ["--lab --cpu 0", "--time 0", "--rounds 0", "--quick --time 1"] {
         assert!(args(line).is_err(), "{line}");
     }
+    let carried = run_in_thread("--program /bin/true", false);
+    assert!(
+        matches!(&carried, Err(BenchError::Usage(text)) if text.contains("--lab")),
+        "{carried:?}"
+    );
     let missing = run_in_thread("--cpu 100000", false);
     assert!(
         matches!(&missing, Err(BenchError::Usage(text)) if text.contains("usable")),
@@ -113,7 +121,11 @@ fn what_cannot_be_meant_is_refused() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let given = args("--lab --quick --only get --json-file a --compare b").unwrap();
+    let given =
+        "--lab --quick --only get --json-file a --compare b --peer x=y=z --program /bin/true";
+    let given = args(given).unwrap();
     let words = run::arguments_in_guest(&SpliceBench { args: &given });
-    assert_eq!(words, ["bench", "splice", "--json", "--meter", "--only=get", "--quick"]);
+    let kept = ["bench", "splice", "--json", "--meter", "--only=get", "--quick", "--peer=x=y=z"];
+    assert_eq!(words, kept);
+    assert!(!SpliceBench { args: &given }.carried().is_empty());
 }

@@ -19,7 +19,7 @@ mod kernel;
 mod run;
 mod test;
 
-pub use guest_options::GuestOptions;
+pub use guest_options::{Carried, GuestOptions};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -87,8 +87,8 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     }
 }
 
-/// Runs this very program in a guest, with other arguments; returns its exit code and what it wrote
-/// to its standard output.
+/// Runs this very program in a guest, with other arguments and what is `carried` in; returns its exit
+/// code and what it wrote to its standard output.
 ///
 /// It finds `HANDOFF_GUEST=1` in its environment, and how it is executed in `HANDOFF_EMULATED`
 /// (see [`crate::Acceleration::emulated`]). Standard input and error are ours.
@@ -98,11 +98,13 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
 /// As [`run`]; a report of the kernel about itself is shown and is exit code 125.
 pub fn run_ourselves<T: AsRef<[u8]>>(
     machine: &Machine,
+    carried: &Carried,
     arguments: impl IntoIterator<Item = T>,
     stop: &StopFlag,
 ) -> Result<(u8, Vec<u8>)> {
     let stripped = Stripped::new()?;
     let mut machine = machine.clone();
+    machine.puts.extend(carried.puts(&stripped));
     machine.puts.push(stripped.ourselves());
     let mut words = vec![b"handoff".to_vec()];
     words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));

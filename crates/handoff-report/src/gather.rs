@@ -17,7 +17,10 @@ use std::{
 
 use handoff::probe;
 use handoff_bench::command::BenchError;
-use handoff_lab::{Machine, StopFlag};
+use handoff_lab::{
+    Machine, StopFlag,
+    command::{self, Carried},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
@@ -187,7 +190,8 @@ fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
 /// None where the lab cannot run; the benches then say why.
 fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
     let words = ["doctor", "--json"];
-    match handoff_lab::command::run_ourselves(&Machine::default(), words, stop) {
+    let nothing = Carried::default();
+    match command::run_ourselves(&Machine::default(), &nothing, words, stop) {
         Ok((_, output)) => Ok(serde_json::from_slice(&output).ok()),
         Err(handoff_lab::Error::Stopped) => Err(BenchError::Stopped),
         Err(_) => Ok(None),

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use handoff_bench::machine::Machine as Here;
 use handoff_bench::quantity::parse_size;
-use handoff_lab::{Disk, DiskContent, Machine, command};
+use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
 
 use crate::failure::Failed;
 use crate::{Context, Failure, lab, output};
@@ -115,7 +115,8 @@ fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
     let mut arguments =
         vec!["tour".to_owned(), "--json".to_owned(), format!("--size={}", args.size)];
     arguments.extend(DISKS.map(|name| format!("--part=/dev/disk/by-id/virtio-{name}")));
-    let (code, printed) = command::run_ourselves(&machine, &arguments, context.stop.flag())
+    let (nothing, stop) = (Carried::default(), context.stop.flag());
+    let (code, printed) = command::run_ourselves(&machine, &nothing, &arguments, stop)
         .map_err(|error| lab::failure(error, context))?;
     if code != 0 {
         // It has said why.

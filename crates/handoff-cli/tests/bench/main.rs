@@ -4,6 +4,7 @@ mod refused;
 
 mod native {
     mod lab;
+    mod programs;
 }
 
 mod guest {

@@ -10,6 +10,30 @@ use crate::module;
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
 
+/// What is carried into a guest.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Carried {
+    /// Copy a file or directory into the guest; without a target, to /root
+    #[arg(long, value_name = "PATH[:TARGET]", value_parser = parse_put)]
+    pub put: Vec<Put>,
+    /// Put this program on the guest's path; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub program: Vec<PathBuf>,
+}
+
+impl Carried {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.put.is_empty() && self.program.is_empty()
+    }
+
+    /// As the guest gets it.
+    pub(super) fn puts(&self, stripped: &Stripped) -> Vec<Put> {
+        let on_path = |path: &PathBuf| stripped.on_path(path, path.file_name().unwrap_or_default());
+        self.put.iter().cloned().chain(self.program.iter().map(on_path)).collect()
+    }
+}
+
 /// Options that describe a guest.
 #[derive(Debug, clap::Args)]
 pub struct GuestOptions {
@@ -27,12 +51,9 @@ pub struct GuestOptions {
     /// that the guest changes, NAME=/path,snapshot a file that stays as it is
     #[arg(long, value_name = "NAME=WHAT")]
     pub disk: Vec<Disk>,
-    /// Copy a file or directory into the guest; without a target, to /root
-    #[arg(long, value_name = "PATH[:TARGET]", value_parser = parse_put)]
-    pub put: Vec<Put>,
-    /// Put this program on the guest's path; may be given several times
-    #[arg(long, value_name = "PATH")]
-    pub program: Vec<PathBuf>,
+    /// What it is given.
+    #[command(flatten)]
+    pub carried: Carried,
     /// Build the kernel module in this directory for the guest, where modprobe finds it and
     /// $HANDOFF_MODULES has it
     #[arg(long, value_name = "DIRECTORY")]
@@ -59,13 +80,8 @@ impl GuestOptions {
     /// The guest, with this program itself as `handoff` on its path.
     pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
-        let mut puts = self.put.clone();
+        let mut puts = self.carried.puts(&stripped);
         puts.push(stripped.ourselves());
-        puts.extend(
-            self.program
-                .iter()
-                .map(|path| stripped.on_path(path, path.file_name().unwrap_or_default())),
-        );
         let cache = Cache::open()?;
         for directory in &self.module {
             puts.extend(module::build(&self.kernel, directory, &cache, stop)?);

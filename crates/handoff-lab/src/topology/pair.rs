@@ -17,7 +17,8 @@ use super::{
     rtnetlink::{NewLink, Rtnetlink},
 };
 
-const DEVICE: &str = "cable0";
+/// By the number of the cable: a host between two others has an end of each.
+const DEVICES: [&str; 2] = ["cable0", "cable1"];
 /// How long the kernel may take to let packets pass.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// After which a datagram counts as lost.
@@ -46,17 +47,36 @@ impl Side {
             Self::Right => Self::Left,
         }
     }
+}
+
+/// One end of one cable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Plug {
+    /// 0, or 1 for one that leads onward.
+    cable: u8,
+    side: Side,
+}
+
+impl Plug {
+    fn other(self) -> Self {
+        Self { side: self.side.other(), ..self }
+    }
+
+    fn device(self) -> &'static str {
+        DEVICES[usize::from(self.cable)]
+    }
 
     fn v4(self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 78, 0, self.number())
+        Ipv4Addr::new(10, 78, self.cable, self.side.number())
     }
 
     fn v6(self) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd00, 0x78, 0, 0, 0, 0, 0, self.number().into())
+        let (cable, host) = (self.cable.into(), self.side.number().into());
+        Ipv6Addr::new(0xfd00, 0x78, cable, 0, 0, 0, 0, host)
     }
 
     fn mac(self) -> [u8; 6] {
-        [0x02, 0, 0, 0, 0x78, self.number()]
+        [0x02, 0, 0, self.cable, 0x78, self.side.number()]
     }
 }
 
@@ -64,7 +84,7 @@ impl Side {
 #[derive(Debug, Clone)]
 pub struct PairEnd {
     namespace: Namespace,
-    side: Side,
+    plug: Plug,
 }
 
 impl PairEnd {
@@ -75,17 +95,17 @@ impl PairEnd {
 
     /// The host's IPv4 address.
     pub fn v4(&self) -> Ipv4Addr {
-        self.side.v4()
+        self.plug.v4()
     }
 
     /// The host's IPv6 address, usable from the start.
     pub fn v6(&self) -> Ipv6Addr {
-        self.side.v6()
+        self.plug.v6()
     }
 
     /// The device's name in the host's namespace.
     pub fn device(&self) -> &'static str {
-        DEVICE
+        self.plug.device()
     }
 
     /// Delays or drops what this host sends.
@@ -94,7 +114,7 @@ impl PairEnd {
     ///
     /// [`TopologyError::Unavailable`] where the kernel has no netem.
     pub fn set_netem(&self, netem: &Netem) -> Result<(), TopologyError> {
-        self.namespace.run(|| netem.apply(DEVICE))?
+        self.namespace.run(|| netem.apply(self.device()))?
     }
 
     /// Has TCP connections over IPv4 from the other host to `port` arrive at `other`, as if there were
@@ -104,7 +124,7 @@ impl PairEnd {
     ///
     /// When the kernel has no classifiers that change packets, or there is no tc(8).
     pub fn redirect(&self, port: u16, other: u16) -> Result<(), TopologyError> {
-        redirect::apply(&self.namespace, DEVICE, port, other)
+        redirect::apply(&self.namespace, self.device(), port, other)
     }
 
     /// Bytes that the DMA engine of a software NIC has moved to this end ([`Pair::wire`]).
@@ -113,11 +133,12 @@ impl PairEnd {
     ///
     /// What ethtool(8) says, which knows no such count of other devices.
     pub fn dma_bytes(&self) -> Result<u64, TopologyError> {
+        let device = self.device();
         let wrong = |reason: String| {
-            asked(format!("count what the NIC {DEVICE} has moved"))(io::Error::other(reason))
+            asked(format!("count what the NIC {device} has moved"))(io::Error::other(reason))
         };
         let mut ethtool = Command::new("ethtool");
-        let output = self.namespace.attach(ethtool.args(["-S", DEVICE])).output();
+        let output = self.namespace.attach(ethtool.args(["-S", device])).output();
         let output = output.map_err(|error| wrong(format!("ethtool: {error}")))?;
         let told = String::from_utf8_lossy(&output.stderr);
         let counters = String::from_utf8_lossy(&output.stdout);
@@ -163,6 +184,7 @@ pub struct Pair {
     pub left: PairEnd,
     /// The second host.
     pub right: PairEnd,
+    kind: InfoKind,
 }
 
 impl Pair {
@@ -189,44 +211,61 @@ impl Pair {
     }
 
     fn of(kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
-        let end = |side| Ok(PairEnd { namespace: Namespace::new()?, side });
-        let pair = Self { left: end(Side::Left)?, right: end(Side::Right)? };
-        pair.left.namespace.run(|| pair.join(kind, mtu))??;
+        Self::joined(Namespace::new()?, 0, kind, mtu)
+    }
+
+    /// Joins the second host of this pair to a third by a cable of the same kind: it is the first host
+    /// of the pair that is returned. Packets of one cable do not pass to the other. Only once.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, also to a cable that is there already.
+    pub fn onward(&self, mtu: u32) -> Result<Self, TopologyError> {
+        Self::joined(self.right.namespace.clone(), 1, self.kind.clone(), mtu)
+    }
+
+    /// Joins a host to a new one.
+    fn joined(host: Namespace, cable: u8, kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
+        let end = |namespace, side| PairEnd { namespace, plug: Plug { cable, side } };
+        let (left, right) = (end(host, Side::Left), end(Namespace::new()?, Side::Right));
+        let pair = Self { left, right, kind };
+        pair.left.namespace.run(|| pair.join(mtu))??;
         for end in [&pair.left, &pair.right] {
-            end.namespace.run(|| configure(end.side))??;
+            end.namespace.run(|| configure(end.plug))??;
         }
         pair.left.reaches(&pair.right)?;
         pair.right.reaches(&pair.left)?;
         Ok(pair)
     }
 
-    fn join(&self, kind: InfoKind, mtu: u32) -> Result<(), TopologyError> {
-        let end =
-            |side: Side| vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(side.mac().to_vec())];
+    fn join(&self, mtu: u32) -> Result<(), TopologyError> {
+        let end = |end: &PairEnd| {
+            vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(end.plug.mac().to_vec())]
+        };
         let mut peer = LinkMessage::default();
-        peer.attributes = end(Side::Right);
-        peer.attributes.push(LinkAttribute::IfName(DEVICE.into()));
+        peer.attributes = end(&self.right);
+        peer.attributes.push(LinkAttribute::IfName(self.right.device().into()));
         peer.attributes.push(LinkAttribute::NetNsFd(self.right.namespace.as_fd().as_raw_fd()));
         Rtnetlink::open()?.add_link(NewLink {
-            name: DEVICE,
-            kind,
+            name: self.left.device(),
+            kind: self.kind.clone(),
             // Both kinds take their peer as the same attribute.
             data: Some(LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))),
-            attributes: end(Side::Left),
+            attributes: end(&self.left),
         })
     }
 }
 
-fn configure(side: Side) -> Result<(), TopologyError> {
+fn configure(near: Plug) -> Result<(), TopologyError> {
     let mut kernel = Rtnetlink::open()?;
-    let far = side.other();
-    kernel.set_up(DEVICE)?;
+    let (far, device) = (near.other(), near.device());
+    kernel.set_up(device)?;
     for (own, neighbour, prefix_len) in [
-        (IpAddr::V4(side.v4()), IpAddr::V4(far.v4()), 24),
-        (IpAddr::V6(side.v6()), IpAddr::V6(far.v6()), 64),
+        (IpAddr::V4(near.v4()), IpAddr::V4(far.v4()), 24),
+        (IpAddr::V6(near.v6()), IpAddr::V6(far.v6()), 64),
     ] {
-        kernel.add_address(DEVICE, own, prefix_len)?;
-        kernel.add_neighbour(DEVICE, neighbour, far.mac())?;
+        kernel.add_address(device, own, prefix_len)?;
+        kernel.add_neighbour(device, neighbour, far.mac())?;
     }
     Ok(())
 }

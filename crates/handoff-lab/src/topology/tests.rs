@@ -191,8 +191,29 @@ fn needs_root_netem_delays_or_says_why_not() {
 }
 
 #[test]
+fn needs_root_a_host_between_two_others_reaches_both_and_they_do_not_each_other() {
+    let first = topology_or_skip!(Pair::new(1_500));
+    let second = first.onward(9_000).unwrap();
+    let own = second.left.namespace().run(devices).unwrap();
+    assert!(
+        [first.right.device(), second.left.device()].iter().all(|it| own.contains(&(*it).into()))
+    );
+    let listener = |end: &PairEnd| end.namespace().run(|| TcpListener::bind((end.v4(), 0)));
+    let middle = second.left.namespace();
+    for far in [&first.left, &second.right] {
+        let there = listener(far).unwrap().unwrap().local_addr().unwrap();
+        let refused = middle.run(|| TcpStream::connect(there)).unwrap().unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{there}");
+    }
+    let through = (second.right.v4(), 9);
+    let unreachable = first.left.namespace().run(|| TcpStream::connect(through)).unwrap();
+    assert_eq!(unreachable.unwrap_err().kind(), std::io::ErrorKind::NetworkUnreachable);
+    assert!(first.onward(1_500).is_err(), "a third cable");
+}
+
+#[test]
 fn needs_root_a_namespace_ends_with_its_last_holder() {
-    let Pair { left, right } = topology_or_skip!(Pair::new(1_500));
+    let Pair { left, right, .. } = topology_or_skip!(Pair::new(1_500));
     let connected = || left.namespace().run(devices).unwrap().contains(&"cable0".to_owned());
     let clone = right.clone();
     drop(right);

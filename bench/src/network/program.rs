@@ -1,0 +1,293 @@
+//! Another program that serves at the measured end, in turns with our rows.
+//!
+//! Contracts:
+//!
+//! 1. It runs through the shell, on the bench's processor, in the namespace of the end that it stands
+//!    for, and for as long as this lives.
+//! 2. It listens when the first connection to it is made, so it is tried until then: no connection but
+//!    the measured one ever reaches it.
+//! 3. It is done when all its threads sleep, at two looks between which none has run: a thread may
+//!    have woken one that was looked at before it. A slot in which it then has left anything unread has
+//!    failed. That is looked at when the clock stands, since the kernel goes through all its
+//!    connections for it.
+//!
+//! Kernel interface: `/proc/PID/net/tcp` and `tcp6`, and `stat`, `schedstat` and `children` of its
+//! threads (CONFIG_PROC_CHILDREN).
+
+use std::{
+    fs, io,
+    net::{TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use handoff_lab::{command::Carried, topology::Namespace};
+
+use super::PATIENCE;
+use crate::{
+    measure::Slot,
+    peer::{Affinity, Output, Placeholders, Running, parse_named},
+    tasks,
+};
+
+/// How often a program that starts is looked at.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+/// How often the end of its work is looked for, within the time that is measured.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+/// How often a program that works is looked at: it shares its processor with us.
+const BETWEEN_LOOKS_AT_WORK: Duration = Duration::from_millis(20);
+
+/// The options of benches beside whose rows other programs serve.
+#[derive(Debug, Args)]
+pub struct ProgramOptions {
+    /// Another program that serves in turns with the rows, as below
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
+    pub peer: Vec<(String, String)>,
+
+    /// What its guest is given, with --lab.
+    #[command(flatten)]
+    pub carried: Carried,
+}
+
+impl ProgramOptions {
+    /// For the guest's bench.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
+        self.peer.iter().map(|(name, command)| format!("--peer={name}={command}"))
+    }
+}
+
+/// A program that was started.
+pub(crate) struct Program<'a> {
+    running: Running,
+    output: Output,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Program<'a> {
+    /// Starts it there.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no shell, in one line.
+    pub(crate) fn start(
+        command: &str,
+        placeholders: &Placeholders,
+        namespace: &Namespace,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, String> {
+        let output = Output::new()?;
+        let command = placeholders.fill(command);
+        let sink = || output.sink();
+        let running = Running::start(&command, Some(namespace), sink, Affinity::Inherited)?;
+        Ok(Self { running, output, stop })
+    }
+
+    /// The process that it began as.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.id()
+    }
+
+    /// Makes the connection to it, as soon as it listens.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not, in one line.
+    pub(crate) fn connect(
+        &mut self,
+        connect: impl Fn() -> Result<io::Result<TcpStream>, String>,
+    ) -> Result<TcpStream, String> {
+        self.every(BETWEEN_TRIES, "does not listen", || match connect()? {
+            Ok(connected) => Ok(Some(connected)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+            Err(error) => Err(format!("no connection: {error}")),
+        })
+    }
+
+    /// Takes in the connection that it makes in its turn.
+    ///
+    /// # Errors
+    ///
+    /// Where it makes none, in one line.
+    pub(crate) fn accept(&mut self, listener: &TcpListener) -> Result<TcpStream, String> {
+        let line = |error: io::Error| format!("no connection from it: {error}");
+        listener.set_nonblocking(true).map_err(line)?;
+        self.every(BETWEEN_TRIES, "does not connect onward", || match listener.accept() {
+            Ok((connected, _)) => Ok(Some(connected)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(line(error)),
+        })
+    }
+
+    /// Lets it work until the slot is over.
+    ///
+    /// # Errors
+    ///
+    /// Where it ends before, in one line.
+    pub(crate) fn work(&mut self, slot: &Slot<'_>) -> Result<(), String> {
+        while !slot.is_over() {
+            thread::sleep(slot.left().min(BETWEEN_LOOKS_AT_WORK));
+            self.must_run()?;
+        }
+        Ok(())
+    }
+
+    /// Returns when it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not, in one line.
+    pub(crate) fn rest(&mut self) -> Result<(), String> {
+        let process = self.id();
+        let mut before = None;
+        self.until("does not come to rest", || {
+            let threads = tasks::of_tree(process);
+            let sleeps = threads.iter().all(|thread| tasks::sleeps(thread));
+            let now = sleeps.then(|| tasks::spent(&threads));
+            let settled = now.is_some() && now == before;
+            before = now;
+            Ok(settled.then_some(()))
+        })
+    }
+
+    /// Of one that rests: whether it has read all that came to this port of it.
+    ///
+    /// # Errors
+    ///
+    /// Where it has not, in one line.
+    pub(crate) fn must_have_read(&self, port: u16) -> Result<(), String> {
+        match unread(self.id(), port)? {
+            0 => Ok(()),
+            bytes => Err(format!("it sleeps and leaves {bytes} bytes unread")),
+        }
+    }
+
+    /// Looks again and again until there is what is wanted, for as long as the program runs.
+    ///
+    /// # Errors
+    ///
+    /// Where it ends or takes too long, or the bench is to end, in one line.
+    pub(crate) fn until<T>(
+        &mut self,
+        otherwise: &str,
+        look: impl FnMut() -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        self.every(BETWEEN_LOOKS, otherwise, look)
+    }
+
+    fn every<T>(
+        &mut self,
+        pause: Duration,
+        otherwise: &str,
+        mut look: impl FnMut() -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let begin = Instant::now();
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            self.must_run()?;
+            if begin.elapsed() > PATIENCE {
+                let said = self.output.last_line();
+                let otherwise = format!("it {otherwise} for {PATIENCE:?}");
+                return Err(match said.is_empty() {
+                    true => otherwise,
+                    false => format!("{otherwise}: {said}"),
+                });
+            }
+            thread::sleep(pause);
+        }
+    }
+
+    fn must_run(&mut self) -> Result<(), String> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err("stopped".to_owned());
+        }
+        match self.running.ended()? {
+            Some(status) => Err(format!("it ended: {}", self.output.failure(status))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes that have arrived at a port of a process's network, and that nobody has read.
+fn unread(process: u32, port: u16) -> Result<u64, String> {
+    let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{process}/net/{table}"));
+    let read = |table: &String| {
+        let text = fs::read_to_string(table).map_err(|error| format!("{table}: {error}"))?;
+        Ok::<_, String>(text.lines().filter_map(|line| unread_of(line, port)).sum::<u64>())
+    };
+    tables.iter().map(read).sum()
+}
+
+/// Of one line of such a table, unless it is of another port, or of a socket that listens, where the
+/// number is that of connections that wait.
+fn unread_of(line: &str, port: u16) -> Option<u64> {
+    const LISTENS: &str = "0A";
+    let mut fields = line.split_whitespace().skip(1);
+    let (address, _peer, state) = (fields.next()?, fields.next()?, fields.next()?);
+    let (_, own) = address.split_once(':')?;
+    if u16::from_str_radix(own, 16) != Ok(port) || state == LISTENS {
+        return None;
+    }
+    let (_unsent, unread) = fields.next()?.split_once(':')?;
+    u64::from_str_radix(unread, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, process};
+
+    use handoff_lab::topology_or_skip;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_read_is_found_by_its_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // One that waits to be accepted is no byte.
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(unread(process::id(), port), Ok(0));
+        far.write_all(&[7; 300]).unwrap();
+        assert_eq!(unread(process::id(), port), Ok(300));
+        let (mut near, _) = listener.accept().unwrap();
+        io::Read::read_exact(&mut near, &mut [0; 100]).unwrap();
+        assert_eq!(unread(process::id(), port), Ok(200));
+        assert_eq!(unread(process::id(), far.local_addr().unwrap().port()), Ok(0));
+    }
+
+    #[test]
+    fn the_tables_of_both_families_are_understood() {
+        let four = "   1: 0200004E:0FA2 0100004E:C350 01 00000010:000001FF 00:00000000 00000000 0";
+        let six = "   0: 0000000000000000FFFF00000200004E:0FA2 0000000000000000FFFF00000100004E:C350 \
+                   08 00000000:0000000A 00:00000000 00000000 0";
+        assert_eq!((unread_of(four, 0xfa2), unread_of(four, 0xc350)), (Some(0x1ff), None));
+        assert_eq!(unread_of(six, 0xfa2), Some(10));
+        assert_eq!(unread_of(&four.replace(" 01 ", " 0A "), 0xfa2), None, "one that listens");
+        let titles = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt";
+        assert_eq!(unread_of(titles, 0xfa2), None);
+    }
+
+    fn start<'a>(namespace: &Namespace, command: &str, stop: &'a AtomicBool) -> Program<'a> {
+        Program::start(command, &Placeholders::default(), namespace, stop).unwrap()
+    }
+
+    #[test]
+    fn needs_root_a_program_rests_once_it_sleeps_and_its_end_is_told() {
+        let namespace = topology_or_skip!(Namespace::new());
+        let stop = AtomicBool::new(false);
+        let mut sleeping = start(&namespace, "sleep 60; echo", &stop);
+        sleeping.rest().unwrap();
+        assert_eq!(sleeping.must_have_read(9), Ok(()));
+        let mut busy = start(&namespace, "while :; do :; done", &stop);
+        let error = busy.rest().unwrap_err();
+        assert!(error.starts_with("it does not come to rest for 5s"), "{error}");
+        let mut ended = start(&namespace, "echo one; echo two; exit 3", &stop);
+        let error = ended.until("is there", || Ok(None::<()>)).unwrap_err();
+        assert!(error.contains('3') && error.ends_with("two"), "{error}");
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(sleeping.until("is there", || Ok(None::<()>)), Err("stopped".to_owned()));
+    }
+}
