@@ -19,7 +19,8 @@ pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
 }
 
-/// Runs a bench with `arguments`, which follow `handoff`, in a guest. With the report, the exit code
+/// Runs a bench with `arguments`, which follow `handoff`, in a guest with so many pairs of virtio-net
+/// devices. With the report, the exit code
 /// of the guest's bench where it was not 0: some of its rows failed.
 ///
 /// # Errors
@@ -27,10 +28,15 @@ pub(crate) fn is_guest() -> bool {
 /// See [`BenchError`].
 pub fn run(
     arguments: &[String],
+    virtio_net: u8,
     context: &Context<'_>,
 ) -> Result<(Report, Option<u8>), BenchError> {
-    let machine =
-        Machine { cpus: 1, acceleration: Acceleration::InstructionCounting, ..Machine::default() };
+    let machine = Machine {
+        cpus: 1,
+        acceleration: Acceleration::InstructionCounting,
+        virtio_net,
+        ..Machine::default()
+    };
     let (code, output) =
         command::run_ourselves(&machine, arguments, context.stop).map_err(|error| match error {
             Error::Failed(cause) => BenchError::Failed(cause),

@@ -36,6 +36,8 @@ pub(crate) enum Joint {
     Wire,
     /// A pair of veth devices.
     Veth,
+    /// Virtio-net devices of the lab's guest, joined inside QEMU.
+    VirtioNet,
 }
 
 impl Joint {
@@ -43,6 +45,7 @@ impl Joint {
         match self {
             Self::Wire => "wire",
             Self::Veth => "veth",
+            Self::VirtioNet => "virtio-net",
         }
     }
 
@@ -50,7 +53,16 @@ impl Joint {
     pub(crate) fn copies_of_lent(self) -> f64 {
         match self {
             Self::Wire => 0.0,
-            Self::Veth => 1.0,
+            Self::Veth | Self::VirtioNet => 1.0,
+        }
+    }
+
+    /// How often the kernel copies each byte on its way to the device, of which nothing reports: where it
+    /// cuts what is sent into frames in place of the device.
+    pub(crate) fn copies_of_sent(self) -> f64 {
+        match self {
+            Self::Wire | Self::Veth => 0.0,
+            Self::VirtioNet => 1.0,
         }
     }
 }
@@ -102,10 +114,6 @@ impl Bed {
         pattern: &Arc<Pattern>,
         others: CpuSet,
     ) -> Result<Self, BenchError> {
-        let topology = |error: TopologyError| match error.is_unavailable() {
-            true => BenchError::NotPossible(error.to_string()),
-            false => BenchError::Failed(error.to_string()),
-        };
         let (joint, pair) = match Pair::wire(load.mtu) {
             Ok(pair) => (Joint::Wire, pair),
             Err(TopologyError::Unavailable { .. }) => {
@@ -113,16 +121,41 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
+        Self::of(joint, pair, load, pattern, others)
+    }
+
+    /// Joins two hosts by virtio-net devices, whose frames are as long as the MTU whatever is sent.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(crate) fn virtio_net(
+        mtu: u32,
+        pattern: &Arc<Pattern>,
+        others: CpuSet,
+    ) -> Result<Self, BenchError> {
+        let pair = Pair::virtio(mtu).map_err(topology)?;
+        Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
+    }
+
+    fn of(
+        joint: Joint,
+        pair: Pair,
+        load: Load,
+        pattern: &Arc<Pattern>,
+        others: CpuSet,
+    ) -> Result<Self, BenchError> {
         let (mut prepared, mut napi, mut queues) =
             (Vec::new(), [Vec::new(), Vec::new()], SHARED..=SHARED);
+        let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
         match joint {
             Joint::Wire => {
                 queues = SHARED..=nic::LAST_QUEUE;
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
                 prepared.push(set_up.map_err(BenchError::Failed)?);
-                let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
                 napi = [threads(&pair.left)?, threads(&pair.right)?];
             }
+            Joint::VirtioNet => napi = [threads(&pair.left)?, threads(&pair.right)?],
             Joint::Veth if !load.gro => {
                 nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
             }
@@ -176,7 +209,7 @@ impl Bed {
             Joint::Veth if !self.load.gro => {
                 nic::send_in_packets(&self.pair.right).map_err(BenchError::Failed)
             }
-            Joint::Veth => Ok(()),
+            Joint::Veth | Joint::VirtioNet => Ok(()),
         }
     }
 
@@ -215,12 +248,12 @@ impl Bed {
     ///
     /// Why there is none, in one line.
     pub(crate) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
-        if self.joint == Joint::Veth {
-            return Err(
-                "no NIC: veth has no queues that take a program's memory, the software NIC \
-                        of the lab does (--lab)"
-                    .to_owned(),
-            );
+        if self.joint != Joint::Wire {
+            let joint = self.joint.name();
+            return Err(format!(
+                "no NIC: {joint} has no queues that take a program's memory, the software NIC of the lab \
+                 does (--lab)"
+            ));
         }
         let number = self.free.borrow_mut().pop_front().ok_or("all queues of the NIC are taken")?;
         Ok(OwnQueue { number, free: &self.free })
@@ -277,7 +310,14 @@ impl Bed {
     pub(crate) fn simulated_dma(&self) -> Result<Option<u64>, String> {
         match self.joint {
             Joint::Wire => self.pair.right.dma_bytes().map(Some).map_err(|error| error.to_string()),
-            Joint::Veth => Ok(None),
+            Joint::Veth | Joint::VirtioNet => Ok(None),
         }
+    }
+}
+
+fn topology(error: TopologyError) -> BenchError {
+    match error.is_unavailable() {
+        true => BenchError::NotPossible(error.to_string()),
+        false => BenchError::Failed(error.to_string()),
     }
 }

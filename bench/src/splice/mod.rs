@@ -35,7 +35,7 @@ use handoff_lab::{instructions, topology};
 use self::{
     lent::{Form, Lent},
     spliced::{OpSplice, Splice},
-    streams::Streams,
+    streams::{Over, Streams},
 };
 use crate::{
     command::{BenchError, Context},
@@ -87,8 +87,9 @@ Rows of one stream through one thread, relay (the ratio is to splice): routes of
 engines get-buf, splice and copy.
 
 Files are sent, and streams relayed, over pairs of software NICs in the lab, elsewhere of veth, where the
-kernel copies what SEND_ZC lends. Costs are those of the sending or relaying thread and of its NICs' NAPI
-threads. Bytes are counted as copied once for each hop.
+kernel copies what SEND_ZC lends; and, by the rows with virtio-net in their names, over virtio-net devices
+of the lab's guest (--lab, or handoff lab run --virtio-net 2). Costs are those of the sending or relaying
+thread and of its NICs' NAPI threads. Bytes are counted as copied once for each hop.
 
 Examples:
   handoff bench splice --quick --lab
@@ -128,6 +129,7 @@ struct SpliceBench<'a> {
 
 impl Bench for SpliceBench<'_> {
     const NAME: &'static str = "splice";
+    const VIRTIO_NET: u8 = streams::VIRTIO_NET;
 
     fn options(&self) -> &RunOptions {
         &self.args.run
@@ -149,10 +151,10 @@ impl Bench for SpliceBench<'_> {
                 .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
-        let streams = match streams_wanted(self.args) {
-            true => Streams::new(pinned.others()),
+        let streams = Over::ALL.map(|over| match streams_wanted(self.args, over) {
+            true => Streams::new(over, pinned.others()),
             false => Err("not asked for".to_owned()),
-        };
+        });
         let subjects = subjects(self.args, &streams);
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
@@ -182,14 +184,14 @@ impl Bench for SpliceBench<'_> {
     }
 }
 
-/// Whether `--only` lets any row through that needs a network.
-fn streams_wanted(args: &SpliceArgs) -> bool {
+/// Whether `--only` lets any row through that needs such a network.
+fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
     let none = Err(String::new());
-    streams::subjects(&none).iter().any(|subject| args.run.wants(&subject.name))
+    streams::subjects(over, &none).iter().any(|subject| args.run.wants(&subject.name))
 }
 
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.
-fn subjects<'a>(args: &SpliceArgs, streams: &'a Result<Streams, String>) -> Vec<Subject<'a>> {
+fn subjects<'a>(args: &SpliceArgs, streams: &'a [Result<Streams, String>; 2]) -> Vec<Subject<'a>> {
     let mut subjects: Vec<Subject<'a>> = DEPTHS
         .into_iter()
         .flat_map(|depth| {
@@ -199,7 +201,9 @@ fn subjects<'a>(args: &SpliceArgs, streams: &'a Result<Streams, String>) -> Vec<
                 Form::ALL.map(|form| subject(depth, form.engine(), move || Lent::new(form, depth)));
             [Subject { baseline: true, ..splice }, requests].into_iter().chain(lent)
         })
-        .chain(streams::subjects(streams))
+        .chain(
+            Over::ALL.into_iter().zip(streams).flat_map(|(over, it)| streams::subjects(over, it)),
+        )
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
     let compared: Vec<Config> =

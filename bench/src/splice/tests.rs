@@ -20,7 +20,7 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
 }
 
 fn names(line: &str) -> Vec<String> {
-    let none = Err("no network".to_owned());
+    let none = [const { Err(String::new()) }; 2];
     subjects(&args(line).unwrap(), &none).into_iter().map(|subject| subject.name).collect()
 }
 
@@ -38,11 +38,22 @@ fn run_in_thread(line: &'static str, stopped: bool) -> Result<Report, BenchError
 
 #[test]
 fn a_row_brings_what_it_compares_with() {
-    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 5 + 3);
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3));
     assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
     assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
-    assert!(!streams_wanted(&args("--only depth").unwrap()));
-    assert!(streams_wanted(&args("--only relay").unwrap()));
+    assert_eq!(
+        names("--only send.virtio-net.get$"),
+        ["file-send virtio-net sendfile", "file-send virtio-net get"]
+    );
+    for (only, wanted) in [
+        ("depth", [false, false]),
+        ("^relay.(get|splice)", [true, false]),
+        ("virtio", [false, true]),
+        ("relay", [true, true]),
+    ] {
+        let args = args(&format!("--only {only}")).unwrap();
+        assert_eq!(Over::ALL.map(|over| streams_wanted(&args, over)), wanted, "{only}");
+    }
     assert_eq!(
         names("--only 2.get$"),
         ["depth=2 splice", "depth=2 get", "depth=32 splice", "depth=32 get"]

@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd as _,
     process::Command,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,6 +16,7 @@ use netlink_packet_route::link::{
 use super::{
     Namespace, Netem, TopologyError, asked, redirect,
     rtnetlink::{NewLink, Rtnetlink},
+    virtio::{self, Moved},
 };
 
 const DEVICE: &str = "cable0";
@@ -33,7 +35,7 @@ pub enum Side {
 }
 
 impl Side {
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Self::Left => 1,
             Self::Right => 2,
@@ -65,6 +67,9 @@ impl Side {
 pub struct PairEnd {
     namespace: Namespace,
     side: Side,
+    mac: [u8; 6],
+    /// Puts the device back, where it was not made for this.
+    _moved: Option<Arc<Moved>>,
 }
 
 impl PairEnd {
@@ -188,16 +193,52 @@ impl Pair {
         Self::of(InfoKind::Other("wire".to_owned()), mtu)
     }
 
+    /// As [`Pair::new`], joined by virtio-net devices that QEMU has joined, which are moved there from
+    /// the calling thread's namespace and put back when the last clone of each end is dropped. They
+    /// offload nothing, since QEMU's hub carries plain frames: the kernel cuts what is sent into frames,
+    /// and copies it, before they have it.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where this machine has no such pair that is free: the lab's guest
+    /// has as many as [`Machine::virtio_net`](crate::Machine::virtio_net) says.
+    pub fn virtio(mtu: u32) -> Result<Self, TopologyError> {
+        let hosts = [Namespace::new()?, Namespace::new()?];
+        let [left, right] =
+            virtio::take([(&hosts[0], Side::Left), (&hosts[1], Side::Right)], DEVICE)?;
+        let end = |namespace, side, (moved, mac)| PairEnd {
+            namespace,
+            side,
+            mac,
+            _moved: Some(Arc::new(moved)),
+        };
+        let [at_left, at_right] = hosts;
+        let pair =
+            Self { left: end(at_left, Side::Left, left), right: end(at_right, Side::Right, right) };
+        for end in [&pair.left, &pair.right] {
+            let set = || Rtnetlink::open()?.change(DEVICE, vec![LinkAttribute::Mtu(mtu)]);
+            end.namespace.run(set)??;
+        }
+        pair.start()
+    }
+
     fn of(kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
-        let end = |side| Ok(PairEnd { namespace: Namespace::new()?, side });
+        let end = |side: Side| {
+            Ok(PairEnd { namespace: Namespace::new()?, side, mac: side.mac(), _moved: None })
+        };
         let pair = Self { left: end(Side::Left)?, right: end(Side::Right)? };
         pair.left.namespace.run(|| pair.join(kind, mtu))??;
-        for end in [&pair.left, &pair.right] {
-            end.namespace.run(|| configure(end.side))??;
+        pair.start()
+    }
+
+    /// Gives the devices addresses, and returns when packets pass.
+    fn start(self) -> Result<Self, TopologyError> {
+        for (end, far) in [(&self.left, &self.right), (&self.right, &self.left)] {
+            end.namespace.run(|| configure(end.side, far.mac))??;
         }
-        pair.left.reaches(&pair.right)?;
-        pair.right.reaches(&pair.left)?;
-        Ok(pair)
+        self.left.reaches(&self.right)?;
+        self.right.reaches(&self.left)?;
+        Ok(self)
     }
 
     fn join(&self, kind: InfoKind, mtu: u32) -> Result<(), TopologyError> {
@@ -217,7 +258,7 @@ impl Pair {
     }
 }
 
-fn configure(side: Side) -> Result<(), TopologyError> {
+fn configure(side: Side, far_mac: [u8; 6]) -> Result<(), TopologyError> {
     let mut kernel = Rtnetlink::open()?;
     let far = side.other();
     kernel.set_up(DEVICE)?;
@@ -226,7 +267,7 @@ fn configure(side: Side) -> Result<(), TopologyError> {
         (IpAddr::V6(side.v6()), IpAddr::V6(far.v6()), 64),
     ] {
         kernel.add_address(DEVICE, own, prefix_len)?;
-        kernel.add_neighbour(DEVICE, neighbour, far.mac())?;
+        kernel.add_neighbour(DEVICE, neighbour, far_mac)?;
     }
     Ok(())
 }
