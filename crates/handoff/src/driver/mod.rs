@@ -33,6 +33,7 @@ use crate::socket::{Socket, SocketShared};
 use crate::source::kernel::{Lender, LenderShared};
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
+use crate::source::request::{QueueShared, RequestQueue, Served};
 use crate::source::rx_queue::{RxBinding, RxQueue, RxShared};
 use crate::source::window::Window;
 use waits::Later;
@@ -189,6 +190,8 @@ impl DriverBuilder {
             to_clear: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
+            request_queues: RefCell::default(),
+            answers: RefCell::default(),
             turns: Cell::new(0),
             news: Cell::new(false),
             next_group: Cell::new(0),
@@ -233,6 +236,10 @@ pub(crate) struct Inner {
     pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
     /// What the ring is bound to until it is closed.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
+    /// Queues of block devices whose requests the ring takes until it is closed.
+    pub(crate) request_queues: RefCell<Vec<Served>>,
+    /// Results of block requests whose memory nobody uses any more, by their tags.
+    pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
     turns: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
     pub(crate) news: Cell<bool>,
@@ -343,6 +350,23 @@ impl Driver {
         Lender::open(&self.inner)
     }
 
+    /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must have been
+    /// made for registered buffers and such a depth. See [`Request`](crate::Request) for what becomes
+    /// of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRing`] without a ring; when the ring's table of buffers has no room for the depth; what
+    /// the kernel says of the descriptor.
+    pub fn requests(
+        &self,
+        device: impl Into<OwnedFd>,
+        queue: u16,
+        depth: u16,
+    ) -> Result<RequestQueue> {
+        RequestQueue::open(&self.inner, device.into(), queue, depth)
+    }
+
     /// Opens a group of sends that share one return.
     pub fn group<B: Lend>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.inner))
@@ -358,7 +382,11 @@ impl Driver {
         let waits = || {
             // What is started may be over at once; with nothing to come, a wait would have no end.
             self.inner.start_marked();
-            !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any()
+            let to_come = || {
+                self.inner.inflight.borrow().kernel_holds_any()
+                    || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
+            };
+            !self.inner.news.get() && to_come()
         };
         let events = self.inner.turn(match wait {
             Wait::No => Until::Soon,
@@ -447,6 +475,11 @@ impl Inner {
         self.ring()?.borrow_mut().buffers.take(1).map(|slot| slot as u16)
     }
 
+    /// So many slots for buffers, one after the other.
+    pub(crate) fn take_buffers(&self, run: u16) -> Option<u16> {
+        self.ring()?.borrow_mut().buffers.take(run.into()).map(|slot| slot as u16)
+    }
+
     /// A slot is empty again.
     pub(crate) fn release_buffer(&self, slot: u16) {
         if let Some(ring) = self.ring() {
@@ -491,7 +524,9 @@ impl Inner {
 
     /// Whether something waits to be started.
     fn has_marks(&self) -> bool {
-        !self.marks.borrow().is_empty() || !self.to_clear.borrow().is_empty()
+        !self.marks.borrow().is_empty()
+            || !self.to_clear.borrow().is_empty()
+            || !self.answers.borrow().is_empty()
     }
 
     /// Whether nothing waits to be submitted.
@@ -530,6 +565,12 @@ impl Inner {
     /// Has a slot cleared with the next submission, unless a lend clears it to have it itself.
     pub(crate) fn mark_clear(&self, lender: &Rc<LenderShared>, slot: u16) {
         self.to_clear.borrow_mut().push((Rc::clone(lender), slot));
+        self.attend();
+    }
+
+    /// Has the result of a block request given with the next submission.
+    pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
+        self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
         self.attend();
     }
 
