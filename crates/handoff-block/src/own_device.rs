@@ -32,7 +32,10 @@ impl OwnDevice {
     /// [`Error::NotPossible`] where the driver lends no memory, [`Error::Usage`] for what it refuses.
     pub fn new(size: u64, spec: &Spec) -> Result<Self, Error> {
         if size == 0 || !size.is_multiple_of(ublk::SECTOR) {
-            return Err(Error::usage(format!("a device of {size} bytes is not possible")));
+            return Err(Error::usage(format!(
+                "a device of {size} bytes is not possible: a multiple of {}",
+                ublk::SECTOR
+            )));
         }
         let mut control = Control::open()?;
         let features = control.features()?;
