@@ -253,7 +253,7 @@ fn eight_threads_lend_while_the_file_changes_and_no_page_is_lost() {
         stop.store(true, Ordering::Relaxed);
         threads.into_iter().map(|thread| thread.join().expect("ends")).sum()
     });
-    assert!(rings > THREADS, "{rings}");
+    assert!(rings >= THREADS, "{rings}");
     eventually("all lends are back", || (device.query().module_lends == 0).then_some(()));
     let query = device.query();
     assert_eq!((query.lends, query.bytes, query.waiting, query.bound), (0, 0, 0, 0), "{query:?}");
