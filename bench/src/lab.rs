@@ -22,8 +22,9 @@ pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
 }
 
-/// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in. With
-/// the report, the exit code of the guest's bench where it was not 0: some of its rows failed.
+/// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
+/// many pairs of virtio-net devices. With the report, the exit code of the guest's bench where it was not 0:
+/// some of its rows failed.
 ///
 /// # Errors
 ///
@@ -31,10 +32,15 @@ pub(crate) fn is_guest() -> bool {
 pub fn run(
     arguments: &[String],
     carried: &Carried,
+    virtio_net: u8,
     context: &Context<'_>,
 ) -> Result<(Report, Option<u8>), BenchError> {
-    let machine =
-        Machine { cpus: 1, acceleration: Acceleration::InstructionCounting, ..Machine::default() };
+    let machine = Machine {
+        cpus: 1,
+        acceleration: Acceleration::InstructionCounting,
+        virtio_net,
+        ..Machine::default()
+    };
     let (code, output) = command::run_ourselves(&machine, carried, arguments, context.stop)
         .map_err(|error| match error {
             Error::Failed(cause) => BenchError::Failed(cause),

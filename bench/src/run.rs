@@ -79,6 +79,9 @@ pub trait Bench {
     /// As it is called on the command line.
     const NAME: &'static str;
 
+    /// How many pairs of virtio-net devices its guest is to have.
+    const VIRTIO_NET: u8 = 0;
+
     /// The options of every bench.
     fn options(&self) -> &RunOptions;
 
@@ -170,7 +173,8 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
         return Err(BenchError::Usage(cause.to_owned()));
     }
     let (report, failure) = if options.lab {
-        let (report, failed) = lab::run(&arguments_in_guest(bench), &carried, context)?;
+        let (report, failed) =
+            lab::run(&arguments_in_guest(bench), &carried, B::VIRTIO_NET, context)?;
         let failure =
             failed.map(|code| format!("the bench in the guest ended with exit code {code}"));
         (report, failure)

@@ -36,6 +36,8 @@ pub(crate) enum Joint {
     Wire,
     /// A pair of veth devices.
     Veth,
+    /// Virtio-net devices of the lab's guest, joined inside QEMU.
+    VirtioNet,
 }
 
 impl Joint {
@@ -43,6 +45,7 @@ impl Joint {
         match self {
             Self::Wire => "wire",
             Self::Veth => "veth",
+            Self::VirtioNet => "virtio-net",
         }
     }
 
@@ -50,7 +53,16 @@ impl Joint {
     pub(crate) fn copies_of_lent(self) -> f64 {
         match self {
             Self::Wire => 0.0,
-            Self::Veth => 1.0,
+            Self::Veth | Self::VirtioNet => 1.0,
+        }
+    }
+
+    /// How often the kernel copies each byte on its way to the device, of which nothing reports: where it
+    /// cuts what is sent into frames in place of the device.
+    pub(crate) fn copies_of_sent(self) -> f64 {
+        match self {
+            Self::Wire | Self::Veth => 0.0,
+            Self::VirtioNet => 1.0,
         }
     }
 }
@@ -113,7 +125,21 @@ impl Bed {
             }
             Err(error) => return Err(topology(error)),
         };
-        Self::over(pair, joint, load, pattern, others)
+        Self::of(joint, pair, load, pattern, others)
+    }
+
+    /// Joins two hosts by virtio-net devices, whose frames are as long as the MTU whatever is sent.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(crate) fn virtio_net(
+        mtu: u32,
+        pattern: &Arc<Pattern>,
+        others: CpuSet,
+    ) -> Result<Self, BenchError> {
+        let pair = Pair::virtio(mtu).map_err(topology)?;
+        Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
     }
 
     /// The same once more, behind this one: what this one connects to is what connects there. Only once.
@@ -123,24 +149,25 @@ impl Bed {
     /// See [`BenchError`].
     pub(crate) fn onward(&self) -> Result<Self, BenchError> {
         let Self { pair, joint, load, pattern, others, .. } = self;
-        Self::over(pair.onward(load.mtu).map_err(topology)?, *joint, *load, pattern, *others)
+        Self::of(*joint, pair.onward(load.mtu).map_err(topology)?, *load, pattern, *others)
     }
 
-    fn over(
-        pair: Pair,
+    fn of(
         joint: Joint,
+        pair: Pair,
         load: Load,
         pattern: &Arc<Pattern>,
         others: CpuSet,
     ) -> Result<Self, BenchError> {
         let (mut prepared, mut napi) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
         match joint {
             Joint::Wire => {
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
                 prepared.push(set_up.map_err(BenchError::Failed)?);
-                let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
                 napi = [threads(&pair.left)?, threads(&pair.right)?];
             }
+            Joint::VirtioNet => napi = [threads(&pair.left)?, threads(&pair.right)?],
             Joint::Veth if !load.gro => {
                 nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
             }
@@ -189,7 +216,7 @@ impl Bed {
             Joint::Veth if !self.load.gro => {
                 nic::send_in_packets(&self.pair.right).map_err(BenchError::Failed)
             }
-            Joint::Veth => Ok(()),
+            Joint::Veth | Joint::VirtioNet => Ok(()),
         }
     }
 
@@ -228,12 +255,12 @@ impl Bed {
     ///
     /// Why there is none, in one line.
     pub(crate) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
-        if self.joint == Joint::Veth {
-            return Err(
-                "no NIC: veth has no queues that take a program's memory, the software NIC \
-                        of the lab does (--lab)"
-                    .to_owned(),
-            );
+        if self.joint != Joint::Wire {
+            let joint = self.joint.name();
+            return Err(format!(
+                "no NIC: {joint} has no queues that take a program's memory, the software NIC of the lab \
+                 does (--lab)"
+            ));
         }
         self.own_port()
     }
@@ -354,7 +381,7 @@ impl Bed {
     pub(crate) fn simulated_dma(&self) -> Result<Option<u64>, String> {
         match self.joint {
             Joint::Wire => self.pair.right.dma_bytes().map(Some).map_err(|error| error.to_string()),
-            Joint::Veth => Ok(None),
+            Joint::Veth | Joint::VirtioNet => Ok(None),
         }
     }
 }

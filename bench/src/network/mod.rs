@@ -1,5 +1,5 @@
-//! The network that streams are measured over: software NICs or veth between two namespaces, what is
-//! sent and received at the end that is not measured, and what it costs at the end that is.
+//! The network that streams are measured over: software NICs, veth or virtio-net between two namespaces,
+//! what is sent and received at the end that is not measured, and what it costs at the end that is.
 
 pub(crate) mod account;
 pub(crate) mod arrivals;

@@ -75,7 +75,7 @@ impl<'a, W: Way> Exchange<'a, W> {
         let account = Account::new(napi.chain(workers), vec![bed]);
         let simulated_dma = match bed.joint() {
             Joint::Wire => tasks::named("wire-engine"),
-            Joint::Veth => Vec::new(),
+            Joint::Veth | Joint::VirtioNet => Vec::new(),
         };
         Self { way, far, job, account, simulated_dma, sent: 0, enters: None, attested: false }
     }

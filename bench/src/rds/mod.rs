@@ -216,7 +216,7 @@ fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
             let tcp = subject(bed, job, TCP, "", move || Tcp::new(bed, job));
             let lent = |engine: &str, veth: &str| match bed.joint() {
                 Joint::Wire => format!("{engine} lent"),
-                Joint::Veth => format!("{engine} lent, {veth}"),
+                Joint::Veth | Joint::VirtioNet => format!("{engine} lent, {veth}"),
             };
             let own = |sending| move || Own::new(bed, job, sending);
             let kernel = |mode| move || Kernel::new(bed, job, mode);

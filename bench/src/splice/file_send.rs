@@ -64,13 +64,14 @@ pub(super) struct FileSend<'a, W> {
     way: W,
     drain: Drain,
     account: Account<'a>,
+    bed: &'a Bed,
     sent: u64,
 }
 
 impl<'a, W: Way> FileSend<'a, W> {
     pub(super) fn new(way: W, drain: Drain, bed: &'a Bed) -> Self {
         let account = Account::new(bed.napi_of_connecting().to_vec(), vec![bed]);
-        Self { way, drain, account, sent: 0 }
+        Self { way, drain, account, bed, sent: 0 }
     }
 
     fn send_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
@@ -107,5 +108,9 @@ impl<W: Way> Engine for FileSend<'_, W> {
     fn begin_witness(&mut self) -> Result<(), String> {
         self.account.leave_to_witness();
         Ok(())
+    }
+
+    fn implied(&self, reported: f64) -> f64 {
+        reported + self.bed.joint().copies_of_sent()
     }
 }

@@ -36,7 +36,7 @@ use handoff_lab::{command::Carried, instructions, topology};
 use self::{
     lent::{Form, Lent},
     spliced::{OpSplice, Splice},
-    streams::Streams,
+    streams::{Over, Streams},
 };
 use crate::{
     command::{BenchError, Context},
@@ -91,8 +91,9 @@ connected; {cpu} is its processor. Its costs are those of all its threads, and i
 is not known, but to the witness (--meter).
 
 Files are sent, and streams relayed, over pairs of software NICs in the lab, elsewhere of veth, where the
-kernel copies what SEND_ZC lends. Costs are those of the sending or relaying thread and of its NICs' NAPI
-threads. Bytes are counted as copied once for each hop.
+kernel copies what SEND_ZC lends; and, by the rows with virtio-net in their names, over virtio-net devices
+of the lab's guest (--lab, or handoff lab run --virtio-net 2). Costs are those of the sending or relaying
+thread and of its NICs' NAPI threads. Bytes are counted as copied once for each hop.
 
 Examples:
   handoff bench splice --quick --lab
@@ -138,6 +139,7 @@ struct SpliceBench<'a> {
 
 impl Bench for SpliceBench<'_> {
     const NAME: &'static str = "splice";
+    const VIRTIO_NET: u8 = streams::VIRTIO_NET;
 
     fn options(&self) -> &RunOptions {
         &self.args.run
@@ -167,10 +169,10 @@ impl Bench for SpliceBench<'_> {
                 .map_err(|error| BenchError::NotPossible(error.to_string()))?;
         }
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
-        let streams = match streams_wanted(self.args) {
-            true => Streams::new(pinned.others()),
+        let streams = Over::ALL.map(|over| match streams_wanted(self.args, over) {
+            true => Streams::new(over, pinned.others()),
             false => Err("not asked for".to_owned()),
-        };
+        });
         let subjects = subjects(self.args, &streams, pinned.cpu(), context.stop);
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
@@ -200,10 +202,10 @@ impl Bench for SpliceBench<'_> {
     }
 }
 
-/// Whether `--only` lets any row through that needs a network.
-fn streams_wanted(args: &SpliceArgs) -> bool {
+/// Whether `--only` lets any row through that needs such a network.
+fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
     let (none, stop) = (Err(String::new()), AtomicBool::new(false));
-    streams::subjects(&none, &args.programs.peer, 0, &stop)
+    streams::subjects(over, &none, &args.programs.peer, 0, &stop)
         .iter()
         .any(|subject| args.run.wants(&subject.name))
 }
@@ -211,7 +213,7 @@ fn streams_wanted(args: &SpliceArgs) -> bool {
 /// All rows that `--only` lets through, and those that they compare with, in the table's order.
 fn subjects<'a>(
     args: &'a SpliceArgs,
-    streams: &'a Result<Streams, String>,
+    streams: &'a [Result<Streams, String>; 2],
     cpu: usize,
     stop: &'a AtomicBool,
 ) -> Vec<Subject<'a>> {
@@ -224,7 +226,12 @@ fn subjects<'a>(
                 Form::ALL.map(|form| subject(depth, form.engine(), move || Lent::new(form, depth)));
             [Subject { baseline: true, ..splice }, requests].into_iter().chain(lent)
         })
-        .chain(streams::subjects(streams, &args.programs.peer, cpu, stop))
+        .chain(
+            Over::ALL
+                .into_iter()
+                .zip(streams)
+                .flat_map(|(over, it)| streams::subjects(over, it, &args.programs.peer, cpu, stop)),
+        )
         .collect();
     let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
     let compared: Vec<Config> =

@@ -95,6 +95,7 @@ impl Engine for Relay<'_> {
 
     /// The sender of the stream lends.
     fn implied(&self, reported: f64) -> f64 {
-        reported + self.streams.source.joint().copies_of_lent()
+        let Streams { source, sink, .. } = self.streams;
+        reported + source.joint().copies_of_lent() + sink.joint().copies_of_sent()
     }
 }

@@ -1,5 +1,5 @@
-//! What streams are measured on: a host between two others and a file, made once for all rows; and their
-//! rows.
+//! What streams are measured on: a host between two others by networks of a kind, and a file, made once
+//! for all their rows; and these rows.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ use crate::{
     command::BenchError,
     measure::{Engine, Subject},
     network::{
-        bed::{Bed, Load},
+        bed::{Bed, Joint, Load},
         pattern::Pattern,
     },
     report::Config,
@@ -34,11 +34,33 @@ use crate::{
 pub(super) const LENGTH: u64 = 4 << 20;
 /// A file system with a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
-/// Frames arrive as they were sent.
-const LOAD: Load = Load { mtu: 1_500, gro: true };
+const MTU: u32 = 1_500;
+/// How many pairs of virtio-net devices rows take.
+pub(super) const VIRTIO_NET: u8 = 2;
 
 /// Of a route, the best first.
 const ROUTES: [RouteEngine; 3] = [RouteEngine::GetBuf, RouteEngine::Splice, RouteEngine::Copy];
+
+/// What rows ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Software NICs, or veth where there are none.
+    SoftwareNics,
+    /// Virtio-net devices.
+    VirtioNet,
+}
+
+impl Over {
+    pub(super) const ALL: [Self; 2] = [Self::SoftwareNics, Self::VirtioNet];
+
+    /// In the name of a row, behind what it does.
+    fn named(self) -> &'static str {
+        match self {
+            Self::SoftwareNics => "",
+            Self::VirtioNet => "virtio-net ",
+        }
+    }
+}
 
 pub(super) struct Streams {
     /// What a relay receives from.
@@ -50,15 +72,20 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// With the far ends on these processors.
+    /// Over such networks, with the far ends on these processors. Where there is a choice, frames
+    /// arrive as they were sent.
     ///
     /// # Errors
     ///
     /// Why this machine can't have them, in one line.
-    pub(super) fn new(others: CpuSet) -> Result<Self, String> {
+    pub(super) fn new(over: Over, others: CpuSet) -> Result<Self, String> {
         let pattern = Pattern::new();
         let line = |error: BenchError| error.to_string();
-        let source = Bed::new(LOAD, &pattern, others).map_err(line)?;
+        let source = match over {
+            Over::SoftwareNics => Bed::new(Load { mtu: MTU, gro: true }, &pattern, others),
+            Over::VirtioNet => Bed::virtio_net(MTU, &pattern, others),
+        };
+        let source = source.map_err(line)?;
         // A relay of one process has both its ends in one namespace.
         let sink = source.onward().map_err(line)?;
         let file = file().map_err(|error| format!("no file in {DIRECTORY}: {error}"))?;
@@ -91,14 +118,15 @@ fn file() -> io::Result<File> {
     Ok(file)
 }
 
-/// All rows of streams, in the table's order; without a network, each says why.
+/// All rows of streams over such networks, in the table's order; without a network, each says why.
 pub(super) fn subjects<'a>(
+    over: Over,
     streams: &'a Result<Streams, String>,
     peers: &'a [(String, String)],
     cpu: usize,
     stop: &'a AtomicBool,
 ) -> Vec<Subject<'a>> {
-    let rows = Rows { streams };
+    let rows = Rows { over, streams };
     let baseline = |subject| Subject { baseline: true, ..subject };
     let mut subjects = vec![
         baseline(rows.sends("sendfile", Sendfile::new)),
@@ -123,6 +151,7 @@ pub(super) fn subjects<'a>(
 }
 
 struct Rows<'a> {
+    over: Over,
     streams: &'a Result<Streams, String>,
 }
 
@@ -146,17 +175,21 @@ impl<'a> Rows<'a> {
         make: impl Fn(&'a Streams) -> Result<Box<dyn Engine + 'a>, String> + 'a,
     ) -> Subject<'a> {
         let streams = self.streams;
-        let target = streams.as_ref().map(|streams| streams.sink.joint().name().to_owned());
+        let sink = streams.as_ref().ok().map(|streams| &streams.sink);
+        let target = match self.over {
+            Over::SoftwareNics => sink.map(|sink| sink.joint().name()),
+            Over::VirtioNet => Some(Joint::VirtioNet.name()),
+        };
         Subject {
-            name: format!("{operation} {engine}"),
+            name: format!("{operation} {}{engine}", self.over.named()),
             engine: engine.to_owned(),
             config: Config {
                 bytes,
                 op: Some(operation.to_owned()),
                 proto: Some("tcp".to_owned()),
-                target: target.ok(),
-                mtu: Some(LOAD.mtu),
-                gro: Some(LOAD.gro),
+                target: target.map(str::to_owned),
+                mtu: Some(MTU),
+                gro: sink.map(|sink| sink.load().gro),
                 ..Config::default()
             },
             baseline: false,

@@ -20,7 +20,7 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
 }
 
 fn names(line: &str) -> Vec<String> {
-    let (none, stop) = (Err("no network".to_owned()), AtomicBool::new(false));
+    let (none, stop) = ([const { Err(String::new()) }; 2], AtomicBool::new(false));
     let args = args(line).unwrap();
     subjects(&args, &none, 0, &stop).into_iter().map(|subject| subject.name).collect()
 }
@@ -39,13 +39,24 @@ fn run_in_thread(line: &'static str, stopped: bool) -> Result<Report, BenchError
 
 #[test]
 fn a_row_brings_what_it_compares_with() {
-    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 5 + 3);
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3));
     assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
     assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
     assert_eq!(names("--peer x=true --only y.x$"), ["relay splice", "relay x"]);
-    assert!(streams_wanted(&args("--peer x=true --only y.x$").unwrap()));
-    assert!(!streams_wanted(&args("--only depth").unwrap()));
-    assert!(streams_wanted(&args("--only relay").unwrap()));
+    assert_eq!(
+        names("--only send.virtio-net.get$"),
+        ["file-send virtio-net sendfile", "file-send virtio-net get"]
+    );
+    for (only, wanted) in [
+        ("depth", [false, false]),
+        ("^relay.(get|splice)", [true, false]),
+        ("virtio", [false, true]),
+        ("relay", [true, true]),
+        ("y.x$ --peer x=true", [true, false]),
+    ] {
+        let args = args(&format!("--only {only}")).unwrap();
+        assert_eq!(Over::ALL.map(|over| streams_wanted(&args, over)), wanted, "{only}");
+    }
     assert_eq!(
         names("--only 2.get$"),
         ["depth=2 splice", "depth=2 get", "depth=32 splice", "depth=32 get"]

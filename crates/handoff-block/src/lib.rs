@@ -22,6 +22,8 @@
 //! - an engine that is not the best one is taken openly: [`Server::passed_over`] has the reasons;
 //! - the state of a device ([`state`]) outlives its server, so that the next one goes on with it.
 //!
+//! [`OwnDevice`] is a device without any of that, whose requests the library's driver takes.
+//!
 //! Minimum kernel: 6.6 for copying, 6.16 for lent buffers (`UBLK_F_AUTO_BUF_REG`), 7.0 for batched
 //! commands (`UBLK_F_BATCH_IO`); the loop in the kernel (`io_uring_bpf_ops`) was tried on 7.2.
 //! Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
@@ -37,6 +39,7 @@ pub mod engine;
 mod error;
 mod exchange;
 mod life;
+mod own_device;
 pub mod policy;
 mod queue;
 mod server;
@@ -47,5 +50,6 @@ pub mod target;
 pub use control::{Control, DeviceState, Found};
 pub use engine::Engine;
 pub use error::Error;
+pub use own_device::OwnDevice;
 pub use server::{Server, Start};
 pub use spec::{Kind, Spec};

@@ -18,6 +18,7 @@ use crate::error::{Error, Result, Trying};
 use crate::initramfs;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::tool;
+use crate::topology::{self, Side};
 
 /// The emulator.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
@@ -139,6 +140,9 @@ pub struct Machine {
     pub acceleration: Acceleration,
     /// Further disks.
     pub disks: Vec<Disk>,
+    /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
+    /// ([`Pair::virtio`](crate::topology::Pair::virtio)).
+    pub virtio_net: u8,
     /// What is copied into the guest when it has booted.
     pub puts: Vec<Put>,
     /// Shows the kernel's console on stderr.
@@ -155,6 +159,7 @@ impl Default for Machine {
             memory: 2048,
             acceleration: Acceleration::default(),
             disks: Vec::new(),
+            virtio_net: 0,
             puts: Vec::new(),
             show_console: false,
             boot_timeout: Duration::from_secs(60),
@@ -218,6 +223,8 @@ impl Machine {
                 }
             }
         }
+
+        (0..self.virtio_net).for_each(|pair| virtio_net(&mut qemu, pair));
 
         // Ctrl-C on the terminal is for us, who end the guest in order.
         qemu.process_group(0);
@@ -298,6 +305,20 @@ fn attach(qemu: &mut Command, name: &str) {
     qemu.args(["-device", &format!("virtio-blk-pci,drive={name},serial={name}")]);
 }
 
+/// Two devices on a hub of QEMU's, which passes frames from one to the other within QEMU.
+fn virtio_net(qemu: &mut Command, pair: u8) {
+    for side in [Side::Left, Side::Right] {
+        let end = format!("pair{pair}-{side:?}");
+        let mac = topology::virtio_mac(pair, side).map(|byte| format!("{byte:02x}")).join(":");
+        qemu.args(["-netdev", &format!("hubport,id={end},hubid={pair}")]);
+        // By a timer of the guest's clock: where instructions are counted, that clock jumps over idle
+        // time, and frames that leave at some time of the host's would be late by all of it. Nothing is
+        // booted from the network.
+        let how = "tx=timer,romfile=";
+        qemu.args(["-device", &format!("virtio-net-pci,netdev={end},mac={mac},{how}")]);
+    }
+}
+
 fn must_exist(path: &Path) -> Result<()> {
     fs::metadata(path)
         .map(drop)
@@ -363,6 +384,17 @@ mod tests {
         for wrong in ["data", "=1G", "data=", "data=0", "data=1T", "data=513", "root=1G", "a b=1G"]
         {
             assert!(wrong.parse::<Disk>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_pair_are_on_one_hub_and_have_addresses_of_their_own() {
+        let mut qemu = Command::new(QEMU);
+        virtio_net(&mut qemu, 1);
+        let line = format!("{qemu:?}");
+        assert_eq!(line.matches("hubid=1").count(), 2, "{line}");
+        for mac in ["mac=02:00:00:79:01:01,", "mac=02:00:00:79:01:02,"] {
+            assert_eq!(line.matches(mac).count(), 1, "{line}");
         }
     }
 

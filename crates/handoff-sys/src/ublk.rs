@@ -193,6 +193,53 @@ pub struct ControlCommand {
 
 const _: () = assert!(size_of::<ControlCommand>() == 32);
 
+/// `UBLK_IO_OP_READ`.
+pub const OP_READ: u8 = 0;
+/// `UBLK_IO_OP_WRITE`.
+pub const OP_WRITE: u8 = 1;
+/// Bytes of a sector, in which the driver counts.
+pub const SECTOR: u64 = 512;
+
+/// `struct ublksrv_io_desc`: the driver's description of a request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Descriptor {
+    /// What is asked for, in the lowest byte, and flags.
+    pub op_flags: u32,
+    /// How long it is.
+    pub nr_sectors: u32,
+    /// Where it begins.
+    pub start_sector: u64,
+    /// Where its memory is, if the server gave some.
+    pub addr: u64,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
+
+/// `struct ublksrv_io_cmd`, the command area of an entry with one of the commands of a tag. With
+/// [`F_AUTO_BUF_REG`], the entry's address is the index under which the next request's memory is
+/// registered with the ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TagCommand {
+    /// Queue number.
+    pub queue_id: u16,
+    /// The tag.
+    pub tag: u16,
+    /// Bytes, or a negative error number; of [`U_IO_COMMIT_AND_FETCH_REQ`] only.
+    pub result: i32,
+}
+
+impl TagCommand {
+    /// The command as the 16 command bytes of a 64-byte submission entry.
+    pub fn to_entry_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0..2].copy_from_slice(&self.queue_id.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.tag.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.result.to_ne_bytes());
+        bytes
+    }
+}
+
 /// `struct ublk_batch_io`, the command area of an entry with one of the batched commands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

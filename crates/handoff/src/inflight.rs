@@ -49,6 +49,8 @@ pub(crate) const STAGE_RX_EVENT: u8 = 0xfa;
 pub(crate) const STAGE_GET: u8 = 0xf9;
 /// Stage of the clearing of a slot.
 pub(crate) const STAGE_CLEAR: u8 = 0xf8;
+/// Stage of a request of a block device.
+pub(crate) const STAGE_REQUEST: u8 = 0xf7;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -76,6 +78,17 @@ impl Token {
     /// What [`of_slot`](Self::of_slot) was given.
     pub(crate) fn slot(self) -> u16 {
         self.key.index as u16
+    }
+
+    /// Of a tag of the driver's block queue with this number, which no record waits for.
+    pub(crate) fn of_request(queue: u16, tag: u16) -> Self {
+        let index = u32::from(queue) << 16 | u32::from(tag);
+        Self { key: Key { index, generation: 0 }, stage: STAGE_REQUEST }
+    }
+
+    /// What [`of_request`](Self::of_request) was given.
+    pub(crate) fn request(self) -> (u16, u16) {
+        ((self.key.index >> 16) as u16, self.key.index as u16)
     }
 
     pub(crate) fn to_user_data(self) -> u64 {

@@ -67,6 +67,7 @@ pub use source::kernel::{Fresh, Getting, KernelSource, Lease, LeaseMut, LendStat
 pub use source::memory::{Buffer, Pages, Region};
 pub use source::pool::Pool;
 pub use source::received::Received;
+pub use source::request::{Request, RequestKind, RequestQueue};
 pub use source::rx_binding::RxBinding;
 pub use source::rx_queue::{RxQueue, RxStats};
 pub use source::shared::{SharedBuffer, SharedRegion};

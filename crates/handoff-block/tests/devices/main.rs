@@ -9,5 +9,6 @@ mod guest {
     mod exchange;
     mod file_systems;
     mod fixture;
+    mod leases;
     mod policies;
 }

@@ -51,6 +51,9 @@ pub struct GuestOptions {
     /// that the guest changes, NAME=/path,snapshot a file that stays as it is
     #[arg(long, value_name = "NAME=WHAT")]
     pub disk: Vec<Disk>,
+    /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
+    #[arg(long, default_value_t = 0, value_name = "PAIRS", value_parser = clap::value_parser!(u8).range(..=8))]
+    pub virtio_net: u8,
     /// What it is given.
     #[command(flatten)]
     pub carried: Carried,
@@ -92,6 +95,7 @@ impl GuestOptions {
             memory: self.memory,
             acceleration: if self.icount { Acceleration::InstructionCounting } else { self.accel },
             disks: self.disk.clone(),
+            virtio_net: self.virtio_net,
             puts,
             show_console: self.console,
             ..Machine::default()

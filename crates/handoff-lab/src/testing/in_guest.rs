@@ -14,6 +14,8 @@ use crate::tool::StopFlag;
 
 /// Where test programs are in the guest.
 const DIRECTORY: &str = "/opt/handoff/tests";
+/// What tests and benches take at a time.
+const VIRTIO_NET: u8 = 2;
 
 pub(super) fn run(
     selected: &[(&Program, Vec<&str>)],
@@ -26,7 +28,8 @@ pub(super) fn run(
         return Ok(());
     }
     let stripped = Stripped::new()?;
-    let mut machine = Machine { kernel: kernel.clone(), ..plan.machine.clone() };
+    let virtio_net = plan.machine.virtio_net.max(VIRTIO_NET);
+    let mut machine = Machine { kernel: kernel.clone(), virtio_net, ..plan.machine.clone() };
     for (program, _) in selected {
         let target = Path::new(DIRECTORY).join(&program.name);
         machine.puts.push(Put { source: stripped.of(&program.path), target });

@@ -3,8 +3,9 @@
 //! Contracts (of disks: see [`Disk`]):
 //!
 //! 1. A [`Namespace`] has no name: only file descriptors (and threads or children inside it) hold
-//!    it, so it and every device in it vanish with the process, also on kill -9. There is nothing
-//!    to clean up, and two runs at once do not see each other.
+//!    it, so it and every device that was made in it vanish with the process, also on kill -9. There is
+//!    nothing to clean up, and two runs at once do not see each other. Devices of the machine that were
+//!    moved into it go home ([`Pair::virtio`]).
 //! 2. Every call is synchronous and returns after the kernel has acknowledged the change.
 //! 3. What this kernel or this user cannot have is [`TopologyError::Unavailable`] or
 //!    [`TopologyError::NotPermitted`] with the reason, told from the kernel's own answer, never
@@ -13,7 +14,7 @@
 //! Minimum kernel: 4.15 (64-bit netem delays). Capabilities: CAP_SYS_ADMIN and CAP_NET_ADMIN, or a
 //! kernel that lets everyone make user namespaces ([`enter_user_namespace`]).
 //!
-//! What runs where: a packet that is delivered on the same host (loopback, [`Pair`]) is copied by
+//! What runs where: a packet that is delivered on the same host (loopback, [`Pair::new`]) is copied by
 //! the kernel on its way in if it carries lent memory. Only a [`Discard`] sink ends it untouched.
 
 mod discard;
@@ -25,12 +26,14 @@ mod redirect;
 mod rtnetlink;
 #[cfg(test)]
 mod tests;
+mod virtio;
 
 pub use discard::{Discard, DiscardKind};
 pub use disk::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule, load};
 pub use namespace::{Namespace, NamespaceGuard, enter_user_namespace};
 pub use netem::Netem;
 pub use pair::{Pair, PairEnd, Side};
+pub(crate) use virtio::mac as virtio_mac;
 
 use std::io;
 

@@ -38,7 +38,7 @@ pub struct NamespaceGuard {
     this_thread: PhantomData<*const ()>,
 }
 
-fn this_threads_namespace() -> io::Result<File> {
+pub(super) fn this_threads_namespace() -> io::Result<File> {
     File::open("/proc/thread-self/ns/net")
 }
 

@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd as _,
     process::Command,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,6 +16,7 @@ use netlink_packet_route::link::{
 use super::{
     Namespace, Netem, TopologyError, asked, redirect,
     rtnetlink::{NewLink, Rtnetlink},
+    virtio::{self, Moved},
 };
 
 /// By the number of the cable: a host between two others has an end of each.
@@ -34,7 +36,7 @@ pub enum Side {
 }
 
 impl Side {
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Self::Left => 1,
             Self::Right => 2,
@@ -85,6 +87,9 @@ impl Plug {
 pub struct PairEnd {
     namespace: Namespace,
     plug: Plug,
+    mac: [u8; 6],
+    /// Puts the device back, where it was not made for this.
+    _moved: Option<Arc<Moved>>,
 }
 
 impl PairEnd {
@@ -184,7 +189,16 @@ pub struct Pair {
     pub left: PairEnd,
     /// The second host.
     pub right: PairEnd,
-    kind: InfoKind,
+    kind: Kind,
+}
+
+/// How two hosts are joined.
+#[derive(Debug, Clone)]
+enum Kind {
+    /// By devices that are made for it.
+    Made(InfoKind),
+    /// By devices of the machine.
+    VirtioNet,
 }
 
 impl Pair {
@@ -210,8 +224,21 @@ impl Pair {
         Self::of(InfoKind::Other("wire".to_owned()), mtu)
     }
 
+    /// As [`Pair::new`], joined by virtio-net devices that QEMU has joined, which are moved there from
+    /// the calling thread's namespace and put back when the last clone of each end is dropped. They
+    /// offload nothing, since QEMU's hub carries plain frames: the kernel cuts what is sent into frames,
+    /// and copies it, before they have it.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unavailable`] where this machine has no such pair that is free: the lab's guest
+    /// has as many as [`Machine::virtio_net`](crate::Machine::virtio_net) says.
+    pub fn virtio(mtu: u32) -> Result<Self, TopologyError> {
+        Self::joined(Namespace::new()?, 0, Kind::VirtioNet, mtu)
+    }
+
     fn of(kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
-        Self::joined(Namespace::new()?, 0, kind, mtu)
+        Self::joined(Namespace::new()?, 0, Kind::Made(kind), mtu)
     }
 
     /// Joins the second host of this pair to a third by a cable of the same kind: it is the first host
@@ -225,38 +252,64 @@ impl Pair {
     }
 
     /// Joins a host to a new one.
-    fn joined(host: Namespace, cable: u8, kind: InfoKind, mtu: u32) -> Result<Self, TopologyError> {
-        let end = |namespace, side| PairEnd { namespace, plug: Plug { cable, side } };
-        let (left, right) = (end(host, Side::Left), end(Namespace::new()?, Side::Right));
-        let pair = Self { left, right, kind };
-        pair.left.namespace.run(|| pair.join(mtu))??;
-        for end in [&pair.left, &pair.right] {
-            end.namespace.run(|| configure(end.plug))??;
-        }
-        pair.left.reaches(&pair.right)?;
-        pair.right.reaches(&pair.left)?;
-        Ok(pair)
+    fn joined(host: Namespace, cable: u8, kind: Kind, mtu: u32) -> Result<Self, TopologyError> {
+        let hosts = [host, Namespace::new()?];
+        let plugs = [Side::Left, Side::Right].map(|side| Plug { cable, side });
+        let devices = match &kind {
+            Kind::Made(kind) => {
+                hosts[0].run(|| join(plugs, &hosts[1], kind.clone(), mtu))??;
+                plugs.map(|plug| (None, plug.mac()))
+            }
+            Kind::VirtioNet => {
+                let ends = [(&hosts[0], Side::Left), (&hosts[1], Side::Right)];
+                let taken = virtio::take(ends, plugs[0].device())?;
+                for (host, plug) in hosts.iter().zip(plugs) {
+                    let mtu = vec![LinkAttribute::Mtu(mtu)];
+                    host.run(|| Rtnetlink::open()?.change(plug.device(), mtu))??;
+                }
+                taken.map(|(moved, mac)| (Some(Arc::new(moved)), mac))
+            }
+        };
+        let [left, right] = hosts;
+        let end = |namespace, plug, (_moved, mac)| PairEnd { namespace, plug, mac, _moved };
+        let [at_left, at_right] = devices;
+        let pair = Self {
+            left: end(left, plugs[0], at_left),
+            right: end(right, plugs[1], at_right),
+            kind,
+        };
+        pair.start()
     }
 
-    fn join(&self, mtu: u32) -> Result<(), TopologyError> {
-        let end = |end: &PairEnd| {
-            vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(end.plug.mac().to_vec())]
-        };
-        let mut peer = LinkMessage::default();
-        peer.attributes = end(&self.right);
-        peer.attributes.push(LinkAttribute::IfName(self.right.device().into()));
-        peer.attributes.push(LinkAttribute::NetNsFd(self.right.namespace.as_fd().as_raw_fd()));
-        Rtnetlink::open()?.add_link(NewLink {
-            name: self.left.device(),
-            kind: self.kind.clone(),
-            // Both kinds take their peer as the same attribute.
-            data: Some(LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))),
-            attributes: end(&self.left),
-        })
+    /// Gives the devices addresses, and returns when packets pass.
+    fn start(self) -> Result<Self, TopologyError> {
+        for (end, far) in [(&self.left, &self.right), (&self.right, &self.left)] {
+            end.namespace.run(|| configure(end.plug, far.mac))??;
+        }
+        self.left.reaches(&self.right)?;
+        self.right.reaches(&self.left)?;
+        Ok(self)
     }
 }
 
-fn configure(near: Plug) -> Result<(), TopologyError> {
+/// Makes both ends of a cable, the first in the calling thread's namespace.
+fn join(plugs: [Plug; 2], far: &Namespace, kind: InfoKind, mtu: u32) -> Result<(), TopologyError> {
+    let end =
+        |plug: Plug| vec![LinkAttribute::Mtu(mtu), LinkAttribute::Address(plug.mac().to_vec())];
+    let mut peer = LinkMessage::default();
+    peer.attributes = end(plugs[1]);
+    peer.attributes.push(LinkAttribute::IfName(plugs[1].device().into()));
+    peer.attributes.push(LinkAttribute::NetNsFd(far.as_fd().as_raw_fd()));
+    Rtnetlink::open()?.add_link(NewLink {
+        name: plugs[0].device(),
+        kind,
+        // Both kinds take their peer as the same attribute.
+        data: Some(LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))),
+        attributes: end(plugs[0]),
+    })
+}
+
+fn configure(near: Plug, far_mac: [u8; 6]) -> Result<(), TopologyError> {
     let mut kernel = Rtnetlink::open()?;
     let (far, device) = (near.other(), near.device());
     kernel.set_up(device)?;
@@ -265,7 +318,7 @@ fn configure(near: Plug) -> Result<(), TopologyError> {
         (IpAddr::V6(near.v6()), IpAddr::V6(far.v6()), 64),
     ] {
         kernel.add_address(device, own, prefix_len)?;
-        kernel.add_neighbour(device, neighbour, far.mac())?;
+        kernel.add_neighbour(device, neighbour, far_mac)?;
     }
     Ok(())
 }

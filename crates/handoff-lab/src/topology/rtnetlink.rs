@@ -65,12 +65,34 @@ impl Rtnetlink {
     }
 
     pub(super) fn set_up(&mut self, name: &str) -> Result<(), TopologyError> {
+        self.set(name, LinkFlags::Up, Vec::new())
+    }
+
+    /// Gives a device other attributes; it is down afterwards.
+    pub(super) fn change(
+        &mut self,
+        name: &str,
+        attributes: Vec<LinkAttribute>,
+    ) -> Result<(), TopologyError> {
+        self.set(name, LinkFlags::empty(), attributes)
+    }
+
+    fn set(
+        &mut self,
+        name: &str,
+        up: LinkFlags,
+        attributes: Vec<LinkAttribute>,
+    ) -> Result<(), TopologyError> {
+        let action = match up.is_empty() {
+            true => format!("take {name} down, with {attributes:?}"),
+            false => format!("set {name} up"),
+        };
         let mut message = LinkMessage::default();
         message.header.index = index_of(name)?;
-        message.header.flags = LinkFlags::Up;
+        message.header.flags = up;
         message.header.change_mask = LinkFlags::Up;
-        self.request(RouteNetlinkMessage::SetLink(message), 0)
-            .map_err(asked(format!("set {name} up")))
+        message.attributes = attributes;
+        self.request(RouteNetlinkMessage::SetLink(message), 0).map_err(asked(action))
     }
 
     /// Adds an address with its on-link route; an IPv6 address is usable at once (no duplicate

@@ -106,7 +106,41 @@ fn needs_root_discard_ends_the_largest_datagram_in_one_packet() {
 
 #[test]
 fn needs_root_pair_carries_tcp_and_udp_over_both_families() {
-    let pair = topology_or_skip!(Pair::new(9_000));
+    carries_tcp_and_udp(&topology_or_skip!(Pair::new(9_000)));
+}
+
+#[test]
+fn needs_root_virtio_net_devices_carry_both_and_go_home_as_they_were_found() {
+    let settings = || -> Vec<[String; 3]> {
+        let of = |device: &String, what| {
+            fs::read_to_string(format!("/sys/class/net/{device}/{what}")).unwrap_or_default()
+        };
+        // The others are made by the kernel, and of no machine.
+        let has_hardware =
+            |name: &String| fs::exists(format!("/sys/class/net/{name}/device")).unwrap();
+        let names = devices().into_iter().filter(has_hardware);
+        names.map(|name| [of(&name, "mtu"), of(&name, "threaded"), name]).collect()
+    };
+    // The first loads the driver.
+    drop(topology_or_skip!(Pair::virtio(1_500)));
+    let found = settings();
+    let pair = Pair::virtio(9_000).unwrap();
+    carries_tcp_and_udp(&pair);
+    let more: Vec<Pair> = std::iter::from_fn(|| Pair::virtio(1_500).ok()).collect();
+    assert_eq!(found.len(), 2 * (1 + more.len()), "{found:?}");
+    carries_tcp_and_udp(&more[0]);
+    assert!(settings().is_empty(), "{:?}", settings());
+    let none = Pair::virtio(1_500).unwrap_err();
+    assert!(none.is_unavailable() && none.to_string().contains("--virtio-net"), "{none}");
+    // Whose devices are there until the last clone goes.
+    let left = pair.left.clone();
+    drop((pair, more));
+    assert_eq!(settings().len(), found.len() - 1);
+    drop(left);
+    assert_eq!(settings(), found);
+}
+
+fn carries_tcp_and_udp(pair: &Pair) {
     let targets = [
         (IpAddr::V4(pair.right.v4()), IpAddr::V4(pair.left.v4())),
         (IpAddr::V6(pair.right.v6()), IpAddr::V6(pair.left.v6())),

@@ -269,6 +269,16 @@ pub(crate) fn write(
     opcode::WriteFixed::new(fd, from as *const u8, bytes, slot).offset(to).build()
 }
 
+/// Whether tests are to take their long forms.
+pub(crate) fn long_form() -> bool {
+    std::env::var_os("HANDOFF_SOAK").is_some()
+}
+
+/// How long a test goes on that finds more the longer it does.
+pub(crate) fn going_on(seconds: u64, minutes_of_long_form: u64) -> Duration {
+    Duration::from_secs(if long_form() { 60 * minutes_of_long_form } else { seconds })
+}
+
 /// Asks until there is an answer.
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();

@@ -19,6 +19,7 @@ use crate::ring::{Ring, Until};
 use crate::sink::group::Groups;
 use crate::socket::SocketShared;
 use crate::source::kernel::LenderShared;
+use crate::source::request::{QueueShared, Served};
 use crate::source::rx_queue::RxShared;
 
 #[allow(clippy::large_enum_variant, reason = "there is one for each driver")]
@@ -53,6 +54,10 @@ pub(crate) struct Inner {
     pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
     /// What the ring is bound to until it is closed.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
+    /// Queues of block devices whose requests the ring takes until it is closed.
+    pub(crate) request_queues: RefCell<Vec<Served>>,
+    /// Results of block requests whose memory nobody uses any more, by their tags.
+    pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
     pub(super) turns: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
     pub(crate) news: Cell<bool>,
@@ -79,6 +84,8 @@ impl Inner {
             to_clear: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
+            request_queues: RefCell::default(),
+            answers: RefCell::default(),
             turns: Cell::new(0),
             news: Cell::new(false),
             next_group: Cell::new(0),
@@ -130,6 +137,11 @@ impl Inner {
         self.ring()?.borrow_mut().buffers.take(1).map(|slot| slot as u16)
     }
 
+    /// So many slots for buffers, one after the other.
+    pub(crate) fn take_buffers(&self, run: u16) -> Option<u16> {
+        self.ring()?.borrow_mut().buffers.take(run.into()).map(|slot| slot as u16)
+    }
+
     /// A slot is empty again.
     pub(crate) fn release_buffer(&self, slot: u16) {
         if let Some(ring) = self.ring() {
@@ -174,7 +186,9 @@ impl Inner {
 
     /// Whether something waits to be started.
     pub(super) fn has_marks(&self) -> bool {
-        !self.marks.borrow().is_empty() || !self.to_clear.borrow().is_empty()
+        !self.marks.borrow().is_empty()
+            || !self.to_clear.borrow().is_empty()
+            || !self.answers.borrow().is_empty()
     }
 
     /// Whether nothing waits to be submitted.
@@ -213,6 +227,12 @@ impl Inner {
     /// Has a slot cleared with the next submission, unless a lend clears it to have it itself.
     pub(crate) fn mark_clear(&self, lender: &Rc<LenderShared>, slot: u16) {
         self.to_clear.borrow_mut().push((Rc::clone(lender), slot));
+        self.attend();
+    }
+
+    /// Has the result of a block request given with the next submission.
+    pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
+        self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
         self.attend();
     }
 

@@ -26,6 +26,7 @@ use crate::socket::Socket;
 use crate::source::kernel::Lender;
 use crate::source::memory::Region;
 use crate::source::pool::Pool;
+use crate::source::request::RequestQueue;
 use crate::source::rx_binding::RxBinding;
 use crate::source::rx_queue::RxQueue;
 use crate::source::window::Window;
@@ -150,6 +151,23 @@ impl Driver {
         Lender::open(&self.inner)
     }
 
+    /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must have been
+    /// made for registered buffers and such a depth. See [`Request`](crate::Request) for what becomes
+    /// of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRing`](crate::Error::NoRing) without a ring; when the ring's table of buffers has no room
+    /// for the depth; what the kernel says of the descriptor.
+    pub fn requests(
+        &self,
+        device: impl Into<OwnedFd>,
+        queue: u16,
+        depth: u16,
+    ) -> Result<RequestQueue> {
+        RequestQueue::open(&self.inner, device.into(), queue, depth)
+    }
+
     /// Opens a group of sends that share one return.
     pub fn group<B: Lend>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.inner))
@@ -165,7 +183,11 @@ impl Driver {
         let waits = || {
             // What is started may be over at once; with nothing to come, a wait would have no end.
             self.inner.start_marked();
-            !self.inner.news.get() && self.inner.inflight.borrow().kernel_holds_any()
+            let to_come = || {
+                self.inner.inflight.borrow().kernel_holds_any()
+                    || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
+            };
+            !self.inner.news.get() && to_come()
         };
         let events = self.inner.turn(match wait {
             Wait::No => Until::Soon,

@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use super::inner::{Backend, Inner, Mark};
-use crate::engine::{get_buf, msg_zerocopy, order, receiving, transfer, uring_zc};
+use crate::engine::{get_buf, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_RETURN,
-    STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
+    DETACHED, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
+    STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
 };
 use crate::readiness::Ready;
 use crate::ring::{BATCH, Batch, Completion, Ring, Until, teardown};
@@ -99,6 +99,7 @@ impl Inner {
             self.spare_marks.replace(marks);
         }
         get_buf::clear_marked(self);
+        requests::give_marked(self);
     }
 
     pub(super) fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
@@ -150,6 +151,10 @@ impl Inner {
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
+            STAGE_REQUEST => {
+                let (queue, tag) = token.request();
+                requests::completed(self, queue, tag, result);
+            }
             STAGE_RECEIVE => return receiving::completed(self, token.key, all),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),

@@ -13,6 +13,7 @@ pub(crate) mod msg_zerocopy;
 pub(crate) mod multishot;
 pub(crate) mod order;
 pub(crate) mod receiving;
+pub(crate) mod requests;
 pub(crate) mod sending;
 pub(crate) mod splice;
 pub(crate) mod transfer;

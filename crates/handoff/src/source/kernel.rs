@@ -30,6 +30,7 @@ use crate::engine::get_buf::{self, GetOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::lease::{Extent, Lend, LendMut, Lendable, Loan, Sealed, Span};
+use crate::source::request::Answer;
 
 /// Lends buffers of the kernel to the operations of a driver.
 #[derive(Clone)]
@@ -303,8 +304,17 @@ impl Future for Fresh {
     }
 }
 
+/// What is in slots of the ring on loan, until this is dropped.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// A lend of the device, whose slots are cleared then.
+    Lend(Slots),
+    /// The memory of a block request, which is over then.
+    Request(Rc<Answer>),
+}
+
 /// Slots of the ring that hold one lend. Cleared when dropped.
-pub(crate) struct Held {
+pub(crate) struct Slots {
     lender: Rc<LenderShared>,
     /// To send and write from.
     slot: u16,
@@ -314,11 +324,38 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(lender: Rc<LenderShared>, slot: u16, fill: Option<u16>) -> Self {
-        Self { lender, slot, fill }
+        Self::Lend(Slots { lender, slot, fill })
+    }
+
+    pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
+        Self::Request(answer)
+    }
+
+    /// The ring that has it.
+    fn ring(&self) -> u32 {
+        match self {
+            Self::Lend(slots) => slots.lender.ring,
+            Self::Request(answer) => answer.queue.ring,
+        }
+    }
+
+    /// Where it is to be filled, if those are other slots than what is sent and written from.
+    fn fill(&self) -> Option<u16> {
+        match self {
+            Self::Lend(slots) => slots.fill,
+            Self::Request(_) => None,
+        }
+    }
+
+    fn slot(&self) -> u16 {
+        match self {
+            Self::Lend(slots) => slots.slot,
+            Self::Request(answer) => answer.slot(),
+        }
     }
 }
 
-impl Drop for Held {
+impl Drop for Slots {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, which gave all back.
         let Some(driver) = self.lender.driver.upgrade() else { return };
@@ -328,9 +365,9 @@ impl Drop for Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("slot", &self.slot).field("fill", &self.fill).finish()
+        f.debug_struct("Slots").field("slot", &self.slot).field("fill", &self.fill).finish()
     }
 }
 
@@ -347,7 +384,7 @@ pub struct Bytes {
 
 impl Bytes {
     pub(crate) fn new(held: Held, len: u32) -> Self {
-        let fill = held.fill.is_some();
+        let fill = held.fill().is_some();
         Self { held: Rc::new(held), fill, start: 0, len }
     }
 
@@ -357,14 +394,14 @@ impl Bytes {
 
     /// What is left behind the first `skip` bytes, which it has.
     pub(crate) fn behind(&self, skip: usize) -> Span {
-        let slot = if self.fill { self.held.fill } else { Some(self.held.slot) };
+        let slot = if self.fill { self.held.fill() } else { Some(self.held.slot()) };
         // Requests name bytes of such a buffer by their distance from its beginning.
         let start = std::ptr::without_provenance_mut(self.start as usize + skip);
         Span { start, len: self.len() - skip, slot }
     }
 
     fn extent(&self) -> Extent {
-        Extent { pieces: 1, bytes: self.len(), home: Some(self.held.lender.ring) }
+        Extent { pieces: 1, bytes: self.len(), home: Some(self.held.ring()) }
     }
 
     fn from_loan(loan: Loan) -> Self {
@@ -375,7 +412,9 @@ impl Bytes {
     }
 }
 
-/// A buffer of the kernel, lent for reading: sockets send it, files are written from it.
+/// A buffer of the kernel, lent for reading: sockets send it, files are written from it. It is part of a
+/// file, of what a socket received ([`Lender`]), or what a block request writes
+/// ([`Request::source`](crate::Request::source)).
 ///
 /// Clones and parts share the buffer, and may be in several operations at once. It goes back when all
 /// of them are dropped and done.
@@ -383,6 +422,10 @@ impl Bytes {
 pub struct Lease(Bytes);
 
 impl Lease {
+    pub(crate) fn of(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -433,27 +476,33 @@ impl Lendable for Lease {
     }
 }
 
-/// New pages of the kernel, lent to be filled: files are read into it.
+/// New pages of the kernel, or the memory of a block request, lent to be filled: files are read into it.
 #[derive(Debug)]
 pub struct LeaseMut(Bytes);
 
 impl LeaseMut {
+    pub(crate) fn of(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// New pages are never empty.
+    /// What is to be filled is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Ends the filling: the first `len` bytes, to be sent and written.
+    /// Ends the filling of new pages: the first `len` bytes, to be sent and written.
     ///
     /// # Panics
     ///
-    /// When `len` is more than its length.
+    /// When `len` is more than its length, and of the memory of a block request, which is for its reader
+    /// only.
     pub fn freeze(self, len: usize) -> Lease {
+        assert!(self.0.fill, "the memory of a block request can only be filled");
         Lease(Bytes { fill: false, ..self.0 }).part(..len)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod pool;
 pub(crate) mod received;
+pub(crate) mod request;
 pub(crate) mod rx_binding;
 pub(crate) mod rx_queue;
 pub(crate) mod shared;

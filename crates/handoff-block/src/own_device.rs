@@ -1,0 +1,105 @@
+//! A device that its maker serves, by a ring that is not of this crate.
+//!
+//! Contracts: one queue; reads and writes are all that comes, in whole blocks; a request's memory is
+//! registered, under the index that its tag was asked for with, before the request is told of. If the server
+//! goes, requests fail. The device goes when this is dropped.
+//!
+//! Minimum kernel: 6.16. Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use handoff_sys::ublk::{self, Parameters};
+
+use crate::device::{self, Device};
+use crate::engine::Engine;
+use crate::{Control, Error, Spec};
+
+/// A block device whose requests others take: `Driver::requests` of the library.
+///
+/// It has to be asked for requests, with all of its tags, before [`start`](Self::start) returns, which
+/// is therefore for another thread than the one that serves.
+#[derive(Debug)]
+pub struct OwnDevice(Device);
+
+impl OwnDevice {
+    /// Makes a device of `size` bytes, in blocks of 512 bytes. Of the specification the number, the depth
+    /// and the largest request count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPossible`] where the driver lends no memory, [`Error::Usage`] for what it refuses.
+    pub fn new(size: u64, spec: &Spec) -> Result<Self, Error> {
+        if size == 0 || !size.is_multiple_of(ublk::SECTOR) {
+            return Err(Error::usage(format!(
+                "a device of {size} bytes is not possible: a multiple of {}",
+                ublk::SECTOR
+            )));
+        }
+        let mut control = Control::open()?;
+        let features = control.features()?;
+        if features & ublk::F_AUTO_BUF_REG == 0 {
+            return Err(Error::NotPossible(
+                "the driver has no UBLK_F_AUTO_BUF_REG, which came with Linux 6.16".to_owned(),
+            ));
+        }
+        let spec = Spec { queues: 1, ..spec.clone() };
+        // Nobody else could go on with what its server had.
+        let features = features & !(ublk::F_USER_RECOVERY | ublk::F_USER_RECOVERY_REISSUE);
+        let mut device = device::add(control, &spec, Engine::UserAuto, features)?;
+        let parameters = Parameters {
+            types: ublk::PARAM_TYPE_BASIC,
+            logical_bs_shift: 9,
+            physical_bs_shift: 12,
+            io_opt_shift: 12,
+            io_min_shift: 9,
+            max_sectors: spec.max_request >> 9,
+            dev_sectors: size >> 9,
+            ..Parameters::default()
+        };
+        device
+            .control
+            .set_parameters(device.id, &parameters)
+            .map_err(Error::doing("the driver does not take the device's parameters"))?;
+        Ok(Self(device))
+    }
+
+    /// What its server asks for requests.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be opened; once at a time.
+    pub fn open(&self) -> Result<OwnedFd, Error> {
+        let path = format!("/dev/ublkc{}", self.0.id);
+        let opened = File::options().read(true).write(true).open(&path);
+        opened.map(OwnedFd::from).map_err(Error::doing(format!("{path} cannot be opened")))
+    }
+
+    /// The block device, once it is started.
+    pub fn path(&self) -> PathBuf {
+        format!("/dev/ublkb{}", self.0.id).into()
+    }
+
+    /// Returns when all tags have been asked for and the block device is there; its partitions have been
+    /// read by then.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn start(&mut self) -> Result<(), Error> {
+        let id = self.0.id;
+        let started = self.0.control.start(id);
+        started.map_err(Error::doing(format!("the driver does not start device {id}")))
+    }
+
+    /// Takes the block device away, once its requests are answered. Its server is told, and the device
+    /// goes when the server has let go of it and this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.0.control.stop(self.0.id)
+    }
+}
