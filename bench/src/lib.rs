@@ -29,4 +29,6 @@ pub mod splice;
 pub mod statistics;
 pub mod table;
 mod tasks;
+#[cfg(test)]
+mod testing;
 pub mod witness;

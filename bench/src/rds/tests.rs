@@ -1,6 +1,6 @@
 //! Tests of the bench of messages on a network of its own.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use handoff_lab::skip;
@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     measure::{Engine as _, Slot},
     report::Latency,
+    testing::{self, report_or_skip},
 };
 
 #[derive(Debug, Parser)]
@@ -21,26 +22,14 @@ fn args(line: &str) -> RdsArgs {
     Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().rds
 }
 
-/// In a thread of its own: a bench moves its thread about.
-fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError> {
-    let work = move || {
-        let mut out = Vec::new();
-        let stop = Arc::new(AtomicBool::new(stopped));
-        let mut context = Context { json: true, stop: &stop, out: &mut out };
-        run(&args(line), &mut context)?;
-        Ok(String::from_utf8(out).unwrap())
-    };
-    std::thread::spawn(work).join().unwrap()
+fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+    testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
 #[test]
 fn needs_root_both_ways_are_measured_beside_tcp() {
     let line = "--time 0.05 --rounds 2 --only (ask|stream).(64|1m).depth";
-    let report: Report = match run_in_thread(line, false) {
-        Ok(json) => serde_json::from_str(&json).unwrap(),
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
-        Err(error) => panic!("{error}"),
-    };
+    let report = report_or_skip!(measured(line, false));
     assert_eq!(report.bench, "rds");
     assert_eq!(report.rows.len(), 5 * 5);
     for rows in report.rows.chunks(5) {
@@ -65,7 +54,7 @@ fn needs_root_both_ways_are_measured_beside_tcp() {
 
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
-    match run_in_thread("--time 60 --rounds 9", true) {
+    match measured("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
         Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),

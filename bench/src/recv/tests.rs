@@ -1,12 +1,17 @@
 //! Tests of the receive bench on real networks of its own.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use handoff_lab::skip;
 
 use super::*;
-use crate::{measure::Slot, network::pattern::Stream, report::Row};
+use crate::{
+    measure::Slot,
+    network::pattern::Stream,
+    report::Row,
+    testing::{self, report_or_skip},
+};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -18,33 +23,14 @@ fn args(line: &str) -> RecvArgs {
     Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().recv
 }
 
-/// In a thread of its own: a bench moves its thread about.
-fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError> {
-    let work = move || {
-        let mut out = Vec::new();
-        let stop = Arc::new(AtomicBool::new(stopped));
-        let mut context = Context { json: true, stop: &stop, out: &mut out };
-        run(&args(line), &mut context)?;
-        Ok(String::from_utf8(out).unwrap())
-    };
-    std::thread::spawn(work).join().unwrap()
-}
-
-fn report_or_skip(line: &'static str) -> Result<Report, String> {
-    match run_in_thread(line, false) {
-        Ok(json) => Ok(serde_json::from_str(&json).unwrap()),
-        Err(BenchError::NotPossible(reason)) => Err(reason),
-        Err(error) => panic!("{error}"),
-    }
+fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+    testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
 #[test]
 fn needs_root_a_row_is_measured_beside_its_baseline() {
     let line = "--time 0.05 --rounds 2 --only check=yes.(multi|zcrx|tcp)";
-    let report = match report_or_skip(line) {
-        Ok(report) => report,
-        Err(reason) => skip!("{reason}"),
-    };
+    let report = report_or_skip!(measured(line, false));
     assert_eq!(report.bench, "recv");
     for load in LOADS {
         let of_load =
@@ -75,7 +61,7 @@ fn needs_root_a_row_is_measured_beside_its_baseline() {
 
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
-    match run_in_thread("--time 60 --rounds 9", true) {
+    match measured("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
         Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),

@@ -1,11 +1,10 @@
 //! Tests of the send bench on real networks of its own.
 
-use std::sync::{Arc, atomic::AtomicBool};
-
 use clap::Parser;
 use handoff_lab::skip;
 
 use super::*;
+use crate::testing::{self, report_or_skip};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -17,33 +16,14 @@ fn args(line: &str) -> SendArgs {
     Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().send
 }
 
-fn run_in_thread(line: &'static str, stopped: bool) -> Result<String, BenchError> {
-    // A thread of its own: a bench moves its thread about.
-    let work = move || {
-        let mut out = Vec::new();
-        let stop = Arc::new(AtomicBool::new(stopped));
-        let mut context = Context { json: true, stop: &stop, out: &mut out };
-        run(&args(line), &mut context)?;
-        Ok(String::from_utf8(out).unwrap())
-    };
-    std::thread::spawn(work).join().unwrap()
-}
-
-fn report_or_skip(line: &'static str) -> Result<Report, String> {
-    match run_in_thread(line, false) {
-        Ok(json) => Ok(serde_json::from_str(&json).unwrap()),
-        Err(BenchError::NotPossible(reason)) => Err(reason),
-        Err(error) => panic!("{error}"),
-    }
+fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+    testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
 #[test]
 fn needs_root_udp_baselines_are_measured() {
     let line = "--time 0.05 --rounds 3 --sizes 4k,64k --only copy|msg";
-    let report = match report_or_skip(line) {
-        Ok(report) => report,
-        Err(reason) => skip!("{reason}"),
-    };
+    let report = report_or_skip!(measured(line, false));
     assert_eq!(report.rows.len(), 8);
     let find = |name: &str| {
         let named =
@@ -66,10 +46,8 @@ fn needs_root_udp_baselines_are_measured() {
 
 #[test]
 fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
-    let report = match report_or_skip("--time 0.05 --rounds 2 --proto tcp --only copy|msg") {
-        Ok(report) => report,
-        Err(reason) => skip!("{reason}"),
-    };
+    let report =
+        report_or_skip!(measured("--time 0.05 --rounds 2 --proto tcp --only copy|msg", false));
     let seed = report.rows.iter().find(|row| row.baseline).unwrap();
     assert_eq!(seed.config.target.as_deref(), Some("veth"));
     assert!(seed.bytes_per_s.unwrap() > 1e6);
@@ -79,10 +57,7 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
 #[test]
 fn needs_root_another_working_set_makes_other_rows() {
     let line = "--time 0.02 --rounds 1 --working-set 32m --only copy$|fixed.flush=no.batch=8$";
-    let report = match report_or_skip(line) {
-        Ok(report) => report,
-        Err(reason) => skip!("{reason}"),
-    };
+    let report = report_or_skip!(measured(line, false));
     let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(
         names,
@@ -98,7 +73,7 @@ fn needs_root_another_working_set_makes_other_rows() {
 
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
-    match run_in_thread("--time 60 --rounds 9", true) {
+    match measured("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
         Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
@@ -115,7 +90,7 @@ fn impossible_sizes_and_peers_are_usage_errors() {
         ("--peer a=b --peer-regex a=x", "group"),
         ("--compare /nonexistent/file", "/nonexistent/file"),
     ] {
-        match run_in_thread(line, false) {
+        match measured(line, false) {
             Err(BenchError::Usage(text)) => assert!(text.contains(names), "{line}: {text}"),
             other => panic!("{line}: {other:?}"),
         }

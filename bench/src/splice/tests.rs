@@ -1,13 +1,11 @@
 //! Tests of the splice bench that need no module: rows of it are tested where the command is.
 
-use std::{
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{path::Path, sync::atomic::AtomicBool};
 
 use clap::Parser;
 
 use super::*;
+use crate::testing;
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -19,22 +17,14 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
     Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.splice)
 }
 
+fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+    testing::report_of(stopped, move |context| run(&args(line).unwrap(), context))
+}
+
 fn names(line: &str) -> Vec<String> {
     let (none, stop) = ([const { Err(String::new()) }; 2], AtomicBool::new(false));
     let args = args(line).unwrap();
     subjects(&args, &none, 0, &stop).into_iter().map(|subject| subject.name).collect()
-}
-
-/// In a thread of its own: a bench moves its thread about.
-fn run_in_thread(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
-    let work = move || {
-        let mut out = Vec::new();
-        let stop = Arc::new(AtomicBool::new(stopped));
-        let mut context = Context { json: true, stop: &stop, out: &mut out };
-        run(&args(line).unwrap(), &mut context)?;
-        Ok(serde_json::from_slice(&out).unwrap())
-    };
-    std::thread::spawn(work).join().unwrap()
 }
 
 #[test]
@@ -67,7 +57,7 @@ fn a_row_brings_what_it_compares_with() {
 #[test]
 fn pages_pass_through_pipes_by_calls_and_by_requests() {
     let report =
-        run_in_thread("--time 0.02 --rounds 2 --only depth=(1|32).(op-)?splice", false).unwrap();
+        measured("--time 0.02 --rounds 2 --only depth=(1|32).(op-)?splice", false).unwrap();
     assert_eq!((report.bench.as_str(), report.rows.len()), ("splice", 4));
     for row in &report.rows {
         if let ("op-splice", Some(reason)) = (row.engine.as_str(), &row.skipped) {
@@ -87,7 +77,7 @@ fn pages_pass_through_pipes_by_calls_and_by_requests() {
 #[test]
 fn rows_without_the_module_say_what_to_do() {
     let line = "--time 0.01 --rounds 1 --only depth=4.get$";
-    let report = run_in_thread(line, false).unwrap();
+    let report = measured(line, false).unwrap();
     let [splice, get] = &report.rows[..] else { panic!("{report:?}") };
     assert_eq!(splice.skipped, None);
     match (&get.skipped, Path::new("/dev/getbuf").exists()) {
@@ -102,14 +92,14 @@ fn a_relay_without_the_module_is_no_failure() {
     if Path::new("/dev/getbuf").exists() {
         handoff_lab::skip!("the module getbuf is loaded");
     }
-    let report = run_in_thread("--time 0.01 --rounds 1 --only relay.get", false).unwrap();
+    let report = measured("--time 0.01 --rounds 1 --only relay.get", false).unwrap();
     let [get, _splice] = &report.rows[..] else { panic!("{report:?}") };
     assert!(get.skipped.is_some(), "{get:?}");
 }
 
 #[test]
 fn a_stop_ends_the_bench() {
-    let stopped = run_in_thread("--only depth=1.splice", true);
+    let stopped = measured("--only depth=1.splice", true);
     assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");
 }
 
@@ -118,12 +108,12 @@ fn what_cannot_be_meant_is_refused() {
     for line in ["--lab --cpu 0", "--time 0", "--rounds 0", "--quick --time 1"] {
         assert!(args(line).is_err(), "{line}");
     }
-    let carried = run_in_thread("--program /bin/true", false);
+    let carried = measured("--program /bin/true", false);
     assert!(
         matches!(&carried, Err(BenchError::Usage(text)) if text.contains("--lab")),
         "{carried:?}"
     );
-    let missing = run_in_thread("--cpu 100000", false);
+    let missing = measured("--cpu 100000", false);
     assert!(
         matches!(&missing, Err(BenchError::Usage(text)) if text.contains("usable")),
         "{missing:?}"

@@ -1,0 +1,38 @@
+//! What tests of several benches do.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use crate::{
+    command::{BenchError, Context},
+    report::Report,
+};
+
+/// The report of a bench, which runs in a thread of its own, since it moves its thread about.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub(crate) fn report_of(
+    stopped: bool,
+    bench: impl FnOnce(&mut Context<'_>) -> Result<(), BenchError> + Send + 'static,
+) -> Result<Report, BenchError> {
+    let work = move || {
+        let mut out = Vec::new();
+        let stop = Arc::new(AtomicBool::new(stopped));
+        bench(&mut Context { json: true, stop: &stop, out: &mut out })?;
+        Ok(serde_json::from_slice(&out).unwrap())
+    };
+    std::thread::spawn(work).join().unwrap()
+}
+
+/// The report that a test looks at; skips the test where the bench can't run here.
+macro_rules! report_or_skip {
+    ($measured:expr) => {
+        match $measured {
+            Ok(report) => report,
+            Err(BenchError::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
+            Err(error) => panic!("{error}"),
+        }
+    };
+}
+pub(crate) use report_or_skip;
