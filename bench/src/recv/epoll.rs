@@ -20,13 +20,15 @@ use crate::network::{
 };
 
 /// Bytes of the buffer: as many as keep it in a cache, so that calls are few.
-const BUFFER: usize = 256 << 10;
+pub(super) const BUFFER: usize = 256 << 10;
 
 pub(super) struct Epoll {
     socket: TcpStream,
     poll: OwnedFd,
     events: Vec<epoll::Event>,
     buffer: Vec<u8>,
+    /// Whether the buffer was filled at last, so that there may be more without waiting.
+    filled: bool,
     received: u64,
 }
 
@@ -42,38 +44,42 @@ impl Epoll {
         };
         let poll = open().map_err(|error| format!("no epoll: {error}"))?;
         let (events, buffer) = (Vec::with_capacity(1), vec![0; BUFFER]);
-        Ok((Self { socket, poll, events, buffer, received: 0 }, sender))
+        Ok((Self { socket, poll, events, buffer, filled: false, received: 0 }, sender))
     }
 }
 
-impl Receive for Epoll {
-    fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
+impl Epoll {
+    /// Waits until there is something to be read, or a signal comes.
+    fn wait(&mut self) -> Result<(), String> {
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         self.events.clear();
         let room = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.poll, room, Some(&patience)) {
-            // The caller looks at what the signal has set.
-            Err(Errno::INTR) => return Ok(()),
-            waited => waited.map_err(|errno| format!("epoll_wait failed: {errno}"))?,
-        };
-        if self.events.is_empty() {
-            return Err(format!("nothing arrived for {PATIENCE:?}"));
+            Ok(_) if self.events.is_empty() => Err(format!("nothing arrived for {PATIENCE:?}")),
+            // After a signal nothing is there to be read, and the caller looks at what it has set.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(format!("epoll_wait failed: {errno}")),
         }
-        loop {
-            match self.socket.read(&mut self.buffer) {
-                Ok(0) => return Err("the connection has ended".into()),
-                Ok(length) => {
-                    stream.take(&self.buffer[..length]);
-                    self.received += length as u64;
-                    // After less than it has room for, there was no more.
-                    if length < BUFFER {
-                        return Ok(());
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(format!("recv failed: {error}")),
+    }
+}
+
+impl Receive for Epoll {
+    /// One buffer at most: a sender that is faster than this would never let it go.
+    fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
+        if !std::mem::take(&mut self.filled) {
+            self.wait()?;
+        }
+        match self.socket.read(&mut self.buffer) {
+            Ok(0) => return Err("the connection has ended".into()),
+            Ok(length) => {
+                stream.take(&self.buffer[..length]);
+                self.received += length as u64;
+                self.filled = length == BUFFER;
             }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(format!("recv failed: {error}")),
         }
+        Ok(())
     }
 
     fn copied(&self) -> Option<u64> {

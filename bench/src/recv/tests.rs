@@ -107,6 +107,33 @@ fn needs_root_damage_ends_a_row_that_looks() {
 }
 
 #[test]
+fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
+    let made = std::thread::spawn(|| {
+        let pinned = Pinned::to(None).unwrap();
+        let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
+        let (mut epoll, sender) = Epoll::new(&bed).unwrap();
+        let mut stream = Stream::new(bed.pattern(), true);
+        sender.begin();
+        // Whatever has come by then, one buffer at a time is taken of it.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut most = 0;
+        for _ in 0..200 {
+            let before = stream.position();
+            epoll.receive(&mut stream).unwrap();
+            most = most.max(stream.position() - before);
+        }
+        Ok((most, stream.verdict()))
+    });
+    let (most, verdict) = match made.join().unwrap() {
+        Ok(seen) => seen,
+        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        Err(error) => panic!("{error}"),
+    };
+    assert!((1..=epoll::BUFFER as u64).contains(&most), "{most} bytes in one go");
+    assert_eq!(verdict, Ok(()));
+}
+
+#[test]
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = "--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b --peer x=y";
     let given = args(given);

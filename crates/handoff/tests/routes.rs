@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 
-use handoff::{Carried, Driver, Route, RouteEngine, RouteSink, RouteSource, Wait};
+use handoff::{Carried, Driver, Executor, Route, RouteEngine, RouteSink, RouteSource, Wait};
 use traffic::{drivers, narrow_tcp, pattern, tcp};
 
 const LEN: usize = (3 << 20) + 4_567;
@@ -180,6 +180,26 @@ fn a_socket_is_sent_to_by_other_ways_after_a_route() {
         assert_eq!(finished.sent.unwrap(), LEN - 100);
         drop((route, socket));
         assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    });
+}
+
+#[test]
+fn a_route_that_never_waits_leaves_others_their_turns() {
+    every(|driver, engine| {
+        let open = |path| driver.file(File::options().read(true).write(true).open(path).unwrap());
+        let source = RouteSource::File(open("/dev/zero").unwrap(), 0..u64::MAX);
+        let sink = RouteSink::File(open("/dev/null").unwrap(), 0);
+        let mut route = Route::new(driver, source, sink).only(engine);
+        let progress = route.progress();
+        let executor = Executor::new(driver);
+        let task = executor.spawn(async move { route.run().await.result });
+        let beside = async {
+            while progress.get() < LEN as u64 {
+                assert!(!task.is_finished(), "{engine} has ended");
+                futures_lite::future::yield_now().await;
+            }
+        };
+        executor.run(beside).unwrap();
     });
 }
 

@@ -388,7 +388,7 @@ fn tasks_dropped_midway_let_their_sends_go_on() {
                 executor
                     .run(async {
                         for _ in 0..3 {
-                            traffic::yield_now().await;
+                            futures_lite::future::yield_now().await;
                         }
                     })
                     .unwrap();

@@ -6,12 +6,15 @@
 //! Contracts:
 //! - sockets are made non-blocking and waited for by the driver; a file that is not in the page cache
 //!   holds up the thread, as `sendfile(2)` does;
-//! - before anything was moved, what can't be spliced is told as an engine that is not possible.
+//! - before anything was moved, what can't be spliced is told as an engine that is not possible;
+//! - after each pipeful the other futures of the thread have their turn, also where neither end ever
+//!   keeps it waiting.
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
+use futures_lite::future::yield_now;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use socket2::SockRef;
@@ -95,6 +98,7 @@ impl Way {
                 }
                 error => Error::io("splicing to the sink", error.into()),
             })?;
+            yield_now().await;
         }
     }
 

@@ -278,7 +278,9 @@ impl Route {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
         let result = poll_fn(|context| {
-            loop {
+            // Without a ring pieces come and go at once: the thread's other futures have their turn all
+            // the same.
+            for _ in 0..PIECES {
                 while let Some(first) = out.front_mut()
                     && let Poll::Ready(given) = first.poll(context)
                 {
@@ -314,6 +316,8 @@ impl Route {
                     Poll::Pending => return Poll::Pending,
                 }
             }
+            context.waker().wake_by_ref();
+            Poll::Pending
         })
         .await;
         self.taken += supply.taken();

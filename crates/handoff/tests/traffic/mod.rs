@@ -112,15 +112,3 @@ pub(crate) fn alone(test: &str) -> bool {
     );
     false
 }
-
-/// Lets the other futures of an executor have their turn.
-pub(crate) fn yield_now() -> impl Future<Output = ()> {
-    let mut yielded = false;
-    std::future::poll_fn(move |context| {
-        if std::mem::replace(&mut yielded, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-}
