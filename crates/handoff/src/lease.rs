@@ -111,7 +111,22 @@ impl Piece {
         debug_assert!(offset + capacity <= backing.len());
         // SAFETY: the range lies in the backing.
         let start = unsafe { backing.start().add(offset) };
+        // SAFETY: as the caller says.
+        unsafe { Self::at(backing, start, capacity) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`new`](Self::new).
+    pub(crate) unsafe fn at(backing: Arc<Backing>, start: NonNull<u8>, capacity: usize) -> Self {
         Self { start, len: capacity, capacity, backing }
+    }
+
+    /// No bytes, of no memory.
+    pub(crate) fn nothing() -> Self {
+        let start = NonNull::dangling();
+        // SAFETY: there are no bytes that anybody could reach.
+        unsafe { Self::at(Backing::new(start, 0, true, Box::new(())), start, 0) }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {

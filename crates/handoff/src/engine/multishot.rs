@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::inflight::Key;
 use crate::ring::Completion;
 use crate::source::pool::PoolShared;
+use crate::source::received::Received;
 
 fn pool(op: &ReceiveOp) -> Rc<PoolShared> {
     Rc::clone(op.pool.as_ref().expect("what receives into a pool has one"))
@@ -35,7 +36,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
             op.take_in(span);
         }
     } else if result == 0 && !op.socket.stream {
-        op.take_in(pool.empty());
+        op.take_in(Received::nothing());
     }
     let mut again = false;
     match result {

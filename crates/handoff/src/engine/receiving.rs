@@ -181,9 +181,9 @@ impl ReceiveOp {
         self.ready.push_back(Ready::Span(span));
     }
 
-    #[inline]
-    pub(crate) fn take_in_place(&mut self, place: u64, len: u32) {
-        self.ready.push_back(Ready::Place(place, len));
+    /// Spans of the queue, each told by a completion.
+    pub(crate) fn take_in_places(&mut self, told: &[Completion]) {
+        self.ready.extend(told.iter().map(|told| Ready::Place(told.place, told.result as u32)));
     }
 
     #[inline]
@@ -293,10 +293,11 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
 pub(crate) fn take(inner: &Inner, key: Key) -> Option<Option<Result<Received>>> {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
+    if op.paused && !op.ready.is_empty() {
+        op.paused = false;
+        inner.mark_receive(key);
+    }
     if let Some(span) = op.next() {
-        if std::mem::take(&mut op.paused) {
-            inner.mark_receive(key);
-        }
         return Some(Some(Ok(span)));
     }
     if op.told {

@@ -197,21 +197,23 @@ pub(super) fn arrived(
     completions: &[Completion],
 ) -> usize {
     let data = completions[0].data;
-    let (mut count, mut spans, mut bytes) = (0, 0, 0);
-    for completion in completions {
-        let Completion { result, flags, place, .. } = *completion;
-        if completion.data != data || !cqueue::more(flags) {
+    let queue = &flow(op).queue;
+    let (mut spans, mut bytes, mut outside) = (0, 0, 0);
+    for &Completion { data: of, result, flags, place } in completions {
+        if of != data || !cqueue::more(flags) {
             break;
         }
-        count += 1;
-        if flow(op).queue.has(place, result as usize) {
-            spans += 1;
-            bytes += result as u64;
-            op.take_in_place(place, result as u32);
-        } else {
-            let reason = "the kernel tells of bytes outside of the area";
-            op.end = Some(Err(unavailable(op, reason)));
+        if !queue.has(place, result as usize) {
+            outside = 1;
+            break;
         }
+        spans += 1;
+        bytes += result as u64;
+    }
+    op.take_in_places(&completions[..spans]);
+    if outside > 0 {
+        let reason = "the kernel tells of bytes outside of the area";
+        op.end = Some(Err(unavailable(op, reason)));
     }
     let has_pool = op.pool.is_some();
     let flow = flow(op);
@@ -221,7 +223,7 @@ pub(super) fn arrived(
     if has_pool {
         weigh(inner, key, flow);
     }
-    count
+    spans + outside
 }
 
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.

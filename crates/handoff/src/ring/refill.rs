@@ -31,7 +31,7 @@ pub(crate) struct RefillQueue {
     put: u32,
     /// Of these, the kernel was told of so many.
     published: u32,
-    /// Entries that are free for certain.
+    /// Entries that are free for certain; none while any wait.
     room: u32,
     waiting: VecDeque<u64>,
 }
@@ -62,7 +62,7 @@ impl RefillQueue {
     /// [`publish`](Self::publish).
     #[inline]
     pub(crate) fn put(&mut self, off: u64) {
-        if self.room == 0 || !self.waiting.is_empty() {
+        if self.room == 0 {
             return self.put_crowded(off);
         }
         self.write(off);

@@ -13,11 +13,11 @@ use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
 use super::memory::{Region, map};
-use super::received::{Received, Ticket};
+use super::received::Received;
 use crate::driver::{Backend, Inner};
 use crate::error::{Error, Result};
 use crate::inflight::Key;
-use crate::lease::{Backing, Memory, Piece};
+use crate::lease::{Backing, Memory};
 
 /// The most chunks in a pool, by the kernel's limit on a ring of buffers.
 const MAX_CHUNKS: usize = 1 << 15;
@@ -165,12 +165,7 @@ impl PoolShared {
     pub(crate) fn take_chunk(&self) -> Option<(u16, NonNull<u8>, usize)> {
         let Supply::List(free) = &self.supply else { return None };
         let chunk = free.borrow_mut().pop()?;
-        // SAFETY: every chunk lies in the backing.
-        Some((
-            chunk,
-            unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) },
-            self.chunk,
-        ))
+        Some((chunk, self.start(chunk), self.chunk))
     }
 
     /// Puts back what [`take_chunk`](Self::take_chunk) gave and nothing was received into.
@@ -180,21 +175,21 @@ impl PoolShared {
 
     /// A receive filled the first `len` bytes of a chunk.
     pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Received {
+        assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
         self.held.set(self.held.get() + 1);
-        // SAFETY: the chunk was supplied once and is not supplied again before its ticket is gone,
-        // so nobody else has a piece of it.
-        let mut piece = unsafe {
-            Piece::new(self.backing.clone(), usize::from(chunk) * self.chunk, self.chunk)
-        };
-        piece.set_len(len);
-        Received::new(piece, Ticket::of_pool(Rc::clone(self), chunk))
+        // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
+        // again before its ticket is gone.
+        unsafe { Received::of_pool(self, chunk, self.start(chunk), len) }
     }
 
-    /// A receive of no bytes took no chunk.
-    pub(crate) fn empty(self: &Rc<Self>) -> Received {
-        // SAFETY: a piece of no bytes overlaps none.
-        let piece = unsafe { Piece::new(self.backing.clone(), 0, 0) };
-        Received::new(piece, Ticket::of_nothing())
+    /// The memory that the chunks are of.
+    pub(crate) fn memory(&self) -> &Arc<Backing> {
+        &self.backing
+    }
+
+    fn start(&self, chunk: u16) -> NonNull<u8> {
+        // SAFETY: every chunk lies in the backing.
+        unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -232,13 +227,11 @@ impl PoolShared {
             return;
         };
         let base = entries.start().as_ptr().cast::<BufRingEntry>();
-        // SAFETY: the chunk lies in the backing.
-        let address = unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) };
         // SAFETY: the masked index is below the number of entries; only this thread writes entries,
         // and the kernel reads none at or past the tail. The first entry's last two bytes are the
         // tail itself, which the setters leave alone.
         let entry = unsafe { &mut *base.add(usize::from(tail.get() & mask)) };
-        entry.set_addr(address.as_ptr().addr() as u64);
+        entry.set_addr(self.start(chunk).as_ptr().addr() as u64);
         entry.set_len(self.chunk as u32);
         entry.set_bid(chunk);
         tail.set(tail.get().wrapping_add(1));

@@ -4,77 +4,72 @@
 //! Neither kernel nor NIC touch the bytes between handing them out and getting them back, so they are
 //! ordinary memory. They go back where they came from when the last part of the span is dropped.
 
+use std::fmt;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::pool::PoolShared;
 use super::rx_queue::RxShared;
-use crate::lease::{Extent, Lend, Lendable, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{Backing, Extent, Lend, Lendable, Loan, LoanedPiece, Piece, Sealed};
 
-/// Gives a chunk back to where it came from when the last share of it is dropped.
+/// Keeps the memory of a span, and gives its chunk back to where it came from when the last share of it
+/// is dropped.
 #[doc(hidden)]
-#[derive(Debug)]
-pub struct Ticket(Share);
-
-/// Most spans are never split, and need no count of their own.
-enum Share {
-    Sole(Origin),
-    Part(Rc<Origin>),
-}
+pub struct Ticket(Origin);
 
 enum Origin {
     /// An empty datagram, for which the kernel takes no chunk.
     Nowhere,
-    Pool(Rc<PoolShared>, u16),
+    /// The pool, and the number of the chunk; as wide as an offset, so that all move alike.
+    Pool(Rc<PoolShared>, usize),
     /// The rx queue, and where in its area the span began.
     Queue(Rc<RxShared>, usize),
+    /// The ticket of a span that was split. Most never are, and need no count of their own.
+    Shared(Rc<Ticket>),
 }
 
 impl Ticket {
-    /// For a span that holds no chunk.
-    pub(crate) fn of_nothing() -> Self {
-        Self(Share::Sole(Origin::Nowhere))
-    }
-
-    pub(crate) fn of_pool(pool: Rc<PoolShared>, chunk: u16) -> Self {
-        Self(Share::Sole(Origin::Pool(pool, chunk)))
-    }
-
-    pub(crate) fn of_queue(queue: Rc<RxShared>, offset: usize) -> Self {
-        Self(Share::Sole(Origin::Queue(queue, offset)))
-    }
-
     /// A second ticket for the same chunk.
     fn share(&mut self) -> Self {
-        let origin = match std::mem::replace(&mut self.0, Share::Sole(Origin::Nowhere)) {
-            Share::Sole(origin) => Rc::new(origin),
-            Share::Part(origin) => origin,
+        let whole = match std::mem::replace(&mut self.0, Origin::Nowhere) {
+            Origin::Shared(whole) => whole,
+            sole => Rc::new(Self(sole)),
         };
-        self.0 = Share::Part(Rc::clone(&origin));
-        Self(Share::Part(origin))
+        self.0 = Origin::Shared(Rc::clone(&whole));
+        Self(Origin::Shared(whole))
     }
-}
 
-impl Drop for Origin {
-    fn drop(&mut self) {
-        match self {
-            Self::Nowhere => {}
-            Self::Pool(pool, chunk) => PoolShared::give_back(pool, *chunk),
-            Self::Queue(queue, offset) => RxShared::give_back(queue, *offset),
+    /// The memory that the chunk is of, where there is one.
+    fn memory(&self) -> Option<&Arc<Backing>> {
+        match &self.0 {
+            Origin::Nowhere => None,
+            Origin::Pool(pool, _) => Some(pool.memory()),
+            Origin::Queue(queue, _) => Some(queue.memory()),
+            Origin::Shared(whole) => whole.memory(),
         }
     }
 }
 
-impl std::fmt::Debug for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let origin = match self {
-            Self::Sole(origin) => origin,
-            Self::Part(origin) => &**origin,
-        };
-        match origin {
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        match &self.0 {
+            Origin::Nowhere | Origin::Shared(_) => {}
+            Origin::Pool(pool, chunk) => PoolShared::give_back(pool, *chunk as u16),
+            Origin::Queue(queue, offset) => RxShared::give_back(queue, *offset),
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
             Origin::Nowhere => f.write_str("Nowhere"),
             Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
             Origin::Queue(_, offset) => write!(f, "Queue({offset})"),
+            Origin::Shared(whole) => whole.fmt(f),
         }
     }
 }
@@ -82,15 +77,44 @@ impl std::fmt::Debug for Share {
 /// Received bytes, in a chunk of a [`Pool`](crate::Pool) or of an [`RxQueue`](crate::RxQueue).
 /// Dropping all parts of it gives the chunk back. Holding too many makes receivers of the pool wait,
 /// and peers of the rx queue send again.
-#[derive(Debug)]
 pub struct Received {
-    piece: Piece,
+    // Not a `Piece`, which counts its owners for all threads: there are many spans, and few are lent on.
+    start: NonNull<u8>,
+    len: usize,
     ticket: Ticket,
 }
 
 impl Received {
-    pub(crate) fn new(piece: Piece, ticket: Ticket) -> Self {
-        Self { piece, ticket }
+    /// No bytes.
+    pub(crate) fn nothing() -> Self {
+        Self { start: NonNull::dangling(), len: 0, ticket: Ticket(Origin::Nowhere) }
+    }
+
+    /// # Safety
+    ///
+    /// The bytes are initialised and in this chunk of the pool, which was handed out once and is not
+    /// again before it is given back.
+    pub(crate) unsafe fn of_pool(
+        pool: &Rc<PoolShared>,
+        chunk: u16,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self { start, len, ticket: Ticket(Origin::Pool(Rc::clone(pool), chunk.into())) }
+    }
+
+    /// # Safety
+    ///
+    /// The bytes are initialised and at this offset of the queue's area, and handed out once before they
+    /// are given back.
+    #[inline]
+    pub(crate) unsafe fn of_queue(
+        queue: &Rc<RxShared>,
+        offset: usize,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self { start, len, ticket: Ticket(Origin::Queue(Rc::clone(queue), offset)) }
     }
 
     /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.
@@ -99,15 +123,29 @@ impl Received {
     ///
     /// When `at` is past the length.
     pub fn split_to(&mut self, at: usize) -> Self {
-        Self { piece: self.piece.split_to(at), ticket: self.ticket.share() }
+        assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
+        let head = Self { start: self.start, len: at, ticket: self.ticket.share() };
+        // SAFETY: `at` is within the span.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        head
     }
 }
 
 impl Deref for Received {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        self.piece.bytes()
+        // SAFETY: the span owns initialised bytes alone by the contracts of its makers, and the ticket
+        // keeps their memory.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received").field("len", &self.len).field("ticket", &self.ticket).finish()
     }
 }
 
@@ -115,16 +153,24 @@ impl Sealed for Received {}
 impl Lend for Received {}
 impl Lendable for Received {
     fn extent(&self) -> Extent {
-        Extent::one(&self.piece)
+        Extent { pieces: 1, bytes: self.len, home: None }
     }
 
     fn into_loan(self) -> Loan {
-        Loan::Received(LoanedPiece(self.piece), self.ticket)
+        let Self { start, len, ticket } = self;
+        let piece = match ticket.memory() {
+            // SAFETY: the span owned its bytes alone, and is no more.
+            Some(memory) => unsafe { Piece::at(Arc::clone(memory), start, len) },
+            None => Piece::nothing(),
+        };
+        Loan::Received(LoanedPiece(piece), ticket)
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Received(piece, ticket) => Self { piece: piece.0, ticket },
+            Loan::Received(piece, ticket) => {
+                Self { start: piece.0.start(), len: piece.0.len(), ticket }
+            }
             other => unreachable!("a received span was lent and {other:?} came back"),
         }
     }

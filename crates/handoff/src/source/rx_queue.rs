@@ -20,13 +20,13 @@ use handoff_sys::zcrx;
 
 use super::area;
 use super::memory::Region;
-use super::received::{Received, Ticket};
+use super::received::Received;
 use super::rx_binding::{Bound, RxBinding};
 use crate::driver::Inner;
 use crate::engine::receiving::ReceiveEngine;
 use crate::error::Result;
 use crate::inflight::Key;
-use crate::lease::{Backing, Memory, Piece, Sealed};
+use crate::lease::{Backing, Memory, Sealed};
 use crate::ring::refill::RefillQueue;
 
 /// How often at most the kernel is asked to tell again that it found no chunk.
@@ -235,10 +235,12 @@ impl RxShared {
     pub(crate) fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
         debug_assert!(this.has(place, len));
         let offset = offset(place);
-        // SAFETY: inside the area; the kernel tells of each byte that it has put there once, and puts
-        // others there only after the span was given back.
-        let piece = unsafe { Piece::new(this.bound.area.clone(), offset, len) };
-        Received::new(piece, Ticket::of_queue(Rc::clone(this), offset))
+        // SAFETY: inside the area, which is initialised; the kernel tells of each byte that it has put
+        // there once, and puts others there only after the span was given back.
+        unsafe {
+            let start = this.bound.area.start().add(offset);
+            Received::of_queue(this, offset, start, len)
+        }
     }
 
     /// The span that began at `offset` is given back.
@@ -318,6 +320,11 @@ impl RxShared {
     /// Whether dropping a span would give a chunk back.
     pub(crate) fn holds_any(&self) -> bool {
         self.held.get() > 0
+    }
+
+    /// The area.
+    pub(crate) fn memory(&self) -> &Arc<Backing> {
+        &self.bound.area
     }
 
     pub(crate) fn chunks(&self) -> usize {
