@@ -36,7 +36,8 @@ pub struct TestArgs {
     /// The skips that are foreseen; any other is a failure
     #[arg(long, value_name = "FILE")]
     pub may_skip: Option<PathBuf>,
-    /// How many seconds one test may take, or a whole program on the host
+    /// How many seconds one test may take, or a whole program on the host; of one that takes longer in
+    /// a guest, the reason has where its tasks stood
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
     /// Write the report as one JSON object to this file
