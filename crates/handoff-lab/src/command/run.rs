@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::TIMED_OUT;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
 use crate::error::{Error, Result};
@@ -81,15 +82,17 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
     conclude(guest, outcome)
 }
 
-/// Boots a guest for one command with our standard input; `output` gets what it writes.
+/// Boots a guest for one command with our standard input, which is ended at its time-out if there is
+/// one; `output` gets what it writes.
 pub(super) fn run_once(
     machine: &Machine,
     arguments: Vec<Vec<u8>>,
+    timeout: Option<Duration>,
     stop: &StopFlag,
     output: impl FnMut(Stream, &[u8]) -> io::Result<()>,
 ) -> Result<u8> {
     let mut guest = Guest::boot(machine, stop)?;
-    let job = Job { arguments, input: Input::Inherit, ..Job::default() };
+    let job = Job { arguments, input: Input::Inherit, timeout, ..Job::default() };
     let outcome = guest.run(&job, output)?;
     conclude(guest, outcome)
 }
@@ -149,7 +152,7 @@ fn code_of(ending: &Ending) -> u8 {
         Ending::Exited(code) => *code,
         Ending::Killed(signal) => 128 + signal,
         Ending::NotStarted(_) => 126,
-        Ending::TimedOut(_) | Ending::Hung(_) => 124,
+        Ending::TimedOut(_) | Ending::Hung(_) => TIMED_OUT,
         Ending::GuestDied(_) => 125,
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
     let mut words = vec![target.clone().into_os_string().into_vec()];
     words.extend(args.command[1..].iter().map(|word| word.clone().into_vec()));
     prepared.machine.puts.push(Put { source, target });
-    run::run_once(&prepared.machine, words, stop, run::pass_on)
+    run::run_once(&prepared.machine, words, None, stop, run::pass_on)
 }
 
 fn show(test: &TestResult) {
