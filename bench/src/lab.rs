@@ -6,10 +6,13 @@
 //!    number of instructions that it has executed; files of the user stay on this side.
 //! 2. What the guest's bench says on stderr is passed on; its table is drawn here, from its JSON.
 //! 3. The figures are instructions, and carry the word `emulated`.
+//! 4. A bench that does not end is ended at its time limit; where the guest's tasks stood is shown.
+
+use std::time::Duration;
 
 use handoff_lab::{
     Acceleration, Error, Machine,
-    command::{self, Carried},
+    command::{self, Carried, TIMED_OUT},
 };
 
 use crate::{
@@ -17,14 +20,25 @@ use crate::{
     report::Report,
 };
 
+/// With `--quick`, benches are made to end in three minutes; busy machines are three times as slow.
+const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// The slots of a whole table are up to five times those of a quick one; the rest is for other programs
+/// beside, and for longer slots where the user wants them.
+const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How long a bench may take in the guest.
+pub(crate) fn limit(quick: bool) -> Duration {
+    if quick { QUICK_LIMIT } else { LIMIT }
+}
+
 /// Whether this is a guest of the lab, where nothing else runs and modules may be loaded.
 pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
-/// many pairs of virtio-net devices. With the report, the exit code of the guest's bench where it was not 0:
-/// some of its rows failed.
+/// many pairs of virtio-net devices, for no longer than `limit`. With the report, how the guest's bench
+/// ended where that was not well: some of its rows failed, or it hung afterwards.
 ///
 /// # Errors
 ///
@@ -33,28 +47,80 @@ pub fn run(
     arguments: &[String],
     carried: &Carried,
     virtio_net: u8,
+    limit: Duration,
     context: &Context<'_>,
-) -> Result<(Report, Option<u8>), BenchError> {
+) -> Result<(Report, Option<String>), BenchError> {
     let machine = Machine {
         cpus: 1,
         acceleration: Acceleration::InstructionCounting,
         virtio_net,
         ..Machine::default()
     };
-    let (code, output) = command::run_ourselves(&machine, carried, arguments, context.stop)
-        .map_err(|error| match error {
-            Error::Failed(cause) => BenchError::Failed(cause),
-            Error::Usage(cause) => BenchError::Usage(cause),
-            Error::NotPossible(cause) => BenchError::NotPossible(cause),
-            Error::Stopped => BenchError::Stopped,
-        })?;
-    match serde_json::from_slice(&output) {
-        Ok(report) => Ok((report, Some(code).filter(|&code| code != 0))),
-        Err(_) if code != 0 => {
-            Err(BenchError::Failed(format!("the bench in the guest ended with exit code {code}")))
-        }
-        Err(error) => {
+    let ended = command::run_ourselves(&machine, carried, arguments, Some(limit), context.stop);
+    let (code, output) = ended.map_err(|error| match error {
+        Error::Failed(cause) => BenchError::Failed(cause),
+        Error::Usage(cause) => BenchError::Usage(cause),
+        Error::NotPossible(cause) => BenchError::NotPossible(cause),
+        Error::Stopped => BenchError::Stopped,
+    })?;
+    let failure = match code {
+        0 => None,
+        TIMED_OUT => Some(format!(
+            "the bench in the guest did not end within {}; above is where its tasks stood",
+            humantime::format_duration(limit)
+        )),
+        code => Some(format!("the bench in the guest ended with exit code {code}")),
+    };
+    match (serde_json::from_slice(&output), failure) {
+        (Ok(report), failure) => Ok((report, failure)),
+        (Err(_), Some(failure)) => Err(BenchError::Failed(failure)),
+        (Err(error), None) => {
             Err(BenchError::Failed(format!("the bench in the guest printed no report: {error}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    mod guest {
+        mod fixture {
+            /// What takes the bench's place in the guest.
+            #[test]
+            #[ignore = "fixture: does not end"]
+            fn does_not_end() {
+                // No sleep: where instructions are counted, the clock jumps to its end.
+                loop {
+                    std::thread::park();
+                }
+            }
+        }
+    }
+
+    mod native {
+        use std::{
+            sync::{Arc, atomic::AtomicBool},
+            time::Duration,
+        };
+
+        use handoff_lab::command::Carried;
+
+        use crate::command::{BenchError, Context};
+
+        #[test]
+        fn a_bench_that_does_not_end_is_ended_and_says_so() {
+            let stop = Arc::new(AtomicBool::new(false));
+            let context = Context { json: true, stop: &stop, out: &mut Vec::new() };
+            let fixture = "lab::tests::guest::fixture::does_not_end";
+            let arguments = ["--exact", "--ignored", fixture].map(str::to_owned);
+            let limit = Duration::from_secs(10);
+            match crate::lab::run(&arguments, &Carried::default(), 0, limit, &context) {
+                Err(BenchError::Failed(cause)) => {
+                    assert!(cause.contains("did not end within 10s"), "{cause}");
+                }
+                Err(BenchError::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
+                Err(error) => panic!("{error}"),
+                Ok(_) => panic!("no report was printed"),
+            }
         }
     }
 }

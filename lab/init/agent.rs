@@ -5,6 +5,8 @@
 //! - when it has ended, everything that it left running is killed, then its output is drained and
 //!   the kernel log gets [`wire::MARK`]; only then does the host hear of the end. So nothing of one
 //!   command can disturb the next, and a kernel message is counted to the command that caused it;
+//! - where the tasks stand is told while a command runs, from a thread of its own: whatever that
+//!   meets in the kernel, the host is heard and the command can be killed;
 //! - when the host goes away, the agent returns and the machine is switched off.
 
 use std::ffi::OsStr;
@@ -21,6 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::system;
+use crate::tasks;
 use crate::wire::{self, End, Start};
 
 /// How long output may take to drain after everything was killed: a process that hangs in the
@@ -66,6 +69,7 @@ pub(crate) fn serve(port: File) -> io::Result<()> {
                     Err(error) => return Err(error),
                 }
             }
+            wire::ASK_TASKS => answer(body, &port),
             wire::OFF => {
                 look_for_leaks();
                 break;
@@ -79,6 +83,16 @@ pub(crate) fn serve(port: File) -> io::Result<()> {
     }
     system::write_back();
     Ok(())
+}
+
+/// Tells where the tasks stand; the answer begins with the question's `body`.
+fn answer(mut body: Vec<u8>, port: &Port) {
+    let port = port.clone();
+    // A guest that has no thread left for it says nothing, and goes on.
+    drop(thread::Builder::new().spawn(move || {
+        body.extend(tasks::tell().into_bytes());
+        drop(port.send(wire::TASKS, &body));
+    }));
 }
 
 /// Has a sanitizer kernel report on its console the memory that nobody points to any more.

@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod agent;
+#[allow(dead_code, reason = "each side uses its half")]
+mod proc;
 mod system;
+mod tasks;
 #[allow(dead_code, reason = "each side uses its half")]
 mod wire;
 

@@ -4,6 +4,8 @@
 //! - a message is a `u32` length (little endian, of the body), a `u8` kind and the body;
 //! - the guest speaks first ([`READY`]), then answers each [`RUN`] with any number of [`STDOUT`] and
 //!   [`STDERR`] and exactly one [`EXIT`] or [`REFUSED`]; one command runs at a time;
+//! - to each [`ASK_TASKS`] it answers with one [`TASKS`], at any time, or never where the kernel
+//!   does not let it;
 //! - both sides are built together, so there is no version to agree on.
 
 use std::io::{self, Read, Write};
@@ -18,6 +20,8 @@ pub(crate) const SIGNAL: u8 = 3;
 pub(crate) const RESIZE: u8 = 4;
 /// Host: write everything back and power off.
 pub(crate) const OFF: u8 = 5;
+/// Host: say where the tasks stand; the body is the number of the command (`u32`).
+pub(crate) const ASK_TASKS: u8 = 6;
 /// Guest: up; the body is the kernel's release.
 pub(crate) const READY: u8 = 16;
 /// Guest: bytes that the command wrote to standard output.
@@ -28,6 +32,8 @@ pub(crate) const STDERR: u8 = 18;
 pub(crate) const EXIT: u8 = 19;
 /// Guest: the command could not be started; the body is the reason.
 pub(crate) const REFUSED: u8 = 20;
+/// Guest: where the tasks stand; the body is that of the question, then text.
+pub(crate) const TASKS: u8 = 21;
 
 /// The line that the guest puts into the kernel log when command number N has ended.
 ///
@@ -35,7 +41,7 @@ pub(crate) const REFUSED: u8 = 20;
 pub(crate) const MARK: &str = "handoff-lab: end of command ";
 
 /// No message is longer, so a garbled length cannot make either side allocate without bound.
-const LONGEST: usize = 1 << 20;
+pub(crate) const LONGEST: usize = 1 << 20;
 
 /// A command to run in the guest.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -114,6 +120,12 @@ impl End {
         let taint = u64::from_le_bytes(take(&mut body, 8)?.try_into().ok()?);
         Some(Self { signal, code, taint })
     }
+}
+
+/// The command's number and the text from the body of a [`TASKS`] message.
+pub(crate) fn decode_tasks(mut body: &[u8]) -> Option<(u32, String)> {
+    let number = take_u32(&mut body)?;
+    Some((number, String::from_utf8_lossy(body).into_owned()))
 }
 
 /// Rows and columns from the body of a [`RESIZE`] message.

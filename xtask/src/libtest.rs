@@ -1,8 +1,8 @@
 //! Reads what `cargo test` prints, program by program, and counts.
 //!
 //! Contracts:
-//! - a program's figures are those of its own `test result:` line; a program without one crashed,
-//!   and that is a failure;
+//! - a program's figures are those of its own `test result:` line; a program without one crashed or
+//!   was cut short, and that is a failure;
 //! - what a program says of its tests is read by [`Output`]; a skipped test is not passed;
 //! - whatever cannot be attributed is never counted as passed.
 
@@ -71,7 +71,7 @@ struct Open {
 impl Reader {
     pub(crate) fn line(&mut self, line: &str) {
         if let Some((name, documentation)) = announced(line) {
-            self.close();
+            self.close(None);
             let program = Program { name, ..Program::default() };
             self.current = Some(Open { program, documentation, ..Open::default() });
         } else if let Some(open) = &mut self.current {
@@ -79,13 +79,14 @@ impl Reader {
         }
     }
 
-    pub(crate) fn finish(mut self) -> Vec<Program> {
-        self.close();
+    /// All programs; `cut` is why the last was ended, if it was.
+    pub(crate) fn finish(mut self, cut: Option<&str>) -> Vec<Program> {
+        self.close(cut);
         self.done
     }
 
-    fn close(&mut self) {
-        self.done.extend(self.current.take().map(Open::close));
+    fn close(&mut self, cut: Option<&str>) {
+        self.done.extend(self.current.take().map(|open| open.close(cut)));
     }
 }
 
@@ -95,11 +96,13 @@ impl Open {
         self.told.line(line);
     }
 
-    fn close(self) -> Program {
+    fn close(self, cut: Option<&str>) -> Program {
         let Self { mut program, documentation, told } = self;
         program.failures = told.failures().map(str::to_owned).collect();
-        let Some(&last) = told.sums().last() else {
-            program.failures.insert("ended without a result: it crashed or hung".to_owned());
+        // What a program has printed that was cut short may be the sums of another, see below.
+        let Some(&last) = told.sums().last().filter(|_| cut.is_none()) else {
+            let cause = cut.unwrap_or("crashed or hung");
+            program.failures.insert(format!("ended without a result: it {cause}"));
             program.counts.failed = program.failures.len();
             return program;
         };
@@ -155,7 +158,7 @@ mod tests {
     fn read(text: &str) -> Vec<Program> {
         let mut reader = Reader::default();
         text.lines().for_each(|line| reader.line(line));
-        reader.finish()
+        reader.finish(None)
     }
 
     fn counts(passed: usize, failed: usize, skipped: usize) -> Counts {
@@ -246,6 +249,25 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         );
         assert_eq!(programs[0].counts, counts(0, 1, 0));
         assert_eq!(programs[1].counts, counts(1, 0, 0));
+    }
+
+    #[test]
+    fn only_the_program_that_hung_is_said_to_have_hung() {
+        let mut reader = Reader::default();
+        for line in [
+            "     Running tests/one.rs (target/debug/deps/one-0a1b)",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s",
+            "     Running tests/two.rs (target/debug/deps/two-0a1b)",
+            "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s",
+            "test a ... ok",
+        ] {
+            reader.line(line);
+        }
+        let programs = reader.finish(Some("had printed nothing for 15m"));
+        assert_eq!(programs[0].counts, counts(1, 0, 0));
+        assert_eq!(programs[1].counts, counts(0, 1, 0));
+        let cause = "ended without a result: it had printed nothing for 15m";
+        assert!(programs[1].failures.contains(cause), "{:?}", programs[1].failures);
     }
 
     #[test]

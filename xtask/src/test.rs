@@ -8,6 +8,7 @@
 //!   the lab; soak only when asked for;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
 //!   also in the file `target/test-summary`; everything printed is in `target/test.log`;
+//! - tests that print nothing for too long are ended and have failed, but not the tiers after them;
 //! - the whole run ends at its time limit; what had not ended then has failed;
 //! - a long run says at its beginning what it does, and at its end adds its result to
 //!   `docs/figures.md`.
@@ -34,6 +35,11 @@ const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
 const SOAK: &str = "HANDOFF_SOAK";
 /// Cases of each property test in the long form; proptest's own default is 256.
 const SOAK_CASES: &str = "20000";
+
+/// How long a tier's tests may print nothing. Each that ends has a line, and libtest has another for
+/// one that takes a minute; the longest takes below four minutes, and a busy machine is three times as
+/// slow. Building is silent for longer, and so are the long forms: they have the whole run's limit only.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -183,7 +189,7 @@ impl Session {
         let mut output = Vec::new();
         let mut command = cargo();
         command.arg(tool).args(arguments);
-        let end = self.watch(&mut command, |line| output.push(line.to_owned()));
+        let end = self.watch(&mut command, None, |line| output.push(line.to_owned()));
         self.count(match end.problem() {
             Some(problem) => Program::failed(name, problem, output),
             None => Program {
@@ -198,7 +204,7 @@ impl Session {
         const PROGRAMS: [&str; 3] = ["--lib", "--bins", "--tests"];
         let build = [&["test", "--no-run", "--quiet"], &WHOLE[..], &PROGRAMS].concat();
         let mut output = Vec::new();
-        let end = self.watch(cargo().args(build), |line| output.push(line.to_owned()));
+        let end = self.watch(cargo().args(build), None, |line| output.push(line.to_owned()));
         if let Some(problem) = end.problem() {
             return self.count(Program::failed("build", problem, output));
         }
@@ -216,8 +222,10 @@ impl Session {
             command.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
         }
         let mut reader = Reader::default();
-        let problem = self.watch(&mut command, |line| reader.line(line)).problem();
-        let programs = reader.finish();
+        let end = self.watch(&mut command, self.silence(), |line| reader.line(line));
+        let problem = end.problem();
+        // Where we have ended cargo, the last program is the one that hung.
+        let programs = reader.finish(problem.as_deref().filter(|_| end.cut()));
         let failed = programs.iter().any(|program| program.counts.failed > 0);
         for program in programs {
             self.count(program);
@@ -229,10 +237,21 @@ impl Session {
         }
     }
 
-    /// Runs a command with its output in the log too.
-    fn watch(&mut self, command: &mut Command, mut take: impl FnMut(&str)) -> End {
+    /// How long the tier's tests may print nothing.
+    fn silence(&self) -> Option<Duration> {
+        (!self.soak && self.tier != Tier::Soak).then_some(SILENCE)
+    }
+
+    /// Runs a command with its output in the log too; where there is a limit to its `silence`, not for
+    /// longer than it keeps talking.
+    fn watch(
+        &mut self,
+        command: &mut Command,
+        silence: Option<Duration>,
+        mut take: impl FnMut(&str),
+    ) -> End {
         let log = &mut self.log;
-        let end = run::lines(command, self.deadline, &self.stop, |line| {
+        let end = run::lines(command, self.deadline, silence, &self.stop, |line| {
             // Losing the log must not lose the verdict.
             let _ = writeln!(log, "{line}");
             take(line);

@@ -131,3 +131,26 @@ fn a_full_disk_is_an_error() {
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("could not be written"), "{}", stderr(&output));
 }
+
+mod native {
+    mod lab {
+        use crate::{code, handoff, stderr};
+
+        #[test]
+        fn a_command_at_its_time_out_shows_where_it_stands() {
+            let command = ["lab", "run", "--timeout", "3", "--", "sh", "-c", "echo up; sleep 1000"];
+            let output = handoff(&command);
+            if code(&output) == 3 {
+                handoff_lab::skip!("{}", stderr(&output));
+            }
+            let text = stderr(&output);
+            assert_eq!(code(&output), 124, "{text}");
+            assert_eq!(output.stdout, b"up\n");
+            let lines: Vec<&str> = text.lines().collect();
+            let told = "handoff lab: the command was ended at its time-out";
+            let begin = lines.iter().position(|line| *line == told).expect(&text);
+            let below = lines[begin + 1..].join("\n");
+            assert!(below.contains(" sleep: state S") && below.contains("_nanosleep"), "{text}");
+        }
+    }
+}

@@ -3,6 +3,8 @@
 //! A program mounts it with three lines: an `Args` among its subcommands, its own stop flag, and
 //! the exit code that [`run`] returns.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 
 use crate::cache::Cache;
@@ -63,6 +65,9 @@ pub enum Command {
     Clean,
 }
 
+/// Exit code where a command in a guest was ended at its time-out, or hung with its guest.
+pub const TIMED_OUT: u8 = 124;
+
 /// Runs a subcommand and returns the exit code of the process.
 ///
 /// Everything ends soon after `stop` is set.
@@ -88,7 +93,8 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
 }
 
 /// Runs this very program in a guest, with other arguments and what is `carried` in; returns its exit
-/// code and what it wrote to its standard output.
+/// code and what it wrote to its standard output. With a `timeout`, it is ended then: exit code
+/// [`TIMED_OUT`], and where the guest's tasks stood is shown.
 ///
 /// It finds `HANDOFF_GUEST=1` in its environment, and how it is executed in `HANDOFF_EMULATED`
 /// (see [`crate::Acceleration::emulated`]). Standard input and error are ours.
@@ -100,6 +106,7 @@ pub fn run_ourselves<T: AsRef<[u8]>>(
     machine: &Machine,
     carried: &Carried,
     arguments: impl IntoIterator<Item = T>,
+    timeout: Option<Duration>,
     stop: &StopFlag,
 ) -> Result<(u8, Vec<u8>)> {
     let stripped = Stripped::new()?;
@@ -109,7 +116,7 @@ pub fn run_ourselves<T: AsRef<[u8]>>(
     let mut words = vec![b"handoff".to_vec()];
     words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));
     let mut output = Vec::new();
-    let code = run::run_once(&machine, words, stop, |stream, bytes| match stream {
+    let code = run::run_once(&machine, words, timeout, stop, |stream, bytes| match stream {
         Stream::Output => {
             output.extend_from_slice(bytes);
             Ok(())

@@ -3,12 +3,13 @@
 //! Contracts:
 //! - a command's standard output, standard error and exit status arrive by a channel of their own,
 //!   untouched; the console carries the kernel's messages and nothing else;
-//! - every wait ends: with the command, at its time-out, when the caller's stop flag is set, or
+//! - every wait ends: with the command, soon after its time-out, when the caller's stop flag is set, or
 //!   when the guest dies;
 //! - a report of the kernel about itself is given to the command during which it came;
 //! - dropping a guest ends it, and nothing of it stays behind; killing this process does so too.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -25,10 +26,11 @@ use crate::channel::{feed, read_complaints, read_console, read_messages, send};
 use crate::console::{Console, Fault};
 use crate::error::{Error, Result, Trying};
 use crate::initramfs;
-use crate::job::{Ending, Input, Job, Outcome, Stream};
+use crate::job::{Ending, Hang, Input, Job, Outcome, Stream};
 use crate::kernel::{Kernel, KernelChoice};
 use crate::machine::{Acceleration, Machine, QEMU};
 use crate::module;
+use crate::proc::Stat;
 use crate::terminal;
 use crate::tool::StopFlag;
 use crate::userland;
@@ -36,6 +38,9 @@ use crate::wire::{self, End, Start};
 
 /// How often a wait looks at the stop flag and the guest's state.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a guest may take to say where its tasks stand. An emulated one on a busy machine takes a
+/// second or two.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a killed command may take to be gone before the guest counts as hung.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the console may lag behind the control channel.
@@ -50,6 +55,17 @@ const GUEST_PATH: &str =
 /// Bits of `/proc/sys/kernel/tainted` that say that something went wrong: machine check, bad page,
 /// oops, warning, soft lockup (Documentation/admin-guide/tainted-kernels.rst).
 const BAD_TAINT: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 9 | 1 << 14;
+
+/// How far it has come with a command that does not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It may still end by itself.
+    InTime,
+    /// The guest was asked where its tasks stand.
+    Asked,
+    /// It should be gone any moment.
+    Killed,
+}
 
 /// A running guest.
 #[derive(Debug)]
@@ -228,7 +244,7 @@ impl Guest {
         };
         let ending = match sent.and(feeder) {
             Ok(feeder) => {
-                let ending = self.follow(job.timeout, &mut output);
+                let ending = self.follow(number, job.timeout, &mut output);
                 feeding.store(false, Ordering::Release);
                 if let Some(feeder) = feeder {
                     // It looks at the flag several times a second.
@@ -240,7 +256,7 @@ impl Guest {
             Err(_) => Ending::GuestDied(self.end()),
         };
         drop(screen);
-        if matches!(ending, Ending::Exited(_) | Ending::Killed(_) | Ending::TimedOut) {
+        if matches!(ending, Ending::Exited(_) | Ending::Killed(_) | Ending::TimedOut(_)) {
             self.console.wait_for_mark(number, CONSOLE_PATIENCE);
         }
         let fresh_taint = self.taint & !taint_before;
@@ -308,14 +324,17 @@ impl Guest {
         environment.into_iter().map(String::into_bytes).collect()
     }
 
-    /// Hands on output until the command has ended, or must be ended.
+    /// Hands on output until command `number` has ended, or must be ended; before that, the guest is
+    /// asked where its tasks stand.
     fn follow(
         &mut self,
+        number: u32,
         timeout: Option<Duration>,
         output: &mut impl FnMut(Stream, &[u8]) -> io::Result<()>,
     ) -> Result<Ending> {
         let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut killed = false;
+        let mut stage = Stage::InTime;
+        let mut tasks = String::new();
         loop {
             match self.messages.recv_timeout(LOOK) {
                 Ok((wire::STDOUT, bytes)) => output(Stream::Output, &bytes).trying("output")?,
@@ -323,7 +342,7 @@ impl Guest {
                 Ok((wire::EXIT, body)) => {
                     let Some(end) = End::decode(&body) else { continue };
                     let ending = match end {
-                        _ if killed => Ending::TimedOut,
+                        _ if stage != Stage::InTime => Ending::TimedOut(tasks),
                         End { signal: 0, code, .. } => Ending::Exited(code as u8),
                         End { signal, .. } => Ending::Killed(signal as u8),
                     };
@@ -333,6 +352,17 @@ impl Guest {
                 Ok((wire::REFUSED, reason)) => {
                     return Ok(Ending::NotStarted(String::from_utf8_lossy(&reason).into_owned()));
                 }
+                Ok((wire::TASKS, body)) => {
+                    // That of a command before may be late.
+                    if let Some((asked, told)) = wire::decode_tasks(&body)
+                        && asked == number
+                    {
+                        tasks = told;
+                        if stage == Stage::Asked {
+                            deadline = Some(Instant::now());
+                        }
+                    }
+                }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(Ending::GuestDied(self.end())),
             }
@@ -340,15 +370,17 @@ impl Guest {
                 self.end();
                 return Err(Error::Stopped);
             }
-            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                if killed || self.console.panicked() {
-                    return Ok(Ending::Hung(self.end()));
-                }
-                killed = true;
-                deadline = Some(Instant::now() + KILL_PATIENCE);
-                if send(&self.control, wire::SIGNAL, &9u32.to_le_bytes()).is_err() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let (next, patience, kind, word) = match stage {
+                    _ if self.console.panicked() => return Ok(Ending::Hung(self.hang(tasks))),
+                    Stage::InTime => (Stage::Asked, ANSWER_PATIENCE, wire::ASK_TASKS, number),
+                    Stage::Asked => (Stage::Killed, KILL_PATIENCE, wire::SIGNAL, 9),
+                    Stage::Killed => return Ok(Ending::Hung(self.hang(tasks))),
+                };
+                if send(&self.control, kind, &word.to_le_bytes()).is_err() {
                     return Ok(Ending::GuestDied(self.end()));
                 }
+                (stage, deadline) = (next, Some(Instant::now() + patience));
             }
         }
     }
@@ -360,6 +392,23 @@ impl Guest {
         }
         let headline = format!("the kernel marked itself as tainted (bits {fresh_taint:#x})");
         Some(Fault { headline, lines: self.console.last_lines() })
+    }
+
+    /// Ends a guest in which nothing can be ended any more, and says what is known of it.
+    fn hang(&mut self, tasks: String) -> Hang {
+        let before = self.emulator_time();
+        thread::sleep(Duration::from_secs(1));
+        let emulator = self.emulator_time().zip(before).map(|(after, before)| after - before);
+        Hang { tasks, emulator, lines: self.end() }
+    }
+
+    /// The CPU time that the emulator has taken, where it says anything (see [`Hang`]).
+    fn emulator_time(&self) -> Option<Duration> {
+        if self.acceleration == Acceleration::InstructionCounting {
+            return None;
+        }
+        let line = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).ok()?;
+        Stat::parse(&line).map(|stat| stat.user + stat.kernel)
     }
 
     /// Ends the emulator and returns the last console lines.

@@ -1,5 +1,6 @@
 //! A command for a guest, and what came of it.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::console::Fault;
@@ -46,12 +47,47 @@ pub enum Ending {
     Killed(u8),
     /// It could not be started; the reason.
     NotStarted(String),
-    /// It was killed at its time-out; the guest lives on.
-    TimedOut,
-    /// It could not even be killed, and the guest was ended; the last console lines.
-    Hung(Vec<String>),
+    /// It was killed at its time-out; the guest lives on. Where the guest's tasks stood just before,
+    /// in lines; empty if the guest did not answer.
+    TimedOut(String),
+    /// It could not even be killed, and the guest was ended.
+    Hung(Hang),
     /// The guest died under it; the last console lines.
     GuestDied(Vec<String>),
+}
+
+/// What is known of a guest that hung.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hang {
+    /// Where its tasks stood at the command's time-out, in lines; empty if it did not answer.
+    pub tasks: String,
+    /// The CPU time that the emulator took within its last second; `None` where that says nothing
+    /// because instructions are counted: the clock of an idle guest jumps from timer to timer, which
+    /// keeps the emulator busy.
+    pub emulator: Option<Duration>,
+    /// The last console lines.
+    pub lines: Vec<String>,
+}
+
+/// The emulator of an idle guest takes less CPU time in a second, that of one that executes
+/// anything takes more, also on a machine that is busy with others.
+const IDLE: Duration = Duration::from_millis(150);
+
+impl fmt::Display for Hang {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(taken) = self.emulator {
+            let state = if taken < IDLE { "idle" } else { "busy" };
+            let taken = taken.as_secs_f64();
+            writeln!(formatter, "the emulator was {state}: {taken:.2} s of CPU in a second")?;
+        }
+        writeln!(formatter, "{}", told(&self.tasks))?;
+        write!(formatter, "the last console lines:\n{}", self.lines.join("\n"))
+    }
+}
+
+/// Where tasks stood, or that it is not known.
+pub(crate) fn told(tasks: &str) -> &str {
+    if tasks.is_empty() { "the guest did not say where its tasks stood" } else { tasks.trim_end() }
 }
 
 /// What came of a command.

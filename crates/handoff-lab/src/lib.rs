@@ -26,6 +26,9 @@ mod initramfs;
 mod job;
 mod kernel;
 mod machine;
+#[path = "../../../lab/init/proc.rs"]
+#[allow(dead_code, reason = "each side uses its half")]
+mod proc;
 mod progress;
 mod sanitizer;
 mod strip;
@@ -47,7 +50,7 @@ pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;
 pub use error::{Error, Result};
 pub use guest::{Guest, prepare};
-pub use job::{Ending, Input, Job, Outcome, Stream};
+pub use job::{Ending, Hang, Input, Job, Outcome, Stream};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
 pub use tool::{StopFlag, die_with_us};

@@ -191,7 +191,7 @@ fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
 fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
     let words = ["doctor", "--json"];
     let nothing = Carried::default();
-    match command::run_ourselves(&Machine::default(), &nothing, words, stop) {
+    match command::run_ourselves(&Machine::default(), &nothing, words, None, stop) {
         Ok((_, output)) => Ok(serde_json::from_slice(&output).ok()),
         Err(handoff_lab::Error::Stopped) => Err(BenchError::Stopped),
         Err(_) => Ok(None),

@@ -108,7 +108,7 @@ fn run(session: &mut Session) -> Result<Vec<Program>, Program> {
     let mut output = Vec::new();
     let mut build = cargo();
     build.args(["test", "--no-run", "--message-format=json"]).args(WHOLE);
-    let end = session.watch(&mut build, |line| output.push(line.to_owned()));
+    let end = session.watch(&mut build, None, |line| output.push(line.to_owned()));
     fs::write(MESSAGES, output.join("\n")).map_err(trouble(MESSAGES))?;
     if let Some(problem) = end.problem() {
         output.retain(|line| !line.starts_with('{'));
@@ -132,7 +132,7 @@ fn run(session: &mut Session) -> Result<Vec<Program>, Program> {
     lab.args(stages().iter().flat_map(|stage| ["--stage", stage]));
     lab.stdin(Stdio::from(File::open(MESSAGES).map_err(trouble(MESSAGES))?));
     let mut output = Vec::new();
-    let end = session.watch(&mut lab, |line| output.push(line.to_owned()));
+    let end = session.watch(&mut lab, session.silence(), |line| output.push(line.to_owned()));
     if end == End::Failure(Some(NOT_POSSIBLE)) {
         let reason = output.last().cloned().unwrap_or_default();
         return Ok(vec![Program {

@@ -116,7 +116,7 @@ fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
         vec!["tour".to_owned(), "--json".to_owned(), format!("--size={}", args.size)];
     arguments.extend(DISKS.map(|name| format!("--part=/dev/disk/by-id/virtio-{name}")));
     let (nothing, stop) = (Carried::default(), context.stop.flag());
-    let (code, printed) = command::run_ourselves(&machine, &nothing, &arguments, stop)
+    let (code, printed) = command::run_ourselves(&machine, &nothing, &arguments, None, stop)
         .map_err(|error| lab::failure(error, context))?;
     if code != 0 {
         // It has said why.

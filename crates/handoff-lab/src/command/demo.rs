@@ -24,5 +24,5 @@ pub(super) fn run(args: &DemoArgs, stop: &StopFlag) -> Result<u8> {
     let halves = HALVES.map(|name| Disk { name: name.into(), content: DiskContent::Scratch(HALF) });
     prepared.machine.disks.extend(halves);
     let words = ["sh", "-c", SCRIPT, "demo.sh"].map(|word| word.as_bytes().to_vec());
-    run_once(&prepared.machine, words.to_vec(), stop, pass_on)
+    run_once(&prepared.machine, words.to_vec(), None, stop, pass_on)
 }

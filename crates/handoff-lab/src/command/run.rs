@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::TIMED_OUT;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
 use crate::error::{Error, Result};
 use crate::guest::{self, Guest};
-use crate::job::{Ending, Input, Job, Outcome, Stream};
+use crate::job::{self, Ending, Input, Job, Outcome, Stream};
 use crate::machine::Machine;
 use crate::tool::StopFlag;
 
@@ -39,7 +40,7 @@ pub struct RunArgs {
     /// An environment variable for the command
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// End the command after so many seconds
+    /// End the command after so many seconds, and show where the guest's tasks stood
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// After a failure, open a shell in the guest before it is switched off
@@ -81,15 +82,17 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
     conclude(guest, outcome)
 }
 
-/// Boots a guest for one command with our standard input; `output` gets what it writes.
+/// Boots a guest for one command with our standard input, which is ended at its time-out if there is
+/// one; `output` gets what it writes.
 pub(super) fn run_once(
     machine: &Machine,
     arguments: Vec<Vec<u8>>,
+    timeout: Option<Duration>,
     stop: &StopFlag,
     output: impl FnMut(Stream, &[u8]) -> io::Result<()>,
 ) -> Result<u8> {
     let mut guest = Guest::boot(machine, stop)?;
-    let job = Job { arguments, input: Input::Inherit, ..Job::default() };
+    let job = Job { arguments, input: Input::Inherit, timeout, ..Job::default() };
     let outcome = guest.run(&job, output)?;
     conclude(guest, outcome)
 }
@@ -98,12 +101,16 @@ pub(super) fn run_once(
 fn conclude(guest: Guest, outcome: Outcome) -> Result<u8> {
     let Outcome { ending, mut fault } = outcome;
     match &ending {
-        Ending::Hung(lines) => explain("the guest hung and was ended", lines),
-        Ending::GuestDied(lines) if fault.is_none() => explain("the guest died", lines),
+        Ending::Hung(hang) => explain("the guest hung and was ended", &hang.to_string()),
+        Ending::GuestDied(lines) if fault.is_none() => {
+            explain("the guest died; its last console lines:", &lines.join("\n"));
+        }
         Ending::NotStarted(reason) => {
             eprintln!("handoff lab: the command could not be started: {reason}");
         }
-        Ending::TimedOut => eprintln!("handoff lab: the command was ended at its time-out"),
+        Ending::TimedOut(tasks) => {
+            explain("the command was ended at its time-out", job::told(tasks));
+        }
         Ending::GuestDied(_) | Ending::Exited(_) | Ending::Killed(_) => {}
     }
     if alive(&ending) {
@@ -145,7 +152,7 @@ fn code_of(ending: &Ending) -> u8 {
         Ending::Exited(code) => *code,
         Ending::Killed(signal) => 128 + signal,
         Ending::NotStarted(_) => 126,
-        Ending::TimedOut | Ending::Hung(_) => 124,
+        Ending::TimedOut(_) | Ending::Hung(_) => TIMED_OUT,
         Ending::GuestDied(_) => 125,
     }
 }
@@ -162,9 +169,9 @@ pub(super) fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn explain(what: &str, lines: &[String]) {
-    eprintln!("handoff lab: {what}; its last console lines:");
-    for line in lines {
+fn explain(what: &str, text: &str) {
+    eprintln!("handoff lab: {what}");
+    for line in text.lines() {
         eprintln!("  {line}");
     }
 }

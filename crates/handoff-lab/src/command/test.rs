@@ -36,7 +36,8 @@ pub struct TestArgs {
     /// The skips that are foreseen; any other is a failure
     #[arg(long, value_name = "FILE")]
     pub may_skip: Option<PathBuf>,
-    /// How many seconds one test may take, or a whole program on the host
+    /// How many seconds one test may take, or a whole program on the host; of one that takes longer in
+    /// a guest, the reason has where its tasks stood
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
     /// Write the report as one JSON object to this file
@@ -110,7 +111,7 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
     let mut words = vec![target.clone().into_os_string().into_vec()];
     words.extend(args.command[1..].iter().map(|word| word.clone().into_vec()));
     prepared.machine.puts.push(Put { source, target });
-    run::run_once(&prepared.machine, words, stop, run::pass_on)
+    run::run_once(&prepared.machine, words, None, stop, run::pass_on)
 }
 
 fn show(test: &TestResult) {

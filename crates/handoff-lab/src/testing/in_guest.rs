@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Plan, Program, Verdict, libtest, puts_of};
 use crate::error::Result;
 use crate::guest::Guest;
-use crate::job::{Ending, Job, Outcome};
+use crate::job::{self, Ending, Job, Outcome};
 use crate::kernel::KernelChoice;
 use crate::machine::{Machine, Put};
 use crate::strip::Stripped;
@@ -80,15 +80,20 @@ fn run_test(
         Ending::Exited(code) => (format!("ended with exit code {code}"), true),
         Ending::Killed(signal) => (format!("was killed by signal {signal}"), true),
         Ending::NotStarted(reason) => (format!("could not be started: {reason}"), true),
-        Ending::TimedOut => (format!("was ended after {} s", timeout.as_secs()), true),
-        Ending::Hung(lines) => (format!("hung, with the guest:\n{}", lines.join("\n")), false),
+        Ending::TimedOut(tasks) => {
+            (format!("was ended after {} s:\n{}", timeout.as_secs(), job::told(tasks)), true)
+        }
+        Ending::Hung(hang) => (format!("hung, with the guest:\n{hang}"), false),
         Ending::GuestDied(lines) => (format!("lost its guest:\n{}", lines.join("\n")), false),
     };
     let verdict = match fault {
         Some(fault) => {
             // Whatever the test says: the kernel says otherwise. A kernel that has stumbled once
             // is not trusted with the next test.
-            let reason = format!("the kernel reported: {}\n{fault}", fault.headline);
+            let mut reason = format!("the kernel reported: {}\n{fault}", fault.headline);
+            if matches!(ending, Ending::TimedOut(_) | Ending::Hung(_)) {
+                reason += &format!("\nthe program {ended}");
+            }
             return Ok((Verdict::Failed { reason }, false));
         }
         None => libtest::verdicts(&[test], &printed, &ended).remove(0),

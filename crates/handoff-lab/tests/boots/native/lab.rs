@@ -99,11 +99,14 @@ fn each_ending_is_reported_rightly() {
         ("d_skips_undeclared", "no excuse"),
         ("e_fills_its_disk", "No space left on device"),
         ("h_hangs", "ended after 12 s"),
+        ("h_hangs", "__x64_sys_clock_nanosleep"),
         ("i_warns", "handoff_warn: as asked for"),
         ("i_warns", "the kernel reported: WARNING: "),
         ("j_hangs_a_task", "blocked for more than"),
         ("k_panics_the_kernel", "Kernel panic"),
         ("m_hangs_the_guest", "hung, with the guest"),
+        ("m_hangs_the_guest", "the emulator was idle"),
+        ("m_hangs_the_guest", "the guest did not say where its tasks stood"),
     ] {
         let Verdict::Failed { reason } = verdicts[failed] else {
             panic!("{failed} did not fail");
@@ -113,6 +116,56 @@ fn each_ending_is_reported_rightly() {
     let skipped = Verdict::Skipped { reason: "no such device".to_owned() };
     assert_eq!(verdicts["c_skips_as_declared"], &skipped);
     assert_eq!(report.to_string(), "4 passed, 8 failed, 1 skipped");
+}
+
+#[test]
+fn a_command_that_does_not_end_says_where_it_stands() {
+    need_the_lab!();
+    let mut guest = boot(&Machine::default());
+    let mut at_its_time_out = |script: &str| {
+        let timeout = Some(Duration::from_secs(3));
+        let job = Job { timeout, ..Job::new(["sh", "-c", script]) };
+        let (outcome, ..) = guest.run_captured(&job).expect("runs");
+        assert_eq!(outcome.fault, None);
+        outcome.ending
+    };
+    let told = |ending: Ending| match ending {
+        Ending::TimedOut(tasks) => tasks,
+        other => panic!("{other:?}"),
+    };
+    // The line of the task whose name this is, and what follows it.
+    fn of<'a>(tasks: &'a str, name: &str) -> &'a str {
+        let begin = tasks.find(&format!(" {name}: state")).unwrap_or_else(|| panic!("{tasks}"));
+        &tasks[begin..]
+    }
+
+    let tasks = told(at_its_time_out("sleep 1000"));
+    let sleep = of(&tasks, "sleep");
+    assert!(sleep.contains("state S") && sleep.contains("system call 230 ("), "{tasks}");
+    assert!(
+        sleep.contains("_nanosleep <") && sleep.contains("__x64_sys_clock_nanosleep"),
+        "{tasks}"
+    );
+    // The agent and init are not told of, nor are tasks of the kernel that only wait for work.
+    assert!(!tasks.contains("init:") && !tasks.contains("kthreadd"), "{tasks}");
+
+    let tasks = told(at_its_time_out("while :; do :; done"));
+    assert!(of(&tasks, "sh").contains("state R"), "{tasks}");
+    assert!(!tasks.contains("sleep:"), "what was killed is gone: {tasks}");
+
+    // Cannot be killed, and is not waited for.
+    let tasks = told(at_its_time_out("fsfreeze -f /; touch /root/x"));
+    let touch = of(&tasks, "touch");
+    assert!(touch.contains("state D") && touch.contains("mnt_want_write"), "{tasks}");
+
+    // The shell's parent is the agent, which is to kill it.
+    match at_its_time_out("kill -STOP $PPID; while :; do :; done") {
+        Ending::Hung(hang) => {
+            assert_eq!(hang.tasks, "");
+            assert!(hang.to_string().contains("the emulator was busy"), "{hang}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
