@@ -105,6 +105,13 @@ pub struct Row {
     /// do DMA. They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma_share: Option<f64>,
+    /// Share of the time that the receiving host's processors were not idle, as a sum over all of them:
+    /// 1 is one processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_share: Option<f64>,
+    /// The same of the time that they spent in software interrupts, where packets arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softirq_share: Option<f64>,
     /// Microseconds from a request to its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,

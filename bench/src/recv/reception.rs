@@ -1,9 +1,12 @@
 //! A connection that is received from, as an engine of the measuring frame.
 
-use super::{Bed, Sender};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::Joint, pattern::Stream},
+    network::{
+        account::Account,
+        far::{FarEnd, Network},
+        pattern::Stream,
+    },
 };
 
 /// A way to receive: what tells one row from another.
@@ -24,27 +27,31 @@ pub(super) trait Receive {
 pub(super) struct Reception<'a, R> {
     // Ends the connection, which nobody waits for any more, and with it the sender.
     way: R,
-    sender: Sender,
+    sender: Box<dyn FarEnd>,
     stream: Stream,
     account: Account<'a>,
-    joint: Joint,
+    copies_of_lent: f64,
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
     /// Receives in this way what the sender at the other end sends.
-    pub(super) fn new(bed: &'a Bed, (way, sender): (R, Sender), check: bool) -> Self {
-        let stream = Stream::new(bed.pattern(), check);
-        let account = Account::new(bed.napi_of_connected().to_vec(), vec![bed]);
-        Self { way, sender, stream, account, joint: bed.joint() }
+    pub(super) fn new(
+        network: &'a impl Network,
+        (way, sender): (R, Box<dyn FarEnd>),
+        check: bool,
+    ) -> Self {
+        let stream = Stream::new(network.pattern(), check);
+        let (account, copies_of_lent) = (network.account(), network.copies_of_lent());
+        Self { way, sender, stream, account, copies_of_lent }
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
-        self.sender.begin();
+        self.sender.begin()?;
         while !slot.is_over() {
             self.way.receive(&mut self.stream)?;
         }
-        self.sender.rest();
-        while self.sender.total() != Some(self.stream.position()) && !slot.is_stopped() {
+        let total = self.sender.rest()?;
+        while self.stream.position() != total && !slot.is_stopped() {
             self.way.receive(&mut self.stream)?;
         }
         self.stream.verdict()
@@ -72,6 +79,6 @@ impl<R: Receive> Engine for Reception<'_, R> {
 
     /// The sender lends.
     fn implied(&self, reported: f64) -> f64 {
-        reported + self.joint.copies_of_lent()
+        reported + self.copies_of_lent
     }
 }
