@@ -216,6 +216,18 @@ impl Network for Card {
         self.host.connect(listener.expect("there is one for each queue"))
     }
 
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
+        if let Some(unfit) = &self.unfit {
+            return Err(unfit.clone());
+        }
+        let set_aside = self.prepared.as_ref().map_or(&[][..], Prepared::queues);
+        match (queue, set_aside) {
+            (Some(queue), _) => Ok(queue.number().into()),
+            (None, [shared, _, ..]) => Ok(*shared),
+            (None, _) => Err("the NIC has no queue to set aside for this row".to_owned()),
+        }
+    }
+
     fn account(&self) -> Account<'_> {
         Account::new([], Vec::new()).with_processors()
     }

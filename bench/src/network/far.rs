@@ -90,6 +90,13 @@ pub(crate) trait Network {
     /// Why there is none, in one line.
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String>;
 
+    /// The queue that packets of such a connection come by.
+    ///
+    /// # Errors
+    ///
+    /// Where they come by any, in one line.
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String>;
+
     /// Of what the receiving thread, and its NIC, spend.
     fn account(&self) -> Account<'_>;
 
@@ -125,6 +132,10 @@ impl Network for Bed {
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
         let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
         Ok((near, Box::new(sender)))
+    }
+
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
+        Ok(queue.map_or(SHARED, OwnQueue::number).into())
     }
 
     fn account(&self) -> Account<'_> {

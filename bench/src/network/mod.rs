@@ -10,6 +10,7 @@ pub(crate) mod drain;
 pub(crate) mod far;
 pub(crate) mod nic;
 pub(crate) mod pattern;
+pub(crate) mod placement;
 pub(crate) mod program;
 pub(crate) mod queues;
 pub(crate) mod sender;

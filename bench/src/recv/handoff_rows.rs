@@ -54,7 +54,7 @@ pub(super) struct Handoff<'a> {
     _socket: Socket,
     driver: Driver,
     // Behind the driver, with which the kernel lets go of it.
-    _queue: Option<OwnQueue<'a>>,
+    queue: Option<OwnQueue<'a>>,
 }
 
 impl<'a> Handoff<'a> {
@@ -75,7 +75,7 @@ impl<'a> Handoff<'a> {
         let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
-        Ok((Self { receiver, _socket: socket, driver, _queue: queue }, sender))
+        Ok((Self { receiver, _socket: socket, driver, queue }, sender))
     }
 }
 
@@ -145,5 +145,9 @@ impl Receive for Handoff<'_> {
     fn copied(&self) -> Option<u64> {
         let tally = self.receiver.tally();
         (tally.unknown == 0).then_some(tally.copied)
+    }
+
+    fn own_queue(&self) -> Option<&OwnQueue<'_>> {
+        self.queue.as_ref()
     }
 }

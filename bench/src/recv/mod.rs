@@ -43,6 +43,7 @@ use crate::{
         card::{Card, DEFAULT_PORT},
         far::{FarEnd, Network},
         pattern::Pattern,
+        placement::Placement,
         program::ProgramOptions,
     },
     processor::Pinned,
@@ -83,6 +84,10 @@ at the end, after kill -9 by `handoff nic restore`; what the NIC can't is a row 
 busy and softirq have what all processors of this host did, in % of one. Slots last a second, with --quick
 a quarter.
 
+With --placement each row is there once for each place of the receiving thread: on the processor on which
+its queue's interrupt arrives (softirq=same in its name), on another of the same core, on another core. No
+interrupt is moved for that; one that may come to several processors is a reason to skip the row.
+
 Examples:
   handoff bench recv --quick --lab
   handoff bench recv --quick
@@ -91,6 +96,7 @@ Examples:
   handoff bench recv --compare before.json
   handoff bench recv --nic eth1                    # on the receiving host, which says what to run
   handoff bench recv --send-to 10.0.0.2            # on the sending one
+  handoff bench recv --nic eth1 --placement same,other --only check=yes
   handoff bench recv --quick --lab --program ./zcrx --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
 
 Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab needs.";
@@ -122,9 +128,14 @@ pub struct RecvArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
+    /// Where to receive, seen from the processor on which a row's packets arrive: rows for each of these,
+    /// with --nic
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
+    pub placement: Vec<Placement>,
+
     /// Send to a host on which this bench runs with --nic, until its table is complete
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
-          "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "peer"])]
+          "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer"])]
     pub send_to: Option<String>,
 
     /// Other programs.
@@ -156,10 +167,32 @@ fn parse_chunk(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A row's name.
-fn name(load: Load, check: bool, engine: &str) -> String {
-    let word = |yes: bool| if yes { "yes" } else { "no" };
-    format!("mtu={} gro={} check={} {engine}", load.mtu, word(load.gro), word(check))
+/// What rows that compare have in common.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    load: Load,
+    check: bool,
+    placement: Option<Placement>,
+}
+
+impl Work {
+    /// All that is wanted with this load, in the table's order.
+    fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
+        let placements = match &args.placement[..] {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let both = move |placement| [false, true].map(|check| Self { load, check, placement });
+        placements.into_iter().flat_map(both)
+    }
+
+    /// A row's name.
+    fn name(self, engine: &str) -> String {
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        let Self { load: Load { mtu, gro }, check, placement } = self;
+        let place = placement.map_or(String::new(), |it| format!(" softirq={}", it.name()));
+        format!("mtu={mtu} gro={} check={}{place} {engine}", word(gro), word(check))
+    }
 }
 
 /// Runs the bench.
@@ -170,6 +203,10 @@ fn name(load: Load, check: bool, engine: &str) -> String {
 pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
     if let Some(target) = &args.send_to {
         return send_to::run(target, context);
+    }
+    if args.nic.is_none() && !args.placement.is_empty() {
+        let cause = "--placement is by the interrupts of a NIC of this host: give --nic IFACE, too";
+        return Err(BenchError::Usage(cause.to_owned()));
     }
     if args.nic.is_some() && args.run.lab {
         let cause = "--nic is a NIC of this host, and the lab's guest has its own: leave --nic or --lab out";
@@ -220,13 +257,11 @@ impl Bench for Recv<'_> {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let pattern = Pattern::new();
-        let (measured, whence) = match &self.args.nic {
+        let (measured, mut remarks) = match &self.args.nic {
             Some(device) => self.over_card(device, &pattern, context)?,
-            None => (self.over_beds(&pattern, &pinned, context)?, String::new()),
+            None => self.over_beds(&pattern, context)?,
         };
-        let mut remarks = format!("received on processor {}{whence}\n", pinned.cpu());
         if measured.kept_waiting > BUSY {
             let percent = measured.kept_waiting * 100.0;
             let _ = writeln!(
@@ -279,37 +314,45 @@ impl Bench for Recv<'_> {
 }
 
 impl Recv<'_> {
-    /// Over software NICs, or veth, for each load.
+    /// Over software NICs, or veth, for each load; with remarks, as below.
     fn over_beds(
         &self,
         pattern: &Arc<Pattern>,
-        pinned: &Pinned,
         context: &Context<'_>,
-    ) -> Result<Measured, BenchError> {
+    ) -> Result<(Measured, String), BenchError> {
+        let pinned = self.pinned()?;
+        let cpu = pinned.cpu();
         let bed = |load| Bed::new(load, pattern, pinned.others());
         let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
         // What it received, another program does not show.
-        let peers = |bed| {
+        let peers = |bed, work| {
             let peers = self.args.programs.peer.iter();
             let served = peers.map(move |(name, command)| {
-                let made = move || Served::new(bed, command, pinned.cpu(), context.stop);
-                Subject { peer: true, ..subject(bed, false, name, made) }
+                let made = move || Served::new(bed, command, cpu, context.stop);
+                Subject { peer: true, ..subject(bed, work, name, made) }
             });
             served.collect()
         };
-        self.over(&subjects(self.args, &beds, peers), context.stop)
+        let measured = self.over(&subjects(self.args, &beds, peers), context.stop)?;
+        Ok((measured, format!("received on processor {cpu}\n")))
     }
 
-    /// On a NIC of this host; with where it was sent from, in words, and what was not put back.
+    fn pinned(&self) -> Result<Pinned, BenchError> {
+        Pinned::to(self.args.cpu).map_err(BenchError::Usage)
+    }
+
+    /// On a NIC of this host.
     fn over_card(
         &self,
         device: &str,
         pattern: &Arc<Pattern>,
         context: &Context<'_>,
     ) -> Result<(Measured, String), BenchError> {
+        // Rows that are placed find their processors themselves.
+        let pinned = self.args.placement.is_empty().then(|| self.pinned()).transpose()?;
         let own = |load| own_queues(self.args, load);
         let card = Card::new(device, self.args.port, own, pattern, context.stop)?;
-        let subjects = subjects(self.args, slice::from_ref(&card), |_| Vec::new());
+        let subjects = subjects(self.args, slice::from_ref(&card), |_, _| Vec::new());
         let mut measured = self.over(&subjects, context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {
@@ -320,13 +363,17 @@ impl Recv<'_> {
             failed.sort_unstable();
             failed.dedup();
         }
-        let mut whence = format!(", sent from {}", card.sent_from());
+        let on = pinned.map_or_else(
+            || "where each row is placed".to_owned(),
+            |pinned| format!("on processor {}", pinned.cpu()),
+        );
+        let mut remarks = format!("received {on}, sent from {}\n", card.sent_from());
         let put_back = card.put_back();
         let measured = measured?;
         for left in put_back? {
-            let _ = write!(whence, "\n{device}: left as it is: {left}");
+            let _ = writeln!(remarks, "{device}: left as it is: {left}");
         }
-        Ok((measured, whence))
+        Ok((measured, remarks))
     }
 
     fn over(&self, subjects: &[Subject<'_>], stop: &AtomicBool) -> Result<Measured, BenchError> {
@@ -360,9 +407,9 @@ fn name_of(to: To) -> String {
 
 /// How many rows want a queue of their own, with this load.
 fn own_queues(args: &RecvArgs, load: Load) -> usize {
-    let rows = [false, true].into_iter().flat_map(|check| {
+    let rows = Work::all(args, load).flat_map(|work| {
         let areas = ways(args, load).filter(|to| matches!(to, To::Area { .. }));
-        areas.map(move |to| name(load, check, &name_of(to)))
+        areas.map(move |to| work.name(&name_of(to)))
     });
     rows.filter(|name| args.run.wants(name)).count()
 }
@@ -372,22 +419,24 @@ fn own_queues(args: &RecvArgs, load: Load) -> usize {
 fn subjects<'a, N: Network>(
     args: &'a RecvArgs,
     networks: &'a [N],
-    peers: impl Fn(&'a N) -> Vec<Subject<'a>>,
+    peers: impl Fn(&'a N, Work) -> Vec<Subject<'a>>,
 ) -> Vec<Subject<'a>> {
-    let wires = networks.iter().flat_map(|network| [false, true].map(|check| (network, check)));
-    let mut subjects: Vec<_> = wires
-        .flat_map(|(network, check)| {
-            let made = received(network, check, || Epoll::new(network));
-            let epoll = subject(network, check, "epoll", made);
+    let works = networks
+        .iter()
+        .flat_map(|network| Work::all(args, network.load()).map(move |work| (network, work)));
+    let mut subjects: Vec<_> = works
+        .flat_map(|(network, work)| {
+            let made = received(network, work, || Epoll::new(network));
+            let epoll = subject(network, work, "epoll", made);
             let ours = ways(args, network.load()).map(move |to| {
-                let made = received(network, check, move || Handoff::new(network, to));
-                let subject = subject(network, check, to.engine().name(), made);
+                let made = received(network, work, move || Handoff::new(network, to));
+                let subject = subject(network, work, to.engine().name(), made);
                 let To::Area { chunk } = to else { return subject };
-                let name = name(network.load(), check, &name_of(to));
+                let name = work.name(&name_of(to));
                 let config = Config { chunk: Some(chunk as u64), ..subject.config };
                 Subject { name, config, ..subject }
             });
-            let others = if check { Vec::new() } else { peers(network) };
+            let others = if work.check { Vec::new() } else { peers(network, work) };
             iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
         })
         .collect();
@@ -403,21 +452,21 @@ fn subjects<'a, N: Network>(
 /// Makes what is received from in a way of ours.
 fn received<'a, R: Receive + 'a>(
     network: &'a impl Network,
-    check: bool,
+    work: Work,
     make: impl Fn() -> Result<(R, Box<dyn FarEnd>), String> + 'a,
 ) -> impl Fn() -> Result<Reception<'a, R>, String> + 'a {
-    move || Ok(Reception::new(network, make()?, check))
+    move || Reception::new(network, make()?, work.check, work.placement)
 }
 
 fn subject<'a, E: Engine + 'a>(
     network: &impl Network,
-    check: bool,
+    work: Work,
     engine: &str,
     make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
-    let load = network.load();
+    let Work { load, check, placement } = work;
     Subject {
-        name: name(load, check, engine),
+        name: work.name(engine),
         engine: engine.to_owned(),
         config: Config {
             op: Some("recv".to_owned()),
@@ -426,6 +475,7 @@ fn subject<'a, E: Engine + 'a>(
             mtu: Some(load.mtu),
             gro: Some(load.gro),
             check: Some(check),
+            placement: placement.map(|it| it.name().to_owned()),
             ..Config::default()
         },
         baseline: false,

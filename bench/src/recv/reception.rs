@@ -6,6 +6,8 @@ use crate::{
         account::Account,
         far::{FarEnd, Network},
         pattern::Stream,
+        placement::{Placed, Placement},
+        queues::OwnQueue,
     },
 };
 
@@ -22,6 +24,11 @@ pub(super) trait Receive {
     /// Of all that it handed over, the bytes that the kernel says its CPU has copied; none where it
     /// does not say.
     fn copied(&self) -> Option<u64>;
+
+    /// The queue that nobody else receives by, if it has one.
+    fn own_queue(&self) -> Option<&OwnQueue<'_>> {
+        None
+    }
 }
 
 pub(super) struct Reception<'a, R> {
@@ -31,18 +38,31 @@ pub(super) struct Reception<'a, R> {
     stream: Stream,
     account: Account<'a>,
     copies_of_lent: f64,
+    placed: Option<Placed>,
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
-    /// Receives in this way what the sender at the other end sends.
+    /// Receives in this way what the sender at the other end sends, with the thread at a place if one is
+    /// wanted.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such place, in one line.
     pub(super) fn new(
         network: &'a impl Network,
         (way, sender): (R, Box<dyn FarEnd>),
         check: bool,
-    ) -> Self {
+        placement: Option<Placement>,
+    ) -> Result<Self, String> {
+        let place = |placement| {
+            let queue = network.arrives_by(way.own_queue())?;
+            let placed = Placed { placement, device: network.device().to_owned(), queue };
+            placed.go().map(|_there| placed)
+        };
+        let placed = placement.map(place).transpose()?;
         let stream = Stream::new(network.pattern(), check);
         let (account, copies_of_lent) = (network.account(), network.copies_of_lent());
-        Self { way, sender, stream, account, copies_of_lent }
+        Ok(Self { way, sender, stream, account, copies_of_lent, placed })
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
@@ -60,6 +80,7 @@ impl<'a, R: Receive> Reception<'a, R> {
 
 impl<R: Receive> Engine for Reception<'_, R> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let _there = self.placed.as_ref().map(Placed::go).transpose()?;
         let (position, copied) = (self.stream.position(), self.way.copied());
         let begun = self.account.begin(self.sender.kept_waiting())?;
         let received = self.receive_for(&slot.anew());

@@ -92,7 +92,8 @@ fn needs_root_damage_ends_a_row_that_looks() {
         let stop = AtomicBool::new(false);
         let run = |check| {
             let (epoll, sender) = Epoll::new(&bed).unwrap();
-            let mut reception = Reception::new(&bed, (Damaging(epoll), sender), check);
+            let mut reception =
+                Reception::new(&bed, (Damaging(epoll), sender), check, None).unwrap();
             reception.run(&Slot::new(Duration::from_millis(20), &stop))
         };
         Ok((run(false), run(true)))
@@ -151,6 +152,7 @@ fn a_nic_has_a_queue_for_each_row_that_wants_one() {
     assert_eq!((own("", packets), own("", whole)), (2, 4));
     assert_eq!(own("--chunks 4k,8k,64k --only check=no", whole), 3);
     assert_eq!(own("--only epoll", whole), 0);
+    assert_eq!(own("--nic eth0 --placement same,other --only same", packets), 2);
 }
 
 #[test]

@@ -53,7 +53,9 @@ fn every_row_receives_from_another_host_and_the_nic_is_put_back() {
     for row in rows {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!((&row["config"]["mtu"], &row["config"]["gro"]), (&1_500.into(), &true.into()));
-        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+        let number = |key: &str| {
+            row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}: {}", ended.errors))
+        };
         assert!(number("busy_share") >= number("softirq_share"), "{row}");
         let (copied, witness) = (number("copied_share"), number("copied_share_witness"));
         assert!((witness - copied).abs() < 0.1, "{row}");
@@ -123,4 +125,68 @@ fn a_nic_with_too_few_queues_gives_them_to_the_rows_that_come_first() {
     let why = second["skipped"].as_str().unwrap_or_else(|| panic!("{second}"));
     assert!(why.contains("all queues of the NIC are taken"), "{why}");
     assert_eq!(sender.end().code, Some(0));
+}
+
+const PLACES: [&str; 8] = [
+    "--placement",
+    "same,sibling,other",
+    "--only",
+    "check=no.*(epoll|zcrx chunk)",
+    "--time",
+    "0.05",
+    "--rounds",
+    "1",
+];
+
+#[test]
+fn who_is_placed_by_a_queue_without_an_interrupt_is_skipped_with_the_reason() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let receiver = receiving(&pair, &PLACES);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    for row in rows {
+        let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
+        assert!(why.contains("tells no interrupt"), "{why}");
+    }
+}
+
+#[test]
+fn rows_are_placed_by_the_processor_of_their_queue() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let device = pair.right.device();
+    // Threads serve its queues, as many as there will be.
+    let threads = format!(
+        "ethtool -L {device} combined 8; unshare --mount sh -euc \
+         'mount -t sysfs sysfs /sys; echo 1 > /sys/class/net/{device}/threaded'"
+    );
+    shell(&pair.right, &threads);
+    let before = settings(&pair.right);
+    let receiver = receiving(&pair, &PLACES);
+    let pin = format!(
+        "for task in /proc/[0-9]*; do case $(cat $task/comm) in napi/{device}-*) \
+         taskset -pc 0 ${{task#/proc/}};; esac; done"
+    );
+    shell(&pair.right, &pin);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    for row in rows {
+        match row["config"]["placement"].as_str().expect("a place") {
+            // The guest's processors are cores.
+            "sibling" => {
+                let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
+                assert!(why.contains("processor 0, whose core has no other"), "{why}");
+            }
+            _ => {
+                let copied = if row["engine"] == "zcrx" { 0.0 } else { 1.0 };
+                assert_eq!(row["copied_share"], copied, "{row}");
+            }
+        }
+    }
+    assert_eq!(settings(&pair.right), before);
 }
