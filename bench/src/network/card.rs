@@ -47,9 +47,9 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// Sets up to so many queues aside as there are to be with the NIC's load, besides one for all connections without one of their own; then
-    /// waits for the host that sends, which is told on stderr how to come to this port. Data comes to
-    /// the ports behind it.
+    /// Sets up to so many queues aside as there are to be with the NIC's load, besides one for all
+    /// connections without one of their own; then waits for the host that sends, which is told on stderr
+    /// how to come to this port. Data comes to the ports behind it.
     ///
     /// # Errors
     ///

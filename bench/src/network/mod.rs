@@ -1,5 +1,6 @@
 //! The network that streams are measured over: software NICs, veth or virtio-net between two namespaces,
-//! or a NIC of this host and another host; what is sent and received at the end that is not measured, and what it costs at the end that is.
+//! or a NIC of this host and another host; what is sent and received at the end that is not measured, and
+//! what it costs at the end that is.
 
 pub(crate) mod account;
 mod addresses;

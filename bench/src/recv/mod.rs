@@ -3,8 +3,8 @@
 //! Contracts:
 //!
 //! 1. A row is a connection of its own over the wire of its load, or to a NIC of this host as it is, from
-//!    a thread that sends without copying to one that receives; all hand what they receive to the same function, which compares
-//!    it with what was sent, or only counts it.
+//!    a thread that sends without copying to one that receives; all hand what they receive to the same
+//!    function, which compares it with what was sent, or only counts it.
 //! 2. Costs are those of the receiver: its thread, and the threads of its NIC where that has some.
 //!    The sender's are no engine's doing.
 //! 3. Another program has a row for each wire, of what nobody looks at; its costs are those of all its
