@@ -7,7 +7,8 @@
 //! 2. What is named a baseline is written here in plain system calls, as well as it can be.
 //! 3. What could not be run is a row with the reason, never a missing row.
 //! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process:
-//!    there is nothing to clean up, however it ends.
+//!    there is nothing to clean up, however it ends. A NIC of the user's is put back, and after a kill
+//!    `handoff nic restore` does it.
 
 pub mod block;
 pub mod calls;
@@ -19,6 +20,7 @@ pub mod measure;
 mod network;
 pub mod peer;
 pub mod processor;
+pub mod processors;
 pub mod quantity;
 pub mod rds;
 pub mod recv;

@@ -105,6 +105,13 @@ pub struct Row {
     /// do DMA. They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma_share: Option<f64>,
+    /// Share of the time that the receiving host's processors were not idle, as a sum over all of them:
+    /// 1 is one processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_share: Option<f64>,
+    /// The same of the time that they spent in software interrupts, where packets arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softirq_share: Option<f64>,
     /// Microseconds from a request to its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
@@ -167,7 +174,7 @@ impl Latency {
 }
 
 /// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
-/// `rate`, `sockets`, `check` and `gro` compare.
+/// `rate`, `sockets`, `check`, `gro` and `placement` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -209,6 +216,10 @@ pub struct Config {
     /// Whether frames arrive as the sender passed them on, not as packets of the MTU's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gro: Option<bool>,
+    /// Where the receiving thread runs: on the processor of the software interrupts (`same`), on another
+    /// one of its core (`sibling`), or on another core (`other`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<String>,
     /// Bytes of each piece of memory that the NIC puts payload into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<u64>,
@@ -218,9 +229,22 @@ impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
         let work = |config: &Self| {
-            let Self { op, proto, bytes, mtu, target, depth, sockets, rate, check, gro, .. } =
-                config.clone();
-            (op, proto, bytes, mtu, target, depth, sockets, rate, check, gro)
+            let Self {
+                op,
+                proto,
+                bytes,
+                mtu,
+                target,
+                depth,
+                sockets,
+                rate,
+                check,
+                gro,
+                placement,
+                ..
+            } = config.clone();
+            let wire = (mtu, target, gro, placement);
+            (op, proto, bytes, depth, sockets, rate, check, wire)
         };
         work(self) == work(other)
     }

@@ -153,7 +153,7 @@ fn figures(report: &Report) -> Vec<Column> {
     let streams = report.bench == RECV;
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
-    let others: [(bool, Column); 15] = [
+    let others: [(bool, Column); 17] = [
         (true, ("p50 us", |row| show(row.latency_us.map(|it| it.p50), |us| format!("{us:.1}")))),
         (true, ("p99 us", |row| show(row.latency_us.map(|it| it.p99), |us| format!("{us:.1}")))),
         (
@@ -185,6 +185,8 @@ fn figures(report: &Report) -> Vec<Column> {
         (true, ("enters", |row| show(row.enters_per_op, |count| format!("{count:.2}")))),
         (true, ("lends", |row| show(row.lends_per_op, |count| format!("{count:.2}")))),
         (true, ("switches", |row| show(row.switches_per_op, |count| format!("{count:.2}")))),
+        (true, ("busy", |row| show(row.busy_share, percent))),
+        (true, ("softirq", |row| show(row.softirq_share, percent))),
         (true, ("copied", |row| show(row.copied_share, percent))),
         (true, ("witness", |row| show(row.copied_share_witness, percent))),
     ];

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::report::{Config, Latency};
+use crate::{
+    processors::Busy,
+    report::{Config, Latency},
+};
 
 /// One engine at work. Made before its first slot and dropped after its last.
 pub trait Engine {
@@ -62,6 +65,8 @@ pub struct Tally {
     pub switches: Option<u64>,
     /// Bytes that a software NIC's engine moved meanwhile.
     pub simulated_dma: Option<u64>,
+    /// What all processors of this host did meanwhile.
+    pub busy: Option<Busy>,
     /// Times from a request to its answer.
     pub latency: Option<Latency>,
     /// Of the CPU time, that of the measured thread outside the kernel.

@@ -197,6 +197,8 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
                 switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
                 simulated_dma_share: median(&|slot| slot.simulated_dma_share),
+                busy_share: median(&|slot| slot.busy_share),
+                softirq_share: median(&|slot| slot.softirq_share),
                 latency_us: latency_us(),
                 user_ns_per_op: median(&|slot| slot.user_ns_per_op),
                 reap_calls: median(&|slot| slot.reap_calls),

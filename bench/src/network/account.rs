@@ -19,6 +19,7 @@ use super::bed::Bed;
 use crate::{
     measure::{Cpu, Tally, Time},
     processor::{kept_waiting, kept_waiting_of_process},
+    processors::Processors,
     tasks::{self, own_cpu, spent},
 };
 
@@ -36,6 +37,7 @@ pub(crate) struct Account<'a> {
     worker: Worker,
     napi: Vec<PathBuf>,
     beds: Vec<&'a Bed>,
+    with_processors: bool,
     attested: bool,
 }
 
@@ -45,6 +47,7 @@ pub(crate) struct Begun {
     waited: (Duration, Duration),
     threads: Vec<PathBuf>,
     others: Duration,
+    processors: Option<Processors>,
     own: Duration,
     at: Instant,
 }
@@ -52,7 +55,13 @@ pub(crate) struct Begun {
 impl<'a> Account<'a> {
     /// Of the calling thread, with these threads of NICs, over these networks.
     pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, beds: Vec<&'a Bed>) -> Self {
-        Self { worker: Worker::Caller, napi: napi.into_iter().collect(), beds, attested: false }
+        let napi = napi.into_iter().collect();
+        Self { worker: Worker::Caller, napi, beds, with_processors: false, attested: false }
+    }
+
+    /// With what all processors of this host do meanwhile.
+    pub(crate) fn with_processors(self) -> Self {
+        Self { with_processors: true, ..self }
     }
 
     /// The same of another program.
@@ -77,6 +86,7 @@ impl<'a> Account<'a> {
             waited: (self.waited(), far_waited),
             others: spent(&threads).cpu,
             threads,
+            processors: self.processors()?,
             own: self.own(),
             at: Instant::now(),
         })
@@ -93,6 +103,7 @@ impl<'a> Account<'a> {
         far_waited: impl FnOnce() -> Duration,
     ) -> Result<Tally, String> {
         let (elapsed, own) = (begun.at.elapsed(), self.own().saturating_sub(begun.own));
+        let processors = self.processors()?.zip(begun.processors);
         let threads = self.threads();
         let cpu = own + spent(&threads).cpu.saturating_sub(begun.others);
         if matches!(self.worker, Worker::Program(_))
@@ -119,6 +130,7 @@ impl<'a> Account<'a> {
             cpu: Cpu::Known(cpu),
             time: Some(time),
             simulated_dma: moved.map(|(after, before)| after - before),
+            busy: processors.and_then(|(after, before)| after.since(&before)),
             ..Tally::default()
         })
     }
@@ -158,9 +170,14 @@ impl<'a> Account<'a> {
         threads
     }
 
+    /// How all processors stand, where that is asked for.
+    fn processors(&self) -> Result<Option<Processors>, String> {
+        (self.with_processors && !self.attested).then(Processors::now).transpose()
+    }
+
     /// Over all networks; none where a network tells nothing.
     fn simulated_dma(&self) -> Result<Option<u64>, String> {
-        if self.attested {
+        if self.attested || self.beds.is_empty() {
             return Ok(None);
         }
         let counts: Result<Vec<_>, _> = self.beds.iter().map(|bed| bed.simulated_dma()).collect();

@@ -1,8 +1,6 @@
 //! The wire of one load: two namespaces, a pair of NICs between them, and connections.
 
 use std::{
-    cell::RefCell,
-    collections::VecDeque,
     io,
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::PathBuf,
@@ -13,7 +11,13 @@ use handoff_lab::topology::{Pair, PairEnd, TopologyError};
 use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
-use super::{drain::Drain, nic, pattern::Pattern, sender::Sender};
+use super::{
+    drain::Drain,
+    nic,
+    pattern::Pattern,
+    queues::{OwnQueue, Queues},
+    sender::Sender,
+};
 use crate::{command::BenchError, peer::Placeholders};
 
 /// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
@@ -67,30 +71,6 @@ impl Joint {
     }
 }
 
-/// A queue of the receiving NIC, or a port alone where that has no queues, that nobody else has until
-/// this is dropped.
-pub(crate) struct OwnQueue<'a> {
-    number: u16,
-    free: &'a RefCell<VecDeque<u16>>,
-}
-
-impl OwnQueue<'_> {
-    pub(crate) fn number(&self) -> u16 {
-        self.number
-    }
-
-    /// Connections to it come by the queue.
-    pub(crate) fn port(&self) -> u16 {
-        PORT + self.number
-    }
-}
-
-impl Drop for OwnQueue<'_> {
-    fn drop(&mut self) {
-        self.free.borrow_mut().push_back(self.number);
-    }
-}
-
 /// The network of one load. It goes when this is dropped.
 pub(crate) struct Bed {
     // Before the pair: it puts back what it has set there.
@@ -98,8 +78,7 @@ pub(crate) struct Bed {
     pair: Pair,
     joint: Joint,
     load: Load,
-    /// Queues that nobody has, the longest free first.
-    free: RefCell<VecDeque<u16>>,
+    queues: Queues,
     /// Of the end that connects, and of the one that is connected to.
     napi: [Vec<PathBuf>; 2],
     pattern: Arc<Pattern>,
@@ -173,9 +152,9 @@ impl Bed {
             }
             Joint::Veth => {}
         }
-        let free = RefCell::new((SHARED + 1..=nic::LAST_QUEUE).collect());
+        let queues = Queues::new((SHARED + 1..=nic::LAST_QUEUE).map(|queue| (queue, PORT + queue)));
         let pattern = Arc::clone(pattern);
-        Ok(Self { prepared, pair, joint, load, free, napi, pattern, others })
+        Ok(Self { prepared, pair, joint, load, queues, napi, pattern, others })
     }
 
     pub(crate) fn joint(&self) -> Joint {
@@ -271,14 +250,12 @@ impl Bed {
     ///
     /// Where all are taken, in one line.
     pub(crate) fn own_port(&self) -> Result<OwnQueue<'_>, String> {
-        let taken = "all queues of the NIC are taken: measure fewer rows at a time (--only)";
-        let number = self.free.borrow_mut().pop_front().ok_or(taken)?;
-        Ok(OwnQueue { number, free: &self.free })
+        self.queues.take()
     }
 
     /// What a program is told that receives at this port of its own.
     pub(crate) fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
-        let queue = if self.joint == Joint::Wire { own.number } else { 0 };
+        let queue = if self.joint == Joint::Wire { own.number() } else { 0 };
         Placeholders(vec![
             ("addr", self.pair.right.v4().to_string()),
             ("port", own.port().to_string()),

@@ -3,9 +3,9 @@
 //! Contracts:
 //!
 //! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so that no copy is made on its side of the wire.
-//! 2. It sends something each time it is told to begin, and rests at the end of a pattern only. It has
-//!    said how much it will have sent before it sends the last of it: who waits for that much never
-//!    waits for nothing.
+//! 2. It sends something each time it is told to begin, and rests at the end of a pattern only. Who tells
+//!    it to rest learns at once how much it will have sent, before the last of it is: who waits for that
+//!    much never waits for nothing.
 //! 3. Dropping it ends the connection and the thread, even one that waits for room.
 
 use std::{
@@ -14,10 +14,7 @@ use std::{
     net::{Shutdown, TcpStream},
     os::fd::AsFd as _,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -36,15 +33,12 @@ use rustix::{
 use super::pattern::{PERIOD, Pattern};
 use crate::processor::kept_waiting_of;
 
-const REST: u8 = 0;
-const SEND: u8 = 1;
-const END: u8 = 2;
 /// How long it waits for memory that was lent before it looks again.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Bytes of a call, which ends with the pattern: many frames, so that few of them are not full.
 const PIECE: usize = 8 * PERIOD;
-/// It has not said yet how much it will have sent.
-const UNSAID: u64 = u64::MAX;
+/// Pieces that it never gets to.
+const NO_LIMIT: u64 = u64::MAX;
 
 /// The thread's handle.
 pub(crate) struct Sender {
@@ -56,11 +50,20 @@ pub(crate) struct Sender {
 
 struct Shared {
     stream: TcpStream,
-    order: AtomicU8,
-    /// What it will have sent when it rests.
-    total: AtomicU64,
+    orders: Mutex<Orders>,
+    /// There is more to be sent, or the end has come.
+    changed: Condvar,
     task: Mutex<PathBuf>,
     failure: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// Pieces that it has sent, with the one that it is at.
+    begun: u64,
+    /// Pieces after which it rests.
+    limit: u64,
+    ended: bool,
 }
 
 impl Sender {
@@ -77,8 +80,8 @@ impl Sender {
         let base = tcp::bytes_acked(stream.as_fd())?;
         let shared = Arc::new(Shared {
             stream,
-            order: AtomicU8::new(REST),
-            total: AtomicU64::new(0),
+            orders: Mutex::default(),
+            changed: Condvar::new(),
             task: Mutex::default(),
             failure: Mutex::default(),
         });
@@ -99,24 +102,22 @@ impl Sender {
 
     /// Has it send until it is told to rest.
     pub(crate) fn begin(&self) {
-        self.shared.total.store(UNSAID, Ordering::Relaxed);
-        self.order(SEND);
+        self.shared.orders().limit = NO_LIMIT;
+        self.shared.changed.notify_one();
     }
 
-    /// Has it go to the pattern's end and rest there.
-    pub(crate) fn rest(&self) {
-        self.order(REST);
+    /// Has it go to the pattern's end and rest there: what it will have sent then, from the beginning of
+    /// the stream. Only for one that was told to begin.
+    pub(crate) fn rest(&self) -> u64 {
+        let mut orders = self.shared.orders();
+        orders.limit = orders.begun + 1;
+        orders.limit * PIECE as u64
     }
 
     /// Ends the stream behind what was sent. Only for one that rests, and has arrived.
     pub(crate) fn end_stream(&self) {
         // The peer may have ended the connection.
         let _ = self.shared.stream.shutdown(Shutdown::Write);
-    }
-
-    /// What it will have sent when it rests, from the beginning of the stream, once it knows.
-    pub(crate) fn total(&self) -> Option<u64> {
-        Some(self.shared.total.load(Ordering::Acquire)).filter(|&total| total != UNSAID)
     }
 
     /// Of what it has sent, what the other end's TCP has acknowledged.
@@ -139,36 +140,28 @@ impl Sender {
     pub(crate) fn kept_waiting(&self) -> Duration {
         kept_waiting_of(&self.shared.task.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    fn order(&self, order: u8) {
-        self.shared.order.store(order, Ordering::Release);
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-    }
 }
 
 impl Shared {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn serve(&self, pattern: &Pattern) -> io::Result<()> {
         zerocopy::enable(self.stream.as_fd())?;
-        let mut sent = 0;
-        loop {
-            if self.order.load(Ordering::Acquire) == END {
-                return Ok(());
-            }
-            // Told to begin, and perhaps to rest since.
-            if self.total.load(Ordering::Relaxed) != UNSAID {
-                thread::park();
-                continue;
-            }
-            while self.order.load(Ordering::Acquire) == SEND {
-                self.send_piece(pattern)?;
-                sent += PIECE as u64;
-            }
-            sent += PIECE as u64;
-            self.total.store(sent, Ordering::Release);
+        while self.next_piece() {
             self.send_piece(pattern)?;
         }
+        Ok(())
+    }
+
+    /// Waits until there is one to be sent, and begins it; false when the end has come.
+    fn next_piece(&self) -> bool {
+        let rests = |orders: &mut Orders| !orders.ended && orders.begun >= orders.limit;
+        let waited = self.changed.wait_while(self.orders(), rests);
+        let mut orders = waited.unwrap_or_else(PoisonError::into_inner);
+        orders.begun += 1;
+        !orders.ended
     }
 
     fn send_piece(&self, pattern: &Pattern) -> io::Result<()> {
@@ -204,7 +197,8 @@ impl Shared {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.order(END);
+        self.shared.orders().ended = true;
+        self.shared.changed.notify_one();
         // The peer may have ended it first.
         let _ = self.shared.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
@@ -243,12 +237,12 @@ mod tests {
                 let length = near.read(&mut buffer).unwrap();
                 stream.take(&buffer[..length]);
             }
-            sender.rest();
-            while sender.total() != Some(stream.position()) {
+            let total = sender.rest();
+            while stream.position() < total {
                 let length = near.read(&mut buffer).unwrap();
                 stream.take(&buffer[..length]);
             }
-            assert_eq!(stream.position() % PERIOD as u64, 0);
+            assert_eq!((stream.position(), total % PERIOD as u64), (total, 0));
         }
         assert_eq!((stream.verdict(), sender.failure()), (Ok(()), None));
         near.set_nonblocking(true).unwrap();
@@ -260,15 +254,15 @@ mod tests {
         let (sender, mut near, _) = connected();
         assert_eq!(sender.acknowledged(), Ok(0));
         sender.begin();
-        sender.rest();
+        let total = sender.rest();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         let mut read = 0;
-        while sender.total() != Some(sender.acknowledged().unwrap()) {
+        while sender.acknowledged().unwrap() != total {
             assert!(std::time::Instant::now() < deadline, "{:?}", sender.acknowledged());
             assert!(sender.acknowledged().unwrap() >= read);
             read += near.read(&mut [0; 50_000]).unwrap() as u64;
         }
-        assert!(sender.total().unwrap() >= PERIOD as u64);
+        assert!(total >= PERIOD as u64);
     }
 
     #[test]

@@ -14,9 +14,8 @@ use rustix::{
 use super::reception::Receive;
 use crate::network::{
     PATIENCE,
-    bed::{Bed, SHARED},
+    far::{FarEnd, Network},
     pattern::Stream,
-    sender::Sender,
 };
 
 /// Bytes of the buffer: as many as keep it in a cache, so that calls are few.
@@ -34,8 +33,8 @@ pub(super) struct Epoll {
 
 impl Epoll {
     /// A new connection, received from in this way.
-    pub(super) fn new(bed: &Bed) -> Result<(Self, Sender), String> {
-        let (socket, sender) = bed.connect(SHARED)?;
+    pub(super) fn new(network: &impl Network) -> Result<(Self, Box<dyn FarEnd>), String> {
+        let (socket, sender) = network.connect(None)?;
         let open = || -> io::Result<OwnedFd> {
             socket.set_nonblocking(true)?;
             let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

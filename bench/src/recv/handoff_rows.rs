@@ -11,9 +11,9 @@ use handoff::{Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBindin
 use super::reception::Receive;
 use crate::network::{
     PATIENCE,
-    bed::{Bed, OwnQueue, SHARED},
+    far::{FarEnd, Network},
     pattern::Stream,
-    sender::Sender,
+    queues::OwnQueue,
 };
 
 /// Of a pool, and how many.
@@ -54,25 +54,28 @@ pub(super) struct Handoff<'a> {
     _socket: Socket,
     driver: Driver,
     // Behind the driver, with which the kernel lets go of it.
-    _queue: Option<OwnQueue<'a>>,
+    queue: Option<OwnQueue<'a>>,
 }
 
 impl<'a> Handoff<'a> {
     /// A new connection, received from in this way.
-    pub(super) fn new(bed: &'a Bed, to: To) -> Result<(Self, Sender), String> {
+    pub(super) fn new(
+        network: &'a impl Network,
+        to: To,
+    ) -> Result<(Self, Box<dyn FarEnd>), String> {
         let (queue, (driver, intake)) = match to {
             To::Area { chunk } => {
-                let queue = bed.own_queue()?;
-                let bound = bind(bed, queue.number(), chunk)?;
+                let queue = network.own_queue()?;
+                let bound = bind(network, queue.number(), chunk)?;
                 (Some(queue), bound)
             }
             _ => (None, shared(to).map_err(line)?),
         };
         // Only now: what comes to a queue before it is bound is not in the area.
-        let (socket, sender) = bed.connect(queue.as_ref().map_or(SHARED, OwnQueue::number))?;
+        let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
-        Ok((Self { receiver, _socket: socket, driver, _queue: queue }, sender))
+        Ok((Self { receiver, _socket: socket, driver, queue }, sender))
     }
 }
 
@@ -95,10 +98,10 @@ fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
 }
 
 /// Binds a queue of the receiving NIC, as soon as the kernel has taken it from its last user.
-fn bind(bed: &Bed, queue: u16, chunk: usize) -> Result<(Driver, Intake), String> {
+fn bind(network: &impl Network, queue: u16, chunk: usize) -> Result<(Driver, Intake), String> {
     let bind = || {
         let driver = driver(true)?;
-        let binding = RxBinding::new(bed.device(), queue.into())?.chunk(chunk);
+        let binding = RxBinding::new(network.device(), queue.into())?.chunk(chunk);
         let area = match chunk {
             PAGE => Region::anonymous(binding.area(1))?,
             _ => Region::huge(binding.area(1))?,
@@ -108,7 +111,7 @@ fn bind(bed: &Bed, queue: u16, chunk: usize) -> Result<(Driver, Intake), String>
     };
     let begin = Instant::now();
     loop {
-        match bed.inside(bind)? {
+        match network.inside(bind)? {
             Ok(bound) => return Ok(bound),
             Err(error) if begin.elapsed() > PATIENCE => return Err(line(error)),
             Err(_) => thread::sleep(BETWEEN_TRIES),
@@ -142,5 +145,9 @@ impl Receive for Handoff<'_> {
     fn copied(&self) -> Option<u64> {
         let tally = self.receiver.tally();
         (tally.unknown == 0).then_some(tally.copied)
+    }
+
+    fn own_queue(&self) -> Option<&OwnQueue<'_>> {
+        self.queue.as_ref()
     }
 }

@@ -2,21 +2,29 @@
 //!
 //! Contracts:
 //!
-//! 1. A row is a connection of its own over the wire of its load, from a thread that sends without
-//!    copying to one that receives; all hand what they receive to the same function, which compares
-//!    it with what was sent, or only counts it.
+//! 1. A row is a connection of its own over the wire of its load, or to a NIC of this host as it is, from
+//!    a thread that sends without copying to one that receives; all hand what they receive to the same
+//!    function, which compares it with what was sent, or only counts it.
 //! 2. Costs are those of the receiver: its thread, and the threads of its NIC where that has some.
 //!    The sender's are no engine's doing.
 //! 3. Another program has a row for each wire, of what nobody looks at; its costs are those of all its
 //!    threads, and of the NIC's.
-//! 4. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
+//! 4. With a NIC of this host the sender is another host's, and what all processors do is told besides;
+//!    the NIC is put back however the bench ends.
+//! 5. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
 
 mod epoll;
 mod handoff_rows;
 mod reception;
+mod send_to;
 mod served;
 
-use std::{fmt::Write as _, iter, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    fmt::Write as _,
+    iter, slice,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use clap::Args;
 use handoff_lab::{command::Carried, instructions};
@@ -32,9 +40,11 @@ use crate::{
     measure::{self, Engine, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint, Load},
+        card::{Card, DEFAULT_PORT},
+        far::{FarEnd, Network},
         pattern::Pattern,
+        placement::Placement,
         program::ProgramOptions,
-        sender::Sender,
     },
     processor::Pinned,
     quantity::{format_size, parse_size},
@@ -68,12 +78,25 @@ check=no. {addr} and {port} in its command are where it is to listen, {iface} an
 the queue of it that {port} is led to, and that nobody else has, {cpu} its processor. Its costs are those
 of all its threads, and its NIC's. What it copied is not known, but to the witness (--meter).
 
+With --nic the wire is a NIC of this host, with its MTU and its hardware GRO as they are, and the sender
+another host, on which --send-to runs. Queues are set aside as `handoff nic prepare` does it, and put back
+at the end, after kill -9 by `handoff nic restore`; what the NIC can't is a row with the reason. The columns
+busy and softirq have what all processors of this host did, in % of one. Slots last a second, with --quick
+a quarter.
+
+With --placement each row is there once for each place of the receiving thread: on the processor on which
+its queue's interrupt arrives (softirq=same in its name), on another of the same core, on another core. No
+interrupt is moved for that; one that may come to several processors is a reason to skip the row.
+
 Examples:
   handoff bench recv --quick --lab
   handoff bench recv --quick
   handoff bench recv --lab --chunks 4k,8k,16k,32k,64k --only 'gro=yes.*zcrx chunk'
   handoff bench recv --only check=no --json-file before.json
   handoff bench recv --compare before.json
+  handoff bench recv --nic eth1                    # on the receiving host, which says what to run
+  handoff bench recv --send-to 10.0.0.2            # on the sending one
+  handoff bench recv --nic eth1 --placement same,other --only check=yes
   handoff bench recv --quick --lab --program ./zcrx --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
 
 Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab needs.";
@@ -95,6 +118,25 @@ pub struct RecvArgs {
     /// The processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
+
+    /// Receive on this NIC, from another host
+    #[arg(long, value_name = "IFACE")]
+    pub nic: Option<String>,
+
+    /// Where that host comes to, with --nic; its data comes to the ports behind
+    #[arg(long, value_name = "PORT", requires = "nic", default_value_t = DEFAULT_PORT,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Where to receive, seen from the processor on which a row's packets arrive: rows for each of these,
+    /// with --nic
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
+    pub placement: Vec<Placement>,
+
+    /// Send to a host on which this bench runs with --nic, until its table is complete
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
+          "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer"])]
+    pub send_to: Option<String>,
 
     /// Other programs.
     #[command(flatten)]
@@ -125,10 +167,32 @@ fn parse_chunk(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A row's name.
-fn name(load: Load, check: bool, engine: &str) -> String {
-    let word = |yes: bool| if yes { "yes" } else { "no" };
-    format!("mtu={} gro={} check={} {engine}", load.mtu, word(load.gro), word(check))
+/// What rows that compare have in common.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    load: Load,
+    check: bool,
+    placement: Option<Placement>,
+}
+
+impl Work {
+    /// All that is wanted with this load, in the table's order.
+    fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
+        let placements = match &args.placement[..] {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let both = move |placement| [false, true].map(|check| Self { load, check, placement });
+        placements.into_iter().flat_map(both)
+    }
+
+    /// A row's name.
+    fn name(self, engine: &str) -> String {
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        let Self { load: Load { mtu, gro }, check, placement } = self;
+        let place = placement.map_or(String::new(), |it| format!(" softirq={}", it.name()));
+        format!("mtu={mtu} gro={} check={}{place} {engine}", word(gro), word(check))
+    }
 }
 
 /// Runs the bench.
@@ -137,6 +201,21 @@ fn name(load: Load, check: bool, engine: &str) -> String {
 ///
 /// See [`BenchError`].
 pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    if let Some(target) = &args.send_to {
+        return send_to::run(target, context);
+    }
+    if args.nic.is_none() && !args.placement.is_empty() {
+        let cause = "--placement is by the interrupts of a NIC of this host: give --nic IFACE, too";
+        return Err(BenchError::Usage(cause.to_owned()));
+    }
+    if args.nic.is_some() && args.run.lab {
+        let cause = "--nic is a NIC of this host, and the lab's guest has its own: leave --nic or --lab out";
+        return Err(BenchError::Usage(cause.to_owned()));
+    }
+    if args.nic.is_some() && !args.programs.peer.is_empty() {
+        let cause = "--peer serves where both ends are on this host: leave --peer or --nic out";
+        return Err(BenchError::Usage(cause.to_owned()));
+    }
     run::run(&Recv { args }, context)
 }
 
@@ -163,10 +242,12 @@ impl Bench for Recv<'_> {
 
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
         const QUICK: (Duration, u32) = (Duration::from_secs(20), 7);
-        let slot = Duration::from_millis(100);
+        // What all processors did is told in ticks of 10 ms.
+        let slot = Duration::from_millis(if self.args.nic.is_some() { 250 } else { 100 });
         match (self.args.run.quick, counted) {
             (true, true) => (Duration::from_millis(50), 3),
             (false, true) => (Duration::from_millis(100), 5),
+            (false, false) if self.args.nic.is_some() => (4 * slot, 9),
             (false, false) => (2 * slot, 15),
             (true, false) => {
                 let rounds = QUICK.0.as_millis() / (slot.as_millis() * rows.max(1) as u128);
@@ -176,20 +257,11 @@ impl Bench for Recv<'_> {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let pattern = Pattern::new();
-        let bed = |load| Bed::new(load, &pattern, pinned.others());
-        let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
-        let subjects = subjects(self.args, &beds, pinned.cpu(), context.stop);
-        let (slot, rounds) =
-            self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
-        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
-        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
-        if self.args.run.meter {
-            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
-        }
-        let mut remarks = format!("received on processor {}\n", pinned.cpu());
+        let (measured, mut remarks) = match &self.args.nic {
+            Some(device) => self.over_card(device, &pattern, context)?,
+            None => self.over_beds(&pattern, context)?,
+        };
         if measured.kept_waiting > BUSY {
             let percent = measured.kept_waiting * 100.0;
             let _ = writeln!(
@@ -203,10 +275,19 @@ impl Bench for Recv<'_> {
 
     fn subject(&self, report: &Report) -> String {
         let target = report.rows.first().and_then(|row| row.config.target.clone());
-        format!("receive one TCP connection over {}", target.unwrap_or_default())
+        let target = target.unwrap_or_default();
+        match &self.args.nic {
+            Some(device) => format!("receive one TCP connection on {device} ({target})"),
+            None => format!("receive one TCP connection over {target}"),
+        }
     }
 
     fn conditions(&self, report: &Report) -> String {
+        if self.args.nic.is_some() {
+            return "CPU is that of the receiving thread; busy and softirq are of all processors of this \
+                    host, in % of one\n"
+                .to_owned();
+        }
         let over = |joint: Joint| {
             report.rows.iter().any(|row| row.config.target.as_deref() == Some(joint.name()))
         };
@@ -232,34 +313,130 @@ impl Bench for Recv<'_> {
     }
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order.
-fn subjects<'a>(
+impl Recv<'_> {
+    /// Over software NICs, or veth, for each load; with remarks, as below.
+    fn over_beds(
+        &self,
+        pattern: &Arc<Pattern>,
+        context: &Context<'_>,
+    ) -> Result<(Measured, String), BenchError> {
+        let pinned = self.pinned()?;
+        let cpu = pinned.cpu();
+        let bed = |load| Bed::new(load, pattern, pinned.others());
+        let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
+        // What it received, another program does not show.
+        let peers = |bed, work| {
+            let peers = self.args.programs.peer.iter();
+            let served = peers.map(move |(name, command)| {
+                let made = move || Served::new(bed, command, cpu, context.stop);
+                Subject { peer: true, ..subject(bed, work, name, made) }
+            });
+            served.collect()
+        };
+        let measured = self.over(&subjects(self.args, &beds, peers), context.stop)?;
+        Ok((measured, format!("received on processor {cpu}\n")))
+    }
+
+    fn pinned(&self) -> Result<Pinned, BenchError> {
+        Pinned::to(self.args.cpu).map_err(BenchError::Usage)
+    }
+
+    /// On a NIC of this host.
+    fn over_card(
+        &self,
+        device: &str,
+        pattern: &Arc<Pattern>,
+        context: &Context<'_>,
+    ) -> Result<(Measured, String), BenchError> {
+        // Rows that are placed find their processors themselves.
+        let pinned = self.args.placement.is_empty().then(|| self.pinned()).transpose()?;
+        let own = |load| own_queues(self.args, load);
+        let card = Card::new(device, self.args.port, own, pattern, context.stop)?;
+        let subjects = subjects(self.args, slice::from_ref(&card), |_, _| Vec::new());
+        let mut measured = self.over(&subjects, context.stop);
+        drop(subjects);
+        if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {
+            // Those that had no connection yet did not fail while running, but this did.
+            let Measured { rows, failed, .. } = measured;
+            let names = rows.iter().filter(|row| row.skipped.as_ref() == Some(&lost));
+            failed.extend(names.map(|row| row.name.clone()));
+            failed.sort_unstable();
+            failed.dedup();
+        }
+        let on = pinned.map_or_else(
+            || "where each row is placed".to_owned(),
+            |pinned| format!("on processor {}", pinned.cpu()),
+        );
+        let mut remarks = format!("received {on}, sent from {}\n", card.sent_from());
+        let put_back = card.put_back();
+        let measured = measured?;
+        for left in put_back? {
+            let _ = writeln!(remarks, "{device}: left as it is: {left}");
+        }
+        Ok((measured, remarks))
+    }
+
+    fn over(&self, subjects: &[Subject<'_>], stop: &AtomicBool) -> Result<Measured, BenchError> {
+        let (slot, rounds) =
+            self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
+        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
+        let mut measured = measure::measure(subjects, plan, stop, &|| Duration::ZERO)
+            .ok_or(BenchError::Stopped)?;
+        if self.args.run.meter {
+            witness::attest(subjects, &mut measured.rows, true, stop)?;
+        }
+        Ok(measured)
+    }
+}
+
+/// The library's ways with this load, in the table's order.
+fn ways(args: &RecvArgs, load: Load) -> impl Iterator<Item = To> {
+    // Packets of the MTU's size fill no larger ones.
+    let chunks = if load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
+    WAYS.into_iter().chain(chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize }))
+}
+
+/// A way's name in those of rows.
+fn name_of(to: To) -> String {
+    let engine = to.engine().name();
+    match to {
+        To::Area { chunk } => format!("{engine} chunk={}", format_size(chunk as u64)),
+        _ => engine.to_owned(),
+    }
+}
+
+/// How many rows want a queue of their own, with this load.
+fn own_queues(args: &RecvArgs, load: Load) -> usize {
+    let rows = Work::all(args, load).flat_map(|work| {
+        let areas = ways(args, load).filter(|to| matches!(to, To::Area { .. }));
+        areas.map(move |to| work.name(&name_of(to)))
+    });
+    rows.filter(|name| args.run.wants(name)).count()
+}
+
+/// All rows that `--only` lets through, and those that they compare with, in the table's order;
+/// `peers` are other programs' of a network.
+fn subjects<'a, N: Network>(
     args: &'a RecvArgs,
-    beds: &'a [Bed],
-    cpu: usize,
-    stop: &'a AtomicBool,
+    networks: &'a [N],
+    peers: impl Fn(&'a N, Work) -> Vec<Subject<'a>>,
 ) -> Vec<Subject<'a>> {
-    let wires = beds.iter().flat_map(|bed| [false, true].map(|check| (bed, check)));
-    let mut subjects: Vec<_> = wires
-        .flat_map(|(bed, check)| {
-            let epoll = subject(bed, check, "epoll", received(bed, check, || Epoll::new(bed)));
-            // Packets of the MTU's size fill no larger ones.
-            let chunks = if bed.load().gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
-            let areas = chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize });
-            let ours = WAYS.into_iter().chain(areas).map(move |to| {
-                let made = received(bed, check, move || Handoff::new(bed, to));
-                let subject = subject(bed, check, to.engine().name(), made);
+    let works = networks
+        .iter()
+        .flat_map(|network| Work::all(args, network.load()).map(move |work| (network, work)));
+    let mut subjects: Vec<_> = works
+        .flat_map(|(network, work)| {
+            let made = received(network, work, || Epoll::new(network));
+            let epoll = subject(network, work, "epoll", made);
+            let ours = ways(args, network.load()).map(move |to| {
+                let made = received(network, work, move || Handoff::new(network, to));
+                let subject = subject(network, work, to.engine().name(), made);
                 let To::Area { chunk } = to else { return subject };
-                let name = format!("{} chunk={}", subject.name, format_size(chunk as u64));
+                let name = work.name(&name_of(to));
                 let config = Config { chunk: Some(chunk as u64), ..subject.config };
                 Subject { name, config, ..subject }
             });
-            // What it received, another program does not show.
-            let peers = args.programs.peer.iter().filter(move |_| !check);
-            let others = peers.map(move |(name, command)| {
-                let made = move || Served::new(bed, command, cpu, stop);
-                Subject { peer: true, ..subject(bed, check, name, made) }
-            });
+            let others = if work.check { Vec::new() } else { peers(network, work) };
             iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
         })
         .collect();
@@ -274,30 +451,31 @@ fn subjects<'a>(
 
 /// Makes what is received from in a way of ours.
 fn received<'a, R: Receive + 'a>(
-    bed: &'a Bed,
-    check: bool,
-    make: impl Fn() -> Result<(R, Sender), String> + 'a,
+    network: &'a impl Network,
+    work: Work,
+    make: impl Fn() -> Result<(R, Box<dyn FarEnd>), String> + 'a,
 ) -> impl Fn() -> Result<Reception<'a, R>, String> + 'a {
-    move || Ok(Reception::new(bed, make()?, check))
+    move || Reception::new(network, make()?, work.check, work.placement)
 }
 
 fn subject<'a, E: Engine + 'a>(
-    bed: &'a Bed,
-    check: bool,
+    network: &impl Network,
+    work: Work,
     engine: &str,
     make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
-    let load = bed.load();
+    let Work { load, check, placement } = work;
     Subject {
-        name: name(load, check, engine),
+        name: work.name(engine),
         engine: engine.to_owned(),
         config: Config {
             op: Some("recv".to_owned()),
             proto: Some("tcp".to_owned()),
-            target: Some(bed.joint().name().to_owned()),
+            target: Some(network.kind().to_owned()),
             mtu: Some(load.mtu),
             gro: Some(load.gro),
             check: Some(check),
+            placement: placement.map(|it| it.name().to_owned()),
             ..Config::default()
         },
         baseline: false,

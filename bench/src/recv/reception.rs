@@ -1,9 +1,14 @@
 //! A connection that is received from, as an engine of the measuring frame.
 
-use super::{Bed, Sender};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::Joint, pattern::Stream},
+    network::{
+        account::Account,
+        far::{FarEnd, Network},
+        pattern::Stream,
+        placement::{Placed, Placement},
+        queues::OwnQueue,
+    },
 };
 
 /// A way to receive: what tells one row from another.
@@ -19,32 +24,54 @@ pub(super) trait Receive {
     /// Of all that it handed over, the bytes that the kernel says its CPU has copied; none where it
     /// does not say.
     fn copied(&self) -> Option<u64>;
+
+    /// The queue that nobody else receives by, if it has one.
+    fn own_queue(&self) -> Option<&OwnQueue<'_>> {
+        None
+    }
 }
 
 pub(super) struct Reception<'a, R> {
     // Ends the connection, which nobody waits for any more, and with it the sender.
     way: R,
-    sender: Sender,
+    sender: Box<dyn FarEnd>,
     stream: Stream,
     account: Account<'a>,
-    joint: Joint,
+    copies_of_lent: f64,
+    placed: Option<Placed>,
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
-    /// Receives in this way what the sender at the other end sends.
-    pub(super) fn new(bed: &'a Bed, (way, sender): (R, Sender), check: bool) -> Self {
-        let stream = Stream::new(bed.pattern(), check);
-        let account = Account::new(bed.napi_of_connected().to_vec(), vec![bed]);
-        Self { way, sender, stream, account, joint: bed.joint() }
+    /// Receives in this way what the sender at the other end sends, with the thread at a place if one is
+    /// wanted.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such place, in one line.
+    pub(super) fn new(
+        network: &'a impl Network,
+        (way, sender): (R, Box<dyn FarEnd>),
+        check: bool,
+        placement: Option<Placement>,
+    ) -> Result<Self, String> {
+        let place = |placement| {
+            let queue = network.arrives_by(way.own_queue())?;
+            let placed = Placed { placement, device: network.device().to_owned(), queue };
+            placed.go().map(|_there| placed)
+        };
+        let placed = placement.map(place).transpose()?;
+        let stream = Stream::new(network.pattern(), check);
+        let (account, copies_of_lent) = (network.account(), network.copies_of_lent());
+        Ok(Self { way, sender, stream, account, copies_of_lent, placed })
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
-        self.sender.begin();
+        self.sender.begin()?;
         while !slot.is_over() {
             self.way.receive(&mut self.stream)?;
         }
-        self.sender.rest();
-        while self.sender.total() != Some(self.stream.position()) && !slot.is_stopped() {
+        let total = self.sender.rest()?;
+        while self.stream.position() != total && !slot.is_stopped() {
             self.way.receive(&mut self.stream)?;
         }
         self.stream.verdict()
@@ -53,6 +80,7 @@ impl<'a, R: Receive> Reception<'a, R> {
 
 impl<R: Receive> Engine for Reception<'_, R> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let _there = self.placed.as_ref().map(Placed::go).transpose()?;
         let (position, copied) = (self.stream.position(), self.way.copied());
         let begun = self.account.begin(self.sender.kept_waiting())?;
         let received = self.receive_for(&slot.anew());
@@ -72,6 +100,6 @@ impl<R: Receive> Engine for Reception<'_, R> {
 
     /// The sender lends.
     fn implied(&self, reported: f64) -> f64 {
-        reported + self.joint.copies_of_lent()
+        reported + self.copies_of_lent
     }
 }

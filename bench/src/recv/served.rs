@@ -5,10 +5,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Bed, Sender};
+use super::Bed;
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::OwnQueue, program::Program},
+    network::{account::Account, program::Program, queues::OwnQueue, sender::Sender},
 };
 
 pub(super) struct Served<'a> {
@@ -42,9 +42,9 @@ impl<'a> Served<'a> {
         let Self { sender, program, .. } = self;
         sender.begin();
         program.work(slot)?;
-        sender.rest();
+        let total = sender.rest();
         program.until("does not take what is sent", || {
-            Ok((sender.total() == Some(sender.acknowledged()?)).then_some(()))
+            Ok((sender.acknowledged()? == total).then_some(()))
         })?;
         program.rest()
     }

@@ -92,7 +92,8 @@ fn needs_root_damage_ends_a_row_that_looks() {
         let stop = AtomicBool::new(false);
         let run = |check| {
             let (epoll, sender) = Epoll::new(&bed).unwrap();
-            let mut reception = Reception::new(&bed, (Damaging(epoll), sender), check);
+            let mut reception =
+                Reception::new(&bed, (Damaging(epoll), sender), check, None).unwrap();
             reception.run(&Slot::new(Duration::from_millis(20), &stop))
         };
         Ok((run(false), run(true)))
@@ -113,7 +114,7 @@ fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
         let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
         let (mut epoll, sender) = Epoll::new(&bed).unwrap();
         let mut stream = Stream::new(bed.pattern(), true);
-        sender.begin();
+        sender.begin().unwrap();
         // Whatever has come by then, one buffer at a time is taken of it.
         std::thread::sleep(Duration::from_millis(50));
         let mut most = 0;
@@ -145,6 +146,16 @@ fn the_guest_is_told_all_but_what_stays_here() {
 }
 
 #[test]
+fn a_nic_has_a_queue_for_each_row_that_wants_one() {
+    let [_, packets, whole] = LOADS;
+    let own = |line: &str, load| own_queues(&args(line), load);
+    assert_eq!((own("", packets), own("", whole)), (2, 4));
+    assert_eq!(own("--chunks 4k,8k,64k --only check=no", whole), 3);
+    assert_eq!(own("--only epoll", whole), 0);
+    assert_eq!(own("--nic eth0 --placement same,other --only same", packets), 2);
+}
+
+#[test]
 fn chunks_are_what_a_nic_takes() {
     assert_eq!(args("").chunks, [4 << 10, 64 << 10]);
     for wrong in ["2k", "12k", "4m", "x"] {
@@ -155,10 +166,13 @@ fn chunks_are_what_a_nic_takes() {
 #[test]
 fn quick_fits_its_time() {
     let args = args("--quick");
+    let other_host = self::args("--quick --nic eth0");
     for rows in [1, 12, 40] {
-        let (slot, rounds) = Recv { args: &args }.slots(rows, false);
-        assert!(rounds >= 1);
-        let total = slot * rounds * rows as u32;
-        assert!(total <= Duration::from_secs(20), "{rows} rows take {total:?}");
+        for args in [&args, &other_host] {
+            let (slot, rounds) = Recv { args }.slots(rows, false);
+            assert!(rounds >= 1);
+            let total = slot * rounds * rows as u32;
+            assert!(total <= Duration::from_secs(20), "{rows} rows take {total:?}");
+        }
     }
 }

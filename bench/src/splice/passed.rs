@@ -5,11 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::{Drain, Sender, streams::Streams};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{
-        account::Account,
-        bed::{OwnQueue, SHARED},
-        program::Program,
-    },
+    network::{account::Account, bed::SHARED, program::Program, queues::OwnQueue},
 };
 
 pub(super) struct Passed<'a> {
@@ -51,8 +47,10 @@ impl<'a> Passed<'a> {
         let Self { sender, drain, program, total, .. } = self;
         sender.begin();
         program.work(slot)?;
-        sender.rest();
-        *total = program.until("keeps the sender waiting", || Ok(sender.total()))?;
+        *total = sender.rest();
+        program.until("keeps the sender waiting", || {
+            Ok((sender.acknowledged()? == *total).then_some(()))
+        })?;
         drain.await_total(*total)?;
         program.rest()
     }

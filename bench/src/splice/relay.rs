@@ -40,15 +40,14 @@ fn line(error: handoff::Error) -> String {
 /// Runs a route until the slot is over and the stream has ended.
 async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slot<'_>) -> Carried {
     let mut run = pin!(route.run());
-    let (mut rests, mut ended) = (false, false);
+    let (mut total, mut ended) = (None, false);
     poll_fn(|context| {
         let carried = run.as_mut().poll(context);
         if carried.is_pending() {
-            if !rests && slot.is_over() {
-                sender.rest();
-                rests = true;
+            if total.is_none() && slot.is_over() {
+                total = Some(sender.rest());
             }
-            if rests && !ended && sender.total() == Some(moved.get()) {
+            if !ended && total == Some(moved.get()) {
                 sender.end_stream();
                 ended = true;
             }

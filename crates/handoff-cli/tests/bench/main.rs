@@ -1,14 +1,17 @@
 //! `handoff bench`, as users call it: in the lab from here, and on the lab's kernel.
 
 mod refused;
+mod two_hosts;
 
 mod native {
     mod lab;
+    mod other_host;
     mod programs;
 }
 
 mod guest {
     mod meter;
+    mod other_host;
     mod peer;
     mod recv;
     mod splice;

@@ -1,0 +1,239 @@
+//! A NIC of this host as it is, received on from another host.
+//!
+//! Contracts:
+//!
+//! 1. Its queues are set aside by `handoff-nic`, and everything is put back when this goes; after a kill
+//!    `handoff nic restore` does it.
+//! 2. A NIC that can't set queues aside is received on all the same: only who needs a queue has the
+//!    reason for an answer.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener},
+    rc::Rc,
+    sync::Arc,
+};
+
+use handoff_lab::StopFlag;
+use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
+
+use super::{
+    account::Account,
+    addresses,
+    bed::Load,
+    far::{Connection, Network},
+    pattern::Pattern,
+    queues::{OwnQueue, Queues},
+    sending_host::SendingHost,
+};
+use crate::command::BenchError;
+
+/// The NIC, and the host that sends to it.
+pub(crate) struct Card {
+    // Before what is prepared: a queue is given back once nobody is led to it.
+    host: Rc<SendingHost>,
+    prepared: Option<Prepared>,
+    /// Why no queue can be had.
+    unfit: Option<String>,
+    queues: Queues,
+    /// At the ports of queues, and of connections without one.
+    listeners: Vec<TcpListener>,
+    /// Which of them is for those without.
+    shared: usize,
+    device: String,
+    kind: String,
+    load: Load,
+    pattern: Arc<Pattern>,
+}
+
+impl Card {
+    /// Sets up to so many queues aside as there are to be with the NIC's load, besides one for all
+    /// connections without one of their own; then waits for the host that sends, which is told on stderr
+    /// how to come to this port. Data comes to the ports behind it.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(crate) fn new(
+        device: &str,
+        port: u16,
+        own: impl Fn(Load) -> usize,
+        pattern: &Arc<Pattern>,
+        stop: &StopFlag,
+    ) -> Result<Self, BenchError> {
+        let nic = Nic::look(device).map_err(of_nic)?;
+        let address = usable(&nic)?;
+        let load = Load { mtu: nic.mtu, gro: nic.hardware_gro.on };
+        let own = own(load);
+        let ports: Vec<u16> = (port..=u16::MAX).take(own + 2).collect();
+        if ports.len() < own + 2 {
+            let cause =
+                format!("--port {port} leaves no ports behind it for data: take a lower one");
+            return Err(BenchError::Usage(cause));
+        }
+        let listen = |port: u16| listen(address, port);
+        let mut listeners = ports.iter().copied().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let first = listeners.remove(0);
+        let (prepared, unfit) = match prepare(&nic, address, &ports[1..]) {
+            Ok(prepared) => (Some(prepared), None),
+            Err(Error::NotPossible(cause)) => (None, Some(cause)),
+            Err(error) => return Err(of_nic(error)),
+        };
+        eprintln!("{}", invitation(address, port));
+        let host = SendingHost::accept(first, stop).map_err(BenchError::Failed)?;
+        let host = Rc::new(host.ok_or(BenchError::Stopped)?);
+        let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
+        let numbers = set_aside.iter().map(|&queue| queue as u16).zip(ports[1..].iter().copied());
+        // The first is for who needs none; a NIC with one alone has none for them.
+        let alone = set_aside.len() == 1;
+        let queues = Queues::new(numbers.skip(usize::from(!alone)));
+        let shared = if alone { listeners.len() - 1 } else { 0 };
+        let kind = nic.driver.or(nic.kind).unwrap_or_else(|| nic.name.clone());
+        let (device, pattern) = (device.to_owned(), Arc::clone(pattern));
+        Ok(Self { host, prepared, unfit, queues, listeners, shared, device, kind, load, pattern })
+    }
+
+    /// Where it is sent from.
+    pub(crate) fn sent_from(&self) -> IpAddr {
+        self.host.address()
+    }
+
+    /// Why nothing comes from there any more, if that is so.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.host.lost()
+    }
+
+    /// Takes leave of the other host, and puts everything back: what was left as it is, in lines.
+    ///
+    /// # Errors
+    ///
+    /// What could not be put back, and how it can be.
+    pub(crate) fn put_back(self) -> Result<Vec<String>, BenchError> {
+        self.host.leave();
+        let Some(prepared) = self.prepared else { return Ok(Vec::new()) };
+        Ok(prepared.undo().map_err(of_nic)?.left)
+    }
+}
+
+/// The address that another host can send to.
+fn usable(nic: &Nic) -> Result<IpAddr, BenchError> {
+    let name = &nic.name;
+    if !nic.up {
+        let cause = format!("{name} is down: ip link set {name} up");
+        return Err(BenchError::NotPossible(cause));
+    }
+    let address = addresses::of_interface(name);
+    let address = address.map_err(|error| {
+        BenchError::Failed(format!("the addresses of {name} are not known: {error}"))
+    })?;
+    address.ok_or_else(|| {
+        BenchError::NotPossible(format!("{name} has no address: ip address add ADDRESS dev {name}"))
+    })
+}
+
+fn listen(address: IpAddr, port: u16) -> Result<TcpListener, BenchError> {
+    TcpListener::bind((address, port)).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let cause = format!("port {port} of {address} is taken: choose others (--port)");
+            BenchError::NotPossible(cause)
+        }
+        _ => BenchError::Failed(format!("cannot listen at port {port} of {address}: {error}")),
+    })
+}
+
+/// Sets a queue aside for each of these ports, or as many as the NIC has.
+fn prepare(nic: &Nic, address: IpAddr, ports: &[u16]) -> Result<Prepared, Error> {
+    let plan = |count: usize| Plan {
+        queues: Wanted::Count(count as u32),
+        flows: ports[..count]
+            .iter()
+            .enumerate()
+            .map(|(place, &port)| (Flow::listening(SocketAddr::new(address, port)), place))
+            .collect(),
+        ..Plan::default()
+    };
+    let mut count = ports.len();
+    while count > 1 && plan(count).queues(nic).is_err() {
+        count -= 1;
+    }
+    Prepared::new(&nic.name, &plan(count), &Directory::default())
+}
+
+/// What the user does next.
+fn invitation(address: IpAddr, port: u16) -> String {
+    let target = match port {
+        DEFAULT_PORT => address.to_string(),
+        _ => SocketAddr::new(address, port).to_string(),
+    };
+    format!("waiting for the host that sends; run there: handoff bench recv --send-to {target}")
+}
+
+/// Where the sending host comes to unless told otherwise.
+pub(crate) const DEFAULT_PORT: u16 = 4_000;
+
+fn of_nic(error: Error) -> BenchError {
+    match error {
+        Error::Usage(cause) => BenchError::Usage(cause),
+        Error::NotPossible(cause) => BenchError::NotPossible(cause),
+        Error::Failed(cause) => BenchError::Failed(cause),
+    }
+}
+
+impl Network for Card {
+    fn load(&self) -> Load {
+        self.load
+    }
+
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    fn pattern(&self) -> Arc<Pattern> {
+        Arc::clone(&self.pattern)
+    }
+
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+        Ok(work())
+    }
+
+    fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+        self.unfit.clone().map_or_else(|| self.queues.take(), Err)
+    }
+
+    fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
+        let of_port = |listener: &&TcpListener| {
+            let port = listener.local_addr().map(|address| address.port());
+            port.is_ok_and(|port| queue.is_some_and(|queue| queue.port() == port))
+        };
+        let listener = match queue {
+            None => self.listeners.get(self.shared),
+            Some(_) => self.listeners.iter().find(of_port),
+        };
+        self.host.connect(listener.expect("there is one for each queue"))
+    }
+
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
+        if let Some(unfit) = &self.unfit {
+            return Err(unfit.clone());
+        }
+        let set_aside = self.prepared.as_ref().map_or(&[][..], Prepared::queues);
+        match (queue, set_aside) {
+            (Some(queue), _) => Ok(queue.number().into()),
+            (None, [shared, _, ..]) => Ok(*shared),
+            (None, _) => Err("the NIC has no queue to set aside for this row".to_owned()),
+        }
+    }
+
+    fn account(&self) -> Account<'_> {
+        Account::new([], Vec::new()).with_processors()
+    }
+
+    /// Only the sending host could.
+    fn copies_of_lent(&self) -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,148 @@
+//! What receivers are received from over, and the end of a connection that sends: a thread of ours in
+//! another namespace, or a program on another host.
+
+use std::{net::TcpStream, sync::Arc, time::Duration};
+
+use super::{
+    account::Account,
+    bed::{Bed, Load, SHARED},
+    pattern::Pattern,
+    queues::OwnQueue,
+    sender::Sender,
+};
+
+/// The end of a connection that sends. Dropping it ends the connection.
+pub(crate) trait FarEnd {
+    /// Has it send until it is told to rest.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be told, in one line.
+    fn begin(&self) -> Result<(), String>;
+
+    /// Has it go to the pattern's end and rest there: what it will have sent then, from the beginning of
+    /// the stream. Only for one that was told to begin.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](Self::begin).
+    fn rest(&self) -> Result<u64, String>;
+
+    /// How long it was ready to run so far, and others ran instead. Zero where it does not tell.
+    fn kept_waiting(&self) -> Duration;
+
+    /// Why it has ended, if it has.
+    fn failure(&self) -> Option<String>;
+}
+
+impl FarEnd for Sender {
+    fn begin(&self) -> Result<(), String> {
+        Sender::begin(self);
+        Ok(())
+    }
+
+    fn rest(&self) -> Result<u64, String> {
+        Ok(Sender::rest(self))
+    }
+
+    fn kept_waiting(&self) -> Duration {
+        Sender::kept_waiting(self)
+    }
+
+    fn failure(&self) -> Option<String> {
+        Sender::failure(self)
+    }
+}
+
+/// A connection: the end that is received from, and the other.
+pub(crate) type Connection = (TcpStream, Box<dyn FarEnd>);
+
+/// A network whose connections are received from at this end.
+pub(crate) trait Network {
+    fn load(&self) -> Load;
+
+    /// What kind of device it is received on.
+    fn kind(&self) -> &str;
+
+    fn pattern(&self) -> Arc<Pattern>;
+
+    /// The name of the receiving device, for those [`inside`](Self::inside).
+    fn device(&self) -> &str;
+
+    /// Does something in the receiver's namespace.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread cannot go there, in one line.
+    fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String>;
+
+    /// A queue for one alone.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    fn own_queue(&self) -> Result<OwnQueue<'_>, String>;
+
+    /// A new connection, whose packets come by this queue, or by the one for all others.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String>;
+
+    /// The queue that packets of such a connection come by.
+    ///
+    /// # Errors
+    ///
+    /// Where they come by any, in one line.
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String>;
+
+    /// Of what the receiving thread, and its NIC, spend.
+    fn account(&self) -> Account<'_>;
+
+    /// How often the kernel copies each byte that was lent at the other end before it arrives.
+    fn copies_of_lent(&self) -> f64;
+}
+
+impl Network for Bed {
+    fn load(&self) -> Load {
+        Bed::load(self)
+    }
+
+    fn kind(&self) -> &str {
+        self.joint().name()
+    }
+
+    fn pattern(&self) -> Arc<Pattern> {
+        Bed::pattern(self)
+    }
+
+    fn device(&self) -> &str {
+        Bed::device(self)
+    }
+
+    fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+        Bed::inside(self, work)
+    }
+
+    fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+        Bed::own_queue(self)
+    }
+
+    fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
+        let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
+        Ok((near, Box::new(sender)))
+    }
+
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
+        Ok(queue.map_or(SHARED, OwnQueue::number).into())
+    }
+
+    fn account(&self) -> Account<'_> {
+        Account::new(self.napi_of_connected().to_vec(), vec![self])
+    }
+
+    fn copies_of_lent(&self) -> f64 {
+        self.joint().copies_of_lent()
+    }
+}

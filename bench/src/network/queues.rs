@@ -1,0 +1,51 @@
+//! Queues of a receiving NIC, each for one alone.
+
+use std::{cell::RefCell, collections::VecDeque};
+
+/// Queues that nobody has, with the ports whose packets come by them; the longest free first.
+pub(crate) struct Queues {
+    free: RefCell<VecDeque<(u16, u16)>>,
+}
+
+/// A queue of the receiving NIC, or a port alone where that has no queues, that nobody else has until
+/// this is dropped.
+pub(crate) struct OwnQueue<'a> {
+    number: u16,
+    port: u16,
+    of: &'a Queues,
+}
+
+impl Queues {
+    /// These, as queues and ports.
+    pub(crate) fn new(all: impl IntoIterator<Item = (u16, u16)>) -> Self {
+        Self { free: RefCell::new(all.into_iter().collect()) }
+    }
+
+    /// One for one alone.
+    ///
+    /// # Errors
+    ///
+    /// Where all are taken, in one line.
+    pub(crate) fn take(&self) -> Result<OwnQueue<'_>, String> {
+        let taken = "all queues of the NIC are taken: measure fewer rows at a time (--only)";
+        let (number, port) = self.free.borrow_mut().pop_front().ok_or(taken)?;
+        Ok(OwnQueue { number, port, of: self })
+    }
+}
+
+impl OwnQueue<'_> {
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Connections to it come by the queue.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for OwnQueue<'_> {
+    fn drop(&mut self) {
+        self.of.free.borrow_mut().push_back((self.number, self.port));
+    }
+}

@@ -1,0 +1,186 @@
+//! The other host, as who receives from it has to do with it: it does what it is told over a connection
+//! of its own, for as long as that lives.
+//!
+//! Contracts:
+//!
+//! 1. Only one is taken in; whoever comes later is refused by the kernel.
+//! 2. Once it is gone or silent it stays so: nobody waits for it once more.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::{IpAddr, TcpListener},
+    rc::Rc,
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+use handoff_lab::StopFlag;
+
+use super::{
+    PATIENCE,
+    far::{Connection, FarEnd},
+    talk::{Answer, Hello, Order, Silence, Talk},
+};
+
+/// How often a listener is looked at.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// It makes a connection in half of this, or gives up.
+const FOR_AN_ANSWER: Duration = PATIENCE.saturating_mul(2);
+
+pub(crate) struct SendingHost {
+    address: IpAddr,
+    talk: RefCell<Talk>,
+    /// Why nothing is to be had of it any more.
+    lost: RefCell<Option<String>>,
+    connections: Cell<u64>,
+    stop: StopFlag,
+}
+
+impl SendingHost {
+    /// Waits until one comes that speaks as we do; none if the user wants the end before.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, in one line.
+    pub(crate) fn accept(listener: TcpListener, stop: &StopFlag) -> Result<Option<Self>, String> {
+        let line = |error: io::Error| format!("the sending host cannot be waited for: {error}");
+        listener.set_nonblocking(true).map_err(line)?;
+        while !stop.load(Ordering::Relaxed) {
+            let (stream, from) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if is_transient(&error) => {
+                    thread::sleep(BETWEEN_LOOKS);
+                    continue;
+                }
+                Err(error) => return Err(line(error)),
+            };
+            let mut talk = Talk::new(stream, stop).map_err(line)?;
+            match greet(&mut talk) {
+                Ok(()) => {
+                    return Ok(Some(Self {
+                        address: from.ip(),
+                        talk: RefCell::new(talk),
+                        lost: RefCell::default(),
+                        connections: Cell::default(),
+                        stop: stop.clone(),
+                    }));
+                }
+                Err(why) => eprintln!("handoff: note: {from} is no sending host: {why}"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Has it connect to this listener.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no connection, in one line.
+    pub(crate) fn connect(self: &Rc<Self>, listener: &TcpListener) -> Result<Connection, String> {
+        let line = |error: io::Error| format!("no connection: {error}");
+        let port = listener.local_addr().map_err(line)?.port();
+        let connection = self.connections.get();
+        self.connections.set(connection + 1);
+        self.ask(Order::Connect { connection, port })?;
+        // From here on it has one, which ends with this.
+        let far = Remote { host: Rc::clone(self), connection };
+        listener.set_nonblocking(true).map_err(line)?;
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            match listener.accept() {
+                Ok((near, from)) if from.ip() == self.address => {
+                    near.set_nonblocking(false).map_err(line)?;
+                    return Ok((near, Box::new(far)));
+                }
+                // Somebody else's.
+                Ok(_) => {}
+                Err(error) if is_transient(&error) => thread::sleep(BETWEEN_LOOKS),
+                Err(error) => return Err(line(error)),
+            }
+        }
+        Err(format!("the connection of the sending host did not arrive for {PATIENCE:?}"))
+    }
+
+    /// Why nothing is to be had of it any more, if that is so.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.lost.borrow().clone()
+    }
+
+    /// Tells it that no more is to come.
+    pub(crate) fn leave(&self) {
+        // It may be gone, which those have told that needed it.
+        let _ = self.ask(Order::Leave);
+    }
+
+    fn ask(&self, order: Order) -> Result<u64, String> {
+        if let Some(lost) = &*self.lost.borrow() {
+            return Err(lost.clone());
+        }
+        let mut talk = self.talk.borrow_mut();
+        let answer = talk.say(&order).and_then(|()| talk.hear(Some(FOR_AN_ANSWER)));
+        match answer {
+            Ok(Answer::Done(value)) => Ok(value),
+            Ok(Answer::Failed(why)) => Err(why),
+            Err(silence) => {
+                let lost = format!("the sending host, {}: {silence}", self.address);
+                Err(self.lost.borrow_mut().insert(lost).clone())
+            }
+        }
+    }
+}
+
+/// Hears what has come, and answers.
+fn greet(talk: &mut Talk) -> Result<(), String> {
+    let hello: Hello = talk.hear(Some(PATIENCE)).map_err(|silence| silence.to_string())?;
+    let fits = hello.must_fit();
+    let answer = fits.clone().map_or_else(Answer::Failed, |()| Answer::Done(0));
+    talk.say(&answer).map_err(|silence: Silence| silence.to_string())?;
+    fits
+}
+
+/// Nothing to be accepted yet, or what was has ended since.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted)
+}
+
+/// The end of one connection there.
+struct Remote {
+    host: Rc<SendingHost>,
+    connection: u64,
+}
+
+impl FarEnd for Remote {
+    fn begin(&self) -> Result<(), String> {
+        self.host.ask(Order::Begin { connection: self.connection }).map(drop)
+    }
+
+    fn rest(&self) -> Result<u64, String> {
+        self.host.ask(Order::Rest { connection: self.connection })
+    }
+
+    fn kept_waiting(&self) -> Duration {
+        let waited = self.host.ask(Order::Waited { connection: self.connection });
+        Duration::from_nanos(waited.unwrap_or(0))
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.host.ask(Order::Waited { connection: self.connection }).err()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // A host that is gone has ended it; one that we leave does, too.
+        if !self.host.stop.load(Ordering::Relaxed) {
+            let _ = self.host.ask(Order::End { connection: self.connection });
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the receiving host and the sending one say to each other: one JSON value a line, over a
+//! connection of their own.
+//!
+//! Contracts:
+//!
+//! 1. The sending host speaks first: what it is. The other answers that, and from then on asks; each
+//!    [`Order`] has one [`Answer`].
+//! 2. A line has a limit, and who waits for one also looks whether the user wants the end.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use handoff_lab::StopFlag;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::PATIENCE;
+
+/// Of what is said here, and of the pattern that is sent.
+const EDITION: u32 = 1;
+/// Bytes of a line at most.
+const LONGEST: usize = 4 << 10;
+/// How often who waits looks whether the user wants the end.
+pub(crate) const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// What the sending host is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    handoff_bench_recv: u32,
+    version: String,
+}
+
+impl Hello {
+    pub(crate) fn ours() -> Self {
+        Self { handoff_bench_recv: EDITION, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    /// # Errors
+    ///
+    /// Where it speaks otherwise, in one line.
+    pub(crate) fn must_fit(&self) -> Result<(), String> {
+        match self.handoff_bench_recv {
+            EDITION => Ok(()),
+            _ => Err(format!(
+                "the sending host has handoff {}, the receiving one {}: take the same on both",
+                self.version,
+                env!("CARGO_PKG_VERSION")
+            )),
+        }
+    }
+}
+
+/// What the sending host is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Make this connection, to this port.
+    Connect { connection: u64, port: u16 },
+    /// Send over it until told to rest.
+    Begin { connection: u64 },
+    /// Go to the pattern's end: how many bytes that will be.
+    Rest { connection: u64 },
+    /// Say how many nanoseconds its thread was kept from its processor.
+    Waited { connection: u64 },
+    /// End it.
+    End { connection: u64 },
+    /// The table is complete.
+    Leave,
+}
+
+/// How it went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// With what was asked for, or 0.
+    Done(u64),
+    Failed(String),
+}
+
+/// Why nothing was heard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Silence {
+    #[error("it is gone")]
+    Gone,
+    #[error("it has said nothing for {0:?}")]
+    For(Duration),
+    #[error("it does not speak as `handoff bench recv` does")]
+    Strange,
+    #[error("stopped")]
+    Stopped,
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+/// One end of it.
+pub(crate) struct Talk {
+    stream: TcpStream,
+    /// Heard, and not understood yet.
+    heard: Vec<u8>,
+    stop: StopFlag,
+}
+
+impl Talk {
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub(crate) fn new(stream: TcpStream, stop: &StopFlag) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, heard: Vec::new(), stop: stop.clone() })
+    }
+
+    pub(crate) fn say(&mut self, value: &impl Serialize) -> Result<(), Silence> {
+        let mut line = serde_json::to_vec(value).map_err(io::Error::from)?;
+        line.push(b'\n');
+        self.stream.write_all(&line).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Silence::Gone,
+            _ => Silence::Failed(error),
+        })
+    }
+
+    /// The next value, for which this is waited at most.
+    pub(crate) fn hear<T: DeserializeOwned>(
+        &mut self,
+        patience: Option<Duration>,
+    ) -> Result<T, Silence> {
+        let begin = Instant::now();
+        loop {
+            if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                return serde_json::from_slice(&line).map_err(|_| Silence::Strange);
+            }
+            if self.heard.len() > LONGEST {
+                return Err(Silence::Strange);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Silence::Stopped);
+            }
+            if let Some(patience) = patience.filter(|&patience| begin.elapsed() > patience) {
+                return Err(Silence::For(patience));
+            }
+            self.listen()?;
+        }
+    }
+
+    /// Takes in what there is, or comes within a while.
+    fn listen(&mut self) -> Result<(), Silence> {
+        let mut events = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut events, Some(&BETWEEN_LOOKS)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            polled => polled.map_err(io::Error::from)?,
+        };
+        let mut piece = [0; 512];
+        match self.stream.read(&mut piece) {
+            Ok(0) => Err(Silence::Gone),
+            Ok(length) => {
+                self.heard.extend_from_slice(&piece[..length]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Gone),
+            Err(error) => Err(Silence::Failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::Arc, sync::atomic::AtomicBool};
+
+    use super::*;
+
+    fn ends() -> (Talk, TcpStream, StopFlag) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stop: StopFlag = Arc::new(AtomicBool::new(false));
+        (Talk::new(listener.accept().unwrap().0, &stop).unwrap(), far, stop)
+    }
+
+    #[test]
+    fn what_is_said_is_heard_in_whatever_pieces() {
+        let (mut talk, mut far, stop) = ends();
+        let order = Order::Connect { connection: 3, port: 4_001 };
+        let mut other = Talk::new(far.try_clone().unwrap(), &stop).unwrap();
+        other.say(&order).unwrap();
+        other.say(&Order::Leave).unwrap();
+        far.write_all(br#"{"Fai"#).unwrap();
+        assert_eq!(talk.hear::<Order>(None).unwrap(), order);
+        assert_eq!(talk.hear::<Order>(None).unwrap(), Order::Leave);
+        far.write_all(b"led\":\"x\"}\n").unwrap();
+        assert_eq!(talk.hear::<Answer>(None).unwrap(), Answer::Failed("x".into()));
+    }
+
+    #[test]
+    fn silence_has_its_reasons() {
+        let (mut talk, mut far, stop) = ends();
+        let patience = Duration::from_millis(10);
+        let heard = talk.hear::<Answer>(Some(patience));
+        assert!(matches!(heard, Err(Silence::For(_))), "{heard:?}");
+        far.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let heard = talk.hear::<Hello>(None);
+        assert!(matches!(heard, Err(Silence::Strange)), "{heard:?}");
+        far.write_all(&[b'x'; LONGEST + 1]).unwrap();
+        let heard = talk.hear::<Hello>(None);
+        assert!(matches!(heard, Err(Silence::Strange)), "{heard:?}");
+        talk.heard.clear();
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(talk.hear::<Hello>(None), Err(Silence::Stopped)));
+        stop.store(false, Ordering::Relaxed);
+        drop(far);
+        assert!(matches!(talk.hear::<Hello>(None), Err(Silence::Gone)));
+    }
+
+    #[test]
+    fn another_edition_does_not_fit() {
+        Hello::ours().must_fit().unwrap();
+        let other = Hello { handoff_bench_recv: EDITION + 1, ..Hello::ours() };
+        assert!(other.must_fit().unwrap_err().contains("take the same"));
+    }
+}

@@ -1,0 +1,151 @@
+//! `--send-to`: the other host's part, which does what the receiving one tells it.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::{
+    command::{BenchError, Context},
+    network::{
+        PATIENCE,
+        card::DEFAULT_PORT,
+        pattern::Pattern,
+        sender::Sender,
+        talk::{Answer, Hello, Order, Silence, Talk},
+    },
+};
+
+/// For a connection: less than the receiving host waits for an answer.
+const FOR_A_CONNECTION: Duration = PATIENCE;
+
+/// Connections by the numbers that the receiving host gives them.
+struct Senders {
+    host: IpAddr,
+    pattern: Arc<Pattern>,
+    processors: CpuSet,
+    all: HashMap<u64, Sender>,
+}
+
+/// Does what the host there says until its table is complete.
+pub(super) fn run(target: &str, context: &Context<'_>) -> Result<(), BenchError> {
+    let address = address(target).map_err(BenchError::Usage)?;
+    let stream = TcpStream::connect_timeout(&address, FOR_A_CONNECTION).map_err(|error| {
+        let cause = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                "start `handoff bench recv --nic IFACE` there first, which takes one sender"
+            }
+            _ => "take the address that the receiving host says",
+        };
+        BenchError::Failed(format!("cannot connect to {address}: {error}: {cause}"))
+    })?;
+    let failed = |error: io::Error| BenchError::Failed(error.to_string());
+    let mut talk = Talk::new(stream, context.stop).map_err(failed)?;
+    let greeted = talk.say(&Hello::ours()).and_then(|()| talk.hear(Some(PATIENCE)));
+    match greeted.map_err(|silence| silent(address, &silence))? {
+        Answer::Done(_) => eprintln!("sending to {address} until its table is complete"),
+        Answer::Failed(why) => return Err(BenchError::Failed(why)),
+    }
+    let processors = sched_getaffinity(None).map_err(|errno| failed(errno.into()))?;
+    let (host, pattern) = (address.ip(), Pattern::new());
+    let mut senders = Senders { host, pattern, processors, all: HashMap::new() };
+    loop {
+        let order = talk.hear(None).map_err(|silence| silent(address, &silence))?;
+        let answer = senders.carry_out(order).map_or_else(Answer::Failed, Answer::Done);
+        talk.say(&answer).map_err(|silence| silent(address, &silence))?;
+        if order == Order::Leave {
+            return Ok(());
+        }
+    }
+}
+
+/// What to connect to: a name, or an address of either version.
+fn address(target: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = target.parse() {
+        return Ok(address);
+    }
+    if let Ok(ip) = target.parse::<IpAddr>() {
+        return Ok((ip, DEFAULT_PORT).into());
+    }
+    let found = match target.contains(':') {
+        true => target.to_socket_addrs(),
+        false => (target, DEFAULT_PORT).to_socket_addrs(),
+    };
+    let found = found.map(|mut all| all.next());
+    found.ok().flatten().ok_or_else(|| {
+        format!("--send-to {target}: no such host: an address or a name, and perhaps :PORT")
+    })
+}
+
+/// How a talk ends that is not complete.
+fn silent(address: SocketAddr, silence: &Silence) -> BenchError {
+    match silence {
+        Silence::Stopped => BenchError::Stopped,
+        Silence::Gone => BenchError::Failed(format!(
+            "{address} has ended the talk: its bench ended before its table was complete, or has \
+             another sender already"
+        )),
+        other => BenchError::Failed(format!("{address}: {other}")),
+    }
+}
+
+impl Senders {
+    fn carry_out(&mut self, order: Order) -> Result<u64, String> {
+        match order {
+            Order::Connect { connection, port } => {
+                let to = SocketAddr::new(self.host, port);
+                let sender = TcpStream::connect_timeout(&to, FOR_A_CONNECTION)
+                    .and_then(|near| Sender::new(near, Arc::clone(&self.pattern), self.processors));
+                let sender = sender.map_err(|error| {
+                    format!("the sending host cannot connect to port {port}: {error}")
+                })?;
+                self.all.insert(connection, sender);
+                Ok(0)
+            }
+            Order::Begin { connection } => {
+                self.sender(connection)?.begin();
+                Ok(0)
+            }
+            Order::Rest { connection } => Ok(self.sender(connection)?.rest()),
+            Order::Waited { connection } => {
+                Ok(self.sender(connection)?.kept_waiting().as_nanos() as u64)
+            }
+            Order::End { connection } => {
+                self.all.remove(&connection);
+                Ok(0)
+            }
+            Order::Leave => Ok(0),
+        }
+    }
+
+    fn sender(&self, connection: u64) -> Result<&Sender, String> {
+        let sender = self.all.get(&connection).ok_or("the sending host has no such connection")?;
+        sender.failure().map_or(Ok(sender), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_addresses_or_names_and_ports() {
+        for (target, found) in [
+            ("10.0.0.2", "10.0.0.2:4000"),
+            ("10.0.0.2:5000", "10.0.0.2:5000"),
+            ("fd00::2", "[fd00::2]:4000"),
+            ("[fd00::2]:5000", "[fd00::2]:5000"),
+        ] {
+            assert_eq!(address(target).unwrap().to_string(), found);
+        }
+        assert!(address("localhost:5000").unwrap().ip().is_loopback());
+        for wrong in ["no such host", "localhost:x", ""] {
+            assert!(address(wrong).unwrap_err().contains("no such host"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Receiving on a NIC of this host from another one: the two ends of a software NIC.
+
+use std::process::Command;
+
+use handoff_lab::topology::{Pair, PairEnd};
+use rustix::process::Signal;
+
+use crate::two_hosts::{Side, recv};
+
+/// Runs a script of the shell on the receiving host.
+#[track_caller]
+fn shell(end: &PairEnd, script: &str) -> String {
+    let mut shell = Command::new("sh");
+    let output = end.namespace().attach(shell.args(["-euc", script])).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// All that ethtool shows of what preparing may change.
+#[track_caller]
+fn settings(end: &PairEnd) -> String {
+    let device = end.device();
+    shell(end, &format!("for what in g l x n k; do ethtool -$what {device}; done"))
+}
+
+fn receiving(pair: &Pair, more: &[&str]) -> Side {
+    let end = &pair.right;
+    let mut command = recv(&[&["--nic", end.device()], more].concat());
+    end.namespace().attach(&mut command);
+    Side::start(command)
+}
+
+fn sending(pair: &Pair, to: &Side) -> Side {
+    let mut command = recv(&["--send-to", to.target()]);
+    pair.left.namespace().attach(&mut command);
+    Side::start(command)
+}
+
+#[test]
+fn every_row_receives_from_another_host_and_the_nic_is_put_back() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    shell(&pair.right, &format!("ethtool -K {} rx-gro-hw on", pair.right.device()));
+    let before = settings(&pair.right);
+    let receiver = receiving(&pair, &["--time", "0.05", "--rounds", "1", "--meter"]);
+    assert_eq!(receiver.target(), pair.right.v4().to_string());
+    assert_ne!(settings(&pair.right), before);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let rows = ended.rows();
+    // Five ways to receive, looking at it or not, and one of them once more with larger chunks.
+    assert_eq!(rows.len(), 12, "{ended:?}");
+    for row in rows {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!((&row["config"]["mtu"], &row["config"]["gro"]), (&1_500.into(), &true.into()));
+        let number = |key: &str| {
+            row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}: {}", ended.errors))
+        };
+        assert!(number("busy_share") >= number("softirq_share"), "{row}");
+        let (copied, witness) = (number("copied_share"), number("copied_share_witness"));
+        assert!((witness - copied).abs() < 0.1, "{row}");
+        match row["engine"].as_str().expect("a name") {
+            "tcp-zerocopy-receive" => {}
+            "zcrx" => assert_eq!(copied, 0.0, "{row}"),
+            _ => assert_eq!(copied, 1.0, "{row}"),
+        }
+    }
+    assert_eq!(sender.end().code, Some(0));
+    assert_eq!(settings(&pair.right), before);
+}
+
+#[test]
+fn the_nic_is_put_back_when_either_side_ends_before() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let before = settings(&pair.right);
+    let long = ["--time", "2", "--rounds", "20", "--only", "check=no (epoll|zcrx chunk)"];
+
+    let receiver = receiving(&pair, &long);
+    receiver.signal(Signal::INT);
+    assert_eq!(receiver.end().code, Some(130), "nobody has come yet");
+    assert_eq!(settings(&pair.right), before);
+
+    let receiver = receiving(&pair, &long);
+    let sender = sending(&pair, &receiver);
+    receiver.signal(Signal::INT);
+    assert_eq!(receiver.end().code, Some(130));
+    assert_eq!(sender.end().code, Some(1));
+    assert_eq!(settings(&pair.right), before);
+
+    let receiver = receiving(&pair, &long);
+    let sender = sending(&pair, &receiver);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    sender.signal(Signal::KILL);
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for row in ended.rows() {
+        let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
+        assert!(why.contains("it is gone"), "{why}");
+    }
+    sender.end();
+    assert_eq!(settings(&pair.right), before);
+}
+
+#[test]
+fn a_nic_with_too_few_queues_gives_them_to_the_rows_that_come_first() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    // Queue 0 is the host's, and five of the others have traffic of somebody else's.
+    let others = (1..=5).map(|queue| {
+        let device = pair.right.device();
+        format!("ethtool -N {device} flow-type tcp4 dst-port 900{queue} action {queue}\n")
+    });
+    let device = pair.right.device();
+    let busy: String = others.collect();
+    shell(&pair.right, &format!("ethtool -L {device} combined 8\n{busy}"));
+    let words = ["--time", "0.05", "--rounds", "1", "--only", "epoll|zcrx chunk"];
+    let receiver = receiving(&pair, &words);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let rows = ended.rows();
+    let of = |engine: &str| rows.iter().filter(|row| row["engine"] == engine).collect::<Vec<_>>();
+    assert!(of("epoll").iter().all(|row| row["skipped"].is_null()), "{rows:?}");
+    let [first, second] = of("zcrx")[..] else { panic!("{rows:?}") };
+    assert_eq!(first["copied_share"], 0.0, "{first}");
+    let why = second["skipped"].as_str().unwrap_or_else(|| panic!("{second}"));
+    assert!(why.contains("all queues of the NIC are taken"), "{why}");
+    assert_eq!(sender.end().code, Some(0));
+}
+
+const PLACES: [&str; 8] = [
+    "--placement",
+    "same,sibling,other",
+    "--only",
+    "check=no.*(epoll|zcrx chunk)",
+    "--time",
+    "0.05",
+    "--rounds",
+    "1",
+];
+
+#[test]
+fn who_is_placed_by_a_queue_without_an_interrupt_is_skipped_with_the_reason() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let receiver = receiving(&pair, &PLACES);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    for row in rows {
+        let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
+        assert!(why.contains("tells no interrupt"), "{why}");
+    }
+}
+
+#[test]
+fn rows_are_placed_by_the_processor_of_their_queue() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let device = pair.right.device();
+    // Threads serve its queues, as many as there will be.
+    let threads = format!(
+        "ethtool -L {device} combined 8; unshare --mount sh -euc \
+         'mount -t sysfs sysfs /sys; echo 1 > /sys/class/net/{device}/threaded'"
+    );
+    shell(&pair.right, &threads);
+    let before = settings(&pair.right);
+    let receiver = receiving(&pair, &PLACES);
+    let pin = format!(
+        "for task in /proc/[0-9]*; do case $(cat $task/comm) in napi/{device}-*) \
+         taskset -pc 0 ${{task#/proc/}};; esac; done"
+    );
+    shell(&pair.right, &pin);
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    for row in rows {
+        match row["config"]["placement"].as_str().expect("a place") {
+            // The guest's processors are cores.
+            "sibling" => {
+                let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
+                assert!(why.contains("processor 0, whose core has no other"), "{why}");
+            }
+            _ => {
+                let copied = if row["engine"] == "zcrx" { 0.0 } else { 1.0 };
+                assert_eq!(row["copied_share"], copied, "{row}");
+            }
+        }
+    }
+    assert_eq!(settings(&pair.right), before);
+}

@@ -1,0 +1,107 @@
+//! Receiving on a NIC of this host, without one: loopback has no queues to set aside, but rows.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+
+use crate::two_hosts::{Side, recv};
+
+fn receiving(port: &str, more: &[&str]) -> Side {
+    let words = ["--nic", "lo", "--port", port, "--only", "check=yes (epoll|zcrx chunk)"];
+    Side::start(recv(&[&words, more].concat()))
+}
+
+fn sending(to: &Side) -> Side {
+    Side::start(recv(&["--send-to", to.target()]))
+}
+
+#[test]
+fn rows_are_received_from_another_program_and_one_without_a_nic_says_why() {
+    let receiver = receiving("21100", &["--time", "0.2", "--rounds", "2"]);
+    assert_eq!(receiver.target(), "127.0.0.1:21100");
+    let sender = sending(&receiver);
+    assert!(sender.first().starts_with("sending to 127.0.0.1:21100"), "{}", sender.first());
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let [epoll, zcrx] = &ended.rows()[..] else { panic!("{ended:?}") };
+    assert_eq!((&epoll["config"]["target"], &epoll["copied_share"]), (&"lo".into(), &1.0.into()));
+    // Both ends are on this host.
+    let share = |key: &str| epoll[key].as_f64().unwrap_or_else(|| panic!("no {key}: {epoll}"));
+    assert!(share("busy_share") > 0.2 && share("softirq_share") >= 0.0, "{epoll}");
+    let why = zcrx["skipped"].as_str().expect("a reason");
+    assert!(why.contains("lo: it is the loopback interface"), "{why}");
+    assert_eq!(sender.end().code, Some(0));
+}
+
+#[test]
+fn a_sender_that_vanishes_fails_its_row_with_the_cause() {
+    let receiver = receiving("21110", &["--time", "1", "--rounds", "20"]);
+    let sender = sending(&receiver);
+    sender.signal(Signal::KILL);
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    // Without a queue to be had, the other has not asked for a connection.
+    let why = ended.rows()[0]["skipped"].as_str().expect("a reason").to_owned();
+    assert_eq!(why, "the sending host, 127.0.0.1: it is gone");
+    assert!(ended.errors.contains("failed while running: mtu=65536 gro=no check=yes epoll"));
+    sender.end();
+}
+
+#[test]
+fn either_side_can_be_stopped_and_the_other_learns_it() {
+    let receiver = receiving("21120", &[]);
+    receiver.signal(Signal::INT);
+    assert_eq!(receiver.end().code, Some(130), "nobody has come yet");
+
+    let receiver = receiving("21120", &["--time", "1", "--rounds", "20"]);
+    let sender = sending(&receiver);
+    receiver.signal(Signal::TERM);
+    assert_eq!(receiver.end().code, Some(143));
+    let ended = sender.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.errors.contains("ended before its table was complete"), "{ended:?}");
+
+    let receiver = receiving("21120", &["--time", "1", "--rounds", "20"]);
+    let sender = sending(&receiver);
+    sender.signal(Signal::INT);
+    assert_eq!(sender.end().code, Some(130));
+    assert_eq!(receiver.end().code, Some(1));
+}
+
+#[test]
+fn a_second_sender_and_a_stranger_are_turned_away() {
+    let receiver = receiving("21130", &["--time", "0.5", "--rounds", "3"]);
+    let mut stranger = TcpStream::connect(receiver.target()).expect("it listens");
+    stranger.write_all(b"GET / HTTP/1.1\n").expect("it hears");
+    let sender = sending(&receiver);
+    let second = sending(&receiver);
+    assert!(second.first().contains("takes one sender"), "{}", second.first());
+    assert_eq!(second.end().code, Some(1));
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.errors.contains("does not speak as"), "{ended:?}");
+    assert_eq!(sender.end().code, Some(0));
+}
+
+#[test]
+fn what_makes_no_sense_is_one_line() {
+    for (words, code, said) in [
+        (&["--nic", "eth77"][..], 2, "no network interface \"eth77\""),
+        (&["--nic", "lo", "--lab"], 2, "leave --nic or --lab out"),
+        (&["--nic", "lo", "--peer", "x=y"], 2, "leave --peer or --nic out"),
+        (&["--placement", "same"], 2, "give --nic IFACE"),
+        (&["--nic", "lo", "--port", "65535"], 2, "take a lower one"),
+        (
+            &["--send-to", "127.0.0.1:21140"],
+            1,
+            "start `handoff bench recv --nic IFACE` there first",
+        ),
+        (&["--send-to", "no such host"], 2, "no such host"),
+    ] {
+        let output = recv(words).output().expect("it starts");
+        let line = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!((output.status.code(), line.lines().count()), (Some(code), 1), "{line}");
+        assert!(line.contains(said), "{line}");
+    }
+}
