@@ -241,16 +241,18 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
         // Closing with bytes unread resets the connection, which would take ours away on the other
         // side: so the close comes when they have arrived.
         loop {
+            // In this order: what is left of a stream that has ended does not change any more.
+            let ended = SockRef::from(&stream.socket.as_fd()).peer_addr().is_err();
             let left = unacknowledged(stream.socket.as_fd())?;
             if left == 0 {
                 break;
             }
-            job.stop.check()?;
-            if SockRef::from(&stream.socket.as_fd()).peer_addr().is_err() {
+            if ended {
                 return Err(Failure::failed(format!(
                     "the receiver ended the connection before it took the last {left} bytes"
                 )));
             }
+            job.stop.check()?;
             std::thread::sleep(LOOK_AGAIN);
         }
     }

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
+use std::time::Duration;
 
 use handoff_lab::topology::{Namespace, Pair};
 use handoff_lab::topology_or_skip;
@@ -175,6 +176,25 @@ fn bare_bytes_to_and_from_other_programs() {
         assert_eq!(ended.code, Some(0), "{ended:?}");
         assert!(fs::read(&destination).unwrap() == bytes, "direct: {direct}");
     }
+}
+
+#[test]
+fn a_bare_stream_that_was_not_taken_whole_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    fs::write(&source, pattern(500_000)).unwrap();
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.set_recv_buffer_size(4096).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(1).unwrap();
+    let listener = TcpListener::from(listener);
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    // All of it is in the sender's kernel at once, which then waits for a peer that reads nothing.
+    let sender = Running::start(&mut cp(&["--raw", "--engine", "copy", path(&source), &address]));
+    let peer = listener.accept().unwrap().0;
+    std::thread::sleep(Duration::from_millis(500));
+    drop(peer);
+    sender.end().says(1, "the receiver ended the connection before it took the last");
 }
 
 #[test]
