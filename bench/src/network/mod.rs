@@ -6,6 +6,7 @@ pub(crate) mod account;
 mod addresses;
 pub(crate) mod arrivals;
 pub(crate) mod bed;
+pub(crate) mod binding;
 pub(crate) mod card;
 pub(crate) mod drain;
 pub(crate) mod far;

@@ -1,16 +1,14 @@
 //! The rows of handoff itself: its ways to receive, as its users call them. They differ in where bytes
 //! go, and in nothing else.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use handoff::{Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, Socket, Wait};
 
 use super::reception::Receive;
 use crate::network::{
     PATIENCE,
+    binding::bind,
     far::{FarEnd, Network},
     pattern::Stream,
     queues::OwnQueue,
@@ -20,9 +18,6 @@ use crate::network::{
 const POOL: (usize, usize) = (64 << 10, 16);
 /// Bytes of a window's place, and how many.
 const WINDOW: (usize, usize) = (256 << 10, 16);
-const PAGE: usize = 4_096;
-/// How often a queue is tried whose last user has just gone.
-const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Where bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +61,7 @@ impl<'a> Handoff<'a> {
         let (queue, (driver, intake)) = match to {
             To::Area { chunk } => {
                 let queue = network.own_queue()?;
-                let bound = bind(network, queue.number(), chunk)?;
+                let bound = bind(network, &queue, chunk)?;
                 (Some(queue), bound)
             }
             _ => (None, shared(to).map_err(line)?),
@@ -79,13 +74,10 @@ impl<'a> Handoff<'a> {
     }
 }
 
-fn driver(zero_copy_receive: bool) -> handoff::Result<Driver> {
-    Driver::builder().ring(RingUse::Require).zero_copy_receive(zero_copy_receive).build()
-}
-
 /// What needs no queue of its own.
 fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
-    let driver = driver(to == To::AreaWithoutNic)?;
+    let in_area = to == To::AreaWithoutNic;
+    let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(in_area).build()?;
     let intake = match to {
         To::Window => Intake::from(&driver.window(WINDOW.1, WINDOW.0)?),
         To::AreaWithoutNic => {
@@ -95,28 +87,6 @@ fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
         _ => Intake::from(&driver.pool(Region::anonymous(POOL.0 * POOL.1)?, POOL.0)?),
     };
     Ok((driver, intake))
-}
-
-/// Binds a queue of the receiving NIC, as soon as the kernel has taken it from its last user.
-fn bind(network: &impl Network, queue: u16, chunk: usize) -> Result<(Driver, Intake), String> {
-    let bind = || {
-        let driver = driver(true)?;
-        let binding = RxBinding::new(network.device(), queue.into())?.chunk(chunk);
-        let area = match chunk {
-            PAGE => Region::anonymous(binding.area(1))?,
-            _ => Region::huge(binding.area(1))?,
-        };
-        let queue = driver.rx_queue(area, &binding)?;
-        Ok((driver, Intake::from(&queue)))
-    };
-    let begin = Instant::now();
-    loop {
-        match network.inside(bind)? {
-            Ok(bound) => return Ok(bound),
-            Err(error) if begin.elapsed() > PATIENCE => return Err(line(error)),
-            Err(_) => thread::sleep(BETWEEN_TRIES),
-        }
-    }
 }
 
 fn line(error: handoff::Error) -> String {

@@ -14,8 +14,9 @@
 //!    for, the row has failed.
 //! 5. Of files and streams, costs are those of the sending or relaying thread and of its NICs' threads:
 //!    what takes in the bytes at the far end is in no figure. The clock stops when all has arrived.
-//! 6. Rows of relay are of the library, its splice among them, and differ in the engine of the route and
-//!    in nothing else; and of other programs, whose costs are those of all their threads.
+//! 6. Rows of relay are of the library, its splice among them, and differ in the engine of the route, or in
+//!    what it receives into, and in nothing else; and of other programs, whose costs are those of all their
+//!    threads.
 
 mod device;
 mod file_send;
@@ -85,8 +86,8 @@ Rows of sending a file from the page cache in pieces of 64 KiB, file-send (the r
   get-kept    the file is lent once, and its parts are sent again and again
 
 Rows of one stream through one thread, relay (the ratio is to splice): routes of the library by their
-engines get-buf, splice and copy. A peer is another program that relays between the same networks: it is
-to listen at {addr} and {port}, and to connect to {to_addr} and {to_port} as soon as somebody has
+engines get-buf, splice and copy, and, with zcrx, out of memory that the receiving NIC puts it into, in
+chunks of 64 KiB and of 4. A peer is another program that relays between the same networks: it is to listen at {addr} and {port}, and to connect to {to_addr} and {to_port} as soon as somebody has
 connected; {cpu} is its processor. Its costs are those of all its threads, and its NICs'. What it copied
 is not known, but to the witness (--meter).
 

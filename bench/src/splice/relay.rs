@@ -4,32 +4,72 @@
 
 use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
-use handoff::{Carried, Driver, RingUse, Route, RouteEngine, RouteSink, RouteSource};
+use handoff::{Carried, Driver, Intake, RingUse, Route, RouteEngine, RouteSink, RouteSource};
 
 use super::{Sender, device::Device, streams::Streams};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::SHARED},
+    network::{account::Account, bed::SHARED, binding::bind, queues::OwnQueue},
+    quantity::format_size,
 };
+
+/// How a stream is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By this engine of the route, from a socket of any NIC.
+    Engine(RouteEngine),
+    /// Out of the memory that the receiving NIC puts it into, in chunks of so many bytes.
+    Spans { chunk: usize },
+}
+
+impl Way {
+    /// In the names of rows.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Engine(engine) => engine.name().to_owned(),
+            Self::Spans { chunk } => format!("zcrx chunk={}", format_size(chunk as u64)),
+        }
+    }
+
+    fn engine(self) -> RouteEngine {
+        match self {
+            Self::Engine(engine) => engine,
+            Self::Spans { .. } => RouteEngine::Memory,
+        }
+    }
+}
 
 pub(super) struct Relay<'a> {
     driver: Driver,
-    engine: RouteEngine,
+    way: Way,
+    /// What spans are received from.
+    intake: Option<Intake>,
+    // Behind the driver, with which the kernel lets go of it.
+    queue: Option<OwnQueue<'a>>,
     streams: &'a Streams,
     account: Account<'a>,
 }
 
 impl<'a> Relay<'a> {
-    pub(super) fn new(streams: &'a Streams, engine: RouteEngine) -> Result<Self, String> {
-        if engine == RouteEngine::GetBuf {
+    pub(super) fn new(streams: &'a Streams, way: Way) -> Result<Self, String> {
+        if way == Way::Engine(RouteEngine::GetBuf) {
             // A route would tell only when it runs, which is a failure then.
             Device::open()?;
         }
         let Streams { source, sink, .. } = streams;
         let threads = source.napi_of_connected().iter().chain(sink.napi_of_connecting());
         let account = Account::new(threads.cloned(), vec![source, sink]);
-        let driver = Driver::builder().ring(RingUse::Require).build().map_err(line)?;
-        Ok(Self { driver, engine, streams, account })
+        let (driver, intake, queue) = match way {
+            Way::Engine(_) => {
+                (Driver::builder().ring(RingUse::Require).build().map_err(line)?, None, None)
+            }
+            Way::Spans { chunk } => {
+                let queue = source.own_queue()?;
+                let (driver, intake) = bind(source, &queue, chunk)?;
+                (driver, Some(intake), Some(queue))
+            }
+        };
+        Ok(Self { driver, way, intake, queue, streams, account })
     }
 }
 
@@ -59,11 +99,13 @@ async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slo
 
 impl Engine for Relay<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let (near, sender) = self.streams.source.connect(SHARED)?;
+        let queue = self.queue.as_ref().map_or(SHARED, OwnQueue::number);
+        let (near, sender) = self.streams.source.connect(queue)?;
         let (far, drain) = self.streams.sink.connect_to_drain()?;
-        let source = RouteSource::Stream(self.driver.socket(near).map_err(line)?, None);
+        let source =
+            RouteSource::Stream(self.driver.socket(near).map_err(line)?, self.intake.clone());
         let sink = RouteSink::Socket(self.driver.socket(far).map_err(line)?);
-        let mut route = Route::new(&self.driver, source, sink).only(self.engine);
+        let mut route = Route::new(&self.driver, source, sink).only(self.way.engine());
         let moved: Rc<Cell<u64>> = route.progress();
 
         let waited = || sender.kept_waiting().max(drain.kept_waiting());

@@ -18,7 +18,7 @@ use super::{
     leased::Leased,
     passed::Passed,
     plain::{Copied, Sendfile, Spliced},
-    relay::Relay,
+    relay::{self, Relay},
 };
 use crate::{
     command::BenchError,
@@ -38,8 +38,14 @@ const MTU: u32 = 1_500;
 /// How many pairs of virtio-net devices rows take.
 pub(super) const VIRTIO_NET: u8 = 2;
 
-/// Of a route, the best first.
-const ROUTES: [RouteEngine; 3] = [RouteEngine::GetBuf, RouteEngine::Splice, RouteEngine::Copy];
+/// Of a relay, the best first: where the NIC has queues that take a program's memory, and anywhere.
+const RELAYS_OF_NIC: [relay::Way; 2] =
+    [relay::Way::Spans { chunk: 64 << 10 }, relay::Way::Spans { chunk: 4 << 10 }];
+const RELAYS: [relay::Way; 3] = [
+    relay::Way::Engine(RouteEngine::GetBuf),
+    relay::Way::Engine(RouteEngine::Splice),
+    relay::Way::Engine(RouteEngine::Copy),
+];
 
 /// What rows ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,11 +141,15 @@ pub(super) fn subjects<'a>(
         rows.sends("get", |streams, socket| Leased::new(streams, socket, false)),
         rows.sends("get-kept", |streams, socket| Leased::new(streams, socket, true)),
     ];
-    subjects.extend(ROUTES.map(|engine| {
-        let relay = rows.subject(RELAY, engine.name(), None, move |streams| {
-            Ok(Box::new(Relay::new(streams, engine)?))
+    let of_nic = match over {
+        Over::SoftwareNics => &RELAYS_OF_NIC[..],
+        Over::VirtioNet => &[],
+    };
+    subjects.extend(of_nic.iter().chain(&RELAYS).map(|&way| {
+        let relay = rows.subject(RELAY, &way.name(), None, move |streams| {
+            Ok(Box::new(Relay::new(streams, way)?))
         });
-        Subject { baseline: engine == RouteEngine::Splice, ..relay }
+        Subject { baseline: way == relay::Way::Engine(RouteEngine::Splice), ..relay }
     }));
     subjects.extend(peers.iter().map(|(name, command)| {
         let relay = rows.subject(RELAY, name, None, move |streams| {

@@ -224,6 +224,8 @@ pub enum Loan {
     Many(Vec<LoanedPiece>),
     /// A span of a receive pool, with the ticket that gives its chunk back.
     Received(LoanedPiece, Ticket),
+    /// Several such spans, used one after another, with their tickets in the same order.
+    ManyReceived(Vec<LoanedPiece>, Vec<Ticket>),
     /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
     Kernel(Bytes),
 }
@@ -246,7 +248,7 @@ impl Loan {
     pub(crate) fn pieces(&self) -> &[LoanedPiece] {
         match self {
             Self::One(piece) | Self::Received(piece, _) => std::slice::from_ref(piece),
-            Self::Many(pieces) => pieces,
+            Self::Many(pieces) | Self::ManyReceived(pieces, _) => pieces,
             Self::Kernel(_) => &[],
         }
     }
@@ -263,7 +265,10 @@ impl Loan {
         match self {
             Self::One(piece) | Self::Received(piece, _) => Some(piece.0.behind(skip, Some(ring))),
             Self::Kernel(bytes) => Some(bytes.behind(skip)),
-            Self::Many(_) => None,
+            Self::Many(pieces) | Self::ManyReceived(pieces, _) => match &pieces[..] {
+                [piece] => Some(piece.0.behind(skip, Some(ring))),
+                _ => None,
+            },
         }
     }
 
@@ -349,7 +354,7 @@ pub trait Lendable: Sealed + Sized + 'static {
 /// A buffer that an operation may read: send, or write to a file.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Received`](crate::Received), [`Lease`](crate::Lease), and vectors of the first two, whose pieces
+/// [`Received`](crate::Received), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
 /// are used one after another.
 pub trait Lend: Lendable {}
 

@@ -322,6 +322,57 @@ fn received_spans_are_lent_on() {
     });
 }
 
+/// What came is sent on as it is there, in one message, and written into a file.
+#[test]
+fn spans_are_lent_on_together() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 16, 512);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            let (near, mut peer) = tcp("127.0.0.1");
+            let onward = driver.socket(near).unwrap();
+            let mut file = tempfile::tempfile().unwrap();
+            let sink = driver.file(file.try_clone().unwrap()).unwrap();
+            let writer = thread::spawn(move || far.write_all(&pattern(3, 200_000)).unwrap());
+            let reader = thread::spawn(move || {
+                let mut all = Vec::new();
+                peer.read_to_end(&mut all).unwrap();
+                all
+            });
+            let (mut offset, mut most) = (0, 0);
+            driver
+                .block_on(async {
+                    while let Some(span) = receiver.next_span().await {
+                        let mut spans = vec![span.unwrap()];
+                        while let Some(Some(span)) = receiver.try_next_span() {
+                            spans.push(span.unwrap());
+                        }
+                        most = most.max(spans.len());
+                        let lens: Vec<_> = spans.iter().map(|span| span.len()).collect();
+                        let sent = onward.send(spans).unwrap().await;
+                        assert_eq!(sent.sent.unwrap(), lens.iter().sum());
+                        // They come back as they were.
+                        assert!(sent.buffer.iter().map(|span| span.len()).eq(lens));
+                        let written = sink.write_at(sent.buffer, offset).unwrap().await;
+                        offset += written.result.unwrap() as u64;
+                    }
+                })
+                .unwrap();
+            // Without a ring they come one by one.
+            let least = if receiver.engine().0 == ReceiveEngine::Multishot { 2 } else { 1 };
+            assert!((least..=16).contains(&most), "{most} at a time");
+            assert_eq!(pool.held(), 0);
+            drop(onward);
+            let mut written = Vec::new();
+            file.rewind().unwrap();
+            file.read_to_end(&mut written).unwrap();
+            assert!(written == pattern(3, 200_000));
+            assert!(reader.join().unwrap() == written);
+            writer.join().unwrap();
+        }
+    });
+}
+
 #[test]
 fn receivers_dropped_and_forgotten_leave_their_chunks() {
     within(LONG, || {

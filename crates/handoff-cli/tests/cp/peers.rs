@@ -183,7 +183,8 @@ fn a_bare_stream_that_was_not_taken_whole_fails() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::write(&source, pattern(500_000)).unwrap();
-    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let listener =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.set_recv_buffer_size(4096).unwrap();
     listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     listener.listen(1).unwrap();

@@ -31,7 +31,7 @@ use crate::outcome::Tally;
 use crate::socket::Socket;
 use crate::source::intake::Intake;
 use delivery::{Given, Giving};
-use supply::{Lent, Read, Received, Supply};
+use supply::{CHUNK, Lent, Read, Received, Supply};
 
 /// The most pieces that are out at once.
 pub(crate) const PIECES: usize = 16;
@@ -231,7 +231,13 @@ impl Route {
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
-                let mut supply = Received::new(&self.driver, socket, intake.clone(), registered)?;
+                // A socket takes small spans together, a file each by a request of its own.
+                let enough = match &self.sink {
+                    RouteSink::Socket(_) => CHUNK,
+                    RouteSink::File(..) => 0,
+                };
+                let mut supply =
+                    Received::new(&self.driver, socket, intake.clone(), registered, enough)?;
                 self.carry(&mut supply).await
             }
         }

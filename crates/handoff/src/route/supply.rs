@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::{PIECE, PIECES};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::{File, Transfer};
 use crate::lease::Lend;
 use crate::outcome::Tally;
@@ -19,7 +19,7 @@ use crate::source::received;
 use crate::source::socket::Receiver;
 
 /// Bytes of a chunk that a stream is received into.
-const CHUNK: usize = 64 << 10;
+pub(super) const CHUNK: usize = 64 << 10;
 
 pub(super) trait Supply {
     type Piece: Lend;
@@ -180,9 +180,13 @@ impl Supply for Read {
     }
 }
 
-/// Spans that a socket receives.
+/// Spans that a socket receives: as many at a time as are there, up to a limit.
 pub(super) struct Received {
     receiver: Receiver,
+    /// Bytes from which on a piece is not joined by a further span.
+    enough: usize,
+    /// What came behind the last piece.
+    failure: Option<Error>,
 }
 
 impl Received {
@@ -191,6 +195,7 @@ impl Received {
         socket: &Socket,
         intake: Option<Intake>,
         registered: bool,
+        enough: usize,
     ) -> Result<Self> {
         let intake = match intake {
             Some(intake) => intake,
@@ -199,19 +204,46 @@ impl Received {
                 Intake::from(&driver.pool(region, CHUNK)?)
             }
         };
-        Ok(Self { receiver: socket.receive(intake)? })
+        Ok(Self { receiver: socket.receive(intake)?, enough, failure: None })
     }
 }
 
 impl Supply for Received {
-    type Piece = received::Received;
+    type Piece = Vec<received::Received>;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
-        Pin::new(&mut self.receiver.next_span()).poll(context)
+        if let Some(error) = self.failure.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let Poll::Ready(first) = Pin::new(&mut self.receiver.next_span()).poll(context) else {
+            return Poll::Pending;
+        };
+        let first = match first {
+            Some(Ok(span)) => span,
+            Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+            None => return Poll::Ready(None),
+        };
+        let mut bytes = first.len();
+        let mut spans = vec![first];
+        while bytes < self.enough {
+            match self.receiver.try_next_span() {
+                Some(Some(Ok(span))) => {
+                    bytes += span.len();
+                    spans.push(span);
+                }
+                Some(Some(Err(error))) => {
+                    self.failure = Some(error);
+                    break;
+                }
+                // An end is told again.
+                Some(None) | None => break,
+            }
+        }
+        Poll::Ready(Some(Ok(spans)))
     }
 
-    fn put_back(&mut self, span: Self::Piece) {
-        drop(span);
+    fn put_back(&mut self, spans: Self::Piece) {
+        drop(spans);
     }
 
     fn taken(&self) -> Tally {

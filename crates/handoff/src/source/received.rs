@@ -130,6 +130,20 @@ impl Received {
         self.len -= at;
         head
     }
+
+    fn into_parts(self) -> (LoanedPiece, Ticket) {
+        let Self { start, len, ticket } = self;
+        let piece = match ticket.memory() {
+            // SAFETY: the span owned its bytes alone, and is no more.
+            Some(memory) => unsafe { Piece::at(Arc::clone(memory), start, len) },
+            None => Piece::nothing(),
+        };
+        (LoanedPiece(piece), ticket)
+    }
+
+    fn from_parts(piece: LoanedPiece, ticket: Ticket) -> Self {
+        Self { start: piece.0.start(), len: piece.0.len(), ticket }
+    }
 }
 
 impl Deref for Received {
@@ -157,21 +171,38 @@ impl Lendable for Received {
     }
 
     fn into_loan(self) -> Loan {
-        let Self { start, len, ticket } = self;
-        let piece = match ticket.memory() {
-            // SAFETY: the span owned its bytes alone, and is no more.
-            Some(memory) => unsafe { Piece::at(Arc::clone(memory), start, len) },
-            None => Piece::nothing(),
-        };
-        Loan::Received(LoanedPiece(piece), ticket)
+        let (piece, ticket) = self.into_parts();
+        Loan::Received(piece, ticket)
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Received(piece, ticket) => {
-                Self { start: piece.0.start(), len: piece.0.len(), ticket }
-            }
+            Loan::Received(piece, ticket) => Self::from_parts(piece, ticket),
             other => unreachable!("a received span was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Sealed for Vec<Received> {}
+impl Lend for Vec<Received> {}
+impl Lendable for Vec<Received> {
+    fn extent(&self) -> Extent {
+        let bytes = self.iter().map(|span| span.len).sum();
+        Extent { pieces: self.len(), bytes, home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        let (pieces, tickets) = self.into_iter().map(Received::into_parts).unzip();
+        Loan::ManyReceived(pieces, tickets)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::ManyReceived(pieces, tickets) => {
+                let parts = pieces.into_iter().zip(tickets);
+                parts.map(|(piece, ticket)| Received::from_parts(piece, ticket)).collect()
+            }
+            other => unreachable!("received spans were lent and {other:?} came back"),
         }
     }
 }

@@ -65,13 +65,17 @@ fn every_row_passes_pages_and_gives_back_what_was_lent() {
 #[test]
 fn every_row_sends_and_relays_and_copies_what_it_says() {
     let rows = rows("^(file-send|relay) ", "0.05");
-    let all = ["sendfile", "splice", "copy", "get", "get-kept", "get-buf", "splice", "copy"];
-    assert_eq!(engines(&rows), [all, all].concat());
-    let (over_wire, over_virtio_net) = rows.split_at(all.len());
+    let sends = ["sendfile", "splice", "copy", "get", "get-kept"];
+    let (spans, relays) = (["zcrx chunk=64k", "zcrx chunk=4k"], ["get-buf", "splice", "copy"]);
+    let wire = [&sends[..], &spans, &relays].concat();
+    assert_eq!(engines(&rows), [&wire[..], &sends, &relays].concat());
+    let (over_wire, over_virtio_net) = rows.split_at(wire.len());
     for row in over_wire {
         assert_eq!(row["config"]["target"], "wire", "{row}");
-        // A stream's first bytes may lie beside headers.
-        const SLACK: f64 = 0.1;
+        let spans = row["engine"].as_str().is_some_and(|engine| engine.starts_with("zcrx"));
+        // A stream's first bytes may lie beside headers; and what goes out of user memory is copied now and
+        // then at first, to learn what that costs.
+        let slack = if spans { 0.25 } else { 0.1 };
         let told = row["copied_share"].as_f64();
         let copied = match row["engine"].as_str().expect("a name") {
             "sendfile" | "splice" => {
@@ -82,11 +86,11 @@ fn every_row_sends_and_relays_and_copies_what_it_says() {
                 // Out of the source, and into the sink.
                 let copied = if engine == "copy" { 2.0 } else { 0.0 };
                 let told = told.unwrap_or_else(|| panic!("it does not say: {row}"));
-                assert!((told - copied).abs() < SLACK, "{row}");
+                assert!((told - copied).abs() < slack, "{row}");
                 copied
             }
         };
-        assert!((number(row, "copied_share_witness") - copied).abs() < SLACK, "{row}");
+        assert!((number(row, "copied_share_witness") - copied).abs() < slack, "{row}");
         let hops = if row["config"]["op"] == "relay" { 2.0 } else { 1.0 };
         let moved = number(row, "simulated_dma_share");
         assert!((hops..1.1 * hops).contains(&moved), "{row}");

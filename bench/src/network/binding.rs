@@ -1,0 +1,45 @@
+//! Memory of ours that a queue of the receiving NIC puts payload into.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use handoff::{Driver, Intake, Region, RingUse, RxBinding};
+
+use super::{PATIENCE, far::Network, queues::OwnQueue};
+
+const PAGE: usize = 4_096;
+/// How often a queue is tried whose last user has just gone.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
+/// Gives a queue of the receiving NIC memory of a driver's, in chunks of so many bytes, as soon as the
+/// kernel has taken it from its last user. It goes with the driver.
+///
+/// # Errors
+///
+/// Why it can't have it, in one line.
+pub(crate) fn bind(
+    network: &impl Network,
+    queue: &OwnQueue<'_>,
+    chunk: usize,
+) -> Result<(Driver, Intake), String> {
+    let bind = || {
+        let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(true).build()?;
+        let binding = RxBinding::new(network.device(), queue.number().into())?.chunk(chunk);
+        let area = match chunk {
+            PAGE => Region::anonymous(binding.area(1))?,
+            _ => Region::huge(binding.area(1))?,
+        };
+        let queue = driver.rx_queue(area, &binding)?;
+        Ok::<_, handoff::Error>((driver, Intake::from(&queue)))
+    };
+    let begin = Instant::now();
+    loop {
+        match network.inside(bind)? {
+            Ok(bound) => return Ok(bound),
+            Err(error) if begin.elapsed() > PATIENCE => return Err(error.to_string()),
+            Err(_) => thread::sleep(BETWEEN_TRIES),
+        }
+    }
+}
