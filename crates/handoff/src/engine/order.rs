@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::sending;
-use super::{Engine, copy, msg_zerocopy, uring_zc};
+use super::uring_zc::{self, Start};
+use super::{Engine, copy, msg_zerocopy};
 use crate::driver::{Backend, Inner};
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, STAGE_READY, Token};
@@ -69,7 +70,7 @@ fn start_datagram(inner: &Inner, key: Key) {
         let mut ring = ring.borrow_mut();
         match ring.make_room(1) {
             Ok(()) => {
-                uring_zc::queue(&mut ring, key, op, layout, false, inner.turns());
+                uring_zc::queue(&mut ring, key, op, layout, Start::InTurn(inner.turns()), false);
                 drop((inflight, ring));
                 return inner.attend();
             }
@@ -270,7 +271,11 @@ fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     }
     for (place, key) in queue.waiting.iter().take(sends).enumerate() {
         let (op, layout) = inflight.send_and_layout(*key);
-        uring_zc::queue(ring, *key, op, layout, place + 1 < sends, inner.turns());
+        let start = if place == 0 { Start::InTurn(inner.turns()) } else { Start::AfterOther };
+        uring_zc::queue(ring, *key, op, layout, start, place + 1 < sends);
+    }
+    if requests > 1 && !socket.crowded.get() {
+        ring.expect_to_go_through(requests);
     }
     queue.started = sends;
     Attempt::Submitted

@@ -78,6 +78,14 @@ pub(crate) fn carries_all(op: &SendOp) -> bool {
     pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
+/// Whether a send is started by itself, in the driver's turn of this number, or after the one before it
+/// in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    InTurn(u32),
+    AfterOther,
+}
+
 /// Queues what is left of a send. With `linked`, the request queued next starts after it only.
 ///
 /// The caller has made sure that there is room for [`requests`] of them, so that a link is never
@@ -87,10 +95,10 @@ pub(crate) fn queue(
     key: Key,
     op: &mut SendOp,
     layout: &mut Layout,
+    start: Start,
     linked: bool,
-    turn: u32,
 ) {
-    op.turn = turn;
+    op.start = start;
     if op.header_goes_apart() {
         let header = layout.header_left(op);
         // Told that more comes, TCP holds a header back: an empty payload would not push it.
@@ -119,7 +127,8 @@ pub(crate) fn queue(
 
 fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeue::Entry {
     let mut zc_flags = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
-    if op.socket.crowded.get() {
+    // Where one send went through, the next is tried at once.
+    if op.start != Start::AfterOther && op.socket.crowded.get() {
         zc_flags |= sqe::RECVSEND_POLL_FIRST;
     }
     let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
@@ -220,7 +229,9 @@ pub(crate) fn completed(
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.account(taken as u64, Some(true));
         }
-        op.socket.crowded.set(op.socket.stream && inner.turns() != op.turn && result >= 0);
+        if let (Start::InTurn(turn), true) = (op.start, op.socket.stream) {
+            op.socket.crowded.set(turn != inner.turns() && result >= 0);
+        }
     }
     if result < 0 {
         failed(inner, op, -result);

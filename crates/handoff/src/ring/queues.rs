@@ -197,23 +197,15 @@ fn mixed(entries: u32, completions: u32, no_indirection: bool) -> io::Result<IoU
 mod tests {
     use io_uring::opcode;
 
+    use super::super::skip;
     use super::*;
 
     /// Posts no completion of 32 bytes, but the queues turn over many times.
     #[test]
     fn completions_of_every_shape_come_in_order() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
-            let mut queues = match Queues::new(8, shape) {
-                Ok(queues) => queues,
-                Err(error) => {
-                    let line = format!(
-                        "\nHANDOFF-SKIP ring::queues::tests::completions_of_every_shape_come_in_order: \
-                         no ring: {error}\n"
-                    );
-                    // Past the capture of the test harness.
-                    return io::Write::write_all(&mut io::stdout(), line.as_bytes()).unwrap();
-                }
-            };
+            let test = "queues::tests::completions_of_every_shape_come_in_order";
+            let Some(mut queues) = skip::told(Queues::new(8, shape), test) else { return };
             assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
             let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
             for round in 0..10_000u64 {
