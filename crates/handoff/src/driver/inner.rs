@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     /// Results of block requests whose memory nobody uses any more, by their tags.
     pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
     pub(super) turns: Cell<u32>,
+    /// Requests of chains that the ring has, each but the first started by the end of another.
+    pub(crate) in_chains: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
     pub(crate) news: Cell<bool>,
     next_group: Cell<u16>,
@@ -87,6 +89,7 @@ impl Inner {
             request_queues: RefCell::default(),
             answers: RefCell::default(),
             turns: Cell::new(0),
+            in_chains: Cell::new(0),
             news: Cell::new(false),
             next_group: Cell::new(0),
             closing: Cell::new(false),

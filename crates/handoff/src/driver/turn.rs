@@ -48,7 +48,11 @@ impl Inner {
     fn wait(&self, until: Until) -> Result<Vec<Ready>> {
         match &self.backend {
             Backend::Ring(ring) => {
-                let entered = ring.borrow_mut().enter(until);
+                let mut ring = ring.borrow_mut();
+                let entered = ring.enter(until).and_then(|()| match self.in_chains.get() {
+                    0 => Ok(()),
+                    links => ring.go_on(links),
+                });
                 entered.map_err(|error| Error::io("entering the ring", error))?;
                 Ok(Vec::new())
             }

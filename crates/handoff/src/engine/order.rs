@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::sending;
-use super::uring_zc::{self, Start};
+use super::uring_zc::{self, Place};
 use super::{Engine, copy, msg_zerocopy};
 use crate::driver::{Backend, Inner};
 use crate::error::Error;
@@ -70,7 +70,7 @@ fn start_datagram(inner: &Inner, key: Key) {
         let mut ring = ring.borrow_mut();
         match ring.make_room(1) {
             Ok(()) => {
-                uring_zc::queue(&mut ring, key, op, layout, Start::InTurn(inner.turns()), false);
+                uring_zc::queue(&mut ring, key, op, layout, Place::Alone, false, inner.turns());
                 drop((inflight, ring));
                 return inner.attend();
             }
@@ -269,13 +269,20 @@ fn chain(inner: &Inner, ring: &mut Ring, socket: &SocketShared) -> Attempt {
         inflight.send(queue.waiting[0]).settle(Err(Error::io("submitting a send", error)));
         return Attempt::Settled;
     }
-    for (place, key) in queue.waiting.iter().take(sends).enumerate() {
+    for (number, key) in queue.waiting.iter().take(sends).enumerate() {
         let (op, layout) = inflight.send_and_layout(*key);
-        let start = if place == 0 { Start::InTurn(inner.turns()) } else { Start::AfterOther };
-        uring_zc::queue(ring, *key, op, layout, start, place + 1 < sends);
+        let place = match number {
+            _ if requests == 1 => Place::Alone,
+            0 => Place::First,
+            _ => Place::Behind,
+        };
+        uring_zc::queue(ring, *key, op, layout, place, number + 1 < sends, inner.turns());
     }
-    if requests > 1 && !socket.crowded.get() {
-        ring.expect_to_go_through(requests);
+    if requests > 1 {
+        inner.in_chains.update(|before| before + requests as u32);
+        if !socket.crowded.get() {
+            ring.expect_to_go_through(requests);
+        }
     }
     queue.started = sends;
     Attempt::Submitted

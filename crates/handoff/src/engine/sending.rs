@@ -15,7 +15,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::Engine;
-use super::uring_zc::Start;
+use super::uring_zc::Place;
 use crate::driver::Inner;
 use crate::error::{Error, Result};
 use crate::inflight::{Inflight, Key, STAGE_ATTEMPTS};
@@ -57,8 +57,9 @@ pub(crate) struct SendOp {
     pub(crate) cancelled: bool,
     /// The socket had no room and the request did not wait for it.
     pub(crate) blocked: bool,
-    /// How the request under way was started.
-    pub(crate) start: Start,
+    /// The driver's turn in which the request was submitted.
+    pub(crate) turn: u32,
+    pub(crate) place: Place,
     /// The slot in the ring's table of buffers that the last request named.
     pub(crate) slot: Option<u16>,
     /// Whether the header lies in memory that the kernel may hold until the return.
@@ -96,7 +97,8 @@ impl SendOp {
             result: None,
             cancelled: false,
             blocked: false,
-            start: Start::AfterOther,
+            turn: 0,
+            place: Place::Alone,
             slot: None,
             header_lent: false,
             group: None,

@@ -78,12 +78,14 @@ pub(crate) fn carries_all(op: &SendOp) -> bool {
     pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
-/// Whether a send is started by itself, in the driver's turn of this number, or after the one before it
-/// in a chain.
+/// Where a send is in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
-    InTurn(u32),
-    AfterOther,
+pub(crate) enum Place {
+    /// There is no other request.
+    Alone,
+    First,
+    /// It starts when the one before it is through.
+    Behind,
 }
 
 /// Queues what is left of a send. With `linked`, the request queued next starts after it only.
@@ -95,10 +97,15 @@ pub(crate) fn queue(
     key: Key,
     op: &mut SendOp,
     layout: &mut Layout,
-    start: Start,
+    place: Place,
     linked: bool,
+    turn: u32,
 ) {
-    op.start = start;
+    op.turn = turn;
+    op.place = place;
+    // Where one went through, the next is tried at once.
+    let waits = op.socket.crowded.get() && place != Place::Behind;
+    let mut poll_first = if waits { sqe::RECVSEND_POLL_FIRST } else { 0 };
     if op.header_goes_apart() {
         let header = layout.header_left(op);
         // Told that more comes, TCP holds a header back: an empty payload would not push it.
@@ -109,6 +116,7 @@ pub(crate) fn queue(
             header.as_ptr(),
             header.len() as u32
         )
+        .ioprio(std::mem::take(&mut poll_first))
         .flags(flags)
         .build());
         let token = Token { key, stage: STAGE_HEADER };
@@ -117,7 +125,7 @@ pub(crate) fn queue(
         unsafe { ring.push(&entry) };
         op.in_kernel += 1;
     }
-    let entry = payload(ring, key, op, layout);
+    let entry = payload(ring, key, op, layout, poll_first);
     let entry = if linked { entry.flags(squeue::Flags::IO_LINK) } else { entry };
     // SAFETY: message, address and pieces belong to the record, which keeps them at their addresses
     // until the last completion.
@@ -125,12 +133,15 @@ pub(crate) fn queue(
     op.in_kernel += 1;
 }
 
-fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeue::Entry {
-    let mut zc_flags = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
-    // Where one send went through, the next is tried at once.
-    if op.start != Start::AfterOther && op.socket.crowded.get() {
-        zc_flags |= sqe::RECVSEND_POLL_FIRST;
-    }
+fn payload(
+    ring: &Ring,
+    key: Key,
+    op: &mut SendOp,
+    layout: &mut Layout,
+    poll_first: u16,
+) -> squeue::Entry {
+    let usage = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+    let mut zc_flags = usage | poll_first;
     let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
     let token = Token { key, stage: op.next_attempt() };
     let bare = op.socket.stream || op.header_len() == 0;
@@ -140,7 +151,6 @@ fn payload(ring: &Ring, key: Key, op: &mut SendOp, layout: &mut Layout) -> squeu
             let entry = with_target!(op.socket.endpoint, |fd| {
                 if op.engine == Engine::Copy {
                     // What is in the kernel can be copied by a request only.
-                    let poll_first = zc_flags & sqe::RECVSEND_POLL_FIRST;
                     let mut send = opcode::Send::new(fd, start, len)
                         .flags(flags)
                         .ioprio(poll_first | sqe::RECVSEND_FIXED_BUF);
@@ -216,6 +226,9 @@ pub(crate) fn completed(
         return sending::advance_held(inner, inflight, key);
     }
     op.in_kernel -= 1;
+    if op.place != Place::Alone {
+        inner.in_chains.update(|requests| requests - 1);
+    }
     let taken = result.max(0) as usize;
     op.done += taken;
     if stage == STAGE_HEADER {
@@ -229,8 +242,8 @@ pub(crate) fn completed(
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.account(taken as u64, Some(true));
         }
-        if let (Start::InTurn(turn), true) = (op.start, op.socket.stream) {
-            op.socket.crowded.set(turn != inner.turns() && result >= 0);
+        if op.socket.stream && op.place != Place::Behind {
+            op.socket.crowded.set(inner.turns() != op.turn && result >= 0);
         }
     }
     if result < 0 {

@@ -225,6 +225,20 @@ impl Ring {
         self.call_for_at_most(submit, want, EnterFlags::GETEVENTS, Duration::ZERO)
     }
 
+    /// Goes on with chains of which so many requests are out, as long as there is deferred work: without a
+    /// word about how far they may go, a call starts one link.
+    pub(crate) fn go_on(&mut self, links: u32) -> io::Result<()> {
+        for _ in 0..links {
+            if !self.has_work() {
+                break;
+            }
+            // SAFETY: there is no argument.
+            let called = unsafe { self.call::<libc::sigset_t>(0, 0, EnterFlags::GETEVENTS, None) };
+            tolerated(called)?;
+        }
+        Ok(())
+    }
+
     fn call_for_at_most(
         &self,
         submit: u32,
