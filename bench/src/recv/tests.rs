@@ -5,9 +5,13 @@ use std::sync::atomic::AtomicBool;
 use clap::Parser;
 use handoff_lab::skip;
 
-use super::*;
+use super::{
+    epoll::Epoll,
+    reception::{Receive, Reception},
+    *,
+};
 use crate::{
-    measure::Slot,
+    measure::{Engine as _, Slot},
     network::pattern::Stream,
     report::Row,
     testing::{self, report_or_skip},

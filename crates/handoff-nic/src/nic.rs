@@ -1,12 +1,13 @@
 //! One interface as it stands, read as a whole.
 
+use handoff_sys::ethtool::Features;
 use serde::Serialize;
 
 use crate::kernel::Kernel;
 use crate::link::Link;
 use crate::queues::Queue;
 use crate::rules::{Rules, Target};
-use crate::settings::{Channels, Features, HARDWARE_GRO, HASH, NTUPLE, Rings, Table, reading};
+use crate::settings::{Channels, HARDWARE_GRO, HASH, NTUPLE, Rings, Table, reading};
 use crate::{Error, even};
 
 /// A feature of the card.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use handoff_sys::ethtool as abi;
+use handoff_sys::ethtool::{self as abi, Features};
 use handoff_sys::netlink::{Attributes, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -97,13 +97,6 @@ pub(crate) const HARDWARE_GRO: &str = "rx-gro-hw";
 /// Feature: the card tells the hash of a packet.
 pub(crate) const HASH: &str = "rx-hashing";
 
-/// Names of features.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Features {
-    pub(crate) active: BTreeSet<String>,
-    pub(crate) switchable: BTreeSet<String>,
-}
-
 /// One table of RSS: the hash of a packet chooses an entry, and the entry names the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Table {
@@ -185,11 +178,8 @@ impl Kernel {
     }
 
     pub(crate) fn features(&self, index: u32) -> Result<Features, Refusal> {
-        let answer = one(self.ethtool(abi::MSG_FEATURES_GET, about(index))?).unwrap_or_default();
-        Ok(Features {
-            active: names(&answer.inner(abi::A_FEATURES_ACTIVE)),
-            switchable: names(&answer.inner(abi::A_FEATURES_HW)),
-        })
+        let answer = one(self.ethtool(abi::MSG_FEATURES_GET, about(index))?);
+        Ok(answer.as_ref().map(Features::of).unwrap_or_default())
     }
 
     pub(crate) fn set_feature(&self, index: u32, name: &str, on: bool) -> Result<(), Refusal> {
@@ -239,12 +229,6 @@ fn done(answers: Option<Vec<Attributes>>) -> Result<(), Refusal> {
             said: Some("the driver, or this kernel, has no such setting".to_owned()),
         }),
     }
-}
-
-fn names(bits: &Attributes) -> BTreeSet<String> {
-    let bits = bits.inner(abi::A_BITSET_BITS);
-    let bits = bits.all(abi::A_BITSET_BITS_BIT).filter_map(|bit| Attributes::parse(bit).ok());
-    bits.filter_map(|bit| bit.string(abi::A_BITSET_BIT_NAME)).collect()
 }
 
 /// For `map_err`: which setting of which interface could not be read.

@@ -3,9 +3,12 @@
 //!
 //! Kernel interface: `include/uapi/linux/ethtool.h`, `include/uapi/linux/ethtool_netlink.h`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
+
+use crate::netlink::Attributes;
 
 /// `ETHTOOL_GDRVINFO`: fills a [`DriverInfo`].
 pub const GDRVINFO: u32 = 0x3;
@@ -226,12 +229,14 @@ pub const A_HEADER: u16 = 1;
 pub const MSG_FEATURES_GET: u8 = 11;
 /// `ETHTOOL_MSG_FEATURES_SET`.
 pub const MSG_FEATURES_SET: u8 = 12;
-/// `ETHTOOL_A_FEATURES_HW`, a set of bits: what can be switched.
+/// `ETHTOOL_A_FEATURES_HW`, a set of bits of all features: what can be switched.
 pub const A_FEATURES_HW: u16 = 2;
 /// `ETHTOOL_A_FEATURES_WANTED`, a set of bits.
 pub const A_FEATURES_WANTED: u16 = 3;
 /// `ETHTOOL_A_FEATURES_ACTIVE`, a set of bits: what is on.
 pub const A_FEATURES_ACTIVE: u16 = 4;
+/// `ETHTOOL_A_BITSET_NOMASK`, there if all bits that are listed are set.
+pub const A_BITSET_NOMASK: u16 = 1;
 /// `ETHTOOL_A_BITSET_BITS`, nested in a set of bits.
 pub const A_BITSET_BITS: u16 = 3;
 /// `ETHTOOL_A_BITSET_BITS_BIT`, nested in these.
@@ -240,6 +245,39 @@ pub const A_BITSET_BITS_BIT: u16 = 1;
 pub const A_BITSET_BIT_NAME: u16 = 2;
 /// `ETHTOOL_A_BITSET_BIT_VALUE`, there if the bit is set.
 pub const A_BITSET_BIT_VALUE: u16 = 3;
+
+/// The features of an interface, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Those that are on.
+    pub active: BTreeSet<String>,
+    /// Those that were asked for, whether or not they could be given.
+    pub wanted: BTreeSet<String>,
+    /// Those that can be switched.
+    pub switchable: BTreeSet<String>,
+}
+
+impl Features {
+    /// What an answer to [`MSG_FEATURES_GET`] tells.
+    pub fn of(answer: &Attributes) -> Self {
+        Self {
+            active: names(&answer.inner(A_FEATURES_ACTIVE)),
+            wanted: names(&answer.inner(A_FEATURES_WANTED)),
+            switchable: names(&answer.inner(A_FEATURES_HW)),
+        }
+    }
+}
+
+/// Names of the bits that are set.
+fn names(bits: &Attributes) -> BTreeSet<String> {
+    let all = bits.get(A_BITSET_NOMASK).is_some();
+    let bits = bits.inner(A_BITSET_BITS);
+    bits.all(A_BITSET_BITS_BIT)
+        .filter_map(|bit| Attributes::parse(bit).ok())
+        .filter(|bit| all || bit.get(A_BITSET_BIT_VALUE).is_some())
+        .filter_map(|bit| bit.string(A_BITSET_BIT_NAME))
+        .collect()
+}
 
 /// `ETHTOOL_MSG_RINGS_GET`.
 pub const MSG_RINGS_GET: u8 = 15;
@@ -277,3 +315,22 @@ pub const MSG_RSS_SET: u8 = 48;
 pub const A_RSS_CONTEXT: u16 = 2;
 /// `ETHTOOL_A_RSS_INDIR`, an array of u32: queues. An empty one sets the driver's own.
 pub const A_RSS_INDIR: u16 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_is_set_where_nothing_else_is_and_needs_its_flag_elsewhere() {
+        let bit = |name: &str| Attributes::new().text(A_BITSET_BIT_NAME, name);
+        let (on, off) = (bit("on").with(A_BITSET_BIT_VALUE, &[]), bit("off"));
+        let bits = Attributes::new().nest(A_BITSET_BITS_BIT, &on).nest(A_BITSET_BITS_BIT, &off);
+        let (some, all) = (Attributes::new(), Attributes::new().with(A_BITSET_NOMASK, &[]));
+        let (some, all) = (some.nest(A_BITSET_BITS, &bits), all.nest(A_BITSET_BITS, &bits));
+        let answer = Attributes::new().nest(A_FEATURES_HW, &some).nest(A_FEATURES_WANTED, &all);
+        let features = Features::of(&answer);
+        assert_eq!(features.switchable, ["on".to_owned()].into());
+        assert_eq!(features.wanted, ["on".to_owned(), "off".to_owned()].into());
+        assert_eq!(features.active, BTreeSet::new());
+    }
+}

@@ -5,6 +5,7 @@ use std::fs;
 use std::thread;
 
 use handoff::probe::{self, Capability, State};
+use handoff_lab::topology::Namespace;
 use rustix::fs::Uid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -141,4 +142,101 @@ fn an_unprivileged_user_gets_answers() {
         assert!(one.remedy.as_deref().expect("a remedy").contains("root"), "{one:?}");
     }
     assert!(!found["locked memory"].reason.as_deref().expect("a detail").contains("CAP_IPC_LOCK"));
+}
+
+/// What is said of sending lent memory on an interface of a namespace.
+fn zero_copy_send(namespace: &Namespace, device: &str) -> Capability {
+    let found = namespace.run(|| by_name(probe::interface(device))).expect("enters");
+    found[&format!("{device}: zero-copy send")].clone()
+}
+
+#[track_caller]
+fn assert_no(one: &Capability, reason: &str, remedy: &str) {
+    assert_eq!(one.state, State::No, "{one:?}");
+    assert!(one.reason.as_deref().expect("a reason").starts_with(reason), "{one:?}");
+    assert!(one.remedy.as_deref().expect("a remedy").starts_with(remedy), "{one:?}");
+}
+
+mod native {
+    use std::net::UdpSocket;
+
+    use handoff_lab::topology::Discard;
+    use handoff_sys::ethtool;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_switched_on_is_proposed_until_it_is_on() {
+        let sink = handoff_lab::topology_or_skip!(Discard::new());
+        let (namespace, device) = (sink.namespace(), sink.device());
+        let switch = |cmd: u32, data: u32| {
+            let mut value = ethtool::Value { cmd, data };
+            let socket = namespace.run(|| UdpSocket::bind("0.0.0.0:0")).expect("enters");
+            // SAFETY: both commands read an ethtool_value.
+            unsafe { ethtool::ioctl(socket.expect("binds"), device, &mut value) }
+                .expect("switches");
+        };
+        for (command, option) in [(ethtool::SSG, "sg"), (ethtool::STXCSUM, "tx")] {
+            assert_eq!(zero_copy_send(namespace, device).state, State::Yes);
+            switch(command, 0);
+            let remedy = format!("ethtool -K {device} {option} on");
+            assert_no(&zero_copy_send(namespace, device), "", &remedy);
+            switch(command, 1);
+        }
+        assert_eq!(zero_copy_send(namespace, device).state, State::Yes);
+    }
+}
+
+mod guest {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Runs a script of the shell in a namespace; what it says where it fails.
+    fn shell(namespace: &Namespace, script: &str) -> Result<(), String> {
+        let mut shell = Command::new("sh");
+        let output = namespace.attach(shell.args(["-euc", script])).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    }
+
+    #[test]
+    fn a_device_without_the_offload_is_not_told_to_switch_it_on() {
+        let namespace = Namespace::new().expect("a namespace");
+        // One has no scatter-gather, the other no checksums.
+        let made = "ip link add fixed type vti remote 10.0.0.1 local 10.0.0.2 key 1
+                    ip link add unsummed type nlmon";
+        if let Err(reason) = shell(&namespace, made) {
+            handoff_lab::skip!("this kernel has no such devices: {reason}");
+        }
+        let no_switch = "another network card";
+        let fixed = zero_copy_send(&namespace, "fixed");
+        assert_no(&fixed, "the driver has no scatter-gather", no_switch);
+        let unsummed = zero_copy_send(&namespace, "unsummed");
+        assert_no(&unsummed, "the driver has no transmit checksum offload", no_switch);
+        for switch in ["ethtool -K fixed sg on", "ethtool -K unsummed tx on"] {
+            shell(&namespace, switch)
+                .expect_err("it can't be switched, whatever the probe believes");
+        }
+    }
+
+    #[test]
+    fn a_device_that_waits_for_the_one_below_is_served_by_the_remedy_of_that_one() {
+        let namespace = Namespace::new().expect("a namespace");
+        let made = "ip link add below type ifb
+                    ip link add link below name above type vlan id 3
+                    ethtool -K below sg off";
+        if let Err(reason) = shell(&namespace, made) {
+            handoff_lab::skip!("this kernel has no such devices: {reason}");
+        }
+        let waits = || zero_copy_send(&namespace, "above");
+        let asked_for = ("scatter-gather is asked for", "the remedy of the device below");
+        assert_no(&waits(), asked_for.0, asked_for.1);
+        shell(&namespace, "ethtool -K above sg on").expect_err("it is not its own to give");
+        assert_no(&waits(), asked_for.0, asked_for.1);
+        let below = zero_copy_send(&namespace, "below");
+        shell(&namespace, below.remedy.as_deref().expect("a remedy")).expect("is carried out");
+        assert_eq!(zero_copy_send(&namespace, "below").state, State::Yes);
+        assert_eq!(waits().state, State::Yes);
+    }
 }

@@ -1,6 +1,7 @@
 //! `handoff bench`, as users call it: in the lab from here, and on the lab's kernel.
 
 mod refused;
+mod rows;
 mod two_hosts;
 
 mod native {

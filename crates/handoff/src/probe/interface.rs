@@ -1,15 +1,15 @@
 //! Probes of one network interface: what becomes of lent payload on it, and whether it can hand us
 //! its rx queue.
 //!
-//! Kernel interface: rtnetlink for the list and the kind, `SIOCETHTOOL` for scatter-gather and
-//! checksum offload, ethtool netlink for the header/data split. Nothing is changed, and no rx queue
-//! is bound, because that interrupts its traffic.
+//! Kernel interface: rtnetlink for the list and the kind, ethtool netlink for scatter-gather, checksum
+//! offload and the header/data split, `SIOCETHTOOL` for the driver's name. Nothing is changed, and no rx
+//! queue is bound, because that interrupts its traffic.
 
+use std::collections::BTreeSet;
 use std::io;
 
-use handoff_sys::ethtool as abi;
+use handoff_sys::ethtool::{self as abi, Features};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::netlink::{self, DataSplit};
@@ -74,14 +74,58 @@ fn zero_copy_send(name: &str, link: &LinkMessage) -> Answer {
         return Answer::no("what it delivers stays on this host, so the kernel copies it")
             .remedy("none: use the copy engine on such routes, as `auto` does");
     }
-    let offloads = value(name, abi::GSG).and_then(|sg| Ok((sg, value(name, abi::GTXCSUM)?)));
-    match offloads {
-        Ok((0, _)) => Answer::no("scatter-gather is off, so the kernel copies what it sends")
-            .remedy(format!("ethtool -K {name} sg on")),
-        Ok((_, 0)) => Answer::no("transmit checksums are not offloaded, so the CPU reads it all")
-            .remedy(format!("ethtool -K {name} tx on")),
-        Ok(_) => Answer::yes().detail(described(name, link)),
+    match netlink::features(name) {
+        Ok(features) => OFFLOADS
+            .iter()
+            .find_map(|offload| offload.missing(name, &features))
+            .unwrap_or_else(|| Answer::yes().detail(described(name, link))),
         Err(error) => Answer::unknown(format!("its offloads cannot be read: {error}")),
+    }
+}
+
+/// What a device must do itself, so that lent payload leaves as it is.
+struct Offload {
+    what: &'static str,
+    /// Any one of these will do.
+    features: &'static [&'static str],
+    /// Its name on the command line of ethtool.
+    option: &'static str,
+    without: &'static str,
+}
+
+const OFFLOADS: [Offload; 2] = [
+    Offload {
+        what: "scatter-gather",
+        features: &["tx-scatter-gather"],
+        option: "sg",
+        without: "the kernel copies what it sends",
+    },
+    Offload {
+        what: "transmit checksum offload",
+        features: &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"],
+        option: "tx",
+        without: "the CPU reads it all",
+    },
+];
+
+impl Offload {
+    /// Why it is not done, if it is not.
+    fn missing(&self, name: &str, features: &Features) -> Option<Answer> {
+        let Self { what, without, option, .. } = self;
+        let among = |set: &BTreeSet<String>| self.features.iter().any(|one| set.contains(*one));
+        if among(&features.active) {
+            return None;
+        }
+        Some(if !among(&features.switchable) {
+            Answer::no(format!("the driver has no {what}, so {without}"))
+                .remedy("another network card, or the copy engine on its routes, as `auto` does")
+        } else if among(&features.wanted) {
+            Answer::no(format!("{what} is asked for and not given, so {without}"))
+                .remedy("the remedy of the device below it, or the copy engine, as `auto` does")
+        } else {
+            Answer::no(format!("{what} is off, so {without}"))
+                .remedy(format!("ethtool -K {name} {option} on"))
+        })
     }
 }
 
@@ -110,20 +154,54 @@ fn zcrx(name: &str, link: &LinkMessage) -> Answer {
     }
 }
 
-fn value(name: &str, command: u32) -> io::Result<u32> {
-    let mut value = abi::Value { cmd: command, data: 0 };
-    // SAFETY: both commands read and write an ethtool_value.
-    unsafe { abi::ioctl(any_socket()?, name, &mut value) }?;
-    Ok(value.data)
-}
-
 fn driver(name: &str) -> io::Result<String> {
     let mut info = abi::DriverInfo::new();
     // SAFETY: ETHTOOL_GDRVINFO, which the structure carries, writes an ethtool_drvinfo.
-    unsafe { abi::ioctl(any_socket()?, name, &mut info) }?;
+    unsafe { abi::ioctl(socket(AddressFamily::INET, SocketType::DGRAM, None)?, name, &mut info) }?;
     Ok(info.driver())
 }
 
-fn any_socket() -> io::Result<OwnedFd> {
-    Ok(socket(AddressFamily::INET, SocketType::DGRAM, None)?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Reason and remedy where scatter-gather and one kind of checksum stand so.
+    fn said(active: &[&str], wanted: &[&str], switchable: &[&str]) -> Option<(String, String)> {
+        let (active, wanted) = (names(active), names(wanted));
+        let features = Features { active, wanted, switchable: names(switchable) };
+        let answer = OFFLOADS.iter().find_map(|offload| offload.missing("eth7", &features))?;
+        Some((answer.reason.expect("a reason"), answer.remedy.expect("a remedy")))
+    }
+
+    const SG: &str = "tx-scatter-gather";
+    const SUM: &str = "tx-checksum-ipv4";
+
+    #[test]
+    fn nothing_is_missing_where_both_are_done_however_they_can_be_switched() {
+        assert_eq!(said(&[SG, SUM], &[], &[]), None);
+        assert_eq!(said(&[SG, SUM], &[SG, SUM], &[SG, SUM]), None);
+        assert_eq!(said(&[SG, "tx-checksum-ip-generic"], &[], &[SUM]), None);
+    }
+
+    #[test]
+    fn a_command_is_proposed_where_it_works_only() {
+        let (reason, remedy) = said(&[], &[], &[SG, SUM]).expect("both are missing");
+        assert_eq!(remedy, "ethtool -K eth7 sg on");
+        assert!(reason.contains("scatter-gather is off"), "{reason}");
+        let (_, remedy) = said(&[SG], &[SG], &[SG, SUM]).expect("checksums are missing");
+        assert_eq!(remedy, "ethtool -K eth7 tx on");
+
+        for (active, what) in [(&[][..], "scatter-gather"), (&[SG], "transmit checksum offload")] {
+            let (reason, remedy) = said(active, &[], &[]).expect("one is missing");
+            assert!(reason.contains(&format!("the driver has no {what}")), "{reason}");
+            assert!(remedy.starts_with("another network card"), "{remedy}");
+            let (reason, remedy) = said(active, &[SG, SUM], &[SG, SUM]).expect("one is missing");
+            assert!(reason.contains(&format!("{what} is asked for and not given")), "{reason}");
+            assert!(remedy.contains("of the device below it"), "{remedy}");
+        }
+    }
 }

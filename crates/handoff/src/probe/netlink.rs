@@ -1,8 +1,8 @@
-//! Links made through rtnetlink, and rings read through ethtool.
+//! Links made through rtnetlink, and rings and features read through ethtool.
 
 use std::io;
 
-use handoff_sys::ethtool as abi;
+use handoff_sys::ethtool::{self as abi, Features};
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -34,20 +34,28 @@ pub(super) enum DataSplit {
 
 /// The header/data split of a device.
 pub(super) fn data_split(device: &str) -> io::Result<DataSplit> {
-    let mut kernel = Netlink::generic()?;
-    let family = kernel.family(abi::GENL_NAME)?;
-    let header = Attributes::new().text(abi::A_HEADER_DEV_NAME, device);
-    let request =
-        Generic::new(family, abi::MSG_RINGS_GET, Attributes::new().nest(abi::A_HEADER, &header));
-    let answers = match kernel.ask(request, NLM_F_ACK) {
-        // The driver has no rings to tell of at all.
-        Err(refusal) if refusal.is(libc::EOPNOTSUPP) => return Ok(DataSplit::None),
-        answers => answers?,
-    };
-    let split = |answer: &Generic| answer.attributes.number(abi::A_RINGS_TCP_DATA_SPLIT);
-    Ok(match answers.iter().find_map(split) {
+    let rings = ethtool(device, abi::MSG_RINGS_GET)?;
+    Ok(match rings.and_then(|rings| rings.number(abi::A_RINGS_TCP_DATA_SPLIT)) {
         Some(1) => DataSplit::Off,
         Some(2) => DataSplit::On,
         _ => DataSplit::None,
     })
+}
+
+/// The features of a device.
+pub(super) fn features(device: &str) -> io::Result<Features> {
+    let features = ethtool(device, abi::MSG_FEATURES_GET)?;
+    features.as_ref().map(Features::of).ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// What ethtool answers to `command` about a device; `None` where its driver has nothing to tell.
+fn ethtool(device: &str, command: u8) -> io::Result<Option<Attributes>> {
+    let mut kernel = Netlink::generic()?;
+    let family = kernel.family(abi::GENL_NAME)?;
+    let header = Attributes::new().text(abi::A_HEADER_DEV_NAME, device);
+    let request = Generic::new(family, command, Attributes::new().nest(abi::A_HEADER, &header));
+    match kernel.ask(request, NLM_F_ACK) {
+        Err(refusal) if refusal.is(libc::EOPNOTSUPP) => Ok(None),
+        answers => Ok(answers?.into_iter().next().map(|answer| answer.attributes)),
+    }
 }

@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 use handoff_meter::{Meter, Scope};
 use serde_json::Value;
 
+use crate::rows::number;
+
 fn send(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handoff"))
         .args(["bench", "send", "--meter", "--time", "0.05", "--rounds", "1"])
@@ -33,7 +35,7 @@ fn the_witness_stands_beside_what_is_reported() {
     for row in rows {
         let copied = if row["name"] == "copy" { 1.0 } else { 0.0 };
         assert_eq!(row["copied_share"], copied, "{row}");
-        let witness = row["copied_share_witness"].as_f64().expect("a number");
+        let witness = number(row, "copied_share_witness");
         assert!((witness - copied).abs() < 0.01, "{row}");
     }
     assert_eq!(report["disagreements"], serde_json::json!([]));

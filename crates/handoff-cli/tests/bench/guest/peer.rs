@@ -6,6 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::rows::number;
+
 const HANDOFF: &str = env!("CARGO_BIN_EXE_handoff");
 
 fn missing() -> Option<&'static str> {
@@ -46,7 +48,7 @@ fn a_peer_is_served_measured_and_taken_down() {
     for row in [ours, peer] {
         // The same engine, here and there: one call and one switch for each request.
         for key in ["enters_per_op", "switches_per_op"] {
-            let count = row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+            let count = number(row, key);
             assert!((0.5..2.0).contains(&count), "{key}: {row}");
         }
         assert!(row["cpu_ns_per_op"].as_f64().is_some_and(|time| time > 0.0), "{row}");

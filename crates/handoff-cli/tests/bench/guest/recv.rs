@@ -4,6 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::rows::{assert_copied_as_received, number};
+
 #[test]
 fn every_row_receives_over_the_software_nic() {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
@@ -20,16 +22,8 @@ fn every_row_receives_over_the_software_nic() {
     for row in rows {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!(row["config"]["target"], "wire");
-        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
-        // Two that do not know of each other.
-        let (copied, witness) = (number("copied_share"), number("copied_share_witness"));
-        assert!((witness - copied).abs() < 0.1, "{row}");
-        match row["engine"].as_str().expect("a name") {
-            "tcp-zerocopy-receive" => {}
-            "zcrx" => assert_eq!(copied, 0.0, "{row}"),
-            _ => assert_eq!(copied, 1.0, "{row}"),
-        }
-        assert!((1.0..1.1).contains(&number("simulated_dma_share")), "{row}");
+        assert_copied_as_received(row);
+        assert!((1.0..1.1).contains(&number(row, "simulated_dma_share")), "{row}");
         if report["emulated"] == true {
             assert!(row["ratio"].is_null(), "a ratio of emulated times: {row}");
         }

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::rows::number;
+
 /// The rows that match, none of which is skipped.
 fn rows(only: &str, time: &str) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
@@ -25,10 +27,6 @@ fn rows(only: &str, time: &str) -> Vec<Value> {
 
 fn engines(rows: &[Value]) -> Vec<&str> {
     rows.iter().filter_map(|row| row["engine"].as_str()).collect()
-}
-
-fn number(row: &Value, key: &str) -> f64 {
-    row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"))
 }
 
 /// Whoever has a lend out, or the device open, has the module.

@@ -10,6 +10,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::rows::number;
+
 /// Exit code where the lab cannot run, for want of QEMU for instance.
 const NOT_POSSIBLE: i32 = 3;
 
@@ -65,8 +67,7 @@ use steady_or_skip;
 /// How far apart the ratios of a row's slots are.
 #[track_caller]
 fn spread(row: &Value) -> f64 {
-    let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
-    number("ratio_max") / number("ratio_min")
+    number(row, "ratio_max") / number(row, "ratio_min")
 }
 
 #[track_caller]

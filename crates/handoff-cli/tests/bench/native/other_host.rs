@@ -5,6 +5,7 @@ use std::net::TcpStream;
 
 use rustix::process::Signal;
 
+use crate::rows::number;
 use crate::two_hosts::{Side, recv};
 
 fn receiving(port: &str, more: &[&str]) -> Side {
@@ -27,8 +28,7 @@ fn rows_are_received_from_another_program_and_one_without_a_nic_says_why() {
     let [epoll, zcrx] = &ended.rows()[..] else { panic!("{ended:?}") };
     assert_eq!((&epoll["config"]["target"], &epoll["copied_share"]), (&"lo".into(), &1.0.into()));
     // Both ends are on this host.
-    let share = |key: &str| epoll[key].as_f64().unwrap_or_else(|| panic!("no {key}: {epoll}"));
-    assert!(share("busy_share") > 0.2 && share("softirq_share") >= 0.0, "{epoll}");
+    assert!(number(epoll, "busy_share") > 0.2 && number(epoll, "softirq_share") >= 0.0, "{epoll}");
     let why = zcrx["skipped"].as_str().expect("a reason");
     assert!(why.contains("lo: it is the loopback interface"), "{why}");
     assert_eq!(sender.end().code, Some(0));

@@ -76,6 +76,16 @@ fn a_card_that_is_down_or_has_one_queue_says_so() {
 }
 
 #[test]
+fn what_a_driver_can_switch_is_told_from_what_it_cannot() {
+    let card = Card::new();
+    card.sh("ip link add cable7 type veth");
+    let cable = card.inside(|| Nic::look("cable7")).expect("is there");
+    for (feature, switchable) in [(card.look().ntuple, true), (cable.ntuple, false)] {
+        assert_eq!(feature.switchable, switchable, "{feature:?}");
+    }
+}
+
+#[test]
 fn rules_are_switched_on_and_off_again() {
     let card = Card::new();
     let name = card.name();

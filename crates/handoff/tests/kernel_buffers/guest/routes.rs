@@ -8,6 +8,7 @@ use std::process::Command;
 
 use handoff::{Carried, Engine, Route, RouteEngine, RouteSink, RouteSource};
 use handoff_lab::topology::{Disk, Pair, RamDisk};
+use handoff_meter::{Meter, Options, Scope};
 
 use crate::bed::{
     Lending, bytes_at, connection, connection_over, direct, eventually, filled, on_disk, read_all,
@@ -31,12 +32,34 @@ fn run(lending: &Lending, source: RouteSource, sink: RouteSink) -> Carried {
     carried
 }
 
-/// All was lent where it was, and sent without a copy but for what the kernel's report can't tell: it
-/// calls a send copied when all its bytes joined the packet of the send before.
-fn check_nothing_copied(carried: &Carried) {
-    assert_eq!(carried.taken.zero_copy, LEN as u64, "{carried:?}");
-    assert_eq!(carried.given.zero_copy + carried.given.copied, LEN as u64, "{carried:?}");
-    assert!(carried.given.copied < 64 << 10, "{carried:?}");
+/// Now and then the kernel moves pages of this process about on its own account, which the meter sees
+/// too. That only adds, and not each time.
+const TRIES: usize = 3;
+
+/// All is lent where it is, and the kernel's CPU copies it at the `ends` that have it in user memory, and
+/// nowhere between. The kernel's report of sends can't tell: it calls a send copied when all its bytes
+/// joined the packet of the send before, as small ones do.
+fn check_nothing_copied(ends: usize, carry: impl Fn() -> Carried) {
+    let scope = Scope::Tree(std::process::id());
+    let meter = Meter::attach_with(Options { scope, paths: true, libc: false }).expect("counts");
+    let by_ends = (ends * LEN) as u64;
+    // Heads of packets are copied now and then.
+    let right = by_ends..by_ends + LEN as u64 / 50;
+    let mut counts = Vec::new();
+    for _ in 0..TRIES {
+        let before = meter.totals().expect("counts");
+        let carried = carry();
+        let spent = meter.totals().expect("counts").since(before);
+        assert_eq!(carried.taken.zero_copy, LEN as u64, "{carried:?}");
+        assert_eq!(carried.given.zero_copy + carried.given.copied, LEN as u64, "{carried:?}");
+        let copied = spent.copied_bytes + spent.unattributed_bytes;
+        if right.contains(&copied) {
+            return;
+        }
+        counts.push(copied);
+    }
+    let report = meter.read().expect("counts");
+    panic!("copied {counts:?} bytes, where the ends copy {by_ends}: {report:#?}");
 }
 
 fn file(lending: &Lending, file: impl Into<OwnedFd>) -> handoff::File {
@@ -46,16 +69,21 @@ fn file(lending: &Lending, file: impl Into<OwnedFd>) -> handoff::File {
 #[test]
 fn a_file_goes_to_a_socket_and_nothing_is_copied() {
     let pair = Pair::wire(4_148).expect("a pair of NICs");
-    let (near, far) = connection_over(&pair);
-    let received = read_all(far);
     let directory = on_disk();
+    let content = filled(&directory, LEN);
     let lending = Lending::new();
-    let source = RouteSource::File(file(&lending, filled(&directory, LEN)), 0..u64::MAX);
-    let socket = lending.driver.socket(near).expect("attaches");
-    socket.set_engine(Engine::UringZc).expect("has a ring");
-    let carried = run(&lending, source, RouteSink::Socket(socket));
-    check_nothing_copied(&carried);
-    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+    // Only who reads from the socket has it in their own memory.
+    check_nothing_copied(1, || {
+        let (near, far) = connection_over(&pair);
+        let received = read_all(far);
+        let from = content.try_clone().expect("is open");
+        let source = RouteSource::File(file(&lending, from), 0..u64::MAX);
+        let socket = lending.driver.socket(near).expect("attaches");
+        socket.set_engine(Engine::UringZc).expect("has a ring");
+        let carried = run(&lending, source, RouteSink::Socket(socket));
+        assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+        carried
+    });
 }
 
 #[test]
@@ -90,17 +118,20 @@ fn what_does_not_fill_a_block_says_so_past_the_page_cache() {
 #[test]
 fn a_stream_goes_to_another_and_nothing_is_copied() {
     let (first, second) = (Pair::wire(1_500).expect("a pair"), Pair::wire(1_500).expect("a pair"));
-    let (from, near) = connection_over(&first);
-    let (out, far) = connection_over(&second);
-    let (sent, received) = (write_all(from, LEN), read_all(far));
     let lending = Lending::new();
-    let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
-    let socket = lending.driver.socket(out).expect("attaches");
-    socket.set_engine(Engine::UringZc).expect("has a ring");
-    let carried = run(&lending, source, RouteSink::Socket(socket));
-    check_nothing_copied(&carried);
-    sent.join().expect("ends");
-    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+    // Who writes to the one stream and who reads from the other have it in their own memory.
+    check_nothing_copied(2, || {
+        let (from, near) = connection_over(&first);
+        let (out, far) = connection_over(&second);
+        let (sent, received) = (write_all(from, LEN), read_all(far));
+        let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
+        let socket = lending.driver.socket(out).expect("attaches");
+        socket.set_engine(Engine::UringZc).expect("has a ring");
+        let carried = run(&lending, source, RouteSink::Socket(socket));
+        sent.join().expect("ends");
+        assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+        carried
+    });
 }
 
 #[test]

@@ -3,12 +3,9 @@
 use serde_json::Value;
 
 use super::{bench_or_skip, row};
+use crate::rows::number;
 
 const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop|^read 4k depth=1 null";
-
-fn number(row: &Value, key: &str) -> f64 {
-    row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"))
-}
 
 #[test]
 fn the_table_has_the_servers_costs_and_what_was_copied() {

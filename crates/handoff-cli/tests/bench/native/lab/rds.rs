@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{bench_or_skip, row};
+use crate::rows::number;
 
 const ROWS: &str = "^(ask 4k|stream (4k|1m)) depth=[0-9]* sockets=1 ";
 
@@ -11,8 +12,6 @@ fn lending_spares_the_sender_its_copy_by_both_engines() {
     let output = bench_or_skip!("rds", &["--only", ROWS, "--json"]);
     let report: Value = serde_json::from_slice(&output).expect("one JSON object");
     assert_eq!((&report["bench"], &report["emulated"]), (&"rds".into(), &true.into()));
-    let number =
-        |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 15, "{report}");
     for row in rows {

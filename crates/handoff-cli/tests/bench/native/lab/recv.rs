@@ -5,6 +5,7 @@ use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
 use serde_json::Value;
 
 use super::{bench_or_skip, row, spread, steady_or_skip};
+use crate::rows::number;
 
 /// A script that runs this very program, which the guest has.
 const PEER: &str = "own=exec receive {addr} {port}";
@@ -18,7 +19,7 @@ const MOST_SPREAD: f64 = 1.25;
 fn the_table_counts_the_receivers_instructions_and_simulated_dma_apart() {
     let report = steady_or_skip!("recv", &["--only", ROWS], MOST_SPREAD);
     assert_eq!((&report["bench"], &report["emulated"]), (&"recv".into(), &true.into()));
-    let cost = |row: &Value| row["minsn_per_gib"].as_f64().expect("a number");
+    let cost = |row: &Value| number(row, "minsn_per_gib");
     for row in report["rows"].as_array().expect("rows") {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!(row["config"]["target"], "wire");
@@ -28,9 +29,9 @@ fn the_table_counts_the_receivers_instructions_and_simulated_dma_apart() {
         // Two that do not know of each other; and headers are moved too.
         let copied = if row["engine"] == "zcrx" { 0.0 } else { 1.0 };
         assert_eq!(row["copied_share"], copied, "{row}");
-        let witness = row["copied_share_witness"].as_f64().expect("a number");
+        let witness = number(row, "copied_share_witness");
         assert!((witness - copied).abs() < 0.05, "{row}");
-        let moved = row["simulated_dma_share"].as_f64().expect("a number");
+        let moved = number(row, "simulated_dma_share");
         assert!((1.0..1.1).contains(&moved), "{row}");
         // Eight bytes an instruction are copied, and a packet costs some thousands.
         assert!((134.0 * copied..4_000.0).contains(&cost(row)), "{row}");
@@ -39,7 +40,7 @@ fn the_table_counts_the_receivers_instructions_and_simulated_dma_apart() {
     let epoll = |mtu, gro| cost(row(&report, &format!("mtu={mtu} gro={gro} check=no epoll")));
     assert!(epoll(4_148, "no") < 0.6 * epoll(1_500, "no"), "larger packets cost less: {report}");
     let large = row(&report, "mtu=1500 gro=yes check=no zcrx chunk=64k");
-    assert!(large["ratio"].as_f64().expect("a number") > 1.5, "copying costs more: {large}");
+    assert!(number(large, "ratio") > 1.5, "copying costs more: {large}");
     assert!(epoll(1_500, "yes") < 0.7 * epoll(4_148, "no"), "whole frames cost less: {report}");
 }
 
@@ -58,8 +59,8 @@ fn a_program_that_is_carried_in_stands_beside_our_rows() {
     let theirs = row(&report, "mtu=1500 gro=yes check=no own");
     assert_eq!((&theirs["peer"], &theirs["copied_share"]), (&true.into(), &Value::Null));
     // It reads what the kernel copies, once, and writes it to where nothing is copied.
-    let witness = theirs["copied_share_witness"].as_f64().expect("a number");
+    let witness = number(theirs, "copied_share_witness");
     assert!((witness - 1.0).abs() < 0.05, "{theirs}");
-    let ratio = theirs["ratio"].as_f64().expect("a number");
+    let ratio = number(theirs, "ratio");
     assert!((0.5..1.1).contains(&ratio), "more than the same work: {theirs}");
 }

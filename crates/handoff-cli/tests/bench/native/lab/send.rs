@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::{bench_or_skip, row, spread, steady_or_skip};
+use crate::rows::number;
 
 const ROWS: &str = "--only=^copy$|tuned$|fixed flush=no batch=8$";
 
@@ -20,21 +21,20 @@ fn the_table_counts_instructions_beside_the_copy_meter() {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!(row["config"]["target"], "dummy");
         assert!(row["bytes_per_s"].is_null(), "a time from an emulated processor: {row}");
-        let (insn, kinsn) = (row["minsn_per_gib"].as_f64(), row["kinsn_per_op"].as_f64());
-        let (insn, kinsn) = (insn.expect("a number"), kinsn.expect("a number"));
+        let (insn, kinsn) = (number(row, "minsn_per_gib"), number(row, "kinsn_per_op"));
         assert!(insn > 10.0 && kinsn > 1.0, "{row}");
         // Both are of the same work.
-        let per_gib = kinsn / 1e3 * (1 << 30) as f64 / row["config"]["bytes"].as_f64().unwrap();
+        let per_gib = kinsn / 1e3 * (1 << 30) as f64 / number(&row["config"], "bytes");
         assert!((per_gib / insn - 1.0).abs() < 0.02, "{row}");
         // Two that do not know of each other.
         let copied = if name == "copy" { 1.0 } else { 0.0 };
         assert_eq!(row["copied_share"], copied, "{row}");
-        let witness = row["copied_share_witness"].as_f64().expect("a number");
+        let witness = number(row, "copied_share_witness");
         assert!((witness - copied).abs() < 0.01, "{row}");
         // The same instructions each time: that is what counting is for.
         assert!(spread(row) < 1.03, "{row}");
     }
-    let cost = |name| row(&report, name)["minsn_per_gib"].as_f64().unwrap();
+    let cost = |name| number(row(&report, name), "minsn_per_gib");
     assert!(cost(names[3]) < cost(names[1]), "registered memory is cheaper: {report}");
 }
 

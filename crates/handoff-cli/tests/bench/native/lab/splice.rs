@@ -1,15 +1,12 @@
 //! The table of passing pages on, in a guest: what lending costs beside splice, in instructions.
 
-use serde_json::Value;
-
 use super::{row, spread, steady_or_skip};
+use crate::rows::number;
 
 const ROWS: &str = "^depth=(1|32) (get|get-put|get-kept)$";
 
 #[test]
 fn the_table_counts_instructions_and_lends() {
-    let number =
-        |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
     let report = steady_or_skip!("splice", &["--only", ROWS], 1.1);
     assert_eq!((&report["bench"], &report["emulated"]), (&"splice".into(), &true.into()));
     let rows = report["rows"].as_array().expect("rows");

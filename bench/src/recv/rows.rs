@@ -1,0 +1,154 @@
+//! The rows, in the table's order: what is received over which wire, by which engine, and whether it is
+//! looked at.
+
+use std::iter;
+
+use super::{
+    RecvArgs, SMALLEST_CHUNK,
+    epoll::Epoll,
+    handoff_rows::{Handoff, To},
+    reception::{Receive, Reception},
+};
+use crate::{
+    measure::{Engine, Subject},
+    network::{
+        bed::Load,
+        far::{FarEnd, Network},
+        placement::Placement,
+    },
+    quantity::format_size,
+    report::Config,
+};
+
+pub(super) const LOADS: [Load; 3] = [
+    Load { mtu: 1_500, gro: false },
+    // 4,096 bytes behind the headers of IPv4 and TCP with time stamps.
+    Load { mtu: 4_148, gro: false },
+    Load { mtu: 1_500, gro: true },
+];
+
+/// The library's, on every wire.
+const WAYS: [To; 3] = [To::Pool, To::Window, To::AreaWithoutNic];
+
+/// What rows that compare have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    load: Load,
+    check: bool,
+    placement: Option<Placement>,
+}
+
+impl Work {
+    /// All that is wanted with this load, in the table's order.
+    pub(super) fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
+        let placements = match &args.placement[..] {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let both = move |placement| [false, true].map(|check| Self { load, check, placement });
+        placements.into_iter().flat_map(both)
+    }
+
+    /// A row's name.
+    fn name(self, engine: &str) -> String {
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        let Self { load: Load { mtu, gro }, check, placement } = self;
+        let place = placement.map_or(String::new(), |it| format!(" softirq={}", it.name()));
+        format!("mtu={mtu} gro={} check={}{place} {engine}", word(gro), word(check))
+    }
+}
+
+/// The library's ways with this load, in the table's order.
+fn ways(args: &RecvArgs, load: Load) -> impl Iterator<Item = To> {
+    // Packets of the MTU's size fill no larger ones.
+    let chunks = if load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
+    WAYS.into_iter().chain(chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize }))
+}
+
+/// A way's name in those of rows.
+fn name_of(to: To) -> String {
+    let engine = to.engine().name();
+    match to {
+        To::Area { chunk } => format!("{engine} chunk={}", format_size(chunk as u64)),
+        _ => engine.to_owned(),
+    }
+}
+
+/// How many rows want a queue of their own, with this load.
+pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
+    let rows = Work::all(args, load).flat_map(|work| {
+        let areas = ways(args, load).filter(|to| matches!(to, To::Area { .. }));
+        areas.map(move |to| work.name(&name_of(to)))
+    });
+    rows.filter(|name| args.run.wants(name)).count()
+}
+
+/// All rows that `--only` lets through, and those that they compare with, in the table's order;
+/// `peers` are other programs' of a network.
+pub(super) fn subjects<'a, N: Network>(
+    args: &'a RecvArgs,
+    networks: &'a [N],
+    peers: impl Fn(&'a N, Work) -> Vec<Subject<'a>>,
+) -> Vec<Subject<'a>> {
+    let works = networks
+        .iter()
+        .flat_map(|network| Work::all(args, network.load()).map(move |work| (network, work)));
+    let mut subjects: Vec<_> = works
+        .flat_map(|(network, work)| {
+            let made = received(network, work, || Epoll::new(network));
+            let epoll = subject(network, work, "epoll", made);
+            let ours = ways(args, network.load()).map(move |to| {
+                let made = received(network, work, move || Handoff::new(network, to));
+                let subject = subject(network, work, to.engine().name(), made);
+                let To::Area { chunk } = to else { return subject };
+                let name = work.name(&name_of(to));
+                let config = Config { chunk: Some(chunk as u64), ..subject.config };
+                Subject { name, config, ..subject }
+            });
+            let others = if work.check { Vec::new() } else { peers(network, work) };
+            iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
+        })
+        .collect();
+    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
+    let compared: Vec<Config> =
+        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
+    subjects.retain(|it| {
+        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
+    });
+    subjects
+}
+
+/// Makes what is received from in a way of ours.
+fn received<'a, R: Receive + 'a>(
+    network: &'a impl Network,
+    work: Work,
+    make: impl Fn() -> Result<(R, Box<dyn FarEnd>), String> + 'a,
+) -> impl Fn() -> Result<Reception<'a, R>, String> + 'a {
+    move || Reception::new(network, make()?, work.check, work.placement)
+}
+
+pub(super) fn subject<'a, E: Engine + 'a>(
+    network: &impl Network,
+    work: Work,
+    engine: &str,
+    make: impl Fn() -> Result<E, String> + 'a,
+) -> Subject<'a> {
+    let Work { load, check, placement } = work;
+    Subject {
+        name: work.name(engine),
+        engine: engine.to_owned(),
+        config: Config {
+            op: Some("recv".to_owned()),
+            proto: Some("tcp".to_owned()),
+            target: Some(network.kind().to_owned()),
+            mtu: Some(load.mtu),
+            gro: Some(load.gro),
+            check: Some(check),
+            placement: placement.map(|it| it.name().to_owned()),
+            ..Config::default()
+        },
+        baseline: false,
+        peer: false,
+        make: Box::new(move || make().map(|engine| Box::new(engine) as _)),
+    }
+}

@@ -1,0 +1,80 @@
+//! What is asked of a row, by which rows compare.
+
+use serde::{Deserialize, Serialize};
+
+/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
+/// `rate`, `sockets`, `check`, `gro` and `placement` compare.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Payload bytes per operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// The transport protocol: `udp` or `tcp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proto: Option<String>,
+    /// Operations per system call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
+    /// True: one return to the caller per operation. False: one per group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<bool>,
+    /// Whether the payload lies in buffers registered with the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<bool>,
+    /// The device's MTU in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Where the payload goes: the type of the network device, or how a block device's bytes lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Operations under way at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Sockets that take turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<u32>,
+    /// Payload bytes per second that the load does not exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// Whether what was received is compared with what was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<bool>,
+    /// Whether frames arrive as the sender passed them on, not as packets of the MTU's size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gro: Option<bool>,
+    /// Where the receiving thread runs: on the processor of the software interrupts (`same`), on another
+    /// one of its core (`sibling`), or on another core (`other`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<String>,
+    /// Bytes of each piece of memory that the NIC puts payload into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u64>,
+}
+
+impl Config {
+    /// Whether two rows did the same work, so that their speeds compare.
+    pub fn same_work(&self, other: &Self) -> bool {
+        let work = |config: &Self| {
+            let Self {
+                op,
+                proto,
+                bytes,
+                mtu,
+                target,
+                depth,
+                sockets,
+                rate,
+                check,
+                gro,
+                placement,
+                ..
+            } = config.clone();
+            let wire = (mtu, target, gro, placement);
+            (op, proto, bytes, depth, sockets, rate, check, wire)
+        };
+        work(self) == work(other)
+    }
+}

@@ -1,0 +1,124 @@
+//! The figures of a row.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, Latency};
+use crate::disagreement::Disagreement;
+
+/// One row: a way to do the work, with its figures or the reason why there are none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Unique within the report, together with the configuration.
+    pub name: String,
+    /// The engine's name, the same in every bench.
+    pub engine: String,
+    /// What was asked of it.
+    pub config: Config,
+    /// The row that ratios of the same configuration refer to.
+    pub baseline: bool,
+    /// Another program, run beside us.
+    pub peer: bool,
+    /// Speed against the baseline's, above 1 is better: the median over the rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// The worst round's ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_min: Option<f64>,
+    /// The best round's ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_max: Option<f64>,
+    /// Payload bytes per second, the median over the rounds, as all figures below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<f64>,
+    /// Operations (messages) per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops_per_s: Option<f64>,
+    /// CPU time per payload byte, nanoseconds, user and system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_byte: Option<f64>,
+    /// CPU time per operation, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_op: Option<f64>,
+    /// The same with that of the load, where the above is of a server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_op_all: Option<f64>,
+    /// Thousands of instructions per operation, user and kernel, where instructions are counted;
+    /// then there are no times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinsn_per_op: Option<f64>,
+    /// The same with those of the load, where the above is of a server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinsn_per_op_all: Option<f64>,
+    /// Share of one processor's time that the server of a load with a limit took; where
+    /// instructions are counted, of 10^9 a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_share: Option<f64>,
+    /// Calls of io_uring_enter(2) per operation, counted in a run apart from the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enters_per_op: Option<f64>,
+    /// Lends that were made per operation, by the lender's own count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lends_per_op: Option<f64>,
+    /// Switches per operation from the server's threads to others, and back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches_per_op: Option<f64>,
+    /// Millions of instructions per GiB of payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minsn_per_gib: Option<f64>,
+    /// Share of the payload that the CPU copied, 0 to 1 for each hop, as reported by the mechanism.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_share: Option<f64>,
+    /// Bytes that the kernel's CPU copied for each byte of the payload, at all ends on this machine, as
+    /// the copy meter saw it in a run apart from the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_share_witness: Option<f64>,
+    /// How the two disagree, until the report takes it.
+    #[serde(skip)]
+    pub disagreement: Option<Disagreement>,
+    /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would
+    /// do DMA. They are in no other figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_dma_share: Option<f64>,
+    /// Share of the time that the receiving host's processors were not idle, as a sum over all of them:
+    /// 1 is one processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_share: Option<f64>,
+    /// The same of the time that they spent in software interrupts, where packets arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softirq_share: Option<f64>,
+    /// Microseconds from a request to its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<Latency>,
+    /// The same in thousands of instructions of all that ran meanwhile, where instructions are
+    /// counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_kinsn: Option<Latency>,
+    /// CPU time per operation that the measured thread spent outside the kernel, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_ns_per_op: Option<f64>,
+    /// System calls per completion that only took completions, or asked for what makes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reap_calls: Option<f64>,
+    /// Nanoseconds per completion spent in taking completions; instructions, where those are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reap_ns: Option<f64>,
+    /// Why the row has no figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+}
+
+impl Row {
+    /// Turns times into what they are where each instruction takes a nanosecond.
+    pub(crate) fn count_instructions(&mut self) {
+        const GIB: f64 = 1_073_741_824.0;
+        const PER_SECOND: f64 = 1e9;
+        self.kinsn_per_op = self.ops_per_s.take().map(|rate| PER_SECOND / rate / 1e3);
+        self.minsn_per_gib = self.bytes_per_s.take().map(|rate| PER_SECOND / rate * GIB / 1e6);
+        self.kinsn_per_op_all = self.cpu_ns_per_op_all.take().map(|count| count / 1e3);
+        // A microsecond is a thousand instructions.
+        self.latency_kinsn = self.latency_us.take();
+        // The kernel samples it by the clock.
+        self.user_ns_per_op = None;
+        (self.cpu_ns_per_byte, self.cpu_ns_per_op) = (None, None);
+    }
+}

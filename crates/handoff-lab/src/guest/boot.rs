@@ -1,0 +1,159 @@
+//! How a guest comes up: what it needs is built, and waited for.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{Guest, LOOK};
+use crate::accelerator;
+use crate::cache::Cache;
+use crate::channel::{read_complaints, read_console, read_messages};
+use crate::console::Console;
+use crate::error::{Error, Result, Trying};
+use crate::initramfs;
+use crate::job::Job;
+use crate::kernel::{Kernel, KernelChoice};
+use crate::machine::{Acceleration, Machine};
+use crate::module;
+use crate::tool::StopFlag;
+use crate::userland;
+use crate::wire;
+
+/// How many times longer a sanitizer kernel takes to boot.
+const SANITIZER_SLOWDOWN: u32 = 5;
+
+impl Guest {
+    /// Boots `machine`, with the project's own kernel modules, building first whatever is not in
+    /// the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties
+    /// the two together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPossible`] where a program is missing or the archive cannot be had, else
+    /// [`Error::Failed`] with the last console lines when the guest does not come up.
+    pub fn boot(machine: &Machine, stop: &StopFlag) -> Result<Self> {
+        if initramfs::INIT.is_empty() {
+            return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
+        }
+        let mut machine = machine.clone();
+        // In front, so that what the caller puts at the same place stays.
+        machine.puts.splice(..0, module::ours(&machine.kernel, &Cache::open()?, stop)?);
+        let mut guest = match Self::bring_up(&machine, stop) {
+            // On a busy host an emulated kernel now and then misjudges its timers while it starts,
+            // and stands still. Nothing has run by then, so nothing is hidden by another try.
+            Err(Error::Failed(reason)) => {
+                tracing::warn!(%reason, "booting once more");
+                Self::bring_up(&machine, stop)?
+            }
+            result => result?,
+        };
+        guest.unpack(&machine)?;
+        if guest.acceleration == Acceleration::InstructionCounting {
+            guest.settle()?;
+        }
+        Ok(guest)
+    }
+
+    fn bring_up(machine: &Machine, stop: &StopFlag) -> Result<Self> {
+        let (cache, userland, kernel) = prepare(&machine.kernel, stop)?;
+        let acceleration = match machine.acceleration {
+            Acceleration::Auto => accelerator::choose(&cache, &kernel, &userland, stop)?,
+            given => given,
+        };
+        Self::start(machine, acceleration, &kernel, &userland, cache, stop)
+    }
+
+    pub(crate) fn start(
+        machine: &Machine,
+        acceleration: Acceleration,
+        kernel: &Kernel,
+        userland: &Path,
+        cache: Cache,
+        stop: &StopFlag,
+    ) -> Result<Self> {
+        let mut running = machine.start(acceleration, kernel, userland)?;
+        let console = Arc::new(Console::default());
+        let complaints = Arc::new(Mutex::new(VecDeque::new()));
+        let mut readers = Vec::new();
+        if let Some(output) = running.process.stdout.take() {
+            readers.push(read_console(output, Arc::clone(&console), machine.show_console));
+        }
+        if let Some(errors) = running.process.stderr.take() {
+            readers.push(read_complaints(errors, Arc::clone(&complaints)));
+        }
+        let (reader, messages) = read_messages(running.control.try_clone().trying("socket")?);
+        readers.push(reader);
+        let mut guest = Self {
+            release: String::new(),
+            acceleration,
+            process: running.process,
+            control: Arc::new(Mutex::new(running.control)),
+            messages,
+            console,
+            complaints,
+            readers,
+            commands: 0,
+            taint: 0,
+            stop: Arc::clone(stop),
+            _cache: cache,
+        };
+        let slowdown = if machine.kernel == KernelChoice::Kasan { SANITIZER_SLOWDOWN } else { 1 };
+        guest.wait_until_ready(machine.boot_timeout * slowdown)?;
+        Ok(guest)
+    }
+
+    fn wait_until_ready(&mut self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.messages.recv_timeout(LOOK) {
+                Ok((wire::READY, release)) => {
+                    self.release = String::from_utf8_lossy(&release).into_owned();
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => {
+                    return Err(Error::Stopped);
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let lines = self.end_and_explain();
+                    return Err(Error::Failed(format!(
+                        "the guest did not come up within {} s: {lines}",
+                        patience.as_secs()
+                    )));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let lines = self.end_and_explain();
+                    return Err(Error::Failed(format!("the guest ended while booting: {lines}")));
+                }
+            }
+        }
+    }
+
+    /// Lets the kernel finish what it put off while booting (seconds of work on tracing alone),
+    /// which would otherwise be counted to the first thing that is measured. Costs hardly any of
+    /// our time: the counted clock jumps over a sleep.
+    fn settle(&mut self) -> Result<()> {
+        let (outcome, ..) = self.run_captured(&Job::new(["sleep", "5"]))?;
+        if outcome.success() {
+            return Ok(());
+        }
+        Err(Error::Failed(format!("the guest does not settle: {:?}", outcome.ending)))
+    }
+}
+
+/// Builds what a guest with this kernel needs, if it is not in the cache: the cache, the userland's
+/// image, the kernel.
+///
+/// # Errors
+///
+/// [`Error::NotPossible`] where a program, disk space or the archive is missing.
+pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf, Kernel)> {
+    let cache = Cache::open()?;
+    let userland = userland::image(&cache, stop)?;
+    let kernel = Kernel::of(choice, &cache, stop)?;
+    Ok((cache, userland, kernel))
+}

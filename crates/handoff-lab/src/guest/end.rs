@@ -1,0 +1,100 @@
+//! How a guest ends: switched off, or by force, with what is known of one that hangs.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{CONSOLE_PATIENCE, Guest};
+use crate::channel::send;
+use crate::console::Fault;
+use crate::error::{Error, Result, Trying};
+use crate::job::Hang;
+use crate::machine::{Acceleration, QEMU};
+use crate::proc::Stat;
+use crate::wire;
+
+/// How long switching off may take; a sanitizer kernel looks for leaks first.
+const OFF_PATIENCE: Duration = Duration::from_secs(90);
+
+impl Guest {
+    /// Switches the guest off and returns what the kernel reported on its way down.
+    ///
+    /// # Errors
+    ///
+    /// When the guest does not switch off; it is ended then.
+    pub fn power_off(mut self) -> Result<Option<Fault>> {
+        // A guest that is gone already needs no message.
+        let _ = send(&self.control, wire::OFF, &[]);
+        let deadline = Instant::now() + OFF_PATIENCE;
+        while self.process.try_wait().trying(QEMU)?.is_none() {
+            if Instant::now() > deadline || self.stop.load(Ordering::Acquire) {
+                let lines = self.end().join(" | ");
+                return Err(Error::Failed(format!("the guest does not switch off: {lines}")));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.console.wait_for_close(CONSOLE_PATIENCE);
+        Ok(self.console.take_fault())
+    }
+
+    /// Ends a guest in which nothing can be ended any more, and says what is known of it.
+    pub(super) fn hang(&mut self, tasks: String) -> Hang {
+        let before = self.emulator_time();
+        thread::sleep(Duration::from_secs(1));
+        let emulator = self.emulator_time().zip(before).map(|(after, before)| after - before);
+        Hang { tasks, emulator, lines: self.end() }
+    }
+
+    /// The CPU time that the emulator has taken, where it says anything (see [`Hang`]).
+    fn emulator_time(&self) -> Option<Duration> {
+        if self.acceleration == Acceleration::InstructionCounting {
+            return None;
+        }
+        let line = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).ok()?;
+        Stat::parse(&line).map(|stat| stat.user + stat.kernel)
+    }
+
+    /// Ends the emulator and returns the last console lines.
+    pub(super) fn end(&mut self) -> Vec<String> {
+        // A guest that has died resets, and QEMU ends by itself: its last words come first.
+        let deadline = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+        self.console.wait_for_close(CONSOLE_PATIENCE);
+        self.console.last_lines()
+    }
+
+    pub(super) fn end_and_explain(&mut self) -> String {
+        let mut lines = self.end();
+        let complaints = self.complaints.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        lines.extend(complaints.iter().cloned());
+        if lines.is_empty() {
+            lines.push("it printed nothing".to_owned());
+        }
+        let first = lines.len().saturating_sub(8);
+        lines[first..].join(" | ")
+    }
+
+    fn kill(&mut self) {
+        // Both fail only for a process that is gone.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+        // The reader of the control channel may wait for room in `messages`.
+        let (_, empty) = mpsc::sync_channel(0);
+        self.messages = empty;
+        for reader in self.readers.drain(..) {
+            // A reader that panicked has been reported by the panic itself.
+            let _ = reader.join();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Queues that are bound to memory of a program: what the kernel copies, and what faults do.
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff_lab::topology::Pair;
+
+use crate::bed::{
+    MIB, byte_at, connect, counters, listen, pair, run, set_fault, split_headers, steer, stream_of,
+};
+use crate::zcrx::Receiver;
+
+/// Of the receiving NIC; the first two are for everything else.
+pub(super) const QUEUE: u32 = 3;
+
+/// Sends a stream to a queue that is bound; what the kernel has copied of it.
+pub(super) fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32) -> (u64, u64) {
+    let index = run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
+    let index = index.trim().parse().expect("a number");
+    let listener = listen(&pair.right, pair.right.v4());
+    let mut left = connect(&pair.left, pair.right.v4());
+    let (right, _) = listener.accept().expect("accepts");
+    // The kernel lets go of a ring of before, its queue and its memory from a worker of its own.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let bind = || Receiver::bind(index, QUEUE, chunks, chunk);
+    let mut receiver = loop {
+        match pair.right.namespace().run(bind).expect("enters") {
+            Ok(receiver) => break receiver,
+            Err(error) => assert!(Instant::now() < deadline, "binding: {error}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            left.write_all(&stream_of(bytes)).expect("sends");
+            left.shutdown(Shutdown::Write).expect("ends");
+        });
+        let mut position = 0;
+        let taken = receiver.receive(&right, |span| {
+            for &byte in span {
+                assert_eq!(byte, byte_at(position), "at {position}");
+                position += 1;
+            }
+        });
+        taken.expect("receives");
+        assert_eq!(position, bytes);
+    });
+    receiver.copied()
+}
+
+pub(super) fn ready_to_bind(mtu: u32) -> Pair {
+    let pair = pair(mtu);
+    split_headers(&pair.right);
+    steer(&pair.right, QUEUE);
+    pair
+}
+
+#[test]
+fn zero_copy_receive_copies_nothing() {
+    for (mtu, whole, packing) in
+        [(1_500, "off", 0), (4_148, "off", 0), (1_500, "on", 0), (1_500, "off", 1)]
+    {
+        let pair = ready_to_bind(mtu);
+        run(&pair.right, &format!("ethtool -K {} rx-gro-hw {whole}", pair.right.device()));
+        set_fault(&pair.right, "packing", packing);
+        let case = format!("MTU {mtu}, hardware GRO {whole}, packing {packing}");
+        assert_eq!(receive_bound(&pair, 2 * MIB, 2_048, 4_096), (0, 0), "{case}");
+        let count = counters(&pair.right);
+        assert!(count["queue3_rx_split"] > 0, "{case}: {count:?}");
+        assert_eq!(count["queue3_rx_gro_packets"] > 0, whole == "on", "{case}: {count:?}");
+    }
+}
+
+#[test]
+fn large_chunks_are_filled() {
+    std::fs::write("/proc/sys/vm/nr_hugepages", "64").expect("takes huge pages");
+    // A share of a chunk for each packet, a chunk for each, and a whole frame in one.
+    for (packing, whole, chunk) in
+        [(1, "off", 2 * MIB as u32), (0, "off", 16_384), (0, "on", 65_536), (1, "on", 65_536)]
+    {
+        let pair = ready_to_bind(1_500);
+        run(&pair.right, &format!("ethtool -K {} rx-gro-hw {whole}", pair.right.device()));
+        set_fault(&pair.right, "packing", packing);
+        let chunks = 128 * MIB / chunk as usize;
+        let copied = receive_bound(&pair, 2 * MIB, chunks, chunk);
+        assert_eq!(copied, (0, 0), "chunk {chunk}, packing {packing}, hardware GRO {whole}");
+    }
+    std::fs::write("/proc/sys/vm/nr_hugepages", "0").expect("gives them back");
+}
+
+#[test]
+fn wrong_queue_traffic_is_copied_and_told() {
+    let pair = ready_to_bind(1_500);
+    set_fault(&pair.right, "wrong_queue", 200_000);
+    let (spans, bytes) = receive_bound(&pair, MIB, 2_048, 4_096);
+    assert!(spans > 0 && bytes > 0, "copied {spans} spans, {bytes} bytes");
+    assert!(counters(&pair.right)["fault_wrong_queue"] > 0);
+}
+
+#[test]
+fn faults_lose_nothing_for_good() {
+    for (fault, value, counter) in [
+        ("drop", 10_000, Some("fault_dropped")),
+        ("reorder", 200_000, Some("fault_reordered")),
+        ("delay", 1_000, None),
+        ("alloc_fail", 300_000, Some("queue3_rx_alloc_fail")),
+    ] {
+        let pair = ready_to_bind(1_500);
+        // Small frames, so that one is behind another in the sender's ring.
+        run(&pair.left, &format!("ethtool -K {} tso off", pair.left.device()));
+        set_fault(&pair.right, fault, value);
+        assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096).0, 0, "{fault}");
+        let count = counters(&pair.right);
+        assert!(counter.is_none_or(|counter| count[counter] > 0), "{fault}: {count:?}");
+    }
+}
+
+#[test]
+fn lossless_means_no_packet_is_lost() {
+    let pair = ready_to_bind(1_500);
+    run(&pair.right, &format!("ethtool -G {} rx 16", pair.right.device()));
+    set_fault(&pair.right, "lossless", 1);
+    assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
+    let count = counters(&pair.right);
+    for counter in ["queue3_rx_no_buffer", "queue3_rx_no_completion"] {
+        assert_eq!(count[counter], 0, "{count:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Checksums of packets, seen as they arrive, whoever made them.
+
+use std::num::NonZeroU32;
+use std::thread;
+use std::time::Duration;
+
+use handoff_lab::topology::PairEnd;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
+
+use crate::bed::{MIB, exchange, pair, run};
+
+/// The Internet checksum: 0 over what contains a right one.
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0;
+    for part in parts {
+        for pair in part.chunks(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    !sum as u16
+}
+
+/// Whether the checksums of a frame's IPv4 and TCP headers are right; `None` if it has none.
+fn checksums_are_right(frame: &[u8]) -> Option<bool> {
+    let packet = frame.get(14..)?;
+    let length = u16::from_be_bytes([*packet.get(2)?, packet[3]]) as usize;
+    let (header, segment) = packet.get(..length)?.split_at(usize::from(packet[0] & 15) * 4);
+    if header[9] != 6 {
+        return None;
+    }
+    let pseudo = [0, 6, (segment.len() >> 8) as u8, segment.len() as u8];
+    let whole = checksum(&[&header[12..20], &pseudo, segment]);
+    Some(checksum(&[header]) == 0 && whole == 0)
+}
+
+/// Looks at everything that arrives, as tcpdump does, until nothing does any more: how many
+/// packets of TCP with payload, and how many with a wrong checksum.
+fn capture(end: &PairEnd) -> thread::JoinHandle<(u32, u32)> {
+    const IPV4: u16 = 0x0800;
+    let protocol = NonZeroU32::new(u32::from(IPV4.to_be())).map(Protocol::from_raw);
+    let open = || rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, protocol);
+    let tap = end.namespace().run(open).expect("enters").expect("opens");
+    let quiet = Some(Duration::from_secs(1));
+    sockopt::set_socket_timeout(&tap, Timeout::Recv, quiet).expect("sets");
+    sockopt::set_socket_recv_buffer_size_force(&tap, 16 * MIB).expect("sets");
+    thread::spawn(move || {
+        let (mut packets, mut wrong) = (0, 0);
+        let mut frame = vec![0; 65_536];
+        while let Ok((length, _)) = rustix::net::recv(&tap, &mut frame[..], RecvFlags::empty()) {
+            let right = checksums_are_right(&frame[..length]);
+            packets += u32::from(right.is_some() && length > 1_000);
+            wrong += u32::from(right == Some(false));
+        }
+        (packets, wrong)
+    })
+}
+
+#[test]
+fn checksums_on_the_wire_are_right() {
+    let pair = pair(1_500);
+    // Merged packets have no checksum of their own.
+    run(&pair.right, &format!("ethtool -K {} gro off", pair.right.device()));
+    // Made by the stack, by the engine for each packet, and by it for the parts of a frame.
+    for offloads in ["tx off", "tx on tso off", "tso on"] {
+        run(&pair.left, &format!("ethtool -K {} {offloads}", pair.left.device()));
+        let capture = capture(&pair.right);
+        exchange(&pair, pair.right.v4(), MIB);
+        let (packets, wrong) = capture.join().expect("ends");
+        assert!(packets > 300, "{offloads}: only {packets} packets were seen");
+        assert_eq!(wrong, 0, "{offloads}: of {packets} packets");
+    }
+}

@@ -1,0 +1,127 @@
+//! What goes or changes under traffic: processes, settings, namespaces, the module.
+
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff_lab::topology::PairEnd;
+
+use super::bound::{ready_to_bind, receive_bound};
+use crate::bed::{MIB, PORT, connect, pair, run, stream_of};
+
+/// Holds the queue in a process of its own, which says so and then waits.
+fn holder(end: &PairEnd) -> Child {
+    let mut child = Command::new(std::env::current_exe().expect("our path"));
+    child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::holds_a_queue"]);
+    child.env("DEVICE", end.device()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = end.namespace().attach(&mut child).spawn().expect("starts");
+    let output = child.stdout.as_mut().expect("piped");
+    let mut said = String::new();
+    let mut byte = [0];
+    while !said.contains("HELD") {
+        assert_eq!(output.read(&mut byte).expect("reads"), 1, "ended after: {said}");
+        said.push(byte[0] as char);
+    }
+    child
+}
+
+#[test]
+fn a_killed_receiver_gives_its_queue_back() {
+    let pair = ready_to_bind(1_500);
+    for _ in 0..3 {
+        let mut child = holder(&pair.right);
+        let mut left = connect(&pair.left, pair.right.v4());
+        left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
+        // More than it will ever take: it stops reading with all chunks in use.
+        while left.write(&stream_of(MIB)).is_ok() {}
+        child.kill().expect("kills");
+        child.wait().expect("ends");
+    }
+    // The kernel lets go of a dead ring from a worker of its own.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
+}
+
+#[test]
+fn everything_may_change_under_traffic() {
+    let pair = ready_to_bind(1_500);
+    let mut child = holder(&pair.right);
+    let mut left = connect(&pair.left, pair.right.v4());
+    left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
+    let traffic = thread::spawn(move || {
+        let sent = stream_of(MIB);
+        for _ in 0..20 {
+            // It is refused or times out once the other end is gone.
+            let _ = left.write(&sent);
+        }
+    });
+    let (near, far) = (pair.left.device(), pair.right.device());
+    for entries in [16, 4_096, 64, 256] {
+        run(&pair.right, &format!("ethtool -G {far} rx {entries}"));
+        run(&pair.left, &format!("ethtool -G {near} tx {entries}"));
+    }
+    for queues in [8, 6, 5] {
+        run(&pair.right, &format!("ethtool -L {far} combined {queues}"));
+        run(&pair.left, &format!("ethtool -L {near} combined {queues}"));
+    }
+    for _ in 0..3 {
+        run(&pair.right, &format!("ip link set {far} down && ip link set {far} up"));
+        run(&pair.left, &format!("ip link set {near} down && ip link set {near} up"));
+    }
+    // What it may not: the queue that is held cannot be taken away.
+    let mut refused = Command::new("ethtool");
+    refused.args(["-L", far, "combined", "3"]).stderr(Stdio::null());
+    let status = pair.right.namespace().attach(&mut refused).status().expect("starts");
+    assert!(!status.success(), "a bound queue was taken away");
+    run(&pair.right, &format!("ip link del {far}"));
+    child.kill().expect("kills");
+    child.wait().expect("ends");
+    traffic.join().expect("ends");
+}
+
+#[test]
+fn a_namespace_goes_under_traffic() {
+    let pair = pair(1_500);
+    let (left, far) = (pair.left.clone(), pair.right.v4());
+    let socket = left.namespace().run(|| UdpSocket::bind((left.v4(), 0)));
+    let socket = socket.expect("enters").expect("binds");
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                // Refused once the address is gone.
+                let _ = socket.send_to(&[0; 1_400], (far, PORT));
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        // Nothing else holds the right one, and with its end of the cable ours goes.
+        drop(pair);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let gone = || !run(&left, "ls /sys/class/net").contains(left.device());
+        let mut went = gone();
+        while !went && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+            went = gone();
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(went, "the device outlives the namespace of its peer");
+    });
+}
+
+#[test]
+fn the_module_goes_while_a_queue_is_held() {
+    let pair = ready_to_bind(1_500);
+    let mut child = holder(&pair.right);
+    let mut left = connect(&pair.left, pair.right.v4());
+    left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
+    let traffic = thread::spawn(move || while left.write(&stream_of(MIB)).is_ok() {});
+    thread::sleep(Duration::from_millis(100));
+    let status = Command::new("rmmod").arg("wire").status().expect("starts");
+    assert!(status.success(), "the module cannot be removed");
+    traffic.join().expect("ends");
+    child.kill().expect("kills");
+    child.wait().expect("ends");
+}

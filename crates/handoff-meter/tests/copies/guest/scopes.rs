@@ -1,0 +1,133 @@
+//! For whom is counted: a tree, a control group, the machine; one at a time.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use handoff_lab::topology::{Disk as _, LoopDisk};
+use handoff_meter::{Meter, Scope};
+
+use crate::counting::{EXT4, PIECE, SIZE, TMPFS, assert_near, attach, counting, myself};
+use crate::files::{file_in, write_all};
+
+#[test]
+fn the_tree_has_all_that_it_starts_and_no_neighbour() {
+    let mut neighbour = Command::new("dd")
+        .args(["if=/dev/urandom", "of=/dev/null", "bs=64k"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("dd");
+    let read_by_neighbour = |id: u32| -> u64 {
+        let io = fs::read_to_string(format!("/proc/{id}/io")).expect("it runs");
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).expect("rchar")
+    };
+    let attached = attach(Scope::ChildrenOf(std::process::id()));
+    if let Ok(counting) = &attached {
+        let before = read_by_neighbour(neighbour.id());
+        let counted = counting.during(|| {
+            let target = Path::new(TMPFS).join(format!("tree-{}", std::process::id()));
+            // The shell's child, not ours.
+            let script = format!(
+                "dd if=/dev/zero of={0} bs=32k count={1}; rm {0}",
+                target.display(),
+                SIZE / PIECE
+            );
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).stderr(Stdio::null());
+            assert!(shell.status().expect("sh").success());
+            // Not counted: it was not started by us, it is us.
+            write_all(&mut file_in(TMPFS));
+        });
+        let meanwhile = read_by_neighbour(neighbour.id()) - before;
+        assert!(meanwhile > SIZE as u64 / 50, "the neighbour copied {meanwhile} bytes only");
+        // Starting three programs costs copies of their own.
+        assert!(counted.copied_bytes >= SIZE as u64, "{counted:?}");
+        assert!(counted.copied_bytes < SIZE as u64 + (512 << 10), "{counted:?}");
+    }
+    neighbour.kill().expect("ours");
+    neighbour.wait().expect("ours");
+    if let Err(reason) = attached {
+        handoff_lab::skip!("{reason}");
+    }
+}
+
+#[test]
+fn a_control_group_has_those_in_it_and_no_others() {
+    let group = Group::new();
+    let counting = counting!(Scope::Cgroup(group.0.clone()));
+    let copy = |inside: bool| {
+        let join = if inside {
+            format!("echo $$ > {}/cgroup.procs && ", group.0.display())
+        } else {
+            String::new()
+        };
+        let script =
+            format!("{join} exec dd if=/dev/zero of={TMPFS}/group bs=32k count=512 status=none");
+        let status = Command::new("sh").args(["-c", &script]).status().expect("starts");
+        assert!(status.success(), "{status}");
+        fs::remove_file(format!("{TMPFS}/group")).expect("was there");
+    };
+    let outside = counting.during(|| copy(false));
+    assert!(outside.copied_bytes < SIZE as u64 / 100, "{outside:?}");
+    let inside = counting.during(|| copy(true));
+    assert_near("copied inside", inside.copied_bytes, SIZE);
+}
+
+/// A control group; removed when it is dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Self {
+        let root = Path::new("/sys/fs/cgroup");
+        if !root.join("cgroup.procs").exists() {
+            let mounted = Command::new("mount").args(["-t", "cgroup2", "none"]).arg(root).status();
+            assert!(mounted.expect("starts").success());
+        }
+        let path = root.join(format!("meter-{}", std::process::id()));
+        fs::create_dir(&path).expect("makes");
+        Self(path)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).expect("is empty");
+    }
+}
+
+#[test]
+fn the_machine_has_everybody() {
+    let counting = counting!(Scope::Machine);
+    let counted = counting.during(|| write_all(&mut file_in(TMPFS)));
+    assert!(counted.copied_bytes >= SIZE as u64, "{counted:?}");
+    assert_eq!(counted.unattributed_bytes, 0);
+}
+
+#[test]
+fn what_a_thread_of_the_kernel_copies_is_nobodys_and_has_a_place() {
+    let counting = counting!(myself());
+    let directory = Path::new(EXT4);
+    let disk = handoff_lab::topology_or_skip!(LoopDisk::new(directory, SIZE as u64, 4_096, false));
+    let mut file = OpenOptions::new().write(true).open(disk.path()).expect("a disk");
+    let counted = counting.during(|| {
+        write_all(&mut file);
+        file.sync_all().expect("written");
+    });
+    // Into the disk's cache by us, out of it into the file by the disk's thread.
+    assert_near("ours", counted.copied_bytes, SIZE);
+    assert!(counted.unattributed_bytes >= SIZE as u64, "{counted:?}");
+    let places = counting.report().unattributed_places;
+    let by_disk = places.iter().filter(|place| {
+        place.function == "copy_folio_from_iter_atomic"
+            && place.path.iter().any(|caller| caller.starts_with("loop_"))
+    });
+    let by_disk: u64 = by_disk.map(|place| place.bytes).sum();
+    assert!(by_disk.abs_diff(SIZE as u64) < SIZE as u64 / 100, "{by_disk} bytes: {places:#?}");
+}
+
+#[test]
+fn a_second_meter_is_told_why_it_cannot_count() {
+    let _counting = counting!(Scope::Machine);
+    let second = Meter::attach(Scope::Machine).expect_err("four breakpoints");
+    assert!(second.to_string().contains("another meter"), "{second}");
+}

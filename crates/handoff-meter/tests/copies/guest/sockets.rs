@@ -1,0 +1,142 @@
+//! Sockets: lent, copied, and copied on the way in.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+
+use handoff_lab::topology::{Discard, Namespace, Pair};
+use io_uring::{IoUring, cqueue, opcode, types};
+
+use crate::counting::{EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself, place};
+use crate::files::{filled_file_in, read_all, rewind, write_all};
+
+#[test]
+fn sendfile_to_a_device_that_ends_packets_copies_nothing() {
+    let counting = counting!(myself());
+    let sink = handoff_lab::topology_or_skip!(Discard::new());
+    let socket = connected(sink.namespace(), (sink.v4(), 9).into());
+    for directory in [TMPFS, EXT4] {
+        let mut file = filled_file_in(directory);
+        let counted = counting.during(|| {
+            for _ in 0..SIZE / PIECE {
+                let sent = rustix::fs::sendfile(&socket, &file, None, PIECE).expect("sent");
+                assert_eq!(sent, PIECE);
+            }
+        });
+        rewind(&mut file);
+        assert_near(directory, counted.copied_bytes, 0);
+        assert_near(directory, counted.moved_bytes, 2 * SIZE);
+    }
+}
+
+#[test]
+fn send_zc_to_a_device_that_ends_packets_copies_nothing() {
+    let counting = counting!(myself());
+    let sink = handoff_lab::topology_or_skip!(Discard::new());
+    let socket = connected(sink.namespace(), (sink.v4(), 9).into());
+    let counted = counting.during(|| send_zc(&socket));
+    assert_near("copied", counted.copied_bytes, 0);
+    assert_near("moved", counted.moved_bytes, SIZE);
+}
+
+#[test]
+fn plain_send_to_the_same_device_copies_each_byte() {
+    let counting = counting!(myself());
+    let sink = handoff_lab::topology_or_skip!(Discard::new());
+    let socket = connected(sink.namespace(), (sink.v4(), 9).into());
+    let piece = vec![7; PIECE];
+    let counted = counting.during(|| {
+        for _ in 0..SIZE / PIECE {
+            assert_eq!(socket.send(&piece).expect("sent"), PIECE);
+        }
+    });
+    assert_near("copied", counted.copied_bytes, SIZE);
+    assert_near("moved", counted.moved_bytes, SIZE);
+}
+
+#[test]
+fn send_zc_over_loopback_is_copied_on_its_way_in() {
+    let counting = counting!(myself());
+    let namespace = handoff_lab::topology_or_skip!(Namespace::new());
+    // Never read: what arrives is dropped when its queue is full, after the copy.
+    let receiver =
+        namespace.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).expect("run").expect("bound");
+    let socket = connected(&namespace, receiver.local_addr().expect("bound"));
+    let counted = counting.during(|| send_zc(&socket));
+    assert_near("copied", counted.copied_bytes + counted.unattributed_bytes, SIZE);
+    assert_near("moved", counted.moved_bytes, SIZE);
+    let report = counting.report();
+    assert_near("orphaned", place(&report, "skb_copy_ubufs").bytes, SIZE);
+}
+
+#[test]
+fn tcp_over_loopback_copies_in_and_out() {
+    let counting = counting!(myself());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let counted = counting.during(|| {
+        let receiver = thread::spawn(move || read_all(&mut listener.accept().expect("peer").0));
+        write_all(&mut TcpStream::connect(address).expect("connected"));
+        receiver.join().expect("all was read");
+    });
+    assert_near("copied", counted.copied_bytes, 2 * SIZE);
+    assert_near("moved", counted.moved_bytes, 2 * SIZE);
+}
+
+#[test]
+fn a_copy_with_a_checksum_is_counted_once() {
+    let counting = counting!(myself());
+    // Datagrams that are cut into fragments are summed while they are copied.
+    let pair = handoff_lab::topology_or_skip!(Pair::new(1_500));
+    let receiver = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
+    let receiver = receiver.expect("run").expect("bound");
+    let socket = connected(pair.left.namespace(), receiver.local_addr().expect("bound"));
+    let piece = vec![7; PIECE];
+    counting.during(|| {
+        for _ in 0..SIZE / PIECE {
+            assert_eq!(socket.send(&piece).expect("sent"), PIECE);
+        }
+    });
+    let report = counting.report();
+    let by = |function: &str| {
+        let places = report.places.iter().filter(|place| place.function == function);
+        places.map(|place| place.bytes).sum::<u64>()
+    };
+    assert_near("summed", by("csum_and_copy_from_iter_full"), SIZE);
+    assert_near("not summed", by("_copy_from_iter"), 0);
+}
+
+fn connected(namespace: &Namespace, to: SocketAddr) -> UdpSocket {
+    let socket = namespace.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
+    let socket = socket.expect("run").expect("bound");
+    socket.connect(to).expect("connected");
+    socket
+}
+
+/// Sends one piece after the other, each after the one before has come back.
+fn send_zc(socket: &impl AsFd) {
+    let mut ring = IoUring::new(4).expect("a ring");
+    let piece = vec![7; PIECE];
+    for _ in 0..SIZE / PIECE {
+        let send = opcode::SendZc::new(
+            types::Fd(socket.as_fd().as_raw_fd()),
+            piece.as_ptr(),
+            u32::try_from(PIECE).expect("small"),
+        )
+        .build();
+        // SAFETY: buffer and socket outlive both completions, which are awaited next.
+        unsafe { ring.submission().push(&send) }.expect("room");
+        let mut returned = false;
+        while !returned {
+            ring.submit_and_wait(1).expect("submitted");
+            for completion in ring.completion() {
+                if cqueue::notif(completion.flags()) {
+                    returned = true;
+                } else {
+                    assert_eq!(completion.result(), PIECE as i32);
+                    assert!(cqueue::more(completion.flags()), "a notification follows");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What does not come by the queue, or not only: copied and told so, received in other ways.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+
+use handoff::{Outcome, ReceiveEngine, Receiver, Region, RxBinding, Tally};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
+
+use crate::bed::{Bed, QUEUES, byte_at, send};
+use crate::receiving::{
+    LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver,
+};
+use crate::traffic::{self, within};
+
+#[test]
+fn bytes_that_come_by_another_queue_are_counted_as_copied() {
+    within(LONG, || {
+        let bed = Bed::new(1_500);
+        bed.fault("wrong_queue", 200_000);
+        let driver = driver();
+        let queue = bound(&bed, &driver, 2_048);
+        let tally = exchange(&bed, &driver, &queue, false, MIB);
+        assert_eq!(tally.outcome(), Outcome::Mixed, "{queue:?}");
+        assert_eq!(Some(tally.copied), queue.stats().copied);
+        assert_eq!(tally.zero_copy + tally.copied, MIB as u64);
+    });
+}
+
+/// What the kernel copies is taken plainly; what only the NIC's memory has, from the queue again.
+#[test]
+fn a_queue_that_copies_is_left_and_returned_to() {
+    within(LONG, || {
+        let bed = Bed::new(1_500);
+        bed.fault("wrong_queue", 1_000_000);
+        let driver = driver();
+        let queue = bound(&bed, &driver, 2_048);
+        let pool = Region::anonymous(MIB).expect("memory");
+        let pool = driver.pool(pool, 16 << 10).expect("a pool");
+        let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let mut receiver = receiver(&driver, far, queue.or(&pool));
+        assert_eq!(receiver.engine().0, ReceiveEngine::Zcrx);
+        let mut position = 0;
+        let mut pass = |bytes: usize, receiver: &mut Receiver| {
+            let part: Vec<u8> = (position..position + bytes).map(byte_at).collect();
+            thread::scope(|scope| {
+                scope.spawn(|| left.write_all(&part).expect("sends"));
+                let mut got = Vec::new();
+                let taking = async {
+                    while got.len() < bytes {
+                        let span = receiver.next_span().await.expect("goes on");
+                        got.extend_from_slice(&span.expect("receives"));
+                    }
+                };
+                driver.block_on(taking).expect("runs");
+                assert!(got == part, "what arrived differs");
+            });
+            position += bytes;
+        };
+        pass(MIB, &mut receiver);
+        // All may have been in the ring before the queue could be left.
+        for _ in 0..16 {
+            if receiver.engine().0 == ReceiveEngine::Multishot {
+                break;
+            }
+            pass(4 << 10, &mut receiver);
+        }
+        let (engine, reason) = receiver.engine();
+        assert_eq!(engine, ReceiveEngine::Multishot, "{reason}");
+        assert!(reason.contains("copied"), "{reason}");
+        bed.fault("wrong_queue", 0);
+        pass(MIB, &mut receiver);
+        let (engine, reason) = receiver.engine();
+        assert_eq!(engine, ReceiveEngine::Zcrx, "{reason}");
+        let tally = receiver.tally();
+        assert!(tally.zero_copy > MIB as u64 / 2 && tally.copied > MIB as u64 / 2, "{tally:?}");
+    });
+}
+
+#[test]
+fn without_a_device_everything_is_copied() {
+    within(LONG, || {
+        let driver = driver();
+        let queue = driver.rx_queue(area(256), &RxBinding::without_device()).expect("binds");
+        let (left, far) = traffic::tcp("127.0.0.1");
+        let mut receiver = receiver(&driver, left, &queue);
+        assert_eq!(receiver.engine().0, ReceiveEngine::ZcrxNodev);
+        // Many times the area, so that the refill queue has to be flushed for it.
+        let sender = send(far, 8 * MIB);
+        driver.block_on(expect_stream(&mut receiver, 8 * MIB)).expect("runs");
+        assert_eq!(receiver.tally(), Tally { copied: 8 * MIB as u64, ..Tally::default() });
+        assert!(queue.stats().flushes > 0, "{queue:?}");
+        drop(receiver);
+        sender.join().expect("ends");
+    });
+}
+
+#[test]
+fn whole_pages_are_mapped_and_the_rest_is_copied() {
+    within(LONG, || {
+        // A page and the headers in each packet.
+        let bed = Bed::new(4_148);
+        for driver in traffic::drivers() {
+            let window = driver.window(64, 16 * PAGE).expect("maps");
+            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let mut receiver = receiver(&driver, far, &window);
+            let sender = send(left, MIB + 1_000);
+            let mut kept = Vec::new();
+            let taking = async {
+                let mut position = 0;
+                while let Some(span) = receiver.next_span().await {
+                    let span = span.expect("receives");
+                    let same = |(at, byte): (usize, &u8)| *byte == byte_at(position + at);
+                    assert!(span.iter().enumerate().all(same), "differs from {position}");
+                    let end = position + span.len();
+                    if kept.len() < 8 {
+                        kept.push((position, span));
+                    }
+                    position = end;
+                }
+                position
+            };
+            assert_eq!(driver.block_on(taking).expect("runs"), MIB + 1_000);
+            assert_eq!(receiver.engine().0, ReceiveEngine::TcpZerocopyReceive);
+            let tally = receiver.tally();
+            assert!(tally.zero_copy > MIB as u64 / 2, "{tally:?}");
+            assert_eq!(tally.zero_copy + tally.copied, MIB as u64 + 1_000);
+            drop(receiver);
+            assert_eq!(window.held(), kept.len());
+            for (position, span) in kept {
+                let same = |(at, byte): (usize, &u8)| *byte == byte_at(position + at);
+                assert!(span.iter().enumerate().all(same), "a kept span has changed");
+            }
+            sender.join().expect("ends");
+        }
+    });
+}
+
+/// Has the kernel do the connection's TLS, with keys that both ends know.
+fn tls(sender: &TcpStream, receiver: &TcpStream) {
+    for socket in [sender, receiver] {
+        setsockopt(socket, TcpUlp::default(), b"tls").expect("the lab's kernel has it");
+    }
+    let keys = libc::tls12_crypto_info_aes_gcm_128 {
+        info: libc::tls_crypto_info {
+            version: libc::TLS_1_3_VERSION,
+            cipher_type: libc::TLS_CIPHER_AES_GCM_128,
+        },
+        iv: [1; 8],
+        key: [2; 16],
+        salt: [3; 4],
+        rec_seq: [0; 8],
+    };
+    setsockopt(sender, TcpTlsTx, &TlsCryptoInfo::Aes128Gcm(keys)).expect("takes the keys");
+    setsockopt(receiver, TcpTlsRx, &TlsCryptoInfo::Aes128Gcm(keys)).expect("takes the keys");
+}
+
+/// What the NIC has put into our memory is not what was sent, but its cipher.
+#[test]
+fn a_connection_whose_tls_the_kernel_does_is_refused_and_received_into_a_pool() {
+    within(LONG, || {
+        let (bed, driver) = (Bed::new(1_500), driver());
+        let queue = bound(&bed, &driver, 1_024);
+        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUES[1]);
+        tls(&left, &far);
+        let refused = far.try_clone().expect("a second descriptor");
+        let mut refused = receiver(&driver, refused, &queue);
+        let first = driver.block_on(async { refused.next_span().await }).expect("runs");
+        let error = first.expect("told").expect_err("an error").to_string();
+        assert!(error.contains("not where it does TLS"), "{error}");
+        drop(refused);
+        let pool = driver.pool(area(64), PAGE).expect("a pool");
+        let mut receiver = receiver(&driver, far, queue.or(&pool));
+        let sender = send(left, MIB);
+        driver.block_on(expect_stream(&mut receiver, MIB)).expect("runs");
+        assert_eq!(receiver.tally(), Tally { copied: MIB as u64, ..Tally::default() });
+        sender.join().expect("ends");
+    });
+}

@@ -1,0 +1,49 @@
+//! What cannot be bound or received, and what to do then.
+
+use std::io::Write;
+
+use handoff::{Driver, Error, RxQueue};
+
+use crate::bed::{Bed, QUEUES, stream_of};
+use crate::receiving::{PAGE, QUEUE, area, bound, driver, receiver};
+
+#[test]
+fn refusals_say_what_to_do() {
+    let (bed, driver) = (Bed::new(1_500), driver());
+    let queue = bound(&bed, &driver, 1_024);
+    let refusal = |result: handoff::Result<RxQueue>| match result.expect_err("refused") {
+        Error::EngineUnavailable { engine: "zcrx", reason } => reason,
+        other => panic!("{other:?}"),
+    };
+    let again = refusal(bed.bind(&driver, QUEUE, area(1_024), None));
+    assert!(again.contains("bound already"), "{again}");
+    let missing = refusal(bed.bind(&driver, 60, area(1_024), None));
+    assert!(missing.contains("no rx queue 60"), "{missing}");
+    let pieces = refusal(bed.bind(&driver, QUEUES[1], area(5_000), Some(64 << 10)));
+    assert!(pieces.contains("huge pages"), "{pieces}");
+    let plain = Driver::new().expect("a driver");
+    let error = bed.bind(&plain, QUEUES[1], area(1_024), None).expect_err("refused");
+    assert!(error.to_string().contains("zero_copy_receive"), "{error}");
+    let used = {
+        let mut used = area(1_024);
+        used.take(1).expect("room");
+        bed.bind(&driver, QUEUES[1], used, None).expect_err("refused")
+    };
+    assert!(used.to_string().contains("whole region"), "{used}");
+    let small = refusal(bed.bind(&driver, QUEUES[1], area(64), None));
+    assert!(small.contains("the NIC's ring alone"), "{small}");
+    // Bytes of a queue that is bound can't be had plainly.
+    let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+    left.write_all(&stream_of(1_000)).expect("sends");
+    let pool = driver.pool(area(1_024), PAGE).expect("a pool");
+    let mut receiver = receiver(&driver, far, &pool);
+    let first = driver.block_on(async { receiver.next_span().await }).expect("runs");
+    let error = first.expect("told").expect_err("an error").to_string();
+    assert!(error.contains("memory of an rx queue"), "{error}");
+    // Datagrams neither.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
+    let mut receiver = driver.socket(socket).expect("attaches").receive(&queue).expect("starts");
+    let first = driver.block_on(async { receiver.next_span().await }).expect("runs");
+    let error = first.expect("told").expect_err("an error").to_string();
+    assert!(error.contains("TCP"), "{error}");
+}

@@ -1,0 +1,111 @@
+//! Spans that are kept, and those that are lent on.
+
+use std::io::Read;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{Outcome, Received, Wait};
+
+use crate::bed::{Bed, byte_at, send, stream_of};
+use crate::receiving::{LONG, MIB, QUEUE, bound, driver, receiver};
+use crate::traffic::within;
+
+#[test]
+fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
+    within(LONG, || {
+        let (bed, driver) = (Bed::new(1_500), driver());
+        let queue = bound(&bed, &driver, 1_024);
+        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        assert_eq!(queue.shortfall(), None);
+        let mut receiver = receiver(&driver, far, &queue);
+        assert!(queue.shortfall().is_some_and(|told| told.contains("may run dry")), "{queue:?}");
+        // More than the area, and what the sender's socket takes in.
+        let sender = send(left, 8 * MIB);
+        let mut kept: Vec<Received> = Vec::new();
+        // Nothing more comes when the NIC has no chunk left.
+        let quiet = Duration::from_millis(500);
+        let mut last = Instant::now();
+        while last.elapsed() < quiet {
+            driver.turn(Wait::AtMost(quiet)).expect("turns");
+            while let Some(span) = receiver.try_next_span() {
+                kept.push(span.expect("goes on").expect("receives"));
+                last = Instant::now();
+            }
+        }
+        assert!(!sender.is_finished());
+        assert_eq!(queue.held(), kept.len());
+        assert!(kept.len() > 512 && kept.len() <= queue.chunks(), "{queue:?}");
+        assert!(queue.stats().shortages > 0, "{:?}", queue.stats());
+        let before: usize = kept.iter().map(|span| span.len()).sum();
+        let mut position = 0;
+        for span in kept.drain(..) {
+            let same = span.iter().enumerate().all(|(at, byte)| *byte == byte_at(position + at));
+            assert!(same, "a kept span has changed at {position}");
+            position += span.len();
+        }
+        let rest = async {
+            let mut position = before;
+            while let Some(span) = receiver.next_span().await {
+                let span = span.expect("receives");
+                assert!(span.iter().enumerate().all(|(at, byte)| *byte == byte_at(position + at)));
+                position += span.len();
+            }
+            position
+        };
+        assert_eq!(driver.block_on(rest).expect("runs"), 8 * MIB);
+        sender.join().expect("ends");
+    });
+}
+
+#[test]
+fn spans_go_on_to_a_socket_and_to_a_file() {
+    within(LONG, || {
+        let (bed, driver) = (Bed::new(4_148), driver());
+        let queue = bound(&bed, &driver, 2_048);
+        driver.register(&queue).expect("registers the area");
+        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let mut receiver = receiver(&driver, far, &queue);
+        // Back to where they came from, over the NIC, from the very memory that it wrote to.
+        let listener = bed.listen(bed.pair.right.v4(), 4_100);
+        let mut reader = bed.connect(bed.pair.right.v4(), 4_100);
+        let (relay, _) = listener.accept().expect("accepts");
+        let relay = driver.socket(relay).expect("attaches");
+        relay.set_engine(handoff::Engine::UringZc).expect("sends without copying");
+        let written = tempfile::tempfile().expect("a file");
+        let file = driver.file(written.try_clone().expect("clones")).expect("attaches");
+        let sender = send(left, MIB);
+        let reading = thread::spawn(move || {
+            let mut got = Vec::new();
+            reader.read_to_end(&mut got).expect("reads");
+            assert!(got == stream_of(MIB), "what was relayed differs");
+        });
+        let mut position = 0;
+        let work = async {
+            while let Some(span) = receiver.next_span().await {
+                let mut span = span.expect("receives");
+                let rest = span.len();
+                let half = span.split_to(rest / 2);
+                for part in [half, span] {
+                    let sent = relay.send(part).expect("lends").await;
+                    assert_eq!(sent.receipt.outcome(), Outcome::ZeroCopy);
+                    let (at, len) = (position as u64, sent.buffer.len());
+                    let stored = file.write_at(sent.buffer, at).expect("lends").await;
+                    assert_eq!(stored.result.expect("writes"), len);
+                    position += len;
+                }
+            }
+        };
+        driver.block_on(work).expect("runs");
+        assert_eq!(position, MIB);
+        assert_eq!(queue.held(), 0);
+        rustix::net::shutdown(&relay, rustix::net::Shutdown::Write).expect("ends");
+        drop(receiver);
+        sender.join().expect("ends");
+        reading.join().expect("compares");
+        let mut stored = Vec::new();
+        let mut written = written;
+        std::io::Seek::rewind(&mut written).expect("seeks");
+        written.read_to_end(&mut stored).expect("reads");
+        assert!(stored == stream_of(MIB), "what was written differs");
+    });
+}

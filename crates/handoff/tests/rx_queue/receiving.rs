@@ -1,0 +1,65 @@
+//! Queues that are bound, and streams over them that are compared as they come.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use handoff::{Driver, Intake, Receiver, Region, RxQueue, Tally};
+
+use crate::bed::{Bed, QUEUES, byte_at, send};
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const PAGE: usize = 4_096;
+pub(crate) const QUEUE: u32 = QUEUES[0];
+
+pub(crate) fn driver() -> Driver {
+    Driver::builder().zero_copy_receive(true).build().expect("a ring")
+}
+
+pub(crate) fn area(chunks: usize) -> Region {
+    Region::anonymous(chunks * PAGE).expect("memory")
+}
+
+pub(crate) fn bound(bed: &Bed, driver: &Driver, chunks: usize) -> RxQueue {
+    bed.bind(driver, QUEUE, area(chunks), None).expect("binds")
+}
+
+pub(crate) fn receiver(driver: &Driver, socket: TcpStream, intake: impl Into<Intake>) -> Receiver {
+    driver.socket(socket).expect("attaches").receive(intake).expect("starts")
+}
+
+/// Takes a stream to its end and compares it.
+pub(crate) async fn expect_stream(receiver: &mut Receiver, bytes: usize) {
+    let mut position = 0;
+    while let Some(span) = receiver.next_span().await {
+        let span = span.expect("receives");
+        let same = span.iter().enumerate().all(|(at, byte)| *byte == byte_at(position + at));
+        assert!(same, "something differs from {position} to {}", position + span.len());
+        position += span.len();
+    }
+    assert_eq!(position, bytes);
+}
+
+/// Receives a stream over a queue that is bound.
+pub(crate) fn exchange(
+    bed: &Bed,
+    driver: &Driver,
+    queue: &RxQueue,
+    ipv6: bool,
+    bytes: usize,
+) -> Tally {
+    let right = &bed.pair.right;
+    let (left, far) =
+        if ipv6 { bed.stream(right.v6(), QUEUE) } else { bed.stream(right.v4(), QUEUE) };
+    let mut receiver = receiver(driver, far, queue);
+    let sender = send(left, bytes);
+    driver.block_on(expect_stream(&mut receiver, bytes)).expect("runs");
+    let tally = receiver.tally();
+    drop(receiver);
+    sender.join().expect("ends");
+    tally
+}
+
+pub(crate) fn whole(bytes: usize) -> Tally {
+    Tally { zero_copy: bytes as u64, ..Tally::default() }
+}

@@ -1,0 +1,80 @@
+//! How far sends are when something happens to them.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{Buffer, Driver, Engine, Socket, Wait};
+
+use crate::traffic::{narrow_tcp, pattern};
+
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// More than the buffers of a narrow connection take.
+pub(crate) const STALLED: usize = 2 << 20;
+
+/// How far a send is when something happens to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Stage {
+    Accepted,
+    Blocked,
+    /// Taken by the kernel, and maybe not returned.
+    Sent,
+    Returned,
+}
+
+pub(crate) const STAGES: [Stage; 4] =
+    [Stage::Accepted, Stage::Blocked, Stage::Sent, Stage::Returned];
+
+pub(crate) fn reader(mut far: TcpStream) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).unwrap();
+        all
+    })
+}
+
+pub(crate) fn turn_for(driver: &Driver, time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        driver.turn(Wait::AtMost(left)).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Turns until nothing is under way.
+pub(crate) fn settle(driver: &Driver) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::AtMost(Duration::from_millis(50))).unwrap();
+        assert!(Instant::now() < end, "{driver:?}");
+    }
+}
+
+/// A connection with an engine, and everything that a send of `len` bytes needs to reach a stage.
+pub(crate) fn at_stage(
+    driver: &Driver,
+    engine: Engine,
+    stage: Stage,
+) -> (Socket, TcpStream, Vec<handoff::Sending<Buffer>>, Vec<u8>) {
+    let (near, far) = narrow_tcp();
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(engine).unwrap();
+    let lens: &[usize] = match stage {
+        Stage::Accepted | Stage::Blocked => &[STALLED, 70_000, 0, 1000],
+        Stage::Sent | Stage::Returned => &[1000, 60_000],
+    };
+    let mut sendings = Vec::new();
+    let mut expected = Vec::new();
+    for (seed, len) in lens.iter().enumerate() {
+        expected.extend(pattern(seed, *len));
+        sendings.push(socket.send(Buffer::from(pattern(seed, *len))).unwrap());
+    }
+    match stage {
+        Stage::Accepted => {}
+        Stage::Blocked => turn_for(driver, Duration::from_millis(10)),
+        Stage::Sent => drop(driver.turn(Wait::No).unwrap()),
+        Stage::Returned => turn_for(driver, Duration::from_millis(10)),
+    }
+    (socket, far, sendings, expected)
+}
