@@ -229,9 +229,12 @@ impl Ring {
     /// word about how far they may go, a call starts one link.
     pub(crate) fn go_on(&mut self, links: u32) -> io::Result<()> {
         for _ in 0..links {
-            if !self.has_work() {
+            let queue = self.io.submission();
+            // Completions that do not fit are taken before there are more.
+            if !queue.taskrun() || queue.cq_overflow() {
                 break;
             }
+            drop(queue);
             // SAFETY: there is no argument.
             let called = unsafe { self.call::<libc::sigset_t>(0, 0, EnterFlags::GETEVENTS, None) };
             tolerated(called)?;
