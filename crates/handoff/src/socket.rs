@@ -49,7 +49,8 @@ pub(crate) struct SocketShared {
     pub(crate) stats: Cell<SendStats>,
     /// Ends of splices, which need it not to block.
     pub(crate) spliced: Cell<u32>,
-    /// Whether the last send had to wait for room, so that the next does well to wait first.
+    /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
+    /// well to wait first.
     pub(crate) crowded: Cell<bool>,
 }
 

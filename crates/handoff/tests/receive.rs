@@ -7,10 +7,12 @@ mod traffic;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Error, Pool, ReceiveEngine, Received, Receiver, Region, Wait};
+use handoff::{
+    Buffer, Driver, Error, File, Pool, ReceiveEngine, Received, Receiver, Region, Socket, Wait,
+};
 use socket2::SockRef;
 use traffic::{drivers, pattern, tcp, within};
 
@@ -277,22 +279,57 @@ fn a_reset_is_told_after_what_came_before() {
     });
 }
 
+/// A stream that is received into a pool, and what its spans are lent on to: a socket and a file.
+struct Onward {
+    receiver: Receiver,
+    socket: Socket,
+    sink: File,
+    file: fs::File,
+    writer: JoinHandle<()>,
+    reader: JoinHandle<Vec<u8>>,
+    len: usize,
+}
+
+impl Onward {
+    fn new(driver: &Driver, pool: &Pool, len: usize) -> Self {
+        let (receiver, mut far) = receiving(driver, pool);
+        let (near, mut peer) = tcp("127.0.0.1");
+        let file = tempfile::tempfile().unwrap();
+        Self {
+            receiver,
+            socket: driver.socket(near).unwrap(),
+            sink: driver.file(file.try_clone().unwrap()).unwrap(),
+            file,
+            writer: thread::spawn(move || far.write_all(&pattern(3, len)).unwrap()),
+            reader: thread::spawn(move || {
+                let mut all = Vec::new();
+                peer.read_to_end(&mut all).unwrap();
+                all
+            }),
+            len,
+        }
+    }
+
+    /// All of it has arrived at both.
+    fn check(self) {
+        let Self { socket, mut file, writer, reader, len, .. } = self;
+        drop(socket);
+        let mut written = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut written).unwrap();
+        assert!(written == pattern(3, len));
+        assert!(reader.join().unwrap() == written);
+        writer.join().unwrap();
+    }
+}
+
 #[test]
 fn received_spans_are_lent_on() {
     within(LONG, || {
         for driver in drivers() {
             let pool = pool(&driver, 2, 2048);
-            let (mut receiver, mut far) = receiving(&driver, &pool);
-            let (near, mut peer) = tcp("127.0.0.1");
-            let onward = driver.socket(near).unwrap();
-            let mut file = tempfile::tempfile().unwrap();
-            let sink = driver.file(file.try_clone().unwrap()).unwrap();
-            let writer = thread::spawn(move || far.write_all(&pattern(3, 50_000)).unwrap());
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                peer.read_to_end(&mut all).unwrap();
-                all
-            });
+            let mut onward = Onward::new(&driver, &pool, 50_000);
+            let Onward { receiver, socket, sink, .. } = &mut onward;
             let mut offset = 0;
             driver
                 .block_on(async {
@@ -304,41 +341,25 @@ fn received_spans_are_lent_on() {
                         assert_eq!(first.result.unwrap(), len / 2);
                         let rest = sink.write_at(span, offset + len as u64 / 2).unwrap().await;
                         rest.result.unwrap();
-                        onward.send(first.buffer).unwrap().await.sent.unwrap();
-                        onward.send(rest.buffer).unwrap().await.sent.unwrap();
+                        socket.send(first.buffer).unwrap().await.sent.unwrap();
+                        socket.send(rest.buffer).unwrap().await.sent.unwrap();
                         offset += len as u64;
                     }
                 })
                 .unwrap();
             assert_eq!(pool.held(), 0);
-            drop(onward);
-            let mut written = Vec::new();
-            file.rewind().unwrap();
-            file.read_to_end(&mut written).unwrap();
-            assert!(written == pattern(3, 50_000));
-            assert!(reader.join().unwrap() == written);
-            writer.join().unwrap();
+            onward.check();
         }
     });
 }
 
-/// What came is sent on as it is there, in one message, and written into a file.
 #[test]
 fn spans_are_lent_on_together() {
     within(LONG, || {
         for driver in drivers() {
             let pool = pool(&driver, 16, 512);
-            let (mut receiver, mut far) = receiving(&driver, &pool);
-            let (near, mut peer) = tcp("127.0.0.1");
-            let onward = driver.socket(near).unwrap();
-            let mut file = tempfile::tempfile().unwrap();
-            let sink = driver.file(file.try_clone().unwrap()).unwrap();
-            let writer = thread::spawn(move || far.write_all(&pattern(3, 200_000)).unwrap());
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                peer.read_to_end(&mut all).unwrap();
-                all
-            });
+            let mut onward = Onward::new(&driver, &pool, 200_000);
+            let Onward { receiver, socket, sink, .. } = &mut onward;
             let (mut offset, mut most) = (0, 0);
             driver
                 .block_on(async {
@@ -349,7 +370,7 @@ fn spans_are_lent_on_together() {
                         }
                         most = most.max(spans.len());
                         let lens: Vec<_> = spans.iter().map(|span| span.len()).collect();
-                        let sent = onward.send(spans).unwrap().await;
+                        let sent = socket.send(spans).unwrap().await;
                         assert_eq!(sent.sent.unwrap(), lens.iter().sum());
                         // They come back as they were.
                         assert!(sent.buffer.iter().map(|span| span.len()).eq(lens));
@@ -362,13 +383,7 @@ fn spans_are_lent_on_together() {
             let least = if receiver.engine().0 == ReceiveEngine::Multishot { 2 } else { 1 };
             assert!((least..=16).contains(&most), "{most} at a time");
             assert_eq!(pool.held(), 0);
-            drop(onward);
-            let mut written = Vec::new();
-            file.rewind().unwrap();
-            file.read_to_end(&mut written).unwrap();
-            assert!(written == pattern(3, 200_000));
-            assert!(reader.join().unwrap() == written);
-            writer.join().unwrap();
+            onward.check();
         }
     });
 }

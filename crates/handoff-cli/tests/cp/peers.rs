@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Namespace, Pair};
 use handoff_lab::topology_or_skip;
@@ -178,11 +178,23 @@ fn bare_bytes_to_and_from_other_programs() {
     }
 }
 
+/// Whether the connection from this port has been ended there, and the peer has not taken all of it.
+fn has_sent_its_end(port: u16) -> bool {
+    const FIN_WAIT1: &str = "04";
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    sockets.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next(), words.nth(1));
+        local.is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
+            && state == Some(FIN_WAIT1)
+    })
+}
+
 #[test]
 fn a_bare_stream_that_was_not_taken_whole_fails() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
-    fs::write(&source, pattern(500_000)).unwrap();
+    fs::write(&source, pattern(200_000)).unwrap();
     let listener =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.set_recv_buffer_size(4096).unwrap();
@@ -193,7 +205,12 @@ fn a_bare_stream_that_was_not_taken_whole_fails() {
     // All of it is in the sender's kernel at once, which then waits for a peer that reads nothing.
     let sender = Running::start(&mut cp(&["--raw", "--engine", "copy", path(&source), &address]));
     let peer = listener.accept().unwrap().0;
-    std::thread::sleep(Duration::from_millis(500));
+    let SocketAddr::V4(from) = peer.peer_addr().unwrap() else { unreachable!("it is IPv4") };
+    let begin = Instant::now();
+    while !has_sent_its_end(from.port()) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it has not sent all of it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     drop(peer);
     sender.end().says(1, "the receiver ended the connection before it took the last");
 }

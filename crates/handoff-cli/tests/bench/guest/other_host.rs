@@ -130,16 +130,21 @@ const PLACES: [&str; 8] = [
     "1",
 ];
 
-#[test]
-fn who_is_placed_by_a_queue_without_an_interrupt_is_skipped_with_the_reason() {
-    let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let receiver = receiving(&pair, &PLACES);
-    let sender = sending(&pair, &receiver);
+/// What became of the rows of [`PLACES`].
+fn placed(pair: &Pair, receiver: Side) -> Vec<serde_json::Value> {
+    let sender = sending(pair, &receiver);
     let ended = receiver.end();
     assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
     let rows = ended.rows();
     assert_eq!(rows.len(), 6, "{rows:?}");
-    for row in rows {
+    rows
+}
+
+#[test]
+fn who_is_placed_by_a_queue_without_an_interrupt_is_skipped_with_the_reason() {
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let receiver = receiving(&pair, &PLACES);
+    for row in placed(&pair, receiver) {
         let why = row["skipped"].as_str().unwrap_or_else(|| panic!("{row}"));
         assert!(why.contains("tells no interrupt"), "{why}");
     }
@@ -162,12 +167,7 @@ fn rows_are_placed_by_the_processor_of_their_queue() {
          taskset -pc 0 ${{task#/proc/}};; esac; done"
     );
     shell(&pair.right, &pin);
-    let sender = sending(&pair, &receiver);
-    let ended = receiver.end();
-    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
-    let rows = ended.rows();
-    assert_eq!(rows.len(), 6, "{rows:?}");
-    for row in rows {
+    for row in placed(&pair, receiver) {
         match row["config"]["placement"].as_str().expect("a place") {
             // The guest's processors are cores.
             "sibling" => {
