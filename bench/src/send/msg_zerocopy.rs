@@ -13,6 +13,7 @@ use std::{
 
 use handoff_sys::zerocopy::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use super::{bed::Bed, payload::Payload};
 use crate::measure::{Engine, Slot, Tally};
@@ -128,7 +129,7 @@ impl MsgZerocopy {
     fn is_ready(&self, events: PollFlags, limit: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.socket, events)];
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-        poll(&mut fds, Some(&limit))?;
+        retry_on_intr(|| poll(&mut fds, Some(&limit)))?;
         Ok(fds[0].revents().intersects(events))
     }
 

@@ -15,6 +15,9 @@ pub enum Failure {
     NotPossible(String),
     /// A signal asked for the end and everything was put back: exit code 128 + signal.
     Stopped(i32),
+    /// A signal asked for the end, and what was being done failed then: exit code 128 + signal; the
+    /// text says of what, mostly of a call that the signal cut short.
+    CutShort(i32, String),
     /// A command that we ran for the user ended with this code, and has spoken for itself.
     Ended(u8),
     /// The reader of our stdout is gone (`handoff ... | head`): ends quietly, as SIGPIPE would.
@@ -49,13 +52,12 @@ impl Failure {
     pub fn line(&self) -> Option<String> {
         match self {
             Self::Failed(text) | Self::Usage(text) | Self::NotPossible(text) => {
-                // A cause taken from elsewhere may span lines; the contract is one.
-                Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+                Some(one_line(text))
             }
-            Self::Stopped(signal) => Some(match signal_hook::low_level::signal_name(*signal) {
-                Some(name) => format!("stopped by {name}"),
-                None => format!("stopped by signal {signal}"),
-            }),
+            Self::Stopped(signal) => Some(stopped_by(*signal)),
+            Self::CutShort(signal, cause) => {
+                Some(one_line(&format!("{}: {cause}", stopped_by(*signal))))
+            }
             Self::Ended(_) | Self::ReaderGone => None,
         }
     }
@@ -70,10 +72,24 @@ impl Failure {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
             Self::NotPossible(_) => 3,
-            Self::Stopped(signal) => 128u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
+            Self::Stopped(signal) | Self::CutShort(signal, _) => {
+                128u8.saturating_add(u8::try_from(*signal).unwrap_or(0))
+            }
             Self::Ended(code) => *code,
             Self::ReaderGone => 128 + signal_hook::consts::SIGPIPE as u8,
         }
+    }
+}
+
+/// A cause taken from elsewhere may span lines; the contract is one.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn stopped_by(signal: i32) -> String {
+    match signal_hook::low_level::signal_name(signal) {
+        Some(name) => format!("stopped by {name}"),
+        None => format!("stopped by signal {signal}"),
     }
 }
 
@@ -147,12 +163,15 @@ mod tests {
         assert_eq!(Failure::not_possible("x").code(), 3);
         assert_eq!(Failure::Stopped(signal_hook::consts::SIGINT).code(), 130);
         assert_eq!(Failure::Stopped(signal_hook::consts::SIGTERM).code(), 143);
+        assert_eq!(Failure::CutShort(signal_hook::consts::SIGTERM, String::new()).code(), 143);
     }
 
     #[test]
     fn a_line_is_one_line() {
         assert_eq!(Failure::failed("a\n  b\n").line().as_deref(), Some("a b"));
         assert_eq!(Failure::Stopped(2).line().as_deref(), Some("stopped by SIGINT"));
+        let cut_short = Failure::CutShort(2, "a\nb".to_owned());
+        assert_eq!(cut_short.line().as_deref(), Some("stopped by SIGINT: a b"));
     }
 
     #[test]

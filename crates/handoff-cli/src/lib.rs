@@ -142,7 +142,10 @@ pub fn main() -> ExitCode {
     start_logging(cli.verbose);
     let outcome = Stop::on_signals()
         .map_err(|error| Failure::failed(format!("signal handlers could not be set: {error}")))
-        .and_then(|stop| run(&cli.command, &Context { json: cli.json, stop }));
+        .and_then(|stop| {
+            let context = Context { json: cli.json, stop };
+            run(&cli.command, &context).map_err(|failure| context.stop.explain(failure))
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -5,7 +5,8 @@
 //!   of the two and returns [`Failure::Stopped`], so that drops put back what was set up;
 //! - the second signal ends the process at once with 128 + signal, for when clean-up hangs;
 //! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait
-//!   with a timeout, or wait on [`Stop::fd`] as well.
+//!   with a timeout, or wait on [`Stop::fd`] as well. One that has a timeout returns EINTR all the same,
+//!   so whatever fails once a signal has come ends as [`Failure::CutShort`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,6 +76,17 @@ impl Stop {
     /// How a subcommand ends that saw the request.
     pub fn failure(&self) -> Failure {
         Failure::Stopped(self.signal.load(Ordering::Acquire) as i32)
+    }
+
+    /// How a subcommand ends that failed, whether or not it saw the request.
+    #[must_use]
+    pub fn explain(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Failed(cause) if self.requested() => {
+                Failure::CutShort(self.signal.load(Ordering::Acquire) as i32, cause)
+            }
+            failure => failure,
+        }
     }
 
     /// The flag itself, for code below this crate that polls a plain `AtomicBool`.

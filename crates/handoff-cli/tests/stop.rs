@@ -37,9 +37,13 @@ fn run_case(case: &str) {
     };
     assert!(!stop.requested() && !readable());
     assert_eq!(stop.check(), Ok(()));
+    let failed = || Failure::failed("interrupted");
+    assert_eq!(stop.explain(failed()), failed());
     raise(SIGINT).expect("a signal can be sent to oneself");
     assert!(stop.requested() && readable() && readable());
     assert_eq!(stop.check(), Err(Failure::Stopped(SIGINT)));
+    assert_eq!(stop.explain(failed()), Failure::CutShort(SIGINT, "interrupted".to_owned()));
+    assert_eq!(stop.explain(Failure::usage("x")), Failure::usage("x"));
     if case == "ended" {
         raise(SIGTERM).expect("a signal can be sent to oneself");
         unreachable!("the second signal ends the process");

@@ -165,7 +165,15 @@ impl PairEnd {
                 far.set_read_timeout(Some(LOST))?;
                 near.send_to(b"?", far.local_addr()?)?;
                 match far.recv(&mut [0]) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+                    // A call with a time-out is not begun again when a signal was handled.
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::Interrupted
+                        ) =>
+                    {
+                        Ok(false)
+                    }
                     received => received.map(|_| true),
                 }
             };

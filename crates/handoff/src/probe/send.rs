@@ -13,6 +13,7 @@ use handoff_sys::sqe;
 use handoff_sys::zerocopy::{self, Message};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{SendFlags, send};
 
 use super::memory::Scratch;
@@ -146,7 +147,7 @@ fn msg_zerocopy(socket: &(impl AsFd + AsRawFd)) -> Finding {
     })?;
     let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
     let mut waiting = [PollFd::new(socket, PollFlags::ERR)];
-    match poll(&mut waiting, Some(&patience)) {
+    match retry_on_intr(|| poll(&mut waiting, Some(&patience))) {
         Ok(1..) => {}
         Ok(0) => return Err(Answer::unknown("no completion on the error queue within 2 s")),
         Err(error) => return Err(Answer::unknown(format!("poll fails: {error}"))),
