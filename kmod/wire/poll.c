@@ -2,6 +2,7 @@
 /* NAPI: completions become packets, buffers are posted again, sent frames are freed. */
 #include <linux/etherdevice.h>
 #include <linux/tcp.h>
+#include <net/gro.h>
 #include <net/page_pool/helpers.h>
 
 #include "wire.h"
@@ -61,7 +62,10 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 	bool split = completion->flags & WIRE_SPLIT;
 	struct wire_buffers *buffers = split ? &queue->rx->data : &queue->rx->head;
 	struct net_device *dev = queue->nic->dev;
-	struct sk_buff *skb = napi_alloc_skb(&queue->napi, completion->header);
+	/* Of a stream's segments GRO keeps the fragments mostly, and the rest serves the next one. */
+	bool reuse = split && completion->header <= GRO_MAX_HEAD;
+	struct sk_buff *skb = reuse ? napi_get_frags(&queue->napi) :
+				      napi_alloc_skb(&queue->napi, completion->header);
 
 	if (likely(skb))
 		skb_put_data(skb, completion->data, completion->header);
@@ -70,6 +74,7 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 		wire_add(queue->count.rx_skb_fail, 1);
 		return;
 	}
+	skb->ip_summed = CHECKSUM_NONE;
 	skb_mark_for_recycle(skb);
 	skb_record_rx_queue(skb, queue - queue->nic->queue);
 	if (dev->features & NETIF_F_RXHASH)
@@ -81,8 +86,12 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 		skb->ip_summed = CHECKSUM_UNNECESSARY;
 	wire_add(queue->count.rx_packets, 1);
 	wire_add(queue->count.rx_bytes, skb->len);
-	skb->protocol = eth_type_trans(skb, dev);
-	napi_gro_receive(&queue->napi, skb);
+	if (reuse) {
+		napi_gro_frags(&queue->napi);
+	} else {
+		skb->protocol = eth_type_trans(skb, dev);
+		napi_gro_receive(&queue->napi, skb);
+	}
 }
 
 int wire_poll(struct napi_struct *napi, int budget)
