@@ -23,6 +23,7 @@ use crate::socket::SocketShared;
 use crate::source::intake::Intake;
 use crate::source::pool::PoolShared;
 use crate::source::received::Received;
+use crate::source::rx_queue::RxShared;
 use crate::source::window::Window;
 
 /// How a socket receives.
@@ -74,6 +75,20 @@ pub(crate) enum Ready {
     /// A span of the queue's, where it is and how long; made only when it is taken, since there are
     /// many.
     Place(u64, u32),
+}
+
+impl Ready {
+    /// The span itself; of a place, in this queue.
+    #[inline]
+    pub(crate) fn into_span(self, queue: Option<&Rc<RxShared>>) -> Received {
+        match (self, queue) {
+            (Self::Span(span), _) => span,
+            (Self::Place(place, len), Some(queue)) => RxShared::span(queue, place, len as usize),
+            (Self::Place(..), None) => {
+                unreachable!("a place is of the queue that is received from")
+            }
+        }
+    }
 }
 
 /// A receive from its start to its end.
@@ -186,17 +201,10 @@ impl ReceiveOp {
         self.ready.extend(told.iter().map(|told| Ready::Place(told.place, told.result as u32)));
     }
 
-    #[inline]
-    fn next(&mut self) -> Option<Received> {
-        match self.ready.pop_front()? {
-            Ready::Span(span) => Some(span),
-            Ready::Place(place, len) => self.flow.as_ref().map(|flow| flow.span(place, len)),
-        }
-    }
-
     /// All that nobody has taken, to be dropped where it may use the driver.
     fn rest(&mut self) -> Vec<Received> {
-        std::iter::from_fn(|| self.next()).collect()
+        let queue = self.flow.as_ref().map(Flow::queue);
+        self.ready.drain(..).map(|ready| ready.into_span(queue)).collect()
     }
 
     /// Spans that nobody has taken.
@@ -289,35 +297,38 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
     advance(inner, key);
 }
 
-/// Takes the next span, or the end; `None` while there is neither.
-pub(crate) fn take(inner: &Inner, key: Key) -> Option<Option<Result<Received>>> {
+/// Takes over all that is there into what is empty; `false` where nothing is. Spans are many, and a
+/// look at the record costs as much as one.
+pub(crate) fn take(inner: &Inner, key: Key, into: &mut VecDeque<Ready>) -> bool {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if op.paused && !op.ready.is_empty() {
-        op.paused = false;
+    if op.ready.is_empty() {
+        return false;
+    }
+    if std::mem::take(&mut op.paused) {
         inner.mark_receive(key);
     }
-    if let Some(span) = op.next() {
-        return Some(Some(Ok(span)));
-    }
-    if op.told {
-        return Some(None);
-    }
-    match op.end.as_mut()? {
-        Ok(()) => Some(None),
-        end => {
-            op.told = true;
-            std::mem::replace(end, Ok(())).err().map(|error| Some(Err(error)))
-        }
-    }
+    std::mem::swap(&mut op.ready, into);
+    true
 }
 
-/// The holder of a receive goes.
-pub(crate) fn let_go(inner: &Inner, key: Key) {
+/// How the receive ended, where nothing is to be taken; `None` while it goes on. An error is told once.
+pub(crate) fn end(inner: &Inner, key: Key) -> Option<Result<()>> {
+    let mut inflight = inner.inflight.borrow_mut();
+    let op = inflight.receive(key);
+    let end = op.end.as_mut()?;
+    let told = std::mem::replace(&mut op.told, true);
+    Some(if told { Ok(()) } else { std::mem::replace(end, Ok(())) })
+}
+
+/// The holder of a receive goes, and has not handed out all that it took over.
+pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut VecDeque<Ready>) {
     let (armed, spans) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
+        taken.append(&mut op.ready);
+        std::mem::swap(taken, &mut op.ready);
         if let Some(window) = &op.window {
             window.forget(key);
         }

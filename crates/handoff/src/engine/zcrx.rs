@@ -20,7 +20,6 @@ use crate::error::Error;
 use crate::inflight::{Key, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
 use crate::ring::Completion;
-use crate::source::received::Received;
 use crate::source::rx_queue::RxShared;
 
 /// How many bytes decide whether the kernel copies too much.
@@ -67,7 +66,7 @@ impl Flow {
         }
     }
 
-    pub(crate) fn queue(&self) -> &RxShared {
+    pub(crate) fn queue(&self) -> &Rc<RxShared> {
         &self.queue
     }
 
@@ -99,11 +98,6 @@ impl Flow {
             }
             _ => Tally { unknown: self.bytes, ..Tally::default() },
         }
-    }
-
-    #[inline]
-    pub(super) fn span(&self, place: u64, len: u32) -> Received {
-        RxShared::span(&self.queue, place, len as usize)
     }
 
     /// Plain receive found bytes that it can't read; whether the queue can have them.
@@ -273,6 +267,7 @@ fn unavailable(op: &mut ReceiveOp, reason: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -299,6 +294,7 @@ mod tests {
         let key = driver.inner.inflight.borrow_mut().insert(Op::Receive(op));
         driver.inner.inflight.borrow_mut().receive(key).armed = true;
 
+        let mut taken = VecDeque::new();
         for round in 0..100 {
             let told = |chunk| {
                 let place = (chunk * PAGE + round) as u64;
@@ -307,23 +303,38 @@ mod tests {
             };
             let told: Vec<_> = (0..CHUNKS).map(told).collect();
             assert_eq!(receiving::completed(&driver.inner, key, &told), CHUNKS);
-            for chunk in 0..CHUNKS {
-                let span = receiving::take(&driver.inner, key).unwrap().unwrap().unwrap();
-                assert_eq!(span.len(), 1 + chunk * 60 % 3_900);
+            assert!(receiving::take(&driver.inner, key, &mut taken));
+            assert_eq!(taken.len(), CHUNKS);
+            for (chunk, ready) in taken.drain(..).enumerate() {
+                assert_eq!(ready.into_span(Some(&queue)).len(), 1 + chunk * 60 % 3_900);
             }
-            assert!(receiving::take(&driver.inner, key).is_none());
+            assert!(!receiving::take(&driver.inner, key, &mut taken));
+            assert!(receiving::end(&driver.inner, key).is_none());
             queue.publish(&driver.inner);
             let expected: Vec<_> = (0..CHUNKS).map(|chunk| (chunk * PAGE + round) as u64).collect();
             assert_eq!(given_back(), expected);
         }
+        // What is taken over and not handed out goes back with the receiver, before what is neither.
+        let spans: Vec<_> = (0..CHUNKS as u64)
+            .map(|chunk| Completion { data: 0, result: 1, flags: MORE, place: chunk * PAGE as u64 })
+            .collect();
+        let (now, later) = spans.split_at(CHUNKS / 2);
+        receiving::completed(&driver.inner, key, now);
+        assert!(receiving::take(&driver.inner, key, &mut taken));
+        drop(taken.pop_front().map(|ready| ready.into_span(Some(&queue))));
+        receiving::completed(&driver.inner, key, later);
+
         let beyond = (CHUNKS * PAGE) as u64;
         let told = Completion { data: 0, result: 1, flags: MORE, place: beyond };
         receiving::completed(&driver.inner, key, &[told]);
-        assert!(receiving::take(&driver.inner, key).unwrap().unwrap().is_err());
+        assert!(receiving::end(&driver.inner, key).unwrap().is_err());
+        assert!(receiving::end(&driver.inner, key).unwrap().is_ok());
         // The last completion.
         let ended = Completion { data: 0, result: 0, flags: 0, place: 0 };
         receiving::completed(&driver.inner, key, &[ended]);
-        receiving::let_go(&driver.inner, key);
+        receiving::let_go(&driver.inner, key, &mut taken);
+        queue.publish(&driver.inner);
+        assert_eq!(given_back(), spans.iter().map(|span| span.place).collect::<Vec<_>>());
         assert_eq!(driver.in_flight(), 0);
     }
 }

@@ -4,6 +4,7 @@
 //! kernel copies, and so it is counted; of what comes from an rx queue its own count decides. Return
 //! signal: none to wait for; dropping a span gives its chunk back.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,8 +12,9 @@ use std::task::{Context, Poll};
 
 use super::intake::Intake;
 use super::received::Received;
+use super::rx_queue::RxShared;
 use crate::driver::{Backend, Inner};
-use crate::engine::receiving::{self, ReceiveEngine, ReceiveOp};
+use crate::engine::receiving::{self, Ready, ReceiveEngine, ReceiveOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::outcome::Tally;
@@ -33,10 +35,11 @@ impl Socket {
             ));
         }
         driver.inflight.borrow().check_room()?;
+        let queue = intake.queue.clone();
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.inflight.borrow_mut().insert(Op::Receive(op));
         driver.mark_receive(key);
-        Ok(Receiver { driver, key })
+        Ok(Receiver { driver, key, queue, taken: VecDeque::new() })
     }
 }
 
@@ -44,6 +47,10 @@ impl Socket {
 pub struct Receiver {
     driver: Rc<Inner>,
     key: Key,
+    /// What it receives from, if that is one.
+    queue: Option<Rc<RxShared>>,
+    /// Taken over from the record, which comes before what that has.
+    taken: VecDeque<Ready>,
 }
 
 impl Receiver {
@@ -56,7 +63,11 @@ impl Receiver {
     /// The next span if it is there already.
     #[inline]
     pub fn try_next_span(&mut self) -> Option<Option<Result<Received>>> {
-        receiving::take(&self.driver, self.key)
+        let Self { driver, key, queue, taken } = self;
+        if taken.is_empty() && !receiving::take(driver, *key, taken) {
+            return receiving::end(driver, *key).map(|end| end.err().map(Err));
+        }
+        taken.pop_front().map(|ready| Some(Ok(ready.into_span(queue.as_ref()))))
     }
 
     /// How bytes are received now, and why so.
@@ -73,7 +84,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        receiving::let_go(&self.driver, self.key);
+        receiving::let_go(&self.driver, self.key, &mut self.taken);
     }
 }
 
@@ -97,7 +108,7 @@ impl Future for NextSpan<'_> {
         if let Some(span) = self.receiver.try_next_span() {
             return Poll::Ready(span);
         }
-        let Receiver { driver, key } = &*self.receiver;
+        let Receiver { driver, key, .. } = &*self.receiver;
         let before = driver.inflight.borrow_mut().receive(*key).wait(context.waker().clone());
         drop(before);
         Poll::Pending
