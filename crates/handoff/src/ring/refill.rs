@@ -4,7 +4,8 @@
 //! - an entry is not written again before the kernel has taken it: what finds no room waits here, in
 //!   order;
 //! - the kernel sees entries when they are published, many at a time, since it looks at the same word
-//!   from another processor.
+//!   from another processor;
+//! - what is given back within a batch needs no look at anything else.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -17,7 +18,7 @@ use handoff_sys::zcrx::{Offsets, Refill};
 use crate::lease::Backing;
 
 /// So many given back are published at once; fewer with the next submission.
-const PUBLISH: u32 = 32;
+const BATCH: u32 = 32;
 
 pub(crate) struct RefillQueue {
     /// Shared with the kernel until the ring is closed.
@@ -26,13 +27,16 @@ pub(crate) struct RefillQueue {
     head: NonNull<u32>,
     tail: NonNull<u32>,
     rqes: NonNull<Refill>,
-    entries: u32,
+    /// One less than the entries, a power of two.
+    mask: u32,
     /// Entries written.
     put: u32,
     /// Of these, the kernel was told of so many.
     published: u32,
-    /// Entries that are free for certain; none while any wait.
+    /// Entries that are free for certain, beside those of the batch.
     room: u32,
+    /// What is left of the batch; nothing while any wait.
+    batch: u32,
     waiting: VecDeque<u64>,
 }
 
@@ -50,40 +54,38 @@ impl RefillQueue {
             tail: at(offsets.tail).cast(),
             rqes: at(offsets.rqes).cast(),
             _memory: memory,
-            entries,
+            mask: entries - 1,
             put: 0,
             published: 0,
             room: 0,
+            batch: 0,
             waiting: VecDeque::new(),
         }
     }
 
-    /// Gives back the span that began at `off`; the kernel is told now or with
-    /// [`publish`](Self::publish).
+    /// Gives back the span that began at `off`, if there is a batch, which is published with its end or
+    /// by [`publish`](Self::publish); `false` if there is none.
     #[inline]
-    pub(crate) fn put(&mut self, off: u64) {
-        if self.room == 0 {
-            return self.put_crowded(off);
+    pub(crate) fn put(&mut self, off: u64) -> bool {
+        if self.batch == 0 {
+            return false;
         }
         self.write(off);
-        if self.put.wrapping_sub(self.published) >= PUBLISH {
-            self.tell();
-        }
+        true
     }
 
-    #[cold]
-    fn put_crowded(&mut self, off: u64) {
+    /// The same where there is no batch, and begins one.
+    pub(crate) fn put_first(&mut self, off: u64) {
         self.waiting.push_back(off);
-        self.look_for_room();
-        self.write_waiting();
+        self.begin_batch();
     }
 
-    /// Tells the kernel of everything that there is room for.
+    /// Tells the kernel of everything that there is room for, and ends the batch.
     pub(crate) fn publish(&mut self) {
         if !self.waiting.is_empty() {
-            self.look_for_room();
-            self.write_waiting();
+            self.begin_batch();
         }
+        self.room += std::mem::take(&mut self.batch);
         if self.put != self.published {
             self.tell();
         }
@@ -99,25 +101,34 @@ impl RefillQueue {
         self.taken() != self.published
     }
 
-    fn write_waiting(&mut self) {
-        while self.room > 0
-            && let Some(off) = self.waiting.pop_front()
-        {
-            self.write(off);
+    /// Writes what waits, as far as there is room; there is a batch then if nothing waits any more.
+    fn begin_batch(&mut self) {
+        loop {
+            self.tell();
+            if self.room == 0 {
+                self.room = self.mask + 1 - self.put.wrapping_sub(self.taken());
+            }
+            let batch = self.room.min(BATCH);
+            self.room -= batch;
+            self.batch = batch;
+            while self.batch > 0
+                && let Some(off) = self.waiting.pop_front()
+            {
+                self.write(off);
+            }
+            if batch == 0 || self.waiting.is_empty() {
+                return;
+            }
         }
     }
 
-    fn look_for_room(&mut self) {
-        self.room = self.entries - self.put.wrapping_sub(self.taken());
-    }
-
     fn write(&mut self, off: u64) {
-        let index = (self.put & (self.entries - 1)) as usize;
+        let index = (self.put & self.mask) as usize;
         // SAFETY: the entry is inside the queue by the contract of `new`, aligned as the kernel has
         // laid it out, and the kernel does not read it before the tail has passed it.
         unsafe { self.rqes.add(index).write(Refill { off, ..Refill::default() }) };
         self.put = self.put.wrapping_add(1);
-        self.room -= 1;
+        self.batch -= 1;
     }
 
     fn tell(&mut self) {
@@ -190,7 +201,9 @@ mod tests {
             let mut arrived = Vec::new();
             for (puts, publish, takes) in steps {
                 for _ in 0..puts {
-                    queue.put(next);
+                    if !queue.put(next) {
+                        queue.put_first(next);
+                    }
                     next += 1;
                 }
                 if publish {

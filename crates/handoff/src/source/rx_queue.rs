@@ -86,7 +86,8 @@ pub(crate) struct RxShared {
     /// Spans handed out and not given back.
     held: Cell<usize>,
     /// The driver knows that something was given back: it publishes that with its next submission,
-    /// and nobody starves.
+    /// and nobody starves. While it does not, the refill queue has no batch, so that what is given back
+    /// next tells it.
     attended: Cell<bool>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
@@ -247,15 +248,21 @@ impl RxShared {
     #[inline]
     pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
         this.held.set(this.held.get() - 1);
-        this.refill.borrow_mut().put(offset as u64 | this.bound.token);
-        if !this.attended.get() {
-            Self::tell_driver(this);
+        let off = offset as u64 | this.bound.token;
+        let put = this.refill.borrow_mut().put(off);
+        if !put {
+            Self::begin_batch(this, off);
         }
     }
 
+    /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
+    /// full.
     #[cold]
-    fn tell_driver(this: &Rc<Self>) {
-        this.attended.set(true);
+    fn begin_batch(this: &Rc<Self>, off: u64) {
+        this.refill.borrow_mut().put_first(off);
+        if this.attended.replace(true) {
+            return;
+        }
         let Some(driver) = this.driver.upgrade() else { return };
         driver.mark_refill(this);
         for receiver in this.starving.borrow_mut().drain(..) {
@@ -310,6 +317,7 @@ impl RxShared {
 
     pub(crate) fn starve(&self, receiver: Key) {
         self.starving.borrow_mut().push(receiver);
+        self.refill.borrow_mut().publish();
         self.attended.set(false);
     }
 
