@@ -67,8 +67,11 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 	struct sk_buff *skb = reuse ? napi_get_frags(&queue->napi) :
 				      napi_alloc_skb(&queue->napi, completion->header);
 
-	if (likely(skb))
+	if (likely(skb)) {
+		/* One that is used again may have had fragments of another memory. */
+		skb->unreadable = false;
 		skb_put_data(skb, completion->data, completion->header);
+	}
 	wire_take_fragments(buffers, completion, skb);
 	if (unlikely(!skb)) {
 		wire_add(queue->count.rx_skb_fail, 1);
