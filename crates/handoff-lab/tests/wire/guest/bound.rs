@@ -6,9 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::Pair;
+use handoff_sys::netdev;
+use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use netlink_packet_core::NLM_F_ACK;
 
 use crate::bed::{
-    MIB, byte_at, connect, counters, listen, pair, run, set_fault, split_headers, steer, stream_of,
+    MIB, byte_at, connect, counters, exchange, listen, pair, run, set_fault, split_headers, steer,
+    stream_of,
 };
 use crate::zcrx::Receiver;
 
@@ -55,6 +59,38 @@ pub(super) fn ready_to_bind(mtu: u32) -> Pair {
     split_headers(&pair.right);
     steer(&pair.right, QUEUE);
     pair
+}
+
+/// Whether the kernel still has the queue bound to a program's memory.
+fn is_bound(pair: &Pair) -> bool {
+    let index = run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
+    let index: u32 = index.trim().parse().expect("a number");
+    let ask = || {
+        let mut kernel = Netlink::generic()?;
+        let family = kernel.family(netdev::FAMILY)?;
+        let (to_receive, queue) = (0_u32, QUEUE);
+        let attributes = Attributes::new()
+            .with(netdev::QUEUE_IFINDEX, &index.to_ne_bytes())
+            .with(netdev::QUEUE_TYPE, &to_receive.to_ne_bytes())
+            .with(netdev::QUEUE_ID, &queue.to_ne_bytes());
+        kernel.ask(Generic::new(family, netdev::QUEUE_GET, attributes), NLM_F_ACK)
+    };
+    let answers = pair.right.namespace().run(ask).expect("enters").expect("answers");
+    answers.iter().any(|answer| answer.attributes.get(netdev::QUEUE_IO_URING).is_some())
+}
+
+#[test]
+fn a_queue_that_was_bound_is_read_plainly() {
+    let pair = ready_to_bind(1_500);
+    for _ in 0..10 {
+        receive_bound(&pair, 2 * MIB, 2_048, 4_096);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while is_bound(&pair) {
+            assert!(Instant::now() < deadline, "the queue stays bound");
+            thread::sleep(Duration::from_millis(1));
+        }
+        exchange(&pair, pair.right.v4(), 2 * MIB);
+    }
 }
 
 #[test]
