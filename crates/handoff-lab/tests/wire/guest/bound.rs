@@ -82,7 +82,7 @@ fn is_bound(pair: &Pair) -> bool {
 #[test]
 fn a_queue_that_was_bound_is_read_plainly() {
     let pair = ready_to_bind(1_500);
-    for _ in 0..10 {
+    for _ in 0..4 {
         receive_bound(&pair, 2 * MIB, 2_048, 4_096);
         let deadline = Instant::now() + Duration::from_secs(5);
         while is_bound(&pair) {
