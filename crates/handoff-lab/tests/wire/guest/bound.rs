@@ -19,10 +19,15 @@ use crate::zcrx::Receiver;
 /// Of the receiving NIC; the first two are for everything else.
 pub(super) const QUEUE: u32 = 3;
 
+/// Of the receiving NIC.
+fn index(pair: &Pair) -> u32 {
+    let index = run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
+    index.trim().parse().expect("a number")
+}
+
 /// Sends a stream to a queue that is bound; what the kernel has copied of it.
 pub(super) fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32) -> (u64, u64) {
-    let index = run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
-    let index = index.trim().parse().expect("a number");
+    let index = index(pair);
     let listener = listen(&pair.right, pair.right.v4());
     let mut left = connect(&pair.left, pair.right.v4());
     let (right, _) = listener.accept().expect("accepts");
@@ -63,8 +68,7 @@ pub(super) fn ready_to_bind(mtu: u32) -> Pair {
 
 /// Whether the kernel still has the queue bound to a program's memory.
 fn is_bound(pair: &Pair) -> bool {
-    let index = run(&pair.right, &format!("cat /sys/class/net/{}/ifindex", pair.right.device()));
-    let index: u32 = index.trim().parse().expect("a number");
+    let index = index(pair);
     let ask = || {
         let mut kernel = Netlink::generic()?;
         let family = kernel.family(netdev::FAMILY)?;
