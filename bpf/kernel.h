@@ -25,6 +25,7 @@ typedef __u32 __wsum;
 typedef _Bool bool;
 
 #define NULL ((void *)0)
+#define EEXIST 17
 #define true 1
 #define false 0
 

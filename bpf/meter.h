@@ -106,7 +106,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, STACK_DEPTH * sizeof(__u64));
 } stacks SEC(".maps");
@@ -169,6 +169,21 @@ static __always_inline bool in_kernel_thread(void)
 	return BPF_CORE_READ(task, flags) & PF_KTHREAD;
 }
 
+/*
+ * A stack has one place in the map, by its hash, and where another has it there is none. Without the
+ * first frames, which are our own program and what calls it, it has other places.
+ */
+static __always_inline __s32 stack(void *ctx)
+{
+	__s32 id = bpf_get_stackid(ctx, &stacks, 0);
+
+	if (id == -EEXIST)
+		id = bpf_get_stackid(ctx, &stacks, 1);
+	if (id == -EEXIST)
+		id = bpf_get_stackid(ctx, &stacks, 2);
+	return id;
+}
+
 static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
 {
 	struct path path = { .place = place };
@@ -187,7 +202,7 @@ static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
 	}
 	if (!config.paths)
 		return;
-	path.stack = bpf_get_stackid(ctx, &stacks, 0);
+	path.stack = stack(ctx);
 	counter = bpf_map_lookup_elem(&paths, &path);
 	if (!counter) {
 		struct counter none = {};

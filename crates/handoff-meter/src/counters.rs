@@ -103,7 +103,7 @@ impl Meter {
     }
 
     fn stack(&self, id: i32) -> Result<Vec<u64>, ReadError> {
-        // The kernel's error number where it had no room for the stack.
+        // The kernel's error number where it has no place for the stack.
         if id < 0 {
             return Ok(Vec::new());
         }
