@@ -8,6 +8,7 @@ pub mod ethtool;
 pub mod getbuf;
 pub mod netdev;
 pub mod netlink;
+pub mod pagemap;
 pub mod query;
 pub mod rds;
 pub mod region;

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::error::Error;
 use crate::receipt::Receipt;
@@ -24,6 +24,8 @@ pub struct Backing {
     len: usize,
     /// Which ring has it registered and in which slots; see [`Registration`].
     registration: AtomicU64,
+    /// What was found out of the pages since they were registered: see [`Backing::is_huge`].
+    huge: AtomicU8,
     /// Whether the pages of the memory outlive its mapping while the kernel uses them, so that the
     /// mapping may go while bytes are still on their way out. Heap memory would be handed out again.
     pinned_by_page: bool,
@@ -34,7 +36,7 @@ pub struct Backing {
 // SAFETY: the memory is owned by `_owner`, which is `Send`, and is reached only through pieces, each
 // of which owns its range alone.
 unsafe impl Send for Backing {}
-// SAFETY: as above; the registration is atomic.
+// SAFETY: as above; what changes is atomic.
 unsafe impl Sync for Backing {}
 
 /// Where a ring has a backing registered: consecutive slots, each for [`SLOT_SPAN`] bytes.
@@ -46,6 +48,11 @@ pub(crate) struct Registration {
 
 /// The most that the kernel lets one registered buffer span.
 pub(crate) const SLOT_SPAN: usize = 1 << 30;
+
+/// What is known of whether pages are huge.
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
 
 impl Backing {
     /// # Safety
@@ -62,6 +69,7 @@ impl Backing {
             start,
             len,
             registration: AtomicU64::new(0),
+            huge: AtomicU8::new(UNKNOWN),
             pinned_by_page,
             _owner: owner,
         })
@@ -87,6 +95,20 @@ impl Backing {
             (u64::from(registration.ring) << 32) | u64::from(registration.first_slot)
         });
         self.registration.store(packed, Relaxed);
+        // Pinned pages stay what they are; others may have been put together meanwhile.
+        self.huge.store(UNKNOWN, Relaxed);
+    }
+
+    /// Whether any of the pages, which are registered, are huge; `look` finds out where it is not known.
+    pub(crate) fn is_huge(&self, look: impl FnOnce(&Self) -> bool) -> bool {
+        match self.huge.load(Relaxed) {
+            UNKNOWN => {
+                let huge = look(self);
+                self.huge.store(if huge { YES } else { NO }, Relaxed);
+                huge
+            }
+            known => known == YES,
+        }
     }
 }
 
@@ -184,6 +206,10 @@ impl Piece {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the piece owns initialised bytes alone, borrowed exclusively here.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
     }
 
     /// The slot under which `ring` can use the piece, if it lies in one whole.

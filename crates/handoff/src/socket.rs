@@ -52,6 +52,9 @@ pub(crate) struct SocketShared {
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
     pub(crate) crowded: Cell<bool>,
+    /// Whether pages cannot be pinned for a send, so that those in slots are named by their slots,
+    /// whatever the kernel charges for it.
+    pub(crate) keeps_to_slots: Cell<bool>,
 }
 
 impl Socket {
@@ -74,6 +77,7 @@ impl Socket {
             stats: Cell::default(),
             spliced: Cell::new(0),
             crowded: Cell::new(false),
+            keeps_to_slots: Cell::new(false),
         };
         Ok(Self { shared: Rc::new(shared), driver })
     }

@@ -13,14 +13,20 @@ use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use traffic::{pattern, tcp};
 
-/// Gives up what root may, and limits locked memory; `false` where that is not possible.
+/// A user for whom much is locked, which counts against the limits of all that it runs.
+const ANOTHER: u32 = 65533;
+
 fn become_nobody(test: &str, limit: u64) -> bool {
+    become_user(65534, test, limit)
+}
+
+/// Gives up what root may, and limits locked memory; `false` where that is not possible.
+fn become_user(user: u32, test: &str, limit: u64) -> bool {
     if rustix::process::geteuid().is_root() {
-        let nobody = rustix::process::Uid::from_raw(65534);
         // All threads, since the kernel's workers belong to the process.
         // SAFETY: plain system calls without memory.
-        let changed = unsafe { libc::setresuid(65534, 65534, 65534) };
-        assert_eq!(changed, 0, "root may become {nobody:?}");
+        let changed = unsafe { libc::setresuid(user, user, user) };
+        assert_eq!(changed, 0, "root may become {user}");
         // Without this, the process may not read its own /proc/self/auxv any more, which older
         // kernels have no other way to ask for.
         rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
@@ -161,4 +167,33 @@ fn a_small_limit_is_named_and_small_sends_fit() {
         }
     }
     refuses_to_pin(LIMIT);
+}
+
+/// Streams do without the slots of huge pages, and pin for each send, where the limit lets them.
+#[test]
+fn huge_pages_that_are_registered_need_no_more() {
+    const NAME: &str = "huge_pages_that_are_registered_need_no_more";
+    const LEN: usize = 2 << 20;
+    const LIMIT: u64 = 5 << 20;
+    if !traffic::alone(NAME) || !become_user(ANOTHER, NAME, LIMIT) {
+        return;
+    }
+    let driver = Driver::new().unwrap();
+    if let Some(reason) = driver.ring_unavailable() {
+        return traffic::skip(NAME, reason);
+    }
+    let mut region = Region::huge(2 * LEN).unwrap();
+    driver.register(&region).unwrap();
+    let mut buffers: Vec<_> = (0..2).map(|_| region.take(LEN).unwrap()).collect();
+    for (seed, buffer) in buffers.iter_mut().enumerate() {
+        buffer.copy_from_slice(&pattern(seed, LEN));
+    }
+    for header in [&b""[..], b"header"] {
+        let (finished, _socket) = send(&driver, Engine::UringZc, header, buffers);
+        let sent = |finished: Finished<Buffer>| {
+            assert_eq!(finished.sent.unwrap(), header.len() + LEN);
+            finished.buffer
+        };
+        buffers = finished.into_iter().map(sent).collect();
+    }
 }

@@ -1,14 +1,17 @@
-//! Memory that leaves the ring's table while sends of it are accepted and not yet looked at.
+//! Registered memory: that leaves the ring's table while sends of it are accepted and not yet looked at,
+//! and in huge pages.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
 use std::io::Read;
 use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Driver, Engine, Region, Socket};
+use handoff::{Driver, Engine, Region, Socket, Wait};
+use socket2::SockRef;
 use traffic::{filled, pattern, tcp, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -86,5 +89,55 @@ fn a_stream_of_memory_that_left_the_table() {
             let mut next = || far.read_exact(&mut message).map(|()| message.clone()).unwrap();
             (0..COUNT).map(|_| next()).collect()
         });
+    });
+}
+
+/// How much a stream takes that nobody reads, of bytes behind the first MiB of a region: no less than
+/// `least`. All of it arrives.
+fn taken_unread(driver: &Driver, mut region: Region, least: usize) -> usize {
+    const BEFORE: usize = 1 << 20;
+    const SENT: usize = 512 << 10;
+    const ROOM: usize = 128 << 10;
+
+    driver.register(&region).unwrap();
+    let (near, mut far) = tcp("127.0.0.1");
+    SockRef::from(&near).set_send_buffer_size(ROOM).unwrap();
+    let watched = OwnedFd::from(near.try_clone().unwrap());
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(Engine::UringZc).unwrap();
+    let _before = region.take(BEFORE).unwrap();
+    // The peer's window takes some, and no more.
+    SockRef::from(&far).set_recv_buffer_size(16 << 10).unwrap();
+    let sending = socket.send(filled(&mut region, 1, SENT)).unwrap();
+    driver.turn(Wait::No).unwrap();
+    let mut unacknowledged: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int.
+    let asked =
+        unsafe { libc::ioctl(watched.as_raw_fd(), libc::TIOCOUTQ, &raw mut unacknowledged) };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    let taken = unacknowledged as usize;
+    assert!(taken >= least, "{taken} bytes, of {least} at least");
+    let reader = thread::spawn(move || {
+        let mut message = vec![0; SENT];
+        far.read_exact(&mut message).unwrap();
+        message
+    });
+    assert_eq!(driver.block_on(async { sending.await }).unwrap().sent.unwrap(), SENT);
+    assert!(reader.join().unwrap() == pattern(1, SENT), "it arrived changed");
+    taken
+}
+
+/// The kernel charges a send by slot with all of the huge page that lies before its bytes. (Where there
+/// are no huge pages, this compares base pages with base pages.)
+#[test]
+fn a_stream_takes_as_much_of_registered_huge_pages() {
+    within(LONG, || {
+        let test = "a_stream_takes_as_much_of_registered_huge_pages";
+        let Some((driver, _)) = registered(test, 1) else { return };
+        let region = Region::huge(2 << 20).unwrap();
+        // Too short for a huge page, whatever the system makes of long ones.
+        let base = Region::anonymous((2 << 20) - (256 << 10)).unwrap();
+        let taken = taken_unread(&driver, base, 0);
+        taken_unread(&driver, region, taken * 3 / 4);
     });
 }

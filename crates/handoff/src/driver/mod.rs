@@ -91,8 +91,9 @@ impl Driver {
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
-    /// pinned once instead of at each send. The memory is kept until it is
-    /// [unregistered](Self::unregister), or the driver goes.
+    /// pinned once instead of at each send. (Huge pages are pinned all the same for sends on streams,
+    /// since the kernel would charge the socket with all of such a page for each packet.) The memory is
+    /// kept until it is [unregistered](Self::unregister), or the driver goes.
     ///
     /// # Errors
     ///

@@ -62,6 +62,8 @@ pub(crate) struct SendOp {
     pub(crate) place: Place,
     /// The slot in the ring's table of buffers that the last request named.
     pub(crate) slot: Option<u16>,
+    /// Whether that request could have named one, and did not.
+    pub(crate) kept_from_slot: bool,
     /// Whether the header lies in memory that the kernel may hold until the return.
     pub(crate) header_lent: bool,
     pub(crate) group: Option<GroupKey>,
@@ -74,6 +76,7 @@ pub(crate) struct SendOp {
 }
 
 impl SendOp {
+    #[inline(always)]
     pub(crate) fn new(
         socket: Rc<SocketShared>,
         engine: Engine,
@@ -100,6 +103,7 @@ impl SendOp {
             turn: 0,
             place: Place::Alone,
             slot: None,
+            kept_from_slot: false,
             header_lent: false,
             group: None,
             sent_held: true,

@@ -1,8 +1,9 @@
 //! Zero-copy send through the ring: `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC`.
 //!
 //! Minimum kernel: 6.0 (`SEND_ZC`), 6.1 (`SENDMSG_ZC`, registered buffers), 6.2 (usage report), 6.15
-//! (registered buffers in a vectored message). Capability: none; unregistered pages count against
-//! `RLIMIT_MEMLOCK` while they are on loan. The device must do scatter-gather and checksums, else
+//! (registered buffers in a vectored message), 6.7 (to know registered huge pages, which streams pin for
+//! each send instead). Capability: none; unregistered pages count against `RLIMIT_MEMLOCK` while they are
+//! on loan. The device must do scatter-gather and checksums, else
 //! the kernel copies and reports so.
 //!
 //! Return signal: a second completion, the notification, which comes if and only if the first one
@@ -13,7 +14,7 @@
 use std::io;
 use std::rc::Rc;
 
-use handoff_sys::sqe;
+use handoff_sys::{pagemap, sqe};
 use io_uring::{cqueue, opcode, squeue, types};
 
 use super::Engine;
@@ -24,7 +25,7 @@ use crate::driver::Inner;
 use crate::endpoint::with_target;
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::lease::Span;
+use crate::lease::{Backing, LoanedPiece, Span};
 use crate::ring::{MAX_REQUEST, Queues, Ring};
 
 /// What of the mechanism this kernel has, by trying it out.
@@ -148,6 +149,7 @@ fn payload(
     let entry = match op.payload_left(ring.id).filter(|_| bare) {
         Some(Span { start, len, slot }) => {
             let len = len.min(MAX_REQUEST) as u32;
+            let slot = unless_overcharged(op, slot);
             let entry = with_target!(op.socket.endpoint, |fd| {
                 if op.engine == Engine::Copy {
                     // What is in the kernel can be copied by a request only.
@@ -176,6 +178,7 @@ fn payload(
         }
         None => {
             let slot = common_slot(ring, op).filter(|_| bare);
+            let slot = unless_overcharged(op, slot);
             op.header_lent = !bare;
             op.slot = slot;
             let message = layout.message(op, !bare);
@@ -194,6 +197,25 @@ fn payload(
         }
     };
     entry.user_data(token.to_user_data())
+}
+
+/// The slot, but for a stream that would be charged for much more than it is given.
+///
+/// The kernel keeps a huge page in a slot as one range, and charges each packet with all of that range
+/// up to the packet's last byte (`io_sg_from_iter()`): 2 MiB for 64 KiB, at worst. Then the send buffer
+/// is full after one packet, and the next waits for its acknowledgement. Pages that are pinned for the
+/// send are charged as they are.
+fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
+    let look = |backing: &Backing| {
+        let huge = pagemap::has_huge_pages(backing.start(), backing.len());
+        huge.inspect_err(|error| tracing::debug!(%error, "taken for base pages")).unwrap_or(false)
+    };
+    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
+    op.kept_from_slot = slot.is_some()
+        && op.socket.stream
+        && !op.socket.keeps_to_slots.get()
+        && pieces.iter().any(|LoanedPiece(piece)| piece.backing().is_huge(look));
+    slot.filter(|_| !op.kept_from_slot)
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
@@ -284,6 +306,8 @@ fn failed(inner: &Inner, op: &mut SendOp, errno: i32) {
         }
         libc::EINTR => {}
         libc::EFAULT if op.lost_its_slot(inner.ring_id()) => {}
+        // Its pages are pinned already, in the slot.
+        libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => {
             let error = op.zero_copy_error(errno);
