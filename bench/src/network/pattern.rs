@@ -49,11 +49,19 @@ impl Stream {
     }
 
     /// Takes the next bytes in.
+    #[inline]
     pub(crate) fn take(&mut self, span: &[u8]) {
-        if self.check && !self.is_next(span) {
-            self.wrong.get_or_insert(self.position);
+        if self.check {
+            self.compare(span);
         }
         self.position += span.len() as u64;
+    }
+
+    #[inline(never)]
+    fn compare(&mut self, span: &[u8]) {
+        if !self.is_next(span) {
+            self.wrong.get_or_insert(self.position);
+        }
     }
 
     fn is_next(&self, span: &[u8]) -> bool {

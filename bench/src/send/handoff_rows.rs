@@ -110,8 +110,10 @@ impl UringZc {
         })
     }
 
-    /// The requests of one system call.
+    /// The requests of one system call. What is back is claimed first, so that as little memory as possible
+    /// takes part.
     fn send_batch(&mut self) -> Result<(), String> {
+        self.claim();
         for _ in 0..self.way.batch {
             let buffer = self.next_buffer()?;
             self.messages += 1;
@@ -131,7 +133,6 @@ impl UringZc {
         self.turn(Wait::No)
     }
 
-    /// Returns are claimed when their buffers are needed.
     fn next_buffer(&mut self) -> Result<Buffer, String> {
         loop {
             if let Some(buffer) = self.free.pop() {

@@ -95,7 +95,7 @@ impl File {
         let pollable = self.pollable && offset.is_none();
         let file = Rc::clone(&self.endpoint);
         let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
-        let key = self.driver.inflight.borrow_mut().insert(Op::Transfer(op));
+        let key = self.driver.inflight.borrow_mut().insert(|| Op::Transfer(op));
         transfer::start(&self.driver, key);
         Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })
     }

@@ -85,7 +85,7 @@ fn map(key: Key, op: &mut ReceiveOp) -> Step {
         Ok(()) if request.length > 0 => {
             op.mapped.bytes += u64::from(request.length);
             let span = window.filled(place, request.length as usize);
-            op.take_in(span);
+            op.arrivals.push(span);
             Step::Mapped(request.recv_skip_hint as usize)
         }
         result => {

@@ -33,10 +33,10 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
         let span = pool.filled(chunk, result.max(0) as usize);
         if result > 0 || !op.socket.stream {
             op.copied += span.len() as u64;
-            op.take_in(span);
+            op.arrivals.push(span);
         }
     } else if result == 0 && !op.socket.stream {
-        op.take_in(Received::nothing());
+        op.arrivals.push(Received::nothing());
     }
     let mut again = false;
     match result {
@@ -59,7 +59,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     }
     if !cqueue::more(flags) {
         op.armed = false;
-        op.paused = result >= 0 && op.untaken() >= pool.chunks();
+        op.paused = result >= 0 && op.arrivals.len() >= pool.chunks();
         again |= result >= 0 && !op.paused;
     }
     again
@@ -94,7 +94,7 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
     if read > 0 || (read == 0 && !op.socket.stream) {
         let span = pool.filled(chunk, read as usize);
         op.copied += span.len() as u64;
-        op.take_in(span);
+        op.arrivals.push(span);
         return Read::Some;
     }
     pool.untake_chunk(chunk);

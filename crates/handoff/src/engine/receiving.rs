@@ -5,7 +5,6 @@
 //! - a receive that the kernel ended for want of chunks starts again when one is back;
 //! - a receive that nobody waits for is cancelled, and what it draws on outlives it.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -20,10 +19,10 @@ use crate::inflight::{Key, Kind, STAGE_READY, STAGE_RECEIVE, Token};
 use crate::outcome::Tally;
 use crate::ring::Completion;
 use crate::socket::SocketShared;
+use crate::source::arrivals::Arrivals;
 use crate::source::intake::Intake;
 use crate::source::pool::PoolShared;
 use crate::source::received::Received;
-use crate::source::rx_queue::RxShared;
 use crate::source::window::Window;
 
 /// How a socket receives.
@@ -69,28 +68,6 @@ pub(crate) enum Way {
     Pool,
 }
 
-/// Something to take.
-pub(crate) enum Ready {
-    Span(Received),
-    /// A span of the queue's, where it is and how long; made only when it is taken, since there are
-    /// many.
-    Place(u64, u32),
-}
-
-impl Ready {
-    /// The span itself; of a place, in this queue.
-    #[inline]
-    pub(crate) fn into_span(self, queue: Option<&Rc<RxShared>>) -> Received {
-        match (self, queue) {
-            (Self::Span(span), _) => span,
-            (Self::Place(place, len), Some(queue)) => RxShared::span(queue, place, len as usize),
-            (Self::Place(..), None) => {
-                unreachable!("a place is of the queue that is received from")
-            }
-        }
-    }
-}
-
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
     pub(crate) socket: Rc<SocketShared>,
@@ -101,7 +78,8 @@ pub(crate) struct ReceiveOp {
     pub(crate) pool: Option<Rc<PoolShared>>,
     /// Bytes received into the pool.
     pub(crate) copied: u64,
-    ready: VecDeque<Ready>,
+    /// Spans that nobody has taken.
+    pub(super) arrivals: Arrivals,
     /// The kernel has the request, or watches the socket.
     pub(crate) armed: bool,
     /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
@@ -123,12 +101,12 @@ impl ReceiveOp {
                 _ => Way::Pool,
             },
             socket,
+            arrivals: Arrivals::new(intake.queue.clone()),
             flow: intake.queue.map(Flow::open),
             window: intake.window,
             mapped: Mapped::default(),
             pool: intake.pool,
             copied: 0,
-            ready: VecDeque::new(),
             armed: false,
             paused: false,
             end: None,
@@ -192,24 +170,9 @@ impl ReceiveOp {
         self.waker.replace(waker)
     }
 
-    pub(crate) fn take_in(&mut self, span: Received) {
-        self.ready.push_back(Ready::Span(span));
-    }
-
-    /// Spans of the queue, each told by a completion.
-    pub(crate) fn take_in_places(&mut self, told: &[Completion]) {
-        self.ready.extend(told.iter().map(|told| Ready::Place(told.place, told.result as u32)));
-    }
-
     /// All that nobody has taken, to be dropped where it may use the driver.
     fn rest(&mut self) -> Vec<Received> {
-        let queue = self.flow.as_ref().map(Flow::queue);
-        self.ready.drain(..).map(|ready| ready.into_span(queue)).collect()
-    }
-
-    /// Spans that nobody has taken.
-    pub(crate) fn untaken(&self) -> usize {
-        self.ready.len()
+        self.arrivals.by_ref().collect()
     }
 }
 
@@ -299,16 +262,16 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
 
 /// Takes over all that is there into what is empty; `false` where nothing is. Spans are many, and a
 /// look at the record costs as much as one.
-pub(crate) fn take(inner: &Inner, key: Key, into: &mut VecDeque<Ready>) -> bool {
+pub(crate) fn take(inner: &Inner, key: Key, into: &mut Arrivals) -> bool {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
-    if op.ready.is_empty() {
+    if op.arrivals.is_empty() {
         return false;
     }
     if std::mem::take(&mut op.paused) {
         inner.mark_receive(key);
     }
-    std::mem::swap(&mut op.ready, into);
+    into.take_over(&mut op.arrivals);
     true
 }
 
@@ -322,13 +285,11 @@ pub(crate) fn end(inner: &Inner, key: Key) -> Option<Result<()>> {
 }
 
 /// The holder of a receive goes, and has not handed out all that it took over.
-pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut VecDeque<Ready>) {
+pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut Arrivals) {
     let (armed, spans) = {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
-        taken.append(&mut op.ready);
-        std::mem::swap(taken, &mut op.ready);
         if let Some(window) = &op.window {
             window.forget(key);
         }
@@ -338,7 +299,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut VecDeque<Ready>) {
         if let Some(flow) = &op.flow {
             flow.queue().forget(key);
         }
-        (op.armed.then(|| op.stage(&inner.backend)), op.rest())
+        (op.armed.then(|| op.stage(&inner.backend)), (taken.collect::<Vec<_>>(), op.rest()))
     };
     // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
@@ -354,7 +315,7 @@ fn advance(inner: &Inner, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.receive(key);
     let mut waker = None;
-    if !op.ready.is_empty() || op.end.is_some() {
+    if !op.arrivals.is_empty() || op.end.is_some() {
         inner.news.set(true);
         waker = op.waker.take();
     }

@@ -183,31 +183,19 @@ pub(super) fn completed(
     false
 }
 
-/// Takes in the spans that these completions begin with, of one request; how many that were.
+/// Takes in the spans that these completions begin with, of which the first is one; how many completions
+/// that were.
 pub(super) fn arrived(
     inner: &Inner,
     key: Key,
     op: &mut ReceiveOp,
     completions: &[Completion],
 ) -> usize {
-    let data = completions[0].data;
-    let queue = &flow(op).queue;
-    let (mut spans, mut bytes, mut outside) = (0, 0, 0);
-    for &Completion { data: of, result, flags, place } in completions {
-        if of != data || !cqueue::more(flags) {
-            break;
-        }
-        if !queue.has(place, result as usize) {
-            outside = 1;
-            break;
-        }
-        spans += 1;
-        bytes += result as u64;
-    }
-    op.take_in_places(&completions[..spans]);
-    if outside > 0 {
+    let (spans, bytes) = op.arrivals.push_told(completions);
+    if spans == 0 {
         let reason = "the kernel tells of bytes outside of the area";
         op.end = Some(Err(unavailable(op, reason)));
+        return 1;
     }
     let has_pool = op.pool.is_some();
     let flow = flow(op);
@@ -217,7 +205,7 @@ pub(super) fn arrived(
     if has_pool {
         weigh(inner, key, flow);
     }
-    spans + outside
+    spans
 }
 
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.
@@ -267,7 +255,6 @@ fn unavailable(op: &mut ReceiveOp, reason: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -275,6 +262,7 @@ mod tests {
     use crate::engine::receiving;
     use crate::inflight::Op;
     use crate::socket::Socket;
+    use crate::source::arrivals::Arrivals;
     use crate::source::intake::Intake;
 
     /// `IORING_CQE_F_MORE`.
@@ -291,10 +279,10 @@ mod tests {
         let (queue, given_back) = RxShared::without_kernel(&driver.inner, CHUNKS, PAGE);
         let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
         let op = ReceiveOp::new(Rc::clone(&socket.shared), intake);
-        let key = driver.inner.inflight.borrow_mut().insert(Op::Receive(op));
+        let key = driver.inner.inflight.borrow_mut().insert(|| Op::Receive(op));
         driver.inner.inflight.borrow_mut().receive(key).armed = true;
 
-        let mut taken = VecDeque::new();
+        let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
         for round in 0..100 {
             let told = |chunk| {
                 let place = (chunk * PAGE + round) as u64;
@@ -305,8 +293,8 @@ mod tests {
             assert_eq!(receiving::completed(&driver.inner, key, &told), CHUNKS);
             assert!(receiving::take(&driver.inner, key, &mut taken));
             assert_eq!(taken.len(), CHUNKS);
-            for (chunk, ready) in taken.drain(..).enumerate() {
-                assert_eq!(ready.into_span(Some(&queue)).len(), 1 + chunk * 60 % 3_900);
+            for (chunk, span) in taken.by_ref().enumerate() {
+                assert_eq!(span.len(), 1 + chunk * 60 % 3_900);
             }
             assert!(!receiving::take(&driver.inner, key, &mut taken));
             assert!(receiving::end(&driver.inner, key).is_none());
@@ -321,7 +309,7 @@ mod tests {
         let (now, later) = spans.split_at(CHUNKS / 2);
         receiving::completed(&driver.inner, key, now);
         assert!(receiving::take(&driver.inner, key, &mut taken));
-        drop(taken.pop_front().map(|ready| ready.into_span(Some(&queue))));
+        drop(taken.next());
         receiving::completed(&driver.inner, key, later);
 
         let beyond = (CHUNKS * PAGE) as u64;

@@ -7,6 +7,7 @@
 //!   from another processor;
 //! - what is given back within a batch needs no look at anything else.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -29,15 +30,17 @@ pub(crate) struct RefillQueue {
     rqes: NonNull<Refill>,
     /// One less than the entries, a power of two.
     mask: u32,
-    /// Entries written.
-    put: u32,
-    /// Of these, the kernel was told of so many.
-    published: u32,
-    /// Entries that are free for certain, beside those of the batch.
-    room: u32,
+    /// Entries written, and what is left of the batch.
+    claimed: Cell<u32>,
     /// What is left of the batch; nothing while any wait.
-    batch: u32,
-    waiting: VecDeque<u64>,
+    batch: Cell<u32>,
+    /// The first entry of that.
+    next: Cell<NonNull<Refill>>,
+    /// The kernel was told of so many entries.
+    published: Cell<u32>,
+    /// Entries that are free for certain, beside those of the batch.
+    room: Cell<u32>,
+    waiting: RefCell<VecDeque<u64>>,
 }
 
 impl RefillQueue {
@@ -53,89 +56,101 @@ impl RefillQueue {
             head: at(offsets.head).cast(),
             tail: at(offsets.tail).cast(),
             rqes: at(offsets.rqes).cast(),
-            _memory: memory,
             mask: entries - 1,
-            put: 0,
-            published: 0,
-            room: 0,
-            batch: 0,
-            waiting: VecDeque::new(),
+            claimed: Cell::new(0),
+            batch: Cell::new(0),
+            next: Cell::new(at(offsets.rqes).cast()),
+            published: Cell::new(0),
+            room: Cell::new(0),
+            waiting: RefCell::default(),
+            _memory: memory,
         }
     }
 
     /// Gives back the span that began at `off`, if there is a batch, which is published with its end or
     /// by [`publish`](Self::publish); `false` if there is none.
     #[inline]
-    pub(crate) fn put(&mut self, off: u64) -> bool {
-        if self.batch == 0 {
+    pub(crate) fn put(&self, off: u64) -> bool {
+        let left = self.batch.get();
+        if left == 0 {
             return false;
         }
-        self.write(off);
+        let entry = self.next.get();
+        // SAFETY: the entry is of the batch, so inside the queue, aligned as the kernel has laid it out,
+        // and the kernel does not read it before the tail has passed it. The next one is inside too, or
+        // the end of the queue.
+        unsafe {
+            entry.write(Refill { off, ..Refill::default() });
+            self.next.set(entry.add(1));
+        }
+        self.batch.set(left - 1);
         true
     }
 
     /// The same where there is no batch, and begins one.
-    pub(crate) fn put_first(&mut self, off: u64) {
-        self.waiting.push_back(off);
+    pub(crate) fn put_first(&self, off: u64) {
+        self.waiting.borrow_mut().push_back(off);
         self.begin_batch();
     }
 
     /// Tells the kernel of everything that there is room for, and ends the batch.
-    pub(crate) fn publish(&mut self) {
-        if !self.waiting.is_empty() {
+    pub(crate) fn publish(&self) {
+        if self.is_crowded() {
             self.begin_batch();
         }
-        self.room += std::mem::take(&mut self.batch);
-        if self.put != self.published {
+        let left = self.batch.take();
+        self.claimed.set(self.claimed.get().wrapping_sub(left));
+        self.room.set(self.room.get() + left);
+        if self.claimed != self.published {
             self.tell();
         }
     }
 
     /// Whether spans found no room.
     pub(crate) fn is_crowded(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.borrow().is_empty()
     }
 
     /// Whether the kernel has yet to take what it was told of.
     pub(crate) fn has_untaken(&self) -> bool {
-        self.taken() != self.published
+        self.taken() != self.published.get()
     }
 
     /// Writes what waits, as far as there is room; there is a batch then if nothing waits any more.
-    fn begin_batch(&mut self) {
+    fn begin_batch(&self) {
+        let mut waiting = self.waiting.borrow_mut();
         loop {
             self.tell();
-            if self.room == 0 {
-                self.room = self.mask + 1 - self.put.wrapping_sub(self.taken());
+            let put = self.published.get();
+            if self.room.get() == 0 {
+                self.room.set(self.mask + 1 - put.wrapping_sub(self.taken()));
             }
-            let batch = self.room.min(BATCH);
-            self.room -= batch;
-            self.batch = batch;
-            while self.batch > 0
-                && let Some(off) = self.waiting.pop_front()
+            // Its entries lie one behind the other.
+            let index = put & self.mask;
+            let batch = self.room.get().min(BATCH).min(self.mask + 1 - index);
+            self.room.update(|room| room - batch);
+            self.claimed.set(put.wrapping_add(batch));
+            self.batch.set(batch);
+            // SAFETY: inside the queue, by the contract of `new`.
+            self.next.set(unsafe { self.rqes.add(index as usize) });
+            while self.batch.get() > 0
+                && let Some(off) = waiting.pop_front()
             {
-                self.write(off);
+                self.put(off);
             }
-            if batch == 0 || self.waiting.is_empty() {
+            if batch == 0 || waiting.is_empty() {
                 return;
             }
         }
     }
 
-    fn write(&mut self, off: u64) {
-        let index = (self.put & self.mask) as usize;
-        // SAFETY: the entry is inside the queue by the contract of `new`, aligned as the kernel has
-        // laid it out, and the kernel does not read it before the tail has passed it.
-        unsafe { self.rqes.add(index).write(Refill { off, ..Refill::default() }) };
-        self.put = self.put.wrapping_add(1);
-        self.batch -= 1;
-    }
-
-    fn tell(&mut self) {
+    /// Tells the kernel of all that was written.
+    fn tell(&self) {
+        let put = self.claimed.get().wrapping_sub(self.batch.get());
         // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
         // and the memory lives as long as the queue.
-        unsafe { AtomicU32::from_ptr(self.tail.as_ptr()) }.store(self.put, Release);
-        self.published = self.put;
+        unsafe { AtomicU32::from_ptr(self.tail.as_ptr()) }.store(put, Release);
+        self.published.set(put);
     }
 
     fn taken(&self) -> u32 {
@@ -196,7 +211,7 @@ mod tests {
         fn everything_arrives_once_and_in_order(
             steps in prop::collection::vec((0u32..20, any::<bool>(), 0u32..10), 1..60),
         ) {
-            let (mut kernel, mut queue) = Kernel::and_queue(ENTRIES);
+            let (mut kernel, queue) = Kernel::and_queue(ENTRIES);
             let mut next = 0u64;
             let mut arrived = Vec::new();
             for (puts, publish, takes) in steps {

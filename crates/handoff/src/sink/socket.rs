@@ -160,8 +160,10 @@ impl<'a, B: Lend> Message<'a, B> {
         let key = {
             let mut inflight = inner.inflight.borrow_mut();
             let loan = self.buffer.into_loan();
-            let op = SendOp::new(Rc::clone(shared), pick.engine, loan, size, self.header.len());
-            let key = inflight.insert(Op::Send(op));
+            let socket = Rc::clone(shared);
+            let header_len = self.header.len();
+            let key = inflight
+                .insert(|| Op::Send(SendOp::new(socket, pick.engine, loan, size, header_len)));
             let (op, layout) = inflight.send_and_layout(key);
             adapt(op);
             if !self.header.is_empty() {

@@ -1,6 +1,7 @@
 //! Where lent bytes come from.
 
 pub(crate) mod area;
+pub(crate) mod arrivals;
 pub(crate) mod file;
 pub(crate) mod intake;
 pub(crate) mod kernel;

@@ -5,6 +5,7 @@
 //! ordinary memory. They go back where they came from when the last part of the span is dropped.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -17,7 +18,10 @@ use crate::lease::{Backing, Extent, Lend, Lendable, Loan, LoanedPiece, Piece, Se
 /// Keeps the memory of a span, and gives its chunk back to where it came from when the last share of it
 /// is dropped.
 #[doc(hidden)]
-pub struct Ticket(Origin);
+pub struct Ticket(
+    // Dropped by the ticket, which needs no second look for what it is then.
+    ManuallyDrop<Origin>,
+);
 
 enum Origin {
     /// An empty datagram, for which the kernel takes no chunk.
@@ -30,20 +34,34 @@ enum Origin {
     Shared(Rc<Ticket>),
 }
 
+impl Origin {
+    /// The ticket goes, which is not a queue's.
+    #[inline(never)]
+    fn end(self) {
+        if let Self::Pool(pool, chunk) = &self {
+            PoolShared::give_back(pool, *chunk as u16);
+        }
+    }
+}
+
 impl Ticket {
+    fn new(origin: Origin) -> Self {
+        Self(ManuallyDrop::new(origin))
+    }
+
     /// A second ticket for the same chunk.
     fn share(&mut self) -> Self {
-        let whole = match std::mem::replace(&mut self.0, Origin::Nowhere) {
+        let whole = match std::mem::replace(&mut *self.0, Origin::Nowhere) {
             Origin::Shared(whole) => whole,
-            sole => Rc::new(Self(sole)),
+            sole => Rc::new(Self::new(sole)),
         };
-        self.0 = Origin::Shared(Rc::clone(&whole));
-        Self(Origin::Shared(whole))
+        *self.0 = Origin::Shared(Rc::clone(&whole));
+        Self::new(Origin::Shared(whole))
     }
 
     /// The memory that the chunk is of, where there is one.
     fn memory(&self) -> Option<&Arc<Backing>> {
-        match &self.0 {
+        match &*self.0 {
             Origin::Nowhere => None,
             Origin::Pool(pool, _) => Some(pool.memory()),
             Origin::Queue(queue, _) => Some(queue.memory()),
@@ -55,17 +73,22 @@ impl Ticket {
 impl Drop for Ticket {
     #[inline]
     fn drop(&mut self) {
-        match &self.0 {
-            Origin::Nowhere | Origin::Shared(_) => {}
-            Origin::Pool(pool, chunk) => PoolShared::give_back(pool, *chunk as u16),
-            Origin::Queue(queue, offset) => RxShared::give_back(queue, *offset),
+        match &*self.0 {
+            // Of these there are most.
+            Origin::Queue(queue, offset) => {
+                // SAFETY: the ticket goes, and nothing else drops what it had.
+                let queue = unsafe { std::ptr::read(queue) };
+                RxShared::give_back(queue, *offset);
+            }
+            // SAFETY: as above.
+            _ => unsafe { ManuallyDrop::take(&mut self.0) }.end(),
         }
     }
 }
 
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &*self.0 {
             Origin::Nowhere => f.write_str("Nowhere"),
             Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
             Origin::Queue(_, offset) => write!(f, "Queue({offset})"),
@@ -87,7 +110,7 @@ pub struct Received {
 impl Received {
     /// No bytes.
     pub(crate) fn nothing() -> Self {
-        Self { start: NonNull::dangling(), len: 0, ticket: Ticket(Origin::Nowhere) }
+        Self { start: NonNull::dangling(), len: 0, ticket: Ticket::new(Origin::Nowhere) }
     }
 
     /// # Safety
@@ -100,7 +123,7 @@ impl Received {
         start: NonNull<u8>,
         len: usize,
     ) -> Self {
-        Self { start, len, ticket: Ticket(Origin::Pool(Rc::clone(pool), chunk.into())) }
+        Self { start, len, ticket: Ticket::new(Origin::Pool(Rc::clone(pool), chunk.into())) }
     }
 
     /// # Safety
@@ -114,7 +137,7 @@ impl Received {
         start: NonNull<u8>,
         len: usize,
     ) -> Self {
-        Self { start, len, ticket: Ticket(Origin::Queue(Rc::clone(queue), offset)) }
+        Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), offset)) }
     }
 
     /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.

@@ -78,7 +78,7 @@ pub struct RxQueue {
 pub(crate) struct RxShared {
     driver: Weak<Inner>,
     bound: Bound,
-    refill: RefCell<RefillQueue>,
+    refill: RefillQueue,
     spans: Cell<u64>,
     bytes: Cell<u64>,
     shortages: Cell<u64>,
@@ -185,7 +185,7 @@ impl RxShared {
         Self {
             driver: Rc::downgrade(driver),
             bound,
-            refill: RefCell::new(refill),
+            refill,
             spans: Cell::new(0),
             bytes: Cell::new(0),
             shortages: Cell::new(0),
@@ -218,12 +218,6 @@ impl RxShared {
         std::ptr::eq(self.driver.as_ptr(), Rc::as_ptr(driver))
     }
 
-    /// Whether a span can be there, by what is known of the area.
-    #[inline]
-    pub(crate) fn has(&self, place: u64, len: usize) -> bool {
-        offset(place).checked_add(len).is_some_and(|end| end <= self.bound.area.len())
-    }
-
     /// The kernel has handed so many spans over.
     pub(crate) fn arrived(&self, spans: usize, bytes: u64) {
         self.spans.set(self.spans.get() + spans as u64);
@@ -234,7 +228,7 @@ impl RxShared {
     /// The span that a completion has told of, once.
     #[inline]
     pub(crate) fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
-        debug_assert!(this.has(place, len));
+        debug_assert!(is_within(this.bound.area.len(), place, len));
         let offset = offset(place);
         // SAFETY: inside the area, which is initialised; the kernel tells of each byte that it has put
         // there once, and puts others there only after the span was given back.
@@ -246,26 +240,25 @@ impl RxShared {
 
     /// The span that began at `offset` is given back.
     #[inline]
-    pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
+    pub(crate) fn give_back(this: Rc<Self>, offset: usize) {
         this.held.set(this.held.get() - 1);
         let off = offset as u64 | this.bound.token;
-        let put = this.refill.borrow_mut().put(off);
-        if !put {
-            Self::begin_batch(this, off);
+        if !this.refill.put(off) {
+            this.begin_batch(off);
         }
     }
 
     /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
     /// full.
     #[cold]
-    fn begin_batch(this: &Rc<Self>, off: u64) {
-        this.refill.borrow_mut().put_first(off);
-        if this.attended.replace(true) {
+    fn begin_batch(self: Rc<Self>, off: u64) {
+        self.refill.put_first(off);
+        if self.attended.replace(true) {
             return;
         }
-        let Some(driver) = this.driver.upgrade() else { return };
-        driver.mark_refill(this);
-        for receiver in this.starving.borrow_mut().drain(..) {
+        let Some(driver) = self.driver.upgrade() else { return };
+        driver.mark_refill(&self);
+        for receiver in self.starving.borrow_mut().drain(..) {
             driver.mark_receive(receiver);
         }
     }
@@ -273,10 +266,9 @@ impl RxShared {
     /// Has the kernel see what was given back; called with the next submission.
     pub(crate) fn publish(&self, driver: &Inner) {
         self.attended.set(false);
-        let mut refill = self.refill.borrow_mut();
-        refill.publish();
-        if refill.is_crowded() && self.flush(driver) {
-            refill.publish();
+        self.refill.publish();
+        if self.refill.is_crowded() && self.flush(driver) {
+            self.refill.publish();
         }
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
             self.short.set(None);
@@ -291,9 +283,8 @@ impl RxShared {
     /// Has the kernel take at once what was given back, for a receiver that found no chunk to copy
     /// to; whether it got any.
     pub(crate) fn replenish(&self, driver: &Inner) -> bool {
-        let mut refill = self.refill.borrow_mut();
-        refill.publish();
-        refill.has_untaken() && self.flush(driver)
+        self.refill.publish();
+        self.refill.has_untaken() && self.flush(driver)
     }
 
     fn flush(&self, driver: &Inner) -> bool {
@@ -317,7 +308,7 @@ impl RxShared {
 
     pub(crate) fn starve(&self, receiver: Key) {
         self.starving.borrow_mut().push(receiver);
-        self.refill.borrow_mut().publish();
+        self.refill.publish();
         self.attended.set(false);
     }
 
@@ -379,7 +370,14 @@ impl RxShared {
     }
 }
 
+/// Whether a span can be there, in an area of so many bytes.
+#[inline]
+pub(crate) fn is_within(area: usize, place: u64, len: usize) -> bool {
+    offset(place).checked_add(len).is_some_and(|end| end <= area)
+}
+
 /// Where in the area a place is.
+#[inline]
 fn offset(place: u64) -> usize {
     (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize
 }

@@ -4,17 +4,16 @@
 //! kernel copies, and so it is counted; of what comes from an rx queue its own count decides. Return
 //! signal: none to wait for; dropping a span gives its chunk back.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::arrivals::Arrivals;
 use super::intake::Intake;
 use super::received::Received;
-use super::rx_queue::RxShared;
 use crate::driver::{Backend, Inner};
-use crate::engine::receiving::{self, Ready, ReceiveEngine, ReceiveOp};
+use crate::engine::receiving::{self, ReceiveEngine, ReceiveOp};
 use crate::error::{Error, Result};
 use crate::inflight::{Key, Op};
 use crate::outcome::Tally;
@@ -35,11 +34,11 @@ impl Socket {
             ));
         }
         driver.inflight.borrow().check_room()?;
-        let queue = intake.queue.clone();
+        let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
-        let key = driver.inflight.borrow_mut().insert(Op::Receive(op));
+        let key = driver.inflight.borrow_mut().insert(|| Op::Receive(op));
         driver.mark_receive(key);
-        Ok(Receiver { driver, key, queue, taken: VecDeque::new() })
+        Ok(Receiver { driver, key, taken })
     }
 }
 
@@ -47,10 +46,8 @@ impl Socket {
 pub struct Receiver {
     driver: Rc<Inner>,
     key: Key,
-    /// What it receives from, if that is one.
-    queue: Option<Rc<RxShared>>,
     /// Taken over from the record, which comes before what that has.
-    taken: VecDeque<Ready>,
+    taken: Arrivals,
 }
 
 impl Receiver {
@@ -63,11 +60,14 @@ impl Receiver {
     /// The next span if it is there already.
     #[inline]
     pub fn try_next_span(&mut self) -> Option<Option<Result<Received>>> {
-        let Self { driver, key, queue, taken } = self;
-        if taken.is_empty() && !receiving::take(driver, *key, taken) {
-            return receiving::end(driver, *key).map(|end| end.err().map(Err));
+        loop {
+            if let Some(span) = self.taken.next() {
+                return Some(Some(Ok(span)));
+            }
+            if !receiving::take(&self.driver, self.key, &mut self.taken) {
+                return receiving::end(&self.driver, self.key).map(|end| end.err().map(Err));
+            }
         }
-        taken.pop_front().map(|ready| Some(Ok(ready.into_span(queue.as_ref()))))
     }
 
     /// How bytes are received now, and why so.

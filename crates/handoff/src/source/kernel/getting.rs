@@ -26,7 +26,7 @@ pub struct Getting {
 impl Getting {
     pub(super) fn start(driver: Rc<Inner>, op: GetOp) -> Result<Self> {
         driver.inflight.borrow().check_room()?;
-        let key = driver.inflight.borrow_mut().insert(Op::Get(op));
+        let key = driver.inflight.borrow_mut().insert(|| Op::Get(op));
         get_buf::start(&driver, key);
         Ok(Self { driver, key: Some(key) })
     }
