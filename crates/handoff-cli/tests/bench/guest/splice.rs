@@ -68,23 +68,29 @@ fn every_row_sends_and_relays_and_copies_what_it_says() {
     let wire = [&sends[..], &spans, &relays].concat();
     assert_eq!(engines(&rows), [&wire[..], &sends, &relays].concat());
     let (over_wire, over_virtio_net) = rows.split_at(wire.len());
+    // A relay lends what has come, however short. Of ends that join the packet before them the kernel tells
+    // that they were copied, though they were not: on a busy machine these are many. So there the witness
+    // alone says how much it was, and the report only has to tell of no more than the sends.
+    let tells = |row: &Value, copied: f64, slack: f64| {
+        let lent = row["config"]["op"] == "relay" && row["engine"] != "copy";
+        let most = if lent { 1.0 } else { slack };
+        row["copied_share"].as_f64().is_some_and(|told| (-slack..=most).contains(&(told - copied)))
+    };
     for row in over_wire {
         assert_eq!(row["config"]["target"], "wire", "{row}");
         let spans = row["engine"].as_str().is_some_and(|engine| engine.starts_with("zcrx"));
         // A stream's first bytes may lie beside headers; and what goes out of user memory is copied now and
         // then at first, to learn what that costs.
         let slack = if spans { 0.25 } else { 0.1 };
-        let told = row["copied_share"].as_f64();
         let copied = match row["engine"].as_str().expect("a name") {
             "sendfile" | "splice" => {
-                assert_eq!(told, None, "{row}");
+                assert!(row["copied_share"].is_null(), "{row}");
                 0.0
             }
             engine => {
                 // Out of the source, and into the sink.
                 let copied = if engine == "copy" { 2.0 } else { 0.0 };
-                let told = told.unwrap_or_else(|| panic!("it does not say: {row}"));
-                assert!((told - copied).abs() < slack, "{row}");
+                assert!(tells(row, copied, slack), "{row}");
                 copied
             }
         };
@@ -97,12 +103,9 @@ fn every_row_sends_and_relays_and_copies_what_it_says() {
     for row in over_virtio_net {
         assert_eq!(row["config"]["target"], "virtio-net", "{row}");
         assert!(row["simulated_dma_share"].is_null(), "{row}");
-        // Ends of pieces are reported as copied that join the packet of the piece before.
-        const SLACK: f64 = 0.25;
         let by_engine = if row["engine"] == "copy" { 2.0 } else { 0.0 };
-        if let Some(told) = row["copied_share"].as_f64() {
-            assert!((told - by_engine).abs() < SLACK, "{row}");
-        }
+        // Ends of pieces join the packet of the piece before.
+        assert!(row["copied_share"].is_null() || tells(row, by_engine, 0.25), "{row}");
         // The kernel cuts what each end sends into frames, and copies it.
         let cuts = if row["config"]["op"] == "relay" { 2.0 } else { 1.0 };
         assert!((number(row, "copied_share_witness") - by_engine - cuts).abs() < 0.1, "{row}");
