@@ -68,12 +68,13 @@ fn every_row_sends_and_relays_and_copies_what_it_says() {
     let wire = [&sends[..], &spans, &relays].concat();
     assert_eq!(engines(&rows), [&wire[..], &sends, &relays].concat());
     let (over_wire, over_virtio_net) = rows.split_at(wire.len());
-    // A relay lends what has come, however short. Of ends that join the packet before them the kernel tells
-    // that they were copied, though they were not: on a busy machine these are many. So there the witness
-    // alone says how much it was, and the report only has to tell of no more than the sends.
+    // Of ends that join the packet before them the kernel tells that they were copied, though they were not.
+    // On a busy machine these are many where a relay lends what has come, however short, or a device takes
+    // only parts. So there the witness alone says how much it was, and the report only has to tell of no
+    // more than the sends.
     let tells = |row: &Value, copied: f64, slack: f64| {
-        let lent = row["config"]["op"] == "relay" && row["engine"] != "copy";
-        let most = if lent { 1.0 } else { slack };
+        let parts = row["config"]["op"] == "relay" || row["config"]["target"] == "virtio-net";
+        let most = if parts && row["engine"] != "copy" { 1.0 } else { slack };
         row["copied_share"].as_f64().is_some_and(|told| (-slack..=most).contains(&(told - copied)))
     };
     for row in over_wire {
@@ -104,8 +105,7 @@ fn every_row_sends_and_relays_and_copies_what_it_says() {
         assert_eq!(row["config"]["target"], "virtio-net", "{row}");
         assert!(row["simulated_dma_share"].is_null(), "{row}");
         let by_engine = if row["engine"] == "copy" { 2.0 } else { 0.0 };
-        // Ends of pieces join the packet of the piece before.
-        assert!(row["copied_share"].is_null() || tells(row, by_engine, 0.25), "{row}");
+        assert!(row["copied_share"].is_null() || tells(row, by_engine, 0.1), "{row}");
         // The kernel cuts what each end sends into frames, and copies it.
         let cuts = if row["config"]["op"] == "relay" { 2.0 } else { 1.0 };
         assert!((number(row, "copied_share_witness") - by_engine - cuts).abs() < 0.1, "{row}");
