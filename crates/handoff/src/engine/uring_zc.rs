@@ -205,17 +205,20 @@ fn payload(
 /// up to the packet's last byte (`io_sg_from_iter()`): 2 MiB for 64 KiB, at worst. Then the send buffer
 /// is full after one packet, and the next waits for its acknowledgement. Pages that are pinned for the
 /// send are charged as they are.
+#[inline(always)]
 fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
+    op.kept_from_slot = op.socket.stream && slot.is_some() && would_be_overcharged(op);
+    slot.filter(|_| !op.kept_from_slot)
+}
+
+fn would_be_overcharged(op: &SendOp) -> bool {
     let look = |backing: &Backing| {
         let huge = pagemap::has_huge_pages(backing.start(), backing.len());
         huge.inspect_err(|error| tracing::debug!(%error, "taken for base pages")).unwrap_or(false)
     };
     let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
-    op.kept_from_slot = slot.is_some()
-        && op.socket.stream
-        && !op.socket.keeps_to_slots.get()
-        && pieces.iter().any(|LoanedPiece(piece)| piece.backing().is_huge(look));
-    slot.filter(|_| !op.kept_from_slot)
+    !op.socket.keeps_to_slots.get()
+        && pieces.iter().any(|LoanedPiece(piece)| piece.backing().is_huge(look))
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.

@@ -71,6 +71,7 @@ impl<'a, B: Lend> Message<'a, B> {
     /// # Errors
     ///
     /// As [`Socket::send`].
+    #[inline]
     pub fn send(self) -> Result<Sending<B>, Refused<B>> {
         let driver = Rc::clone(&self.socket.driver);
         let key = self.accept(|_| {})?;
@@ -85,6 +86,7 @@ impl<'a, B: Lend> Message<'a, B> {
     /// # Errors
     ///
     /// As [`Socket::send`], and when the group belongs to another driver than the socket.
+    #[inline]
     pub fn send_in(self, group: &mut Group<B>) -> Result<Sent, Refused<B>> {
         let driver = Rc::clone(&self.socket.driver);
         if !group.is_of(&driver) {
@@ -142,7 +144,8 @@ impl<'a, B: Lend> Message<'a, B> {
         room.err().or_else(|| shared.queue.borrow().broken())
     }
 
-    #[inline]
+    /// Kept out of its callers, so that the handles which those make need not go through memory.
+    #[inline(never)]
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let inner = &*self.socket.driver;
@@ -159,12 +162,12 @@ impl<'a, B: Lend> Message<'a, B> {
         });
         let key = {
             let mut inflight = inner.inflight.borrow_mut();
-            let loan = self.buffer.into_loan();
             let socket = Rc::clone(shared);
             let header_len = self.header.len();
-            let key = inflight
-                .insert(|| Op::Send(SendOp::new(socket, pick.engine, loan, size, header_len)));
+            let key =
+                inflight.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
             let (op, layout) = inflight.send_and_layout(key);
+            op.loan = Some(self.buffer.into_loan());
             adapt(op);
             if !self.header.is_empty() {
                 layout.set_header(self.header);
