@@ -259,8 +259,12 @@ mod tests {
         let mut read = 0;
         while sender.acknowledged().unwrap() != total {
             assert!(std::time::Instant::now() < deadline, "{:?}", sender.acknowledged());
-            assert!(sender.acknowledged().unwrap() >= read);
-            read += near.read(&mut [0; 50_000]).unwrap() as u64;
+            // What was read is acknowledged, but as long as the sender is in a call its TCP has not looked.
+            if sender.acknowledged().unwrap() >= read {
+                read += near.read(&mut [0; 50_000]).unwrap() as u64;
+            } else {
+                thread::yield_now();
+            }
         }
         assert!(total >= PERIOD as u64);
     }
