@@ -63,6 +63,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	char comm[16];
 	struct signal_struct *signal;
 };
 

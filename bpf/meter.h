@@ -169,6 +169,22 @@ static __always_inline bool in_kernel_thread(void)
 	return BPF_CORE_READ(task, flags) & PF_KTHREAD;
 }
 
+#define BEGINS(name, with) (bpf_strncmp(name, sizeof(with) - 1, with) == 0)
+
+/*
+ * The kernel threads that keep memory in order. The pages that they move are on their way to nobody,
+ * so they are not even unattributed.
+ */
+static __always_inline bool keeping_house(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	char name[sizeof(task->comm)] = {};
+
+	bpf_probe_read_kernel(name, sizeof(name), task->comm);
+	return BEGINS(name, "khugepaged") || BEGINS(name, "kcompactd") || BEGINS(name, "ksmd") ||
+	       BEGINS(name, "kswapd");
+}
+
 /*
  * A stack has one place in the map, by its hash, and where another has it there is none. Without the
  * first frames, which are our own program and what calls it, it has other places.
@@ -195,7 +211,7 @@ static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
 		add_total(place, bytes);
 	} else {
 		/* Kernel threads and the idle task work for others, nobody knows for whom. */
-		if (!in_kernel_thread())
+		if (!in_kernel_thread() || keeping_house())
 			return;
 		add_total(UNATTRIBUTED, bytes);
 		path.place |= NOBODYS;

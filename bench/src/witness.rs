@@ -11,6 +11,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
+    thread::sleep,
     time::Duration,
 };
 
@@ -26,11 +27,12 @@ use crate::{
 /// Long enough for some megabytes, beside which the few bytes that the meter's own reading costs do
 /// not show.
 const SLOT: Duration = Duration::from_millis(10);
-/// The kernel also moves pages about on its own account, now and then megabytes of them, and copies
-/// for strangers. That only adds, and not twice the same: counting ends when the two least counts are this close.
+/// Threads of the kernel copy for strangers too. That only adds, and not twice the same: counting ends
+/// when the two least counts are this close.
 const CLOSE: f64 = 0.01;
-/// How often to count when they never are.
+/// How often to count when they never are, each time a pause later.
 const RUNS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether there can be a witness: attaches the meter and detaches it.
 ///
@@ -85,6 +87,9 @@ fn attest_row(
     engine.begin_witness()?;
     let mut shares = Vec::with_capacity(RUNS);
     while !settled(&mut shares) {
+        if shares.len() > 1 {
+            sleep(PAUSE * (shares.len() - 1) as u32);
+        }
         let totals = || meter.map(Meter::totals).transpose().map_err(|error| error.to_string());
         let before = totals()?;
         let tally = work(&mut *engine, stop)?;

@@ -8,6 +8,7 @@ mod files;
 
 mod guest {
     mod command;
+    mod housekeeping;
     mod library;
     mod scopes;
     mod sockets;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use handoff::{Carried, Engine, Route, RouteEngine, RouteSink, RouteSource};
 use handoff_lab::topology::{Disk, Pair, RamDisk};
@@ -32,9 +33,9 @@ fn run(lending: &Lending, source: RouteSource, sink: RouteSink) -> Carried {
     carried
 }
 
-/// Now and then the kernel moves pages of this process about on its own account, which the meter sees
-/// too. That only adds, and not each time.
-const TRIES: usize = 3;
+/// Threads of the kernel copy for others too, and the meter can't tell for whom. That only adds, and
+/// ends.
+const QUIET_WITHIN: Duration = Duration::from_secs(5);
 
 /// All is lent where it is, and the kernel's CPU copies it at the `ends` that have it in user memory, and
 /// nowhere between. The kernel's report of sends can't tell: it calls a send copied when all its bytes
@@ -45,8 +46,8 @@ fn check_nothing_copied(ends: usize, carry: impl Fn() -> Carried) {
     let by_ends = (ends * LEN) as u64;
     // Heads of packets are copied now and then.
     let right = by_ends..by_ends + LEN as u64 / 50;
-    let mut counts = Vec::new();
-    for _ in 0..TRIES {
+    let (begun, mut counts) = (Instant::now(), Vec::new());
+    while begun.elapsed() < QUIET_WITHIN {
         let before = meter.totals().expect("counts");
         let carried = carry();
         let spent = meter.totals().expect("counts").since(before);
