@@ -17,7 +17,7 @@ mod guest {
     const ROWS: u16 = 20;
     const COLUMNS: u16 = 90;
     /// How long anything may take to appear.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// Both ends of a terminal.
     struct Terminal {

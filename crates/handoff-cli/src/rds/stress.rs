@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use futures_lite::future::yield_now;
 use futures_util::future::{Either, select, try_join_all};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
 
@@ -29,6 +30,9 @@ Answers of the kernel's engine are copied.";
 
 /// How long answers that are missing at the end are waited for, from the last that came on.
 const GRACE: Duration = Duration::from_secs(5);
+/// Bytes of requests that a task makes before what is made goes out and what has come is looked at. Much
+/// more would be waited for on a slow machine as if no peer answered.
+const AT_ONCE: usize = 1 << 20;
 
 /// Arguments of `handoff rds stress`.
 #[derive(Debug, clap::Args)]
@@ -138,6 +142,12 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&driver);
     host.serve(&executor);
+    let asking = match args.peers.is_empty() {
+        true => Vec::new(),
+        false => (0..args.tasks)
+            .map(|_| Asking::set_up(args, &host, &driver))
+            .collect::<Result<_, _>>()?,
+    };
     let begin = Instant::now();
     let run = Run {
         args,
@@ -152,7 +162,7 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
             if args.peers.is_empty() {
                 return answer::run(&run, &host, &driver).await;
             }
-            let tasks = (0..args.tasks).map(|_| ask(&run, &host, &driver));
+            let tasks = asking.into_iter().map(|task| task.run(&run));
             try_join_all(tasks).await.map(|_| ())
         });
         let time = pin!(run.ticks.run(&driver));
@@ -203,57 +213,73 @@ struct Place {
     sent: Instant,
 }
 
-async fn ask(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
-    let args = run.args;
-    let port = host.bind_free(driver, args.copy)?;
-    let count = args.peers.len() * usize::from(args.depth);
-    let room = args.request.next_multiple_of(4096);
-    let mut region = Region::anonymous(count * room).map_err(Failure::failed)?;
-    // Registered, pages are not pinned for each send; without, it works as well.
-    if let Err(error) = driver.register(&region) {
-        tracing::info!(%error, "buffers stay unregistered");
-    }
-    let mut places: Vec<Place> = (0..count)
-        .map(|at| {
+/// A task, with its port and its memory.
+struct Asking {
+    port: Port,
+    places: Vec<Place>,
+}
+
+impl Asking {
+    fn set_up(args: &StressArgs, host: &Host, driver: &Driver) -> Result<Self, Failure> {
+        let port = host.bind_free(driver, args.copy)?;
+        let count = args.peers.len() * usize::from(args.depth);
+        let room = args.request.next_multiple_of(4096);
+        let mut region = Region::anonymous(count * room).map_err(Failure::failed)?;
+        // Registered, pages are not pinned for each send; without, it works as well.
+        if let Err(error) = driver.register(&region) {
+            tracing::info!(%error, "buffers stay unregistered");
+        }
+        let now = Instant::now();
+        let places = (0..count).map(|at| {
             let mut buffer = region.take(room).expect("so many were mapped");
             buffer.set_len(args.request);
             let to = (args.peers[at % args.peers.len()], args.port).into();
-            Place { to, buffer: Some(buffer), number: at as u64, waits: false, sent: run.begin }
-        })
-        .collect();
-    let mut over_since = None;
-    let mut batch = Vec::new();
-    loop {
-        port.completions(&mut batch)?;
-        for back in batch.drain(..) {
-            run.took_back(back.tally);
-            places[back.cookie as usize].buffer = Some(back.payload);
-        }
-        while let Some(received) = port.receive()? {
-            answered(run, &mut places, &received.payload);
-        }
-        let last = run.answered.get();
-        if run.is_over(Some(10)) {
-            let over = *over_since.get_or_insert_with(Instant::now);
-            let waiting = places.iter().filter(|place| place.waits).count();
-            let settled = waiting == 0 && places.iter().all(|place| place.buffer.is_some());
-            if settled || run.context.stop.requested() || over.max(last).elapsed() > GRACE {
-                run.counted.borrow_mut().unanswered += waiting as u64;
-                return Ok(());
+            Place { to, buffer: Some(buffer), number: at as u64, waits: false, sent: now }
+        });
+        Ok(Self { port, places: places.collect() })
+    }
+
+    async fn run(self, run: &Run<'_>) -> Result<(), Failure> {
+        let (args, Self { port, mut places }) = (run.args, self);
+        let mut over_since = None;
+        let mut batch = Vec::new();
+        loop {
+            port.completions(&mut batch)?;
+            for back in batch.drain(..) {
+                run.took_back(back.tally);
+                places[back.cookie as usize].buffer = Some(back.payload);
             }
-        } else {
-            send_all(run, &port, &mut places)?;
+            while let Some(received) = port.receive()? {
+                answered(run, &mut places, &received.payload);
+            }
+            let last = run.answered.get();
+            let mut more = false;
+            if run.is_over(Some(10)) {
+                let over = *over_since.get_or_insert_with(Instant::now);
+                let waiting = places.iter().filter(|place| place.waits).count();
+                let settled = waiting == 0 && places.iter().all(|place| place.buffer.is_some());
+                if settled || run.context.stop.requested() || over.max(last).elapsed() > GRACE {
+                    run.counted.borrow_mut().unanswered += waiting as u64;
+                    return Ok(());
+                }
+            } else {
+                more = send(run, &port, &mut places)?;
+            }
+            if last.elapsed().as_secs() >= u64::from(args.timeout) {
+                return Err(Failure::failed(format!(
+                    "no answer for {} s from any of {}: are they reachable, and does `handoff rds stress` answer at \
+                     port {}?",
+                    args.timeout,
+                    args.peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    args.port
+                )));
+            }
+            if more {
+                yield_now().await;
+            } else {
+                port.changed(run.ticks.next()).await?;
+            }
         }
-        if last.elapsed().as_secs() >= u64::from(args.timeout) {
-            return Err(Failure::failed(format!(
-                "no answer for {} s from any of {}: are they reachable, and does `handoff rds stress` answer at \
-                 port {}?",
-                args.timeout,
-                args.peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                args.port
-            )));
-        }
-        port.changed(run.ticks.next()).await?;
     }
 }
 
@@ -281,7 +307,9 @@ fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
     place.waits = false;
 }
 
-fn send_all(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<(), Failure> {
+/// Sends [`AT_ONCE`], and says whether there may be more to send.
+fn send(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<bool, Failure> {
+    let mut sent = 0;
     for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| !place.waits) {
         let Some(mut buffer) = place.buffer.take() else { continue };
         let number = (place.number >> 32).wrapping_add(1) << 32 | at as u64;
@@ -295,10 +323,15 @@ fn send_all(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<(), Fail
                 if !refused.error.is_temporary() {
                     return Err(refused.error.into());
                 }
+                continue;
             }
         }
+        sent += run.args.request;
+        if sent >= AT_ONCE {
+            return Ok(true);
+        }
     }
-    Ok(())
+    Ok(false)
 }
 
 #[cfg(test)]
