@@ -116,7 +116,7 @@ wait $relay
 cat /tmp/relayed.txt /tmp/received.txt
 END
 handoff meter -- sh -e /tmp/three | tee /tmp/three.txt
-# The receiver copies what comes before its NIC's rule is there, and what a relay has put at odd places.
+# The receiver copies what a relay has put at odd places.
 if grep -E 'tcp_sendmsg|tcp_recvmsg|skb_copy_ubufs|ext4_' /tmp/three.txt; then exit 1; fi
 cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
 grep -q 'file -> ring .*get-buf' /tmp/three.txt

@@ -416,10 +416,15 @@ fn reach(
     let patience = Patience::new(job.stop, Some(args.connect_timeout));
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, patience)?;
-        eprintln!("handoff: listening on tcp://{}", listener.address()?);
+        let address = listener.address()?;
+        // Without words between us a peer sends as soon as it is connected, and what comes before a rule is
+        // there is copied.
+        if let Some(nic) = nic.filter(|_| args.raw) {
+            nic.lead_arriving(address)?;
+        }
+        eprintln!("handoff: listening on tcp://{address}");
         if args.raw {
             let (stream, _) = listener.accept(Patience::new(job.stop, None))?;
-            lead(&stream)?;
             (vec![stream], None)
         } else {
             let answer = |peer: &Hello, stream: &TcpStream| {

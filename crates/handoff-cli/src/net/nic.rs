@@ -6,10 +6,10 @@
 //!   where that failed.
 
 use std::cell::RefCell;
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use handoff::{Driver, Region, RxBinding, RxQueue};
-use handoff_nic::{Directory, Flow, Plan, Prepared, Steered};
+use handoff_nic::{Directory, Flow, Ip, Plan, Prepared, Steered};
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -17,6 +17,17 @@ use crate::failure::Failed;
 /// Memory for the area, in bytes: what cannot run dry, within these.
 const LEAST_AREA: usize = 16 << 20;
 const MOST_AREA: usize = 512 << 20;
+
+/// What arrives for a listener.
+pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
+    match address.ip() {
+        // One socket serves both.
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            [Ip::V4, Ip::V6].map(|ip| Flow::port(ip, address.port())).to_vec()
+        }
+        _ => vec![Flow::listening(address)],
+    }
+}
 
 /// Sets a queue of the interface aside, and leads these flows to it.
 ///
@@ -84,7 +95,19 @@ impl<'a> Nic<'a> {
     pub(crate) fn lead(&self, connection: &TcpStream) -> Result<(), Failure> {
         let ends = connection.local_addr().and_then(|ours| Ok((ours, connection.peer_addr()?)));
         let (ours, theirs) = ends.failed("finding the addresses of a connection")?;
-        let flow = Flow::connection(ours, theirs)?;
+        self.steer(Flow::connection(ours, theirs)?)
+    }
+
+    /// Leads all that a listener accepts to the queue, from its first packet on.
+    ///
+    /// # Errors
+    ///
+    /// As [`lead`](Self::lead).
+    pub(crate) fn lead_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
+        arriving_at(at).into_iter().try_for_each(|flow| self.steer(flow))
+    }
+
+    fn steer(&self, flow: Flow) -> Result<(), Failure> {
         let steered = self.prepared.steer(flow, self.prepared.queues()[0])?;
         self.steered.borrow_mut().push(steered);
         Ok(())

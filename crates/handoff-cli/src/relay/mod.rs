@@ -15,14 +15,14 @@ mod ledger;
 mod report;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Intake, Region, RouteEngine};
-use handoff_nic::{Flow, Ip, Prepared};
+use handoff_nic::Prepared;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failed;
@@ -161,24 +161,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let listener = Listener::bind(&listen, family, patience)?;
     let address = listener.address()?;
     let prepared = match &args.nic {
-        Some(name) => Some(nic::prepare(name, flows(address))?),
+        Some(name) => Some(nic::prepare(name, nic::arriving_at(address))?),
         None => None,
     };
     let ended = relay(args, context, listener, target, prepared.as_ref());
     match prepared {
         Some(prepared) => nic::put_back(prepared, ended),
         None => ended,
-    }
-}
-
-/// What arrives for a listener.
-fn flows(address: SocketAddr) -> Vec<Flow> {
-    match address.ip() {
-        // One socket serves both.
-        IpAddr::V6(ip) if ip.is_unspecified() => {
-            [Ip::V4, Ip::V6].map(|ip| Flow::port(ip, address.port())).to_vec()
-        }
-        _ => vec![Flow::listening(address)],
     }
 }
 

@@ -2,7 +2,11 @@
 
 mod guest {
     use std::fs;
+    use std::io::Write;
+    use std::net::TcpStream;
     use std::process::Command;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     use handoff_lab::topology::{Pair, PairEnd};
     use rustix::process::Signal;
@@ -60,6 +64,31 @@ mod guest {
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
             assert_eq!(settings(&pair.right), before);
         }
+    }
+
+    #[test]
+    fn what_comes_before_the_receiver_looks_is_not_copied() {
+        const LEN: usize = 20_000;
+        let pair = Pair::wire(4_148).expect("a pair of NICs");
+        let directory = tempfile::tempdir().expect("a directory");
+        let copy = directory.path().join("copy");
+        let listen = format!("tcp-listen://{}:0", pair.right.v4());
+        let mut receiver =
+            cp(&[&listen, path(&copy), "--raw", "--json", "--nic", pair.right.device()]);
+        let receiver = Running::start(pair.right.namespace().attach(&mut receiver));
+        let address = receiver.address();
+        receiver.signal(Signal::STOP);
+        let address = address.strip_prefix("tcp://").expect("of TCP");
+        let sent = pair.left.namespace().run(|| {
+            let mut stream = TcpStream::connect(address).expect("the kernel answers");
+            stream.write_all(&pattern(LEN)).expect("there is room");
+            // Long enough for packets to cross.
+            sleep(Duration::from_millis(300));
+        });
+        sent.expect("runs there");
+        receiver.signal(Signal::CONT);
+        received_without_a_copy(&receiver.end(), LEN as u64);
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
     }
 
     #[test]
