@@ -14,6 +14,9 @@ use super::Engine;
 
 /// Timed sends of each kind before a size is decided.
 const SAMPLES: usize = 8;
+/// Sends of each kind that are made to be timed. One that has to wait for room says nothing, and where a
+/// message is larger than the socket's buffer, all of a kind may.
+const TRIES: usize = 2 * SAMPLES;
 /// Reports of a copy in a row, and none to the contrary, that settle a route.
 const COPIED_REPORTS: u32 = 4;
 /// One in so many sends on a socket that left zero copy looks whether it has to.
@@ -43,6 +46,7 @@ pub(crate) struct Pick {
 struct Samples {
     nanos: [u64; SAMPLES],
     taken: usize,
+    tried: usize,
 }
 
 impl Samples {
@@ -62,6 +66,19 @@ impl Samples {
 struct Class {
     zero_copy: Samples,
     copy: Samples,
+}
+
+impl Class {
+    /// Whether the next send to be timed goes without a copy, if one more is worth it.
+    fn next_to_time(&mut self) -> Option<bool> {
+        let without_copy = self.zero_copy.tried <= self.copy.tried;
+        let samples = if without_copy { &mut self.zero_copy } else { &mut self.copy };
+        if samples.tried == TRIES {
+            return None;
+        }
+        samples.tried += 1;
+        Some(without_copy)
+    }
 }
 
 pub(crate) struct Chooser {
@@ -153,12 +170,15 @@ impl Chooser {
         match self.settled(class_of(len)) {
             Some(true) => plain(zero_copy),
             Some(false) => plain(Engine::Copy),
-            None if may_time() => {
-                let class = self.class(class_of(len));
-                let next = class.zero_copy.taken <= class.copy.taken;
-                Pick { engine: if next { zero_copy } else { Engine::Copy }, timed: true }
+            None => {
+                if may_time()
+                    && let Some(without_copy) = self.class(class_of(len)).next_to_time()
+                {
+                    let engine = if without_copy { zero_copy } else { Engine::Copy };
+                    return Pick { engine, timed: true };
+                }
+                plain(if len >= GUESS { zero_copy } else { Engine::Copy })
             }
-            None => plain(if len >= GUESS { zero_copy } else { Engine::Copy }),
         }
     }
 
@@ -269,7 +289,7 @@ impl Chooser {
                 class.zero_copy.median() as f64 / 1e3,
                 class.copy.median() as f64 / 1e3,
             ),
-            None => "a guess by size, until enough sends are timed".to_owned(),
+            None => "a guess by size, as too few sends have been timed".to_owned(),
         };
         choice(engine, reason)
     }
@@ -321,6 +341,17 @@ mod tests {
             "{}",
             chooser.explain(65536).reason
         );
+    }
+
+    #[test]
+    fn sends_that_wait_for_room_are_not_tried_for_ever() {
+        let mut chooser = chooser();
+        let picks: Vec<_> = (0..100).map(|_| chooser.pick(1 << 20, || true)).collect();
+        let copies = picks.iter().filter(|pick| pick.engine == Engine::Copy).count();
+        assert_eq!(copies, TRIES);
+        assert_eq!(picks[99], Pick { engine: Engine::UringZc, timed: false });
+        // As little as is known of other sizes.
+        assert!(chooser.pick(1 << 10, || true).timed);
     }
 
     #[test]
