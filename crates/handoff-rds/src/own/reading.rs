@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 
+use futures_lite::future::yield_now;
 use futures_util::future::{Either, select};
 use socket2::SockRef;
 
@@ -19,7 +20,7 @@ const BUFFER: usize = 64 << 10;
 const DIRECT: usize = 16 << 10;
 /// Of the rest of a payload, bytes that are waited for.
 const AT_ONCE: usize = 256 << 10;
-/// Bytes read in a row before others have their turn.
+/// Bytes read in a row before others have their turn, among them the driver and whoever takes the messages.
 const TURN: usize = 1 << 20;
 
 /// Why no more is read now.
@@ -78,8 +79,14 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         match pause {
             Pause::End => break,
             Pause::Empty if link.ending.get() => break,
-            Pause::Empty => {
-                link.acknowledge();
+            Pause::Full => link.stirred.after(stirred).await,
+            // Nothing more need be there, and then nobody would tell.
+            Pause::Turn if link.ending.get() => yield_now().await,
+            // What is there the kernel tells by way of the driver, and so behind the others.
+            Pause::Empty | Pause::Turn => {
+                if matches!(pause, Pause::Empty) {
+                    link.acknowledge();
+                }
                 reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
                 let stirred = pin!(link.stirred.after(stirred));
@@ -90,24 +97,9 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
                     woken_by_tcp = true;
                 }
             }
-            Pause::Full => link.stirred.after(stirred).await,
-            Pause::Turn => turn().await,
         }
     }
     shared.ended(&link);
-}
-
-/// Lets others have their turn.
-async fn turn() {
-    let mut had = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut had, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 impl Reader {
