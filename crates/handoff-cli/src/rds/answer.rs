@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use futures_lite::future::yield_now;
 use handoff::{Buffer, Driver, Region};
 
 use super::frame::{self, HEAD, Head, Kind};
 use super::port::Host;
-use super::stress::Run;
+use super::stress::{AT_ONCE, Run};
 use crate::Failure;
 
 /// Answers that wait to be sent before no more requests are taken.
@@ -30,9 +31,12 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
             run.took_back(back.tally);
             free.push(back.payload);
         }
-        while waiting.len() < MOST
+        let mut checked = 0;
+        while checked < AT_ONCE
+            && waiting.len() < MOST
             && let Some(received) = port.receive()?
         {
+            checked += received.payload.len();
             let answer = answer(run, &received.payload, &mut free)?;
             waiting.extend(answer.map(|answer| (received.from, answer)));
         }
@@ -48,7 +52,11 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
                 }
             }
         }
-        port.changed(run.ticks.next()).await?;
+        if checked < AT_ONCE {
+            port.changed(run.ticks.next()).await?;
+        } else {
+            yield_now().await;
+        }
     }
     Ok(())
 }

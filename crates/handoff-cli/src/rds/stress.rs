@@ -30,9 +30,9 @@ Answers of the kernel's engine are copied.";
 
 /// How long answers that are missing at the end are waited for, from the last that came on.
 const GRACE: Duration = Duration::from_secs(5);
-/// Bytes of requests that a task makes before what is made goes out and what has come is looked at. Much
-/// more would be waited for on a slow machine as if no peer answered.
-const AT_ONCE: usize = 1 << 20;
+/// Bytes that a task makes before what is made goes out, and bytes that it checks before it makes more.
+/// Much more would be waited for on a slow machine as if no peer answered.
+pub(super) const AT_ONCE: usize = 1 << 20;
 
 /// Arguments of `handoff rds stress`.
 #[derive(Debug, clap::Args)]
@@ -209,6 +209,8 @@ struct Place {
     to: SocketAddr,
     buffer: Option<Buffer>,
     number: u64,
+    /// The request with that number is in the buffer, and was refused so far.
+    made: bool,
     waits: bool,
     sent: Instant,
 }
@@ -234,7 +236,8 @@ impl Asking {
             let mut buffer = region.take(room).expect("so many were mapped");
             buffer.set_len(args.request);
             let to = (args.peers[at % args.peers.len()], args.port).into();
-            Place { to, buffer: Some(buffer), number: at as u64, waits: false, sent: now }
+            let number = at as u64;
+            Place { to, buffer: Some(buffer), number, made: false, waits: false, sent: now }
         });
         Ok(Self { port, places: places.collect() })
     }
@@ -249,11 +252,15 @@ impl Asking {
                 run.took_back(back.tally);
                 places[back.cookie as usize].buffer = Some(back.payload);
             }
-            while let Some(received) = port.receive()? {
+            let mut checked = 0;
+            while checked < AT_ONCE
+                && let Some(received) = port.receive()?
+            {
+                checked += received.payload.len();
                 answered(run, &mut places, &received.payload);
             }
             let last = run.answered.get();
-            let mut more = false;
+            let mut more = checked >= AT_ONCE;
             if run.is_over(Some(10)) {
                 let over = *over_since.get_or_insert_with(Instant::now);
                 let waiting = places.iter().filter(|place| place.waits).count();
@@ -263,7 +270,7 @@ impl Asking {
                     return Ok(());
                 }
             } else {
-                more = send(run, &port, &mut places)?;
+                more |= send(run, &port, &mut places)?;
             }
             if last.elapsed().as_secs() >= u64::from(args.timeout) {
                 return Err(Failure::failed(format!(
@@ -310,19 +317,29 @@ fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
 /// Sends [`AT_ONCE`], and says whether there may be more to send.
 fn send(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<bool, Failure> {
     let mut sent = 0;
-    for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| !place.waits) {
+    // Peers that take no more for now.
+    let mut full = Vec::new();
+    for place in places.iter_mut().filter(|place| !place.waits) {
+        if full.contains(&place.to) {
+            continue;
+        }
         let Some(mut buffer) = place.buffer.take() else { continue };
-        let number = (place.number >> 32).wrapping_add(1) << 32 | at as u64;
-        let head = Head { number, answer: run.args.answer as u32, kind: Kind::Request };
-        frame::fill(&mut buffer, head, !run.args.no_verify);
+        if !place.made {
+            place.number = place.number.wrapping_add(1 << 32);
+            let answer = run.args.answer as u32;
+            let head = Head { number: place.number, answer, kind: Kind::Request };
+            frame::fill(&mut buffer, head, !run.args.no_verify);
+            place.made = true;
+        }
         place.sent = Instant::now();
-        match port.send(place.to, buffer, at as u32) {
-            Ok(()) => (place.number, place.waits) = (number, true),
+        match port.send(place.to, buffer, place.number as u32) {
+            Ok(()) => (place.made, place.waits) = (false, true),
             Err(refused) => {
                 place.buffer = Some(refused.payload);
                 if !refused.error.is_temporary() {
                     return Err(refused.error.into());
                 }
+                full.push(place.to);
                 continue;
             }
         }

@@ -20,7 +20,9 @@ fn arrives_as_it_was_sent(engine: &str) {
             println!("{engine}: {} GiB, {} GiB of them copied", crossed >> 30, copied >> 30);
         }
     }
-    assert!(copied * 100 <= crossed, "{copied} of {crossed} bytes were copied");
+    // To learn what copying costs, a connection copies every other of the first messages that it sends
+    // alone, and in the emulated guest one or the other finds that it costs less.
+    assert!(copied <= crossed / 2, "{copied} of {crossed} bytes were copied");
 }
 
 #[test]
