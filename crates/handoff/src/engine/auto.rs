@@ -350,7 +350,7 @@ mod tests {
         let copies = picks.iter().filter(|pick| pick.engine == Engine::Copy).count();
         assert_eq!(copies, TRIES);
         assert_eq!(picks[99], Pick { engine: Engine::UringZc, timed: false });
-        // As little as is known of other sizes.
+        // Of other sizes nothing is known yet.
         assert!(chooser.pick(1 << 10, || true).timed);
     }
 
