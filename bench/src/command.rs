@@ -106,7 +106,7 @@ mod tests {
         let Bench::Send(args) = cli.bench.bench else { panic!("another bench") };
         assert_eq!(args.sizes, [1_024, 4_096]);
         assert_eq!(args.working_set, 1 << 30);
-        assert_eq!(args.peer, [("a".to_owned(), "b".to_owned())]);
+        assert_eq!(args.programs.peer, [("a".to_owned(), "b".to_owned())]);
     }
 
     #[test]

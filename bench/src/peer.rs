@@ -19,7 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::topology::Namespace;
+use clap::Args;
+use handoff_lab::{command::Carried, topology::Namespace};
 use regex::Regex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -44,6 +45,25 @@ const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How long a receiver takes to begin to listen.
 const START_UP: Duration = Duration::from_millis(300);
+
+/// The options of benches beside whose rows other programs run.
+#[derive(Debug, Args)]
+pub struct ProgramOptions {
+    /// Another program to run in turns with the rows, as below
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
+    pub peer: Vec<(String, String)>,
+
+    /// What its guest is given, with --lab.
+    #[command(flatten)]
+    pub carried: Carried,
+}
+
+impl ProgramOptions {
+    /// For the guest's bench.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
+        self.peer.iter().map(|(name, command)| format!("--peer={name}={command}"))
+    }
+}
 
 /// How to read a peer's figure.
 #[derive(Debug, Clone)]

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const SOURCES: [&str; 6] = ["main.rs", "agent.rs", "proc.rs", "system.rs", "tasks.rs", "wire.rs"];
+const SOURCES: [&str; 7] =
+    ["main.rs", "agent.rs", "proc.rs", "system.rs", "tasks.rs", "tracks.rs", "wire.rs"];
 
 fn main() {
     embed_modules();

@@ -5,6 +5,7 @@
 //! - when it has ended, everything that it left running is killed, then its output is drained and
 //!   the kernel log gets [`wire::MARK`]; only then does the host hear of the end. So nothing of one
 //!   command can disturb the next, and a kernel message is counted to the command that caused it;
+//! - what it left behind otherwise is told with its end ([`crate::tracks`]), where the host asked;
 //! - where the tasks stand is told while a command runs, from a thread of its own: whatever that
 //!   meets in the kernel, the host is heard and the command can be killed;
 //! - when the host goes away, the agent returns and the machine is switched off.
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use crate::system;
 use crate::tasks;
+use crate::tracks::Tracks;
 use crate::wire::{self, End, Start};
 
 /// How long output may take to drain after everything was killed: a process that hangs in the
@@ -151,6 +153,7 @@ fn launch(start: &Start, port: &Port) -> io::Result<Running> {
     // SAFETY: between fork and exec only system calls are made.
     unsafe { command.pre_exec(move || system::new_session(with_terminal)) };
 
+    let before = start.tracks.then(Tracks::look);
     let (input, receiver) = mpsc::channel();
     let (done, drained) = mpsc::channel();
     let (child, terminal) = match start.terminal {
@@ -181,7 +184,7 @@ fn launch(start: &Start, port: &Port) -> io::Result<Running> {
     };
     let group = child.id() as i32;
     let (port, number) = (port.clone(), start.number);
-    thread::spawn(move || finish(child, number, &port, done, &drained));
+    thread::spawn(move || finish(child, number, before.as_ref(), &port, done, &drained));
     Ok(Running { group, input, terminal })
 }
 
@@ -228,12 +231,20 @@ fn feed(mut target: File, input: Receiver<Vec<u8>>, terminal: bool) {
 }
 
 /// Waits for the end of the command and tells the host.
-fn finish(mut child: Child, number: u32, port: &Port, done: Sender<()>, drained: &Receiver<()>) {
+fn finish(
+    mut child: Child,
+    number: u32,
+    before: Option<&Tracks>,
+    port: &Port,
+    done: Sender<()>,
+    drained: &Receiver<()>,
+) {
     let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(255 << 8));
     system::signal(-1, system::SIGKILL);
     drop(done);
     // Disconnected as soon as the last pump has dropped its sender.
     let _ = drained.recv_timeout(DRAIN);
+    let left = before.map(Tracks::left).unwrap_or_default();
     // 1 is KERN_ALERT: shown on the console at any level that the lab sets.
     drop(fs::write("/dev/kmsg", format!("<1>{}{number}\n", wire::MARK)));
     let taint = fs::read_to_string("/proc/sys/kernel/tainted")
@@ -244,6 +255,7 @@ fn finish(mut child: Child, number: u32, port: &Port, done: Sender<()>, drained:
         signal: status.signal().unwrap_or(0) as u32,
         code: status.code().unwrap_or(0) as u32,
         taint,
+        left,
     };
     drop(port.send(wire::EXIT, &end.encode()));
 }

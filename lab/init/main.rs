@@ -18,6 +18,7 @@ mod agent;
 mod proc;
 mod system;
 mod tasks;
+mod tracks;
 #[allow(dead_code, reason = "each side uses its half")]
 mod wire;
 
@@ -73,6 +74,8 @@ fn bring_up() -> Outcome<()> {
     mount("devpts", "/dev/pts", "devpts", "mode=620,ptmxmode=666")?;
     mount("shm", "/dev/shm", "tmpfs", "")?;
     mount("run", "/run", "tmpfs", "mode=755")?;
+    // Where mount(8) keeps its notes.
+    fs::create_dir("/run/mount").trying("/run/mount")?;
     mount("tmp", "/tmp", "tmpfs", "mode=1777")?;
     mount("cgroup", "/sys/fs/cgroup", "cgroup2", "")?;
     mount("bpf", "/sys/fs/bpf", "bpf", "")?;
@@ -117,7 +120,8 @@ fn mount(source: &str, target: &str, kind: &str, data: &str) -> Outcome<()> {
 fn mount_disk(serial: &str, target: &str, mode: &str) -> Outcome<()> {
     let deadline = Instant::now() + PATIENCE;
     let device = loop {
-        if let Some((_, name)) = disks()?.into_iter().find(|(found, _)| found == serial) {
+        let virtio = format!("virtio-{serial}");
+        if let Some((_, name)) = disks()?.into_iter().find(|(found, _)| *found == virtio) {
             break Path::new("/dev").join(name);
         }
         if Instant::now() > deadline {
@@ -131,12 +135,16 @@ fn mount_disk(serial: &str, target: &str, mode: &str) -> Outcome<()> {
         .trying(format!("disk '{serial}' on {target}"))
 }
 
-/// The virtio disks by serial number, which is the name that the host gave.
+/// The host's disks: the kind with the serial number, which is the name that the host gave, and the
+/// name that the kernel gave.
 fn disks() -> Outcome<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").trying("/sys/block")?.flatten() {
-        if let Ok(serial) = fs::read_to_string(entry.path().join("serial")) {
-            found.push((serial.trim().to_owned(), entry.file_name().to_string_lossy().into()));
+        for (kind, place) in [("virtio", "serial"), ("nvme", "device/serial")] {
+            if let Ok(serial) = fs::read_to_string(entry.path().join(place)) {
+                let link = format!("{kind}-{}", serial.trim());
+                found.push((link, entry.file_name().to_string_lossy().into()));
+            }
         }
     }
     Ok(found)
@@ -144,8 +152,8 @@ fn disks() -> Outcome<Vec<(String, String)>> {
 
 /// Gives each disk the link that udev would give it.
 fn name_disks() -> Outcome<()> {
-    for (serial, name) in disks()? {
-        let link = format!("/dev/disk/by-id/virtio-{serial}");
+    for (link, name) in disks()? {
+        let link = format!("/dev/disk/by-id/{link}");
         symlink(Path::new("/dev").join(name), &link).trying(link)?;
     }
     Ok(())

@@ -50,6 +50,8 @@ pub(crate) struct Start {
     pub(crate) number: u32,
     /// Rows and columns of a terminal to run it on; without one it gets three pipes.
     pub(crate) terminal: Option<(u16, u16)>,
+    /// Whether [`End::left`] is asked for.
+    pub(crate) tracks: bool,
     /// Working directory.
     pub(crate) directory: Vec<u8>,
     /// Environment, complete, as `NAME=value`.
@@ -66,6 +68,7 @@ impl Start {
         body.push(u8::from(self.terminal.is_some()));
         body.extend(rows.to_le_bytes());
         body.extend(columns.to_le_bytes());
+        body.push(u8::from(self.tracks));
         put_bytes(&mut body, &self.directory);
         for list in [&self.environment, &self.arguments] {
             body.extend((list.len() as u32).to_le_bytes());
@@ -80,6 +83,7 @@ impl Start {
         let with_terminal = take(&mut body, 1)?[0] == 1;
         let rows = take_u16(&mut body)?;
         let columns = take_u16(&mut body)?;
+        let tracks = take(&mut body, 1)?[0] == 1;
         let directory = take_bytes(&mut body)?;
         let mut lists = [Vec::new(), Vec::new()];
         for list in &mut lists {
@@ -89,12 +93,12 @@ impl Start {
         }
         let [environment, arguments] = lists;
         let terminal = with_terminal.then_some((rows, columns));
-        Some(Self { number, terminal, directory, environment, arguments })
+        Some(Self { number, terminal, tracks, directory, environment, arguments })
     }
 }
 
 /// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
     /// The signal that killed it, or 0.
     pub(crate) signal: u32,
@@ -102,6 +106,8 @@ pub(crate) struct End {
     pub(crate) code: u32,
     /// The kernel's taint bits afterwards (`/proc/sys/kernel/tainted`).
     pub(crate) taint: u64,
+    /// What it left behind, one thing a line, where that was asked for.
+    pub(crate) left: String,
 }
 
 impl End {
@@ -110,6 +116,7 @@ impl End {
         let mut body = self.signal.to_le_bytes().to_vec();
         body.extend(self.code.to_le_bytes());
         body.extend(self.taint.to_le_bytes());
+        put_bytes(&mut body, self.left.as_bytes());
         body
     }
 
@@ -118,7 +125,8 @@ impl End {
         let signal = take_u32(&mut body)?;
         let code = take_u32(&mut body)?;
         let taint = u64::from_le_bytes(take(&mut body, 8)?.try_into().ok()?);
-        Some(Self { signal, code, taint })
+        let left = String::from_utf8_lossy(&take_bytes(&mut body)?).into_owned();
+        Some(Self { signal, code, taint, left })
     }
 }
 

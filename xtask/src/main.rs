@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod demo;
-mod libtest;
 mod run;
+mod sandbox;
 mod test;
 
 /// Maintenance of the handoff tree.
@@ -21,13 +21,16 @@ struct Cli {
 enum Task {
     /// Show what the command does on this machine
     Demo(demo::Args),
-    /// Run the checks and the tests, tier by tier, and count them
+    /// Run a command so that nothing of it is left on this machine
+    Sandbox(sandbox::Args),
+    /// Run the checks and the tests, and count them
     Test(test::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
+        Task::Sandbox(args) => sandbox::run(&args),
         Task::Test(args) => test::run(&args),
     };
     match outcome {

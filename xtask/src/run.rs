@@ -1,9 +1,9 @@
-//! Runs a command whose output is read line by line, up to a deadline, or until it falls silent.
+//! Runs a command whose output is read line by line, up to a deadline.
 //!
 //! Contracts:
 //! - standard output and standard error arrive in the order in which they were written;
-//! - the command runs in a process group of its own; at the deadline, after too long a silence, and
-//!   on SIGINT or SIGTERM the whole group gets SIGTERM, and SIGKILL five seconds later.
+//! - the command runs in a process group of its own; at the deadline and on SIGINT or SIGTERM the
+//!   whole group gets SIGTERM, and SIGKILL five seconds later; with us it is killed at once.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_lab::die_with_us;
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -27,17 +28,10 @@ pub(crate) enum End {
     /// With its exit code, unless a signal ended it.
     Failure(Option<i32>),
     TimedOut,
-    /// It had printed nothing for so long.
-    Silent(Duration),
     Stopped,
 }
 
 impl End {
-    /// Whether we have ended it.
-    pub(crate) fn cut(self) -> bool {
-        matches!(self, Self::TimedOut | Self::Silent(_) | Self::Stopped)
-    }
-
     /// What was wrong, if anything.
     pub(crate) fn problem(self) -> Option<String> {
         Some(match self {
@@ -45,9 +39,6 @@ impl End {
             Self::Failure(Some(code)) => format!("ended with exit code {code}"),
             Self::Failure(None) => "was killed".to_owned(),
             Self::TimedOut => "had not ended at the time limit".to_owned(),
-            Self::Silent(time) => {
-                format!("had printed nothing for {}", humantime::format_duration(time))
-            }
             Self::Stopped => "stopped by a signal".to_owned(),
         })
     }
@@ -62,17 +53,16 @@ pub(crate) fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Runs `command` and hands every line to `take`; where there is a limit to its `silence`, a line must
-/// come that often.
+/// Runs `command` and hands every line to `take`.
 pub(crate) fn lines(
     command: &mut Command,
     deadline: Instant,
-    silence: Option<Duration>,
     stop: &AtomicBool,
     mut take: impl FnMut(&str),
 ) -> io::Result<End> {
     let (reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0);
+    die_with_us(command, Signal::KILL);
     let mut child = command.spawn()?;
     // The command holds the write end too: let go of it, or the end of the output never comes.
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -88,14 +78,10 @@ pub(crate) fn lines(
     });
 
     let mut ending: Option<(End, Instant)> = None;
-    let mut heard = Instant::now();
     let mut gone = false;
     loop {
         match receive.recv_timeout(LOOK) {
-            Ok(line) => {
-                heard = Instant::now();
-                take(&line);
-            }
+            Ok(line) => take(&line),
             // A grandchild that left the group may keep the pipe open for ever.
             Err(RecvTimeoutError::Timeout) if gone => break,
             // Its last words may just be on their way.
@@ -104,10 +90,8 @@ pub(crate) fn lines(
         }
         let cut = if stop.load(Ordering::Acquire) {
             Some(End::Stopped)
-        } else if Instant::now() >= deadline {
-            Some(End::TimedOut)
         } else {
-            silence.filter(|limit| heard.elapsed() >= *limit).map(End::Silent)
+            (Instant::now() >= deadline).then_some(End::TimedOut)
         };
         match (ending, cut) {
             (None, Some(cut)) => ending = Some((cut, end(group, Signal::TERM))),
@@ -136,20 +120,11 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, deadline: Duration, stop: bool) -> (End, Vec<String>) {
-        shell_heard(script, deadline, None, stop)
-    }
-
-    fn shell_heard(
-        script: &str,
-        deadline: Duration,
-        silence: Option<Duration>,
-        stop: bool,
-    ) -> (End, Vec<String>) {
         let mut seen = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let stop = AtomicBool::new(stop);
-        let end = lines(&mut command, Instant::now() + deadline, silence, &stop, |line| {
+        let end = lines(&mut command, Instant::now() + deadline, &stop, |line| {
             seen.push(line.to_owned());
         });
         (end.expect("sh starts"), seen)
@@ -173,20 +148,6 @@ mod tests {
         let (end, seen) = shell("echo up; sleep 50 & wait", Duration::from_millis(300), false);
         assert_eq!((end, seen), (End::TimedOut, vec!["up".to_owned()]));
         assert!(started.elapsed() < Duration::from_secs(20));
-    }
-
-    #[test]
-    fn a_command_that_falls_silent_is_ended_and_one_that_talks_is_not() {
-        const LIMIT: Duration = Duration::from_secs(2);
-        let started = Instant::now();
-        let (end, seen) = shell_heard("echo up; sleep 50", LONG, Some(LIMIT), false);
-        assert_eq!((end, seen), (End::Silent(LIMIT), vec!["up".to_owned()]));
-        assert!(started.elapsed() < Duration::from_secs(20));
-        assert_eq!(end.problem().as_deref(), Some("had printed nothing for 2s"));
-
-        let talks = "for turn in 1 2 3 4 5 6 7 8; do sleep 0.4; echo $turn; done";
-        let (end, seen) = shell_heard(talks, LONG, Some(LIMIT), false);
-        assert_eq!((end, seen.len()), (End::Success, 8));
     }
 
     #[test]

@@ -1,45 +1,55 @@
-//! `cargo xtask test`: checks, then tests in tiers, counted.
+//! `cargo xtask test`: checks, then tests on this machine and in guests, counted.
 //!
 //! Contracts:
 //! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `guest` (the lab's kernel), `soak` (hours); a test with none of them is hermetic and green on
-//!   any Linux, as any user;
-//! - tiers run in order: checks (format and lints), hermetic and native on this machine, guest in
-//!   the lab; soak only when asked for;
+//!   `lab` (boots guests), `guest` (the lab's kernel), `soak` (hours); a test with none of them is
+//!   hermetic and green on any Linux, as any user;
+//! - format and lints come first; then everything is built once, and `handoff lab test` runs all
+//!   tiers beside each other, each test as a process of its own;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
-//!   also in the file `target/test-summary`; everything printed is in `target/test.log`;
-//! - tests that print nothing for too long are ended and have failed, but not the tiers after them;
+//!   also in the file `target/test-summary`; everything printed is in `target/test.log`, and all that
+//!   is known of each test that failed in a file below `target/failures`;
+//! - tests run in a sandbox ([`crate::sandbox`]); what they leave behind there is a failure;
 //! - the whole run ends at its time limit; what had not ended then has failed;
 //! - a long run says at its beginning what it does, and at its end adds its result to
 //!   `docs/figures.md`.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::libtest::{Counts, Program, Reader};
-use crate::run::{self, End};
 use clap::ValueEnum;
+use handoff_lab::testing::{Output, Report, Verdict};
 
-mod guest;
+use crate::run::{self, End};
+use crate::sandbox;
+
+mod changed;
 mod record;
+mod stages;
+mod times;
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
-/// All of the project, with what is optional in it.
-const WHOLE: [&str; 2] = ["--workspace", "--all-features"];
+const HANDOFF: &str = "target/debug/handoff";
+/// What Cargo says that it has built.
+const PROGRAMS: &str = "target/test-programs.json";
+const REPORT: &str = "target/test-report.json";
+/// A file for each test that failed.
+const FAILURES: &str = "target/failures";
+/// The skips that are foreseen; any other is a failure.
+const MAY_SKIP: &str = "lab/may-skip.txt";
 /// Set, it asks tests for their long form.
 const SOAK: &str = "HANDOFF_SOAK";
 /// Cases of each property test in the long form; proptest's own default is 256.
 const SOAK_CASES: &str = "20000";
-
-/// How long a tier's tests may print nothing. Each that ends has a line, and libtest has another for
-/// one that takes a minute; the longest takes below four minutes, and a busy machine is three times as
-/// slow. Building is silent for longer, and so are the long forms: they have the whole run's limit only.
-const SILENCE: Duration = Duration::from_secs(15 * 60);
+/// How long one test may take in its long form.
+const SOAK_SECONDS: &str = "7200";
+/// How often is said how far the tests are.
+const TELL: Duration = Duration::from_secs(60);
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -47,6 +57,15 @@ pub(crate) struct Args {
     /// Run these tiers only
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
+
+    /// Run only what a change since REV can break: the tests of the packages that it touches and of
+    /// those that use them, and those that name a file that it touches
+    #[arg(long, value_name = "REV", num_args = 0..=1, default_missing_value = "HEAD")]
+    changed: Option<String>,
+
+    /// At the end, show what took how long, by step, program and test
+    #[arg(long)]
+    times: bool,
 
     /// Run the long forms: tests in modules named `soak` too, HANDOFF_SOAK=1, many property cases
     #[arg(long)]
@@ -59,74 +78,46 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tier {
+    /// Format and lints
     Checks,
+    /// Tests that are green on any Linux, as any user
     Hermetic,
+    /// Tests on this machine as root, and those that boot guests
     Native,
+    /// Tests in guests
     Guest,
-    Soak,
-}
-
-impl Tier {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Checks => "checks",
-            Self::Hermetic => "hermetic",
-            Self::Native => "native",
-            Self::Guest => "guest",
-            Self::Soak => "soak",
-        }
-    }
-
-    /// The harness's arguments that select the tier's tests on this machine.
-    fn filter(self) -> &'static [&'static str] {
-        match self {
-            Self::Native => &["native::", "--skip=guest::", "--skip=soak::"],
-            Self::Soak => &["soak::", "--skip=guest::"],
-            Self::Checks | Self::Hermetic | Self::Guest => {
-                &["--skip=native::", "--skip=guest::", "--skip=soak::"]
-            }
-        }
-    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
+    let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
     let mut session = Session::new(Duration::from_secs(limit * 60), args.soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     if args.soak {
         println!(
             "The long forms: all tiers, tests in modules named soak too, HANDOFF_SOAK=1 and \
-             PROPTEST_CASES={SOAK_CASES} on this machine,\nfor at most {limit} minutes; the result \
-             is added to {}.\n",
+             PROPTEST_CASES={SOAK_CASES},\nfor at most {limit} minutes; the result is added to {}.\n",
             record::FIGURES,
         );
     }
-    for tier in Tier::value_variants() {
-        let wanted = if args.tier.is_empty() {
-            args.soak || *tier != Tier::Soak
-        } else {
-            args.tier.contains(tier)
-        };
-        if !wanted {
-            continue;
-        }
-        if session.stop.load(Ordering::Acquire) {
-            break;
-        }
-        session.tier = *tier;
-        let (before, begin) = (session.counts, Instant::now());
-        match tier {
-            Tier::Checks => session.checks(),
-            Tier::Guest => guest::tests(&mut session),
-            Tier::Hermetic | Tier::Native | Tier::Soak => session.tests(),
-        }
-        if session.counts == before {
-            println!("{:9} no tests", tier.name());
-        }
-        let took = Duration::from_secs(begin.elapsed().as_secs());
-        println!("{:9} took {}", tier.name(), humantime::format_duration(took));
+    let packages = args.changed.as_deref().map(changed::packages).transpose()?;
+    if let Some(packages) = &packages {
+        println!("{packages}\n");
     }
-    session.summary()
+    if tiers.contains(&Tier::Checks) {
+        session.checks();
+    }
+    let stages = stages::of(tiers, args.soak);
+    if !stages.is_empty() {
+        let wanted = |program: &str| packages.as_ref().is_none_or(|packages| packages.has(program));
+        if session.build(wanted) {
+            if tiers.contains(&Tier::Hermetic) && packages.is_none() {
+                session.documentation();
+            }
+            session.tests(&stages);
+        }
+    }
+    session.summary(args.times)
 }
 
 /// One run of everything.
@@ -134,124 +125,173 @@ struct Session {
     begin: Instant,
     deadline: Instant,
     stop: Arc<AtomicBool>,
-    log: fs::File,
+    log: File,
     soak: bool,
-    tier: Tier,
-    counts: Counts,
+    passed: usize,
     skips: Vec<String>,
     failures: Vec<String>,
+    /// What took how long besides tests.
+    steps: Vec<(&'static str, Duration)>,
+    report: Report,
 }
 
 impl Session {
     fn new(limit: Duration, soak: bool) -> io::Result<Self> {
         fs::create_dir_all("target")?;
         // What an interrupted run leaves must not be taken for a result.
-        match fs::remove_file(SUMMARY) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        for file in [SUMMARY, REPORT] {
+            gone(fs::remove_file(file))?;
         }
+        gone(fs::remove_dir_all(FAILURES))?;
         Ok(Self {
             begin: Instant::now(),
             deadline: Instant::now() + limit,
             stop: run::stop_flag()?,
-            log: fs::File::create(LOG)?,
+            log: File::create(LOG)?,
             soak,
-            tier: Tier::Checks,
-            counts: Counts::default(),
+            passed: 0,
             skips: Vec::new(),
             failures: Vec::new(),
+            steps: Vec::new(),
+            report: Report::default(),
         })
     }
 
     fn checks(&mut self) {
-        self.check("format", "fmt", &["--all", "--check"]);
-        const HOW: [&str; 5] = ["--all-targets", "--quiet", "--", "--deny", "warnings"];
-        self.check("lints", "clippy", &[&WHOLE[..], &HOW].concat());
+        const HOW: [&str; 4] = ["--all-targets", "--quiet", "--", "--deny=warnings"];
+        self.check("format", &["fmt", "--all", "--check"]);
+        let whole = ["clippy", "--workspace", "--all-features"];
+        self.check("lints", &[&whole[..], &HOW].concat());
         // The one package with features.
-        self.check(
-            "lints without features",
-            "clippy",
-            &[&["--package=handoff"], &HOW[..]].concat(),
-        );
+        let bare = ["clippy", "--package=handoff"];
+        self.check("lints without features", &[&bare[..], &HOW].concat());
     }
 
-    fn check(&mut self, name: &str, tool: &str, arguments: &[&str]) {
-        let installed = cargo().args([tool, "--version"]).output();
+    fn check(&mut self, name: &'static str, arguments: &[&str]) {
+        let tool = arguments[0];
+        let installed = cargo(&[tool, "--version"]).output();
         if !installed.is_ok_and(|output| output.status.success()) {
             let reason = format!("cargo {tool} is not installed: rustup component add");
-            return self.count(Program {
-                name: name.to_owned(),
-                counts: Counts { skipped: 1, ..Counts::default() },
-                skips: [(name.to_owned(), reason)].into(),
-                ..Program::default()
-            });
+            return self.skips.push(format!("{name}: {reason}"));
         }
-        let mut output = Vec::new();
-        let mut command = cargo();
-        command.arg(tool).args(arguments);
-        let end = self.watch(&mut command, None, |line| output.push(line.to_owned()));
-        self.count(match end.problem() {
-            Some(problem) => Program::failed(name, problem, output),
-            None => Program {
-                name: name.to_owned(),
-                counts: Counts { passed: 1, ..Counts::default() },
-                ..Program::default()
-            },
+        if self.step(name, &mut cargo(arguments)).is_some() {
+            self.passed += 1;
+        }
+    }
+
+    /// Builds all test programs and the command, and leaves those that are wanted to the tests.
+    fn build(&mut self, wanted: impl Fn(&str) -> bool) -> bool {
+        let arguments =
+            ["test", "--no-run", "--workspace", "--all-features", "--message-format=json"];
+        let Some(mut messages) = self.step("build", &mut cargo(&arguments)) else { return false };
+        messages.retain(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+            let package = message["manifest_path"].as_str().unwrap_or_default();
+            message["profile"]["test"] == false || wanted(package)
         });
+        let written = fs::write(PROGRAMS, messages.join("\n"));
+        if let Err(error) = &written {
+            self.failures.push(format!("{PROGRAMS}: {error}"));
+        }
+        written.is_ok()
     }
 
-    fn tests(&mut self) {
-        const PROGRAMS: [&str; 3] = ["--lib", "--bins", "--tests"];
-        let build = [&["test", "--no-run", "--quiet"], &WHOLE[..], &PROGRAMS].concat();
-        let mut output = Vec::new();
-        let end = self.watch(cargo().args(build), None, |line| output.push(line.to_owned()));
-        if let Some(problem) = end.problem() {
-            return self.count(Program::failed("build", problem, output));
-        }
-        self.cargo_test(&PROGRAMS);
-        if self.tier == Tier::Hermetic {
-            self.cargo_test(&["--doc"]);
-        }
+    fn documentation(&mut self) {
+        let arguments = ["test", "--doc", "--workspace", "--all-features", "--color=never"];
+        let Some(lines) = self.step("documentation", &mut cargo(&arguments)) else { return };
+        let mut told = Output::default();
+        lines.iter().for_each(|line| told.line(line));
+        self.passed += told.sums().iter().map(|sums| sums.passed).sum::<usize>();
+        let ignored = told.skips().into_iter();
+        self.skips.extend(ignored.map(|(name, reason)| format!("documentation: {name}: {reason}")));
     }
 
-    fn cargo_test(&mut self, targets: &[&str]) {
-        let mut command = cargo();
-        command.args(["test", "--no-fail-fast", "--color=never"]).args(WHOLE).args(targets);
-        command.args(["--", "--show-output"]).args(self.tier.filter());
+    /// Runs a step to its end and returns its lines; `None` if it failed, which is counted.
+    fn step(&mut self, name: &'static str, command: &mut Command) -> Option<Vec<String>> {
+        if self.stop.load(Ordering::Acquire) {
+            return None;
+        }
+        let begin = Instant::now();
+        let mut lines = Vec::new();
+        let end = self.watch(command, |line| lines.push(line.to_owned()));
+        let took = begin.elapsed();
+        self.steps.push((name, took));
+        let verdict = if end == End::Success { "passed" } else { "failed" };
+        println!("{:40} {verdict}  {:6.1} s", name, took.as_secs_f64());
+        let Some(problem) = end.problem() else { return Some(lines) };
+        // Cargo's messages for programs are no words for people.
+        for line in lines.iter().filter(|line| !line.starts_with('{')) {
+            println!("    | {line}");
+        }
+        self.failures.push(format!("{name}: {problem}"));
+        None
+    }
+
+    fn tests(&mut self, stages: &[String]) {
+        let Ok(ourselves) = std::env::current_exe() else {
+            return self.failures.push("tests: our own path is not known".to_owned());
+        };
+        let mut lab = Command::new(ourselves);
+        lab.args(["sandbox", "--", HANDOFF, "lab", "test"]);
+        lab.args(["--report", REPORT, "--keep", FAILURES, "--may-skip", MAY_SKIP]);
         if self.soak {
-            command.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
+            lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
+            lab.args(["--timeout", SOAK_SECONDS]);
         }
-        let mut reader = Reader::default();
-        let end = self.watch(&mut command, self.silence(), |line| reader.line(line));
-        let problem = end.problem();
-        // Where we have ended cargo, the last program is the one that hung.
-        let programs = reader.finish(problem.as_deref().filter(|_| end.cut()));
-        let failed = programs.iter().any(|program| program.counts.failed > 0);
-        for program in programs {
-            self.count(program);
-        }
-        // A refusal of cargo itself, or a program that left with an error after its last test.
-        if let Some(problem) = problem.filter(|_| !failed) {
-            let name = format!("cargo test {}", targets.join(" "));
-            self.count(Program::failed(&name, problem, Vec::new()));
+        lab.args(stages.iter().flat_map(|stage| ["--stage", stage]));
+        match File::open(PROGRAMS) {
+            Ok(programs) => lab.stdin(Stdio::from(programs)),
+            Err(error) => return self.failures.push(format!("{PROGRAMS}: {error}")),
+        };
+        let begin = Instant::now();
+        let mut last = String::new();
+        let mut progress = Progress::default();
+        let mut left = Vec::new();
+        let end = self.watch(&mut lab, |line| {
+            if let Some(track) = line.strip_prefix(sandbox::LEFT) {
+                left.push(format!("tests: {line}"));
+                println!("left behind: {track}");
+            } else {
+                progress.line(line);
+                line.clone_into(&mut last);
+            }
+        });
+        self.steps.push(("tests", begin.elapsed()));
+        self.failures.extend(left);
+        match fs::read(REPORT).map_err(|error| error.to_string()).and_then(|bytes| {
+            serde_json::from_slice::<Report>(&bytes).map_err(|error| error.to_string())
+        }) {
+            Ok(report) => self.take(report),
+            Err(error) => {
+                let problem = end.problem().unwrap_or(error);
+                self.failures.push(format!("tests: {problem}: {last}"));
+            }
         }
     }
 
-    /// How long the tier's tests may print nothing.
-    fn silence(&self) -> Option<Duration> {
-        (!self.soak && self.tier != Tier::Soak).then_some(SILENCE)
+    fn take(&mut self, report: Report) {
+        times::programs(&report);
+        if let Some(reason) = &report.no_guests {
+            self.skips.push(format!("every test in a guest: {reason}"));
+        }
+        for test in &report.tests {
+            let place = || format!("{}: {}", test.place, test.name);
+            match &test.verdict {
+                Verdict::Passed => self.passed += 1,
+                Verdict::Skipped { reason } => self.skips.push(format!("{}: {reason}", place())),
+                Verdict::Failed { .. } => {
+                    let kept = test.kept.as_ref().map(|kept| format!(", see {}", kept.display()));
+                    self.failures.push(format!("{}{}", place(), kept.unwrap_or_default()));
+                }
+            }
+        }
+        self.report = report;
     }
 
-    /// Runs a command with its output in the log too; where there is a limit to its `silence`, not for
-    /// longer than it keeps talking.
-    fn watch(
-        &mut self,
-        command: &mut Command,
-        silence: Option<Duration>,
-        mut take: impl FnMut(&str),
-    ) -> End {
+    /// Runs a command with its output in the log too.
+    fn watch(&mut self, command: &mut Command, mut take: impl FnMut(&str)) -> End {
         let log = &mut self.log;
-        let end = run::lines(command, self.deadline, silence, &self.stop, |line| {
+        let end = run::lines(command, self.deadline, &self.stop, |line| {
             // Losing the log must not lose the verdict.
             let _ = writeln!(log, "{line}");
             take(line);
@@ -262,32 +302,12 @@ impl Session {
         })
     }
 
-    fn count(&mut self, program: Program) {
-        let Counts { passed, failed, skipped } = program.counts;
-        if passed + failed + skipped == 0 {
-            return;
-        }
-        let tier = self.tier.name();
-        println!(
-            "{tier:9} {:40} {passed:4} passed {failed:3} failed {skipped:3} skipped",
-            program.name
-        );
-        if failed > 0 {
-            for line in &program.output {
-                println!("    | {line}");
-            }
-        }
-        let place = |what: &str| format!("{tier}: {}: {what}", program.name);
-        self.skips
-            .extend(program.skips.iter().map(|(name, reason)| place(&format!("{name}: {reason}"))));
-        self.failures.extend(program.failures.iter().map(|what| place(what)));
-        self.counts += program.counts;
-    }
-
-    fn summary(mut self) -> Result<ExitCode, String> {
-        if self.stop.load(Ordering::Acquire) && self.counts.failed == 0 {
-            self.counts.failed = 1;
+    fn summary(mut self, with_times: bool) -> Result<ExitCode, String> {
+        if self.stop.load(Ordering::Acquire) && self.failures.is_empty() {
             self.failures.push("stopped by a signal before the end".to_owned());
+        }
+        if with_times {
+            times::table(&self.steps, &self.report);
         }
         for (title, list) in [("skipped", &self.skips), ("failed", &self.failures)] {
             if !list.is_empty() {
@@ -295,20 +315,57 @@ impl Session {
                 list.iter().for_each(|line| println!("  {line}"));
             }
         }
-        let Counts { passed, failed, skipped } = self.counts;
+        let (passed, failed, skipped) = (self.passed, self.failures.len(), self.skips.len());
         let line = format!("{passed} passed, {failed} failed, {skipped} skipped");
         fs::write(SUMMARY, format!("{line}\n")).map_err(|error| format!("{SUMMARY}: {error}"))?;
         if self.soak {
             record::soak(&line, self.begin.elapsed())?;
         }
-        println!("\n{line}");
+        let took = Duration::from_secs(self.begin.elapsed().as_secs());
+        println!("\ntook {}\n{line}", humantime::format_duration(took));
         Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
+/// Says now and then how far the tests are, and at once which failed.
+#[derive(Debug, Default)]
+struct Progress {
+    done: usize,
+    failed: usize,
+    told: Option<Instant>,
+    /// Whether the last test failed, whose words follow.
+    failing: bool,
+}
+
+impl Progress {
+    fn line(&mut self, line: &str) {
+        let verdict = ["pass  [", "skip  [", "FAIL  ["].iter().find(|kind| line.starts_with(*kind));
+        if let Some(kind) = verdict {
+            self.done += 1;
+            self.failing = kind.starts_with("FAIL");
+            self.failed += usize::from(self.failing);
+        }
+        if self.failing {
+            println!("{line}");
+        }
+        if self.told.get_or_insert_with(Instant::now).elapsed() >= TELL {
+            println!("{} tests have ended, {} of them failed", self.done, self.failed);
+            self.told = Some(Instant::now());
+        }
+    }
+}
+
+/// What a removal says, if it is more than that nothing was there.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
+}
+
 /// Cargo, which is to ask nothing.
-fn cargo() -> Command {
+fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
-    command.stdin(Stdio::null());
+    command.args(arguments).stdin(Stdio::null());
     command
 }

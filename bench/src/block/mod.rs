@@ -20,7 +20,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
-use handoff_lab::{instructions, topology};
+use handoff_lab::{command::Carried, instructions, topology};
 
 use self::{
     bed::Bed,
@@ -33,7 +33,7 @@ use crate::{
     command::{BenchError, Context},
     lab,
     measure::{self, Measured, Plan, Subject},
-    peer::{Placeholders, parse_named},
+    peer::{Placeholders, ProgramOptions},
     quantity::format_size,
     report::{Config, Report},
     run::{self, Bench, RunOptions},
@@ -69,7 +69,7 @@ Examples:
   handoff bench block --quick
   handoff bench block --backing /dev/nvme1n1p3 --backing /dev/nvme1n1p4   (they are overwritten)
   handoff bench block --only loop --peer 'kublk-copy=kublk add -t {target} -q 1 -d {depth} {files}'
-  handoff lab run --icount --program ./kublk -- handoff bench block --quick \\
+  handoff bench block --quick --lab --program ./kublk \\
       --peer 'kublk-auto=kublk add -t {target} -q 1 -d {depth} --auto_zc {files}'
 
 Needs root and the module ublk_drv; with --lab, what the lab needs.";
@@ -91,9 +91,9 @@ pub struct BlockArgs {
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
-    /// Another program to serve devices in turns with the rows, as below
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named, conflicts_with = "lab")]
-    pub peer: Vec<(String, String)>,
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
 }
 
 /// One kind of load.
@@ -173,6 +173,14 @@ impl Bench for Block<'_> {
         &self.args.run
     }
 
+    fn arguments(&self) -> Vec<String> {
+        self.args.programs.arguments().collect()
+    }
+
+    fn carried(&self) -> Carried {
+        self.args.programs.carried.clone()
+    }
+
     fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
         let (milliseconds, rounds) = match (self.args.run.quick, counted) {
             (true, false) => (100, 3),
@@ -248,7 +256,7 @@ fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<
                 subjects.push(subject(job, target, KERNEL_LOOP, make));
             }
             // What other programs call linear, nobody knows.
-            for (name, command) in args.peer.iter().filter(|_| kind != Kind::Linear) {
+            for (name, command) in args.programs.peer.iter().filter(|_| kind != Kind::Linear) {
                 let paths: Vec<String> =
                     files.iter().map(|path| path.display().to_string()).collect();
                 let placeholders = Placeholders(vec![

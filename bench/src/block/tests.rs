@@ -3,6 +3,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::run::arguments_in_guest;
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -51,8 +52,16 @@ fn a_limit_spreads_requests() {
 }
 
 #[test]
+fn other_programs_go_into_the_guest() {
+    let given = args("--lab --program ./kublk --peer kublk=kublk").unwrap();
+    let bench = Block { args: &given };
+    assert!(arguments_in_guest(&bench).contains(&"--peer=kublk=kublk".to_owned()));
+    assert!(!bench.carried().is_empty());
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused() {
-    for line in ["--lab --backing a --backing b", "--lab --peer a=b", "--peer a", "--time 0"] {
+    for line in ["--lab --backing a --backing b", "--peer a", "--time 0"] {
         assert!(args(line).is_err(), "{line}");
     }
     let one = args("--backing /dev/null").unwrap();

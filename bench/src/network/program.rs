@@ -22,13 +22,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
-use handoff_lab::{command::Carried, topology::Namespace};
+use handoff_lab::topology::Namespace;
 
 use super::PATIENCE;
 use crate::{
     measure::Slot,
-    peer::{Affinity, Output, Placeholders, Running, parse_named},
+    peer::{Affinity, Output, Placeholders, Running},
     tasks,
 };
 
@@ -38,25 +37,6 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 /// How often a program that works is looked at: it shares its processor with us.
 const BETWEEN_LOOKS_AT_WORK: Duration = Duration::from_millis(20);
-
-/// The options of benches beside whose rows other programs serve.
-#[derive(Debug, Args)]
-pub struct ProgramOptions {
-    /// Another program that serves in turns with the rows, as below
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
-    pub peer: Vec<(String, String)>,
-
-    /// What its guest is given, with --lab.
-    #[command(flatten)]
-    pub carried: Carried,
-}
-
-impl ProgramOptions {
-    /// For the guest's bench.
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
-        self.peer.iter().map(|(name, command)| format!("--peer={name}={command}"))
-    }
-}
 
 /// A program that was started.
 pub(crate) struct Program<'a> {

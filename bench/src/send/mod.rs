@@ -14,13 +14,13 @@ mod rows;
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use clap::{Args, ValueEnum};
-use handoff_lab::instructions;
+use handoff_lab::{command::Carried, instructions};
 
 use self::bed::Bed;
 use crate::{
     command::{BenchError, Context},
     measure::{self, Measured, Plan},
-    peer::{Figure, parse_named},
+    peer::{Figure, ProgramOptions, parse_named},
     processor::Pinned,
     quantity::{format_size, parse_size},
     report::Report,
@@ -59,6 +59,9 @@ Rows (the ratio is to msg-zerocopy-seed of the same round):
                       flush=yes: each send is returned by itself; flush=no: 32 share one return;
                       lends up to 64 messages at a time, each its own memory
 
+A peer is another program that sends; {addr}, {port}, {bytes}, {seconds} and {cpu} in its command are
+replaced.
+
 Examples:
   handoff bench send --quick
   handoff bench send --quick --lab
@@ -69,6 +72,8 @@ Examples:
       -n 8 -d udp' --peer-regex 'liburing=MB/s=(\\d+)' --peer-unit liburing=MiB/s
   handoff bench send --peer 'selftest=msg_zerocopy -4 -z -D {addr} -s {bytes} -t {seconds} \\
       -C {cpu} udp' --peer-regex 'selftest=\\((\\d+) MB\\)' --peer-unit selftest=MiB
+  handoff bench send --quick --lab --only 'batch=32' --program ./send-zc \\
+      --peer 'lib32=send-zc -4 -D {addr} -p {port} -s {bytes} -t {seconds} -C {cpu} -n 32 -b 1 -d udp'
 
 Needs root, or a kernel that lets every user make user namespaces.";
 
@@ -118,10 +123,9 @@ pub struct SendArgs {
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
-    /// Another program to run in turns with the rows; {addr}, {port}, {bytes}, {seconds} and
-    /// {cpu} in the command are replaced
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named, conflicts_with = "lab")]
-    pub peer: Vec<(String, String)>,
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
 
     /// Finds a peer's figure in what it prints: a group for the number, and one for its unit
     /// [default: the last rate]
@@ -148,7 +152,7 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
 struct Send<'a> {
     args: &'a SendArgs,
     sizes: Vec<u64>,
-    /// Those of `args.peer`.
+    /// Those of `args.programs.peer`.
     figures: Vec<Figure>,
 }
 
@@ -161,11 +165,25 @@ impl Bench for Send<'_> {
 
     fn arguments(&self) -> Vec<String> {
         let sizes: Vec<String> = self.args.sizes.iter().map(u64::to_string).collect();
-        vec![
+        let args = self.args;
+        let own = [
             format!("--sizes={}", sizes.join(",")),
-            format!("--proto={}", self.args.proto.name()),
-            format!("--working-set={}", self.args.working_set),
-        ]
+            format!("--proto={}", args.proto.name()),
+            format!("--working-set={}", args.working_set),
+        ];
+        let named = |option: &str, list: &[(String, String)]| {
+            let one = |(name, value): &(_, _)| format!("{option}={name}={value}");
+            list.iter().map(one).collect::<Vec<String>>()
+        };
+        own.into_iter()
+            .chain(args.programs.arguments())
+            .chain(named("--peer-regex", &args.peer_regex))
+            .chain(named("--peer-unit", &args.peer_unit))
+            .collect()
+    }
+
+    fn carried(&self) -> Carried {
+        self.args.programs.carried.clone()
     }
 
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
@@ -285,7 +303,7 @@ fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
 fn peer_figures(args: &SendArgs) -> Result<Vec<Figure>, BenchError> {
     for (option, list) in [("--peer-regex", &args.peer_regex), ("--peer-unit", &args.peer_unit)] {
         if let Some((name, _)) =
-            list.iter().find(|(name, _)| !args.peer.iter().any(|(peer, _)| peer == name))
+            list.iter().find(|(name, _)| !args.programs.peer.iter().any(|(peer, _)| peer == name))
         {
             return Err(BenchError::Usage(format!("{option}: no peer is called '{name}'")));
         }
@@ -293,7 +311,8 @@ fn peer_figures(args: &SendArgs) -> Result<Vec<Figure>, BenchError> {
     let given = |list: &'_ [(String, String)], name: &str| {
         list.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
     };
-    args.peer
+    args.programs
+        .peer
         .iter()
         .map(|(name, _)| {
             let (pattern, unit) = (given(&args.peer_regex, name), given(&args.peer_unit, name));

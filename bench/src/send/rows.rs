@@ -148,7 +148,7 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     }
 }
 
-/// The peers of all sizes: those of the command line (`figures` belongs to `args.peer`), and
+/// The peers of all sizes: those of the command line (`figures` belongs to `args.programs.peer`), and
 /// `iperf3 -Z`, which sends by sendfile(2), where somebody receives.
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
@@ -174,7 +174,7 @@ pub(super) fn peers<'a>(
         make,
     };
     let given = |bytes: u64| {
-        args.peer.iter().zip(figures).map(move |((name, command), figure)| {
+        args.programs.peer.iter().zip(figures).map(move |((name, command), figure)| {
             let make = move || {
                 let peer = Peer {
                     command: command.clone(),

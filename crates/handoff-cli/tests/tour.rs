@@ -161,5 +161,6 @@ mod guest {
         send(Signal::KILL, &child);
         assert!(!child.wait().expect("ends").success());
         until("a device is left", || devices() == 0);
+        until("the state of a device is left", || is_empty("/run/handoff/blk".as_ref()));
     }
 }

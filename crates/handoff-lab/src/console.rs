@@ -4,10 +4,12 @@
 //! - only what the kernel prints about itself is a [`Fault`]: warnings, oopses, sanitizer and
 //!   lock reports, stalls, hung tasks, panics; an ordinary error message is not;
 //! - the first report is kept with the two lines before it, where a warning's own words are, and
-//!   with what follows it; the last lines are kept always, whatever they are.
+//!   with what follows it; the last lines are kept always, whatever they are, and those of the
+//!   command that is running.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,9 @@ const REPORT_LINES: usize = 80;
 const LINES_BEFORE: usize = 2;
 /// Lines that are kept of the end.
 const LAST_LINES: usize = 30;
+
+/// Lines that are kept of one command; the first ones go.
+const COMMAND_LINES: usize = 1000;
 
 /// How the first line of a report begins, after its time stamp.
 const BEGINNINGS: [&str; 17] = [
@@ -67,6 +72,10 @@ pub(crate) struct Console {
 struct State {
     partial: Vec<u8>,
     last: VecDeque<String>,
+    /// Since the end of the last command that ended.
+    running: VecDeque<String>,
+    /// Those of the command with the number `mark`.
+    ended: VecDeque<String>,
     fault: Option<Fault>,
     /// Number of the last command whose end was seen.
     mark: u32,
@@ -126,6 +135,13 @@ impl Console {
         self.lock().last.iter().cloned().collect()
     }
 
+    /// The lines that came while a command ran, its end included if that was seen.
+    pub(crate) fn of_command(&self, number: u32) -> Vec<String> {
+        let state = self.lock();
+        let lines = if state.mark >= number { &state.ended } else { &state.running };
+        lines.iter().cloned().collect()
+    }
+
     fn wait(&self, patience: Duration, done: impl Fn(&State) -> bool) {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
@@ -150,12 +166,15 @@ impl State {
     fn line(&mut self, line: &str) -> bool {
         if let Some(number) = message(line).strip_prefix(MARK) {
             self.mark = number.trim().parse().unwrap_or(self.mark);
+            self.ended = mem::take(&mut self.running);
             return false;
         }
-        if self.last.len() == LAST_LINES {
-            self.last.pop_front();
+        for (kept, most) in [(&mut self.last, LAST_LINES), (&mut self.running, COMMAND_LINES)] {
+            if kept.len() == most {
+                kept.pop_front();
+            }
+            kept.push_back(line.to_owned());
         }
-        self.last.push_back(line.to_owned());
         match &mut self.fault {
             Some(fault) if fault.lines.len() < REPORT_LINES => fault.lines.push(line.to_owned()),
             Some(_) => {}

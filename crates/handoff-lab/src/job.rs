@@ -28,10 +28,12 @@ pub struct Job {
     pub input: Input,
     /// The command is killed after this time.
     pub timeout: Option<Duration>,
+    /// Whether to look for what it leaves behind, [`Outcome::left`].
+    pub tracks: bool,
 }
 
 impl Job {
-    /// A program and its arguments, without input, environment or time-out.
+    /// A program and its arguments, and nothing else.
     pub fn new<T: AsRef<[u8]>>(arguments: impl IntoIterator<Item = T>) -> Self {
         let arguments = arguments.into_iter().map(|word| word.as_ref().to_vec()).collect();
         Self { arguments, ..Self::default() }
@@ -97,6 +99,11 @@ pub struct Outcome {
     pub ending: Ending,
     /// What the kernel reported about itself meanwhile.
     pub fault: Option<Fault>,
+    /// The mounts, devices, namespaces and files that it left behind, one a line, where the job asked
+    /// for them.
+    pub left: String,
+    /// What the kernel printed meanwhile.
+    pub console: Vec<String>,
 }
 
 impl Outcome {

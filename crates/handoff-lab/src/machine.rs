@@ -63,7 +63,15 @@ impl Acceleration {
     }
 }
 
-/// A disk besides the root disk; in the guest it is `/dev/disk/by-id/virtio-NAME`.
+/// What kind of device a disk is in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bus {
+    Virtio,
+    Nvme,
+}
+
+/// A disk besides the root disk; in the guest it is `/dev/disk/by-id/virtio-NAME`, or `nvme-NAME` for one
+/// of [`Machine::nvme`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// Name of the disk: letters, digits and `-`, at most 20.
@@ -140,6 +148,9 @@ pub struct Machine {
     pub acceleration: Acceleration,
     /// Further disks.
     pub disks: Vec<Disk>,
+    /// Further disks that are NVMe devices: memory for direct I/O need only be aligned to 4 bytes. Linux
+    /// 7.2 and later have the driver built in.
+    pub nvme: Vec<Disk>,
     /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
     /// ([`Pair::virtio`](crate::topology::Pair::virtio)).
     pub virtio_net: u8,
@@ -159,6 +170,7 @@ impl Default for Machine {
             memory: 2048,
             acceleration: Acceleration::default(),
             disks: Vec::new(),
+            nvme: Vec::new(),
             virtio_net: 0,
             puts: Vec::new(),
             show_console: false,
@@ -198,27 +210,30 @@ impl Machine {
         qemu.args(["-chardev", &format!("socket,id=control,fd={port}")]);
         qemu.args(["-device", "virtserialport,chardev=control,name=handoff"]);
 
-        disk(&mut qemu, "root", userland, "snapshot=on,cache=unsafe");
-        disk(&mut qemu, "modules", &kernel.modules_disk(), "readonly=on");
+        let virtio = Bus::Virtio;
+        disk(&mut qemu, virtio, "root", userland, "snapshot=on,cache=unsafe");
+        disk(&mut qemu, virtio, "modules", &kernel.modules_disk(), "readonly=on");
         if !self.puts.is_empty() {
             let payload = archive(&self.puts)?;
-            disk_of_descriptor(&mut qemu, "payload", payload.as_raw_fd());
+            disk_of_descriptor(&mut qemu, virtio, "payload", payload.as_raw_fd());
             inherited.push(payload);
         }
-        for Disk { name, content } in &self.disks {
+        let virtio = self.disks.iter().map(|disk| (Bus::Virtio, disk));
+        let nvme = self.nvme.iter().map(|disk| (Bus::Nvme, disk));
+        for (bus, Disk { name, content }) in virtio.chain(nvme) {
             match content {
                 DiskContent::File(path) => {
                     must_exist(path)?;
-                    disk(&mut qemu, name, path, "cache=writeback");
+                    disk(&mut qemu, bus, name, path, "cache=writeback");
                 }
                 DiskContent::Snapshot(path) => {
                     must_exist(path)?;
-                    disk(&mut qemu, name, path, "snapshot=on,cache=unsafe");
+                    disk(&mut qemu, bus, name, path, "snapshot=on,cache=unsafe");
                 }
                 DiskContent::Scratch(bytes) => {
                     let file = File::from(anonymous(name, &[])?);
                     file.set_len(*bytes).trying(format!("disk {name}"))?;
-                    disk_of_descriptor(&mut qemu, name, file.as_raw_fd());
+                    disk_of_descriptor(&mut qemu, bus, name, file.as_raw_fd());
                     inherited.push(file.into());
                 }
             }
@@ -285,24 +300,24 @@ fn kernel_arguments(acceleration: Acceleration) -> String {
     arguments.join(" ")
 }
 
-fn disk(qemu: &mut Command, name: &str, path: &Path, options: &str) {
+fn disk(qemu: &mut Command, bus: Bus, name: &str, path: &Path, options: &str) {
     // QEMU's option syntax takes a doubled comma for one.
     let path = path.display().to_string().replace(',', ",,");
     qemu.args(["-drive", &format!("if=none,id={name},format=raw,file={path},{options}")]);
-    attach(qemu, name);
+    let device = match bus {
+        Bus::Virtio => "virtio-blk-pci",
+        Bus::Nvme => "nvme",
+    };
+    qemu.args(["-device", &format!("{device},drive={name},serial={name}")]);
 }
 
-fn disk_of_descriptor(qemu: &mut Command, name: &str, descriptor: RawFd) {
-    disk(qemu, name, &inherited_path(descriptor), "cache=unsafe");
+fn disk_of_descriptor(qemu: &mut Command, bus: Bus, name: &str, descriptor: RawFd) {
+    disk(qemu, bus, name, &inherited_path(descriptor), "cache=unsafe");
 }
 
 /// Under which the child opens a descriptor that it inherits.
 fn inherited_path(descriptor: RawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{descriptor}"))
-}
-
-fn attach(qemu: &mut Command, name: &str) {
-    qemu.args(["-device", &format!("virtio-blk-pci,drive={name},serial={name}")]);
 }
 
 /// Two devices on a hub of QEMU's, which passes frames from one to the other within QEMU.

@@ -1,9 +1,10 @@
 //! Programs without their debug information, which is most of their size and of no use in a guest.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Result, Trying};
 use crate::machine::Put;
@@ -13,27 +14,33 @@ use crate::tool;
 #[derive(Debug)]
 pub(crate) struct Stripped {
     directory: tempfile::TempDir,
-    made: AtomicUsize,
+    /// The copy of each program.
+    made: Mutex<BTreeMap<PathBuf, PathBuf>>,
 }
 
 impl Stripped {
     pub(crate) fn new() -> Result<Self> {
         let directory = tempfile::tempdir().trying("temporary directory")?;
-        Ok(Self { directory, made: AtomicUsize::new(0) })
+        Ok(Self { directory, made: Mutex::default() })
     }
 
     /// A stripped copy of `program`; the program itself where it is no ELF file or this machine
     /// has no `strip`.
     pub(crate) fn of(&self, program: &Path) -> PathBuf {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let copy = self.directory.path().join(number.to_string());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(copy) = made.get(program) {
+            return copy.clone();
+        }
+        let copy = self.directory.path().join(made.len().to_string());
         let mut strip = tool::command("strip");
         strip.arg("--strip-debug").arg("-o").arg(&copy).arg(program);
         strip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        match strip.status() {
+        let copy = match strip.status() {
             Ok(status) if status.success() => copy,
             _ => program.to_owned(),
-        }
+        };
+        made.insert(program.to_owned(), copy.clone());
+        copy
     }
 
     /// A program under `name` on the guest's path.

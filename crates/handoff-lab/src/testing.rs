@@ -7,30 +7,32 @@
 //! - a test has one of three results; one that cannot run where it is says so with
 //!   [`skip!`](macro@crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
-//! - in a guest each test is a process of its own, so that a kernel report, a hang or a crash is
-//!   counted to the test that caused it; when the guest dies, the next test gets a new one; several
-//!   guests run beside each other.
+//! - each test is a process of its own, on the host too, so that a kernel report, a hang, a crash or
+//!   something left behind is counted to the test that caused it, and the others run all the same;
+//!   when a guest dies, the next test gets a new one;
+//! - of a test that failed, what it printed, where the guest's tasks stood and the guest's console are
+//!   kept in one file.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelChoice;
-use crate::machine::{Machine, Put};
-use crate::tool::StopFlag;
+use crate::machine::Machine;
 
 mod in_guest;
+mod keep;
+mod lanes;
 mod libtest;
 mod may_skip;
 mod on_host;
 
+pub use lanes::run;
 pub use libtest::{Output, Sums};
 pub use may_skip::MaySkip;
 
@@ -123,7 +125,7 @@ impl Stage {
 }
 
 /// What came of a test.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "lowercase")]
 pub enum Verdict {
     /// It ran and held.
@@ -141,7 +143,7 @@ pub enum Verdict {
 }
 
 /// A test that has run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TestResult {
     /// Where: `host` or a kernel's name.
     pub place: String,
@@ -150,13 +152,15 @@ pub struct TestResult {
     /// What came of it.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// How long it took, where tests run one by one: in guests.
+    /// How long it took.
+    pub seconds: f64,
+    /// The file with all that is known of a test that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds: Option<f64>,
+    pub kept: Option<PathBuf>,
 }
 
 /// The results of all stages.
-#[derive(Debug, Default, Clone, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Tests that held.
     pub passed: usize,
@@ -166,6 +170,9 @@ pub struct Report {
     pub skipped: usize,
     /// Every test, in the order in which they ended.
     pub tests: Vec<TestResult>,
+    /// Why no guest could be booted, where this machine cannot do that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_guests: Option<String>,
 }
 
 impl fmt::Display for Report {
@@ -198,66 +205,12 @@ pub struct Plan {
     pub stages: Vec<Stage>,
     /// The skips that are foreseen.
     pub may_skip: MaySkip,
-    /// How long one test may take, a whole program on the host.
+    /// How long one test may take.
     pub timeout: Duration,
+    /// The directory for files about tests that failed, if any are wanted.
+    pub keep: Option<PathBuf>,
     /// The guests; their kernel and what is put into them is set by the stages.
     pub machine: Machine,
-}
-
-/// Runs all stages: those on the host one after the other, then those in guests, one more at a time
-/// than there are processors, since tests wait too. `each` is called with each result as it comes.
-///
-/// # Errors
-///
-/// When a guest cannot be booted or a program cannot be listed. Tests that fail are in the
-/// [`Report`].
-pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
-    let mut listed = Vec::new();
-    for program in &plan.programs {
-        listed.push((program, libtest::list(program, stop)?));
-    }
-    let results = Mutex::new((Report::default(), each));
-    let run_stage = |stage: &Stage| {
-        let selected = stage.selected(&listed);
-        let place = stage.place();
-        let mut record = |name: &str, verdict: Verdict, took: Option<Duration>| {
-            let verdict = plan.may_skip.judge(&place, name, verdict);
-            let seconds = took.map(|took| took.as_secs_f64());
-            let result =
-                TestResult { place: place.clone(), name: name.to_owned(), verdict, seconds };
-            let (report, each) = &mut *results.lock().unwrap_or_else(PoisonError::into_inner);
-            each(&result);
-            report.add(result);
-        };
-        match &stage.kernel {
-            None => on_host::run(&selected, plan.timeout, stop, &mut record),
-            Some(kernel) => in_guest::run(&selected, kernel, plan, stop, &mut record),
-        }
-    };
-    let (here, there): (Vec<_>, Vec<_>) =
-        plan.stages.iter().partition(|stage| stage.kernel.is_none());
-    here.into_iter().try_for_each(run_stage)?;
-    let next = Mutex::new(there.into_iter());
-    let work = || -> Result<()> {
-        loop {
-            let stage = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-            match stage {
-                Some(stage) => run_stage(stage)?,
-                None => return Ok(()),
-            }
-        }
-    };
-    let workers = 1 + thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        // All are waited for, also when one has failed.
-        let ended: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
-        ended.into_iter().try_for_each(|worker| match worker {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })?;
-    Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).0)
 }
 
 /// The test programs and other programs in the messages of
@@ -290,18 +243,6 @@ pub fn programs_from_cargo(messages: &str) -> Result<(Vec<Program>, Vec<PathBuf>
         ));
     }
     Ok((programs, companions))
-}
-
-/// What a guest gets so that `companions` are where tests expect them, and on its path.
-fn puts_of(companions: &[PathBuf]) -> Vec<Put> {
-    let mut puts = Vec::new();
-    for path in companions {
-        let name = path.file_name().unwrap_or_default();
-        puts.push(Put { source: path.clone(), target: path.clone() });
-        let target = Path::new("/opt/handoff/bin").join(name);
-        puts.push(Put { source: path.clone(), target });
-    }
-    puts
 }
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ pub struct GuestOptions {
     /// that the guest changes, NAME=/path,snapshot a file that stays as it is
     #[arg(long, value_name = "NAME=WHAT")]
     pub disk: Vec<Disk>,
+    /// An NVMe disk, /dev/disk/by-id/nvme-NAME in the guest (from Linux 7.2 on), given as --disk is
+    #[arg(long, value_name = "NAME=WHAT")]
+    pub nvme: Vec<Disk>,
     /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
     #[arg(long, default_value_t = 0, value_name = "PAIRS", value_parser = clap::value_parser!(u8).range(..=8))]
     pub virtio_net: u8,
@@ -95,6 +98,7 @@ impl GuestOptions {
             memory: self.memory,
             acceleration: if self.icount { Acceleration::InstructionCounting } else { self.accel },
             disks: self.disk.clone(),
+            nvme: self.nvme.clone(),
             virtio_net: self.virtio_net,
             puts,
             show_console: self.console,

@@ -67,6 +67,7 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
         environment: args.env.clone(),
         input: Input::Inherit,
         timeout: args.timeout.map(Duration::from_secs),
+        tracks: false,
     };
     let outcome = guest.run(&job, pass_on)?;
     if alive(&outcome.ending) {
@@ -99,7 +100,7 @@ pub(super) fn run_once(
 
 /// Says what went wrong, switches the guest off, and finds the exit code.
 fn conclude(guest: Guest, outcome: Outcome) -> Result<u8> {
-    let Outcome { ending, mut fault } = outcome;
+    let Outcome { ending, mut fault, .. } = outcome;
     match &ending {
         Ending::Hung(hang) => explain("the guest hung and was ended", &hang.to_string()),
         Ending::GuestDied(lines) if fault.is_none() => {

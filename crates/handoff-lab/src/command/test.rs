@@ -36,10 +36,13 @@ pub struct TestArgs {
     /// The skips that are foreseen; any other is a failure
     #[arg(long, value_name = "FILE")]
     pub may_skip: Option<PathBuf>,
-    /// How many seconds one test may take, or a whole program on the host; of one that takes longer in
-    /// a guest, the reason has where its tasks stood
+    /// How many seconds one test may take; of one that takes longer in a guest, the reason has where
+    /// its tasks stood
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
+    /// Write all that is known of each test that fails to a file of its own in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub keep: Option<PathBuf>,
     /// Write the report as one JSON object to this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -91,6 +94,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         stages: args.stage.clone(),
         may_skip,
         timeout: Duration::from_secs(args.timeout),
+        keep: args.keep.clone(),
         machine: prepared.machine.clone(),
     };
     let report = testing::run(&plan, stop, show)?;
@@ -99,6 +103,9 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         std::fs::write(path, json).trying(path.display())?;
     }
     println!("{report}");
+    if let Some(reason) = report.no_guests {
+        return Err(Error::NotPossible(reason));
+    }
     Ok(u8::from(report.failed > 0))
 }
 
@@ -115,15 +122,17 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
 }
 
 fn show(test: &TestResult) {
-    let TestResult { place, name, verdict, seconds } = test;
-    let took = seconds.map(|seconds| format!("  {seconds:.1} s")).unwrap_or_default();
+    let TestResult { place, name, verdict, seconds, kept } = test;
     match verdict {
-        Verdict::Passed => println!("pass  [{place}] {name}{took}"),
+        Verdict::Passed => println!("pass  [{place}] {name}  {seconds:.1} s"),
         Verdict::Skipped { reason } => println!("skip  [{place}] {name}: {reason}"),
         Verdict::Failed { reason } => {
-            println!("FAIL  [{place}] {name}{took}");
+            println!("FAIL  [{place}] {name}  {seconds:.1} s");
             for line in reason.lines() {
                 println!("      {line}");
+            }
+            if let Some(kept) = kept {
+                println!("      all that is known: {}", kept.display());
             }
         }
     }

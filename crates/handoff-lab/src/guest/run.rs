@@ -57,12 +57,14 @@ impl Guest {
         let start = Start {
             number,
             terminal: screen.as_ref().map(terminal::Screen::size),
+            tracks: job.tracks,
             directory: b"/root".to_vec(),
             environment: self.environment(job),
             arguments: job.arguments.clone(),
         };
         let sent = send(&self.control, wire::RUN, &start.encode());
         let feeding = Arc::new(AtomicBool::new(true));
+        let mut left = String::new();
         let feeder = match job.input {
             Input::Empty => send(&self.control, wire::STDIN, &[]).map(|()| None),
             Input::Inherit | Input::Terminal => {
@@ -71,7 +73,7 @@ impl Guest {
         };
         let ending = match sent.and(feeder) {
             Ok(feeder) => {
-                let ending = self.follow(number, job.timeout, &mut output);
+                let ending = self.follow(number, job.timeout, &mut output, &mut left);
                 feeding.store(false, Ordering::Release);
                 if let Some(feeder) = feeder {
                     // It looks at the flag several times a second.
@@ -88,7 +90,7 @@ impl Guest {
         }
         let fresh_taint = self.taint & !taint_before;
         let fault = self.console.take_fault().or_else(|| self.silent_fault(fresh_taint));
-        Ok(Outcome { ending, fault })
+        Ok(Outcome { ending, fault, left, console: self.console.of_command(number) })
     }
 
     /// Runs a command and returns all of its output and all of its errors.
@@ -138,6 +140,7 @@ impl Guest {
         number: u32,
         timeout: Option<Duration>,
         output: &mut impl FnMut(Stream, &[u8]) -> io::Result<()>,
+        left: &mut String,
     ) -> Result<Ending> {
         let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut stage = Stage::InTime;
@@ -148,12 +151,13 @@ impl Guest {
                 Ok((wire::STDERR, bytes)) => output(Stream::Error, &bytes).trying("output")?,
                 Ok((wire::EXIT, body)) => {
                     let Some(end) = End::decode(&body) else { continue };
-                    let ending = match end {
-                        _ if stage != Stage::InTime => Ending::TimedOut(tasks),
-                        End { signal: 0, code, .. } => Ending::Exited(code as u8),
-                        End { signal, .. } => Ending::Killed(signal as u8),
-                    };
                     self.taint |= end.taint & BAD_TAINT;
+                    *left = end.left;
+                    let ending = match (end.signal, end.code) {
+                        _ if stage != Stage::InTime => Ending::TimedOut(tasks),
+                        (0, code) => Ending::Exited(code as u8),
+                        (signal, _) => Ending::Killed(signal as u8),
+                    };
                     return Ok(ending);
                 }
                 Ok((wire::REFUSED, reason)) => {

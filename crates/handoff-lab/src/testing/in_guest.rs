@@ -1,12 +1,13 @@
-//! Runs tests in a guest: many in one boot, each as a process of its own.
+//! Runs tests in guests: many in one boot, each as a process of its own.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{Plan, Program, Verdict, libtest, puts_of};
+use super::lanes::Ran;
+use super::{Plan, Program, Verdict, libtest};
 use crate::error::Result;
 use crate::guest::Guest;
-use crate::job::{self, Ending, Job, Outcome};
+use crate::job::{self, Ending, Job};
 use crate::kernel::KernelChoice;
 use crate::machine::{Machine, Put};
 use crate::strip::Stripped;
@@ -17,86 +18,95 @@ const DIRECTORY: &str = "/opt/handoff/tests";
 /// What tests and benches take at a time.
 const VIRTIO_NET: u8 = 2;
 
-pub(super) fn run(
-    selected: &[(&Program, Vec<&str>)],
-    kernel: &KernelChoice,
-    plan: &Plan,
-    stop: &StopFlag,
-    record: &mut impl FnMut(&str, Verdict, Option<Duration>),
-) -> Result<()> {
-    if selected.is_empty() {
-        return Ok(());
-    }
-    let stripped = Stripped::new()?;
-    let virtio_net = plan.machine.virtio_net.max(VIRTIO_NET);
-    let mut machine = Machine { kernel: kernel.clone(), virtio_net, ..plan.machine.clone() };
-    for (program, _) in selected {
-        let target = Path::new(DIRECTORY).join(&program.name);
-        machine.puts.push(Put { source: stripped.of(&program.path), target });
-    }
-    let companions: Vec<_> = puts_of(&plan.companions)
-        .into_iter()
-        .map(|put| Put { source: stripped.of(&put.source), ..put })
-        .collect();
-    machine.puts.extend(companions);
-
-    let mut guest = None;
-    for (program, tests) in selected {
-        for test in tests {
-            let mut running = match guest.take() {
-                Some(running) => running,
-                None => Guest::boot(&machine, stop)?,
-            };
-            let begin = Instant::now();
-            let (verdict, alive) = run_test(&mut running, program, test, plan.timeout)?;
-            let took = begin.elapsed();
-            if alive {
-                guest = Some(running);
-            }
-            record(&format!("{}::{test}", program.name), verdict, Some(took));
-        }
-    }
-    if let Some(fault) = guest.map(Guest::power_off).transpose()?.flatten() {
-        let reason = format!("the kernel reported while switching off:\n{fault}");
-        record("lab::power_off", Verdict::Failed { reason }, None);
-    }
-    Ok(())
+/// What the guests of all stages share.
+#[derive(Debug)]
+pub(super) struct Guests<'a> {
+    plan: &'a Plan,
+    stripped: Stripped,
 }
 
-/// The verdict, and whether the guest is fit for the next test.
-fn run_test(
-    guest: &mut Guest,
-    program: &Program,
-    test: &str,
-    timeout: Duration,
-) -> Result<(Verdict, bool)> {
-    let path = format!("{DIRECTORY}/{}", program.name);
-    let words = [path.as_str()].into_iter().chain(libtest::arguments(&[test]));
-    let job = Job { timeout: Some(timeout), ..Job::new(words) };
-    let (Outcome { ending, fault }, output, errors) = guest.run_captured(&job)?;
-    let printed =
-        format!("{}\n{}", String::from_utf8_lossy(&output), String::from_utf8_lossy(&errors));
-    let (ended, alive) = match &ending {
-        Ending::Exited(code) => (format!("ended with exit code {code}"), true),
-        Ending::Killed(signal) => (format!("was killed by signal {signal}"), true),
-        Ending::NotStarted(reason) => (format!("could not be started: {reason}"), true),
-        Ending::TimedOut(tasks) => {
-            (format!("was ended after {} s:\n{}", timeout.as_secs(), job::told(tasks)), true)
+impl<'a> Guests<'a> {
+    pub(super) fn new(plan: &'a Plan) -> Result<Self> {
+        Ok(Self { plan, stripped: Stripped::new()? })
+    }
+
+    /// A guest with these test programs, and all other programs where tests expect them and on its
+    /// path.
+    pub(super) fn boot(
+        &self,
+        programs: &[&Program],
+        kernel: &KernelChoice,
+        stop: &StopFlag,
+    ) -> Result<Guest> {
+        let Plan { machine, companions, .. } = self.plan;
+        let virtio_net = machine.virtio_net.max(VIRTIO_NET);
+        let mut machine = Machine { kernel: kernel.clone(), virtio_net, ..machine.clone() };
+        for program in programs {
+            let target = Path::new(DIRECTORY).join(&program.name);
+            machine.puts.push(Put { source: self.stripped.of(&program.path), target });
         }
-        Ending::Hung(hang) => (format!("hung, with the guest:\n{hang}"), false),
-        Ending::GuestDied(lines) => (format!("lost its guest:\n{}", lines.join("\n")), false),
-    };
-    let verdict = match fault {
-        Some(fault) => {
+        for path in companions {
+            let source = self.stripped.of(path);
+            machine.puts.push(Put { source, target: path.clone() });
+            machine.puts.push(self.stripped.on_path(path, path.file_name().unwrap_or_default()));
+        }
+        Guest::boot(&machine, stop)
+    }
+
+    /// What came of a test, and whether the guest is fit for the next.
+    pub(super) fn run_test(
+        &self,
+        guest: &mut Guest,
+        program: &Program,
+        test: &str,
+    ) -> Result<(Ran, bool)> {
+        let timeout = self.plan.timeout;
+        let path = format!("{DIRECTORY}/{}", program.name);
+        let words = [path.as_str()].into_iter().chain(libtest::arguments(&[test]));
+        let job = Job { timeout: Some(timeout), tracks: true, ..Job::new(words) };
+        let begin = Instant::now();
+        let (outcome, output, errors) = guest.run_captured(&job)?;
+        let took = begin.elapsed();
+        let (output, errors) = (String::from_utf8_lossy(&output), String::from_utf8_lossy(&errors));
+        let printed = format!("{output}\n{errors}");
+        let mut tasks = String::new();
+        let (ended, mut alive) = match outcome.ending {
+            Ending::Exited(code) => (format!("ended with exit code {code}"), true),
+            Ending::Killed(signal) => (format!("was killed by signal {signal}"), true),
+            Ending::NotStarted(reason) => (format!("could not be started: {reason}"), true),
+            Ending::TimedOut(at) => {
+                tasks = at;
+                let told = job::told(&tasks);
+                (format!("was ended after {} s:\n{told}", timeout.as_secs()), true)
+            }
+            Ending::Hung(hang) => (format!("hung, with the guest:\n{hang}"), false),
+            Ending::GuestDied(lines) => (format!("lost its guest:\n{}", lines.join("\n")), false),
+        };
+        let verdict = if let Some(fault) = outcome.fault {
             // Whatever the test says: the kernel says otherwise. A kernel that has stumbled once
             // is not trusted with the next test.
             let mut reason = format!("the kernel reported: {}\n{fault}", fault.headline);
-            if matches!(ending, Ending::TimedOut(_) | Ending::Hung(_)) {
+            if !alive || !tasks.is_empty() {
                 reason += &format!("\nthe program {ended}");
             }
-            return Ok((Verdict::Failed { reason }, false));
-        }
-        None => libtest::verdicts(&[test], &printed, &ended).remove(0),
-    };
-    Ok((verdict, alive))
+            alive = false;
+            Verdict::Failed { reason }
+        } else {
+            let verdict = libtest::verdicts(&[test], &printed, &ended).remove(0);
+            if outcome.left.is_empty() || matches!(verdict, Verdict::Failed { .. }) {
+                verdict
+            } else {
+                Verdict::Failed { reason: format!("it left behind:\n{}", outcome.left) }
+            }
+        };
+        // What one test leaves behind must not be in the way of another.
+        alive &= outcome.left.is_empty();
+        let details = vec![
+            ("all that it printed", printed),
+            ("where the guest's tasks stood", tasks),
+            ("what it left behind", outcome.left),
+            ("what the guest's kernel printed meanwhile", outcome.console.join("\n")),
+        ];
+        Ok((Ran { verdict, took, details }, alive))
+    }
 }

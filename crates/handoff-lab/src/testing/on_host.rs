@@ -1,71 +1,69 @@
-//! Runs test programs on this machine, one after the other, each with its own parallelism.
+//! Runs one test on this machine.
 
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{Program, Verdict, libtest};
+use super::lanes::Ran;
+use super::{Plan, Program, libtest};
 use crate::error::{Error, Result, Trying};
 use crate::tool::{self, StopFlag};
 
-pub(super) fn run(
-    selected: &[(&Program, Vec<&str>)],
-    timeout: Duration,
-    stop: &StopFlag,
-    record: &mut impl FnMut(&str, Verdict, Option<Duration>),
-) -> Result<()> {
-    for (program, tests) in selected {
-        let (printed, ended) = run_program(program, tests, timeout, stop)?;
-        for (test, verdict) in tests.iter().zip(libtest::verdicts(tests, &printed, &ended)) {
-            record(&format!("{}::{test}", program.name), verdict, None);
-        }
-    }
-    Ok(())
-}
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a test may take to put back what it has set up.
+const GRACE: Duration = Duration::from_secs(2);
 
-/// All that a program prints, and how it ends.
-fn run_program(
-    program: &Program,
-    tests: &[&str],
-    timeout: Duration,
-    stop: &StopFlag,
-) -> Result<(String, String)> {
-    let what = program.path.display();
+pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -> Result<Ran> {
     // A file, not a pipe: what a test leaves running may keep its output open for ever.
     let mut output: File = tempfile::tempfile().trying("file for test output")?;
     let share = |file: &File| file.try_clone().map(Stdio::from).trying("file for test output");
     let mut command = Command::new(&program.path);
-    command.args(libtest::arguments(tests)).current_dir(&program.directory);
+    command.args(libtest::arguments(&[test])).current_dir(&program.directory);
+    // As Cargo sets it.
+    command.env("CARGO_MANIFEST_DIR", &program.directory);
     command.stdin(Stdio::null()).stdout(share(&output)?).stderr(share(&output)?);
     command.process_group(0);
     tool::die_with_us(&mut command, Signal::KILL);
-    let mut child = command.spawn().trying(what)?;
+    let begin = Instant::now();
+    let ended = match wait(&mut command, begin + plan.timeout, stop)? {
+        Some(status) => format!("ended with {status}"),
+        None => format!("was ended after {} s", plan.timeout.as_secs()),
+    };
+    let took = begin.elapsed();
+    let mut printed = Vec::new();
+    output.rewind().and_then(|()| output.read_to_end(&mut printed)).trying("test output")?;
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    let verdict = libtest::verdicts(&[test], &printed, &ended).remove(0);
+    Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
+}
+
+/// How the command ended; `None`: by us, at the deadline.
+fn wait(command: &mut Command, deadline: Instant, stop: &StopFlag) -> Result<Option<ExitStatus>> {
+    let what = command.get_program().display().to_string();
+    let mut child = command.spawn().trying(&what)?;
     let group = Pid::from_child(&child);
-    let deadline = Instant::now() + timeout;
-    let ended = loop {
-        if let Some(status) = child.try_wait().trying(program.path.display())? {
-            break format!("ended with {status}");
+    loop {
+        if let Some(status) = child.try_wait().trying(&what)? {
+            return Ok(Some(status));
         }
         let stopped = stop.load(Ordering::Acquire);
         if stopped || Instant::now() > deadline {
-            // Tests get the chance to put back what they have set up.
+            // A group that is gone by itself is what is wanted.
             let _ = kill_process_group(group, Signal::TERM);
-            std::thread::sleep(Duration::from_secs(2));
-            let _ = kill_process_group(group, Signal::KILL);
-            child.wait().trying(program.path.display())?;
-            if stopped {
-                return Err(Error::Stopped);
+            let patience = Instant::now() + GRACE;
+            while Instant::now() < patience && child.try_wait().trying(&what)?.is_none() {
+                thread::sleep(LOOK);
             }
-            break format!("was ended after {} s", timeout.as_secs());
+            let _ = kill_process_group(group, Signal::KILL);
+            child.wait().trying(&what)?;
+            return if stopped { Err(Error::Stopped) } else { Ok(None) };
         }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let mut printed = Vec::new();
-    output.rewind().and_then(|()| output.read_to_end(&mut printed)).trying("test output")?;
-    Ok((String::from_utf8_lossy(&printed).into_owned(), ended))
+        thread::sleep(LOOK);
+    }
 }

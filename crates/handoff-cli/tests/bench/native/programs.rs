@@ -31,18 +31,14 @@ fn row<'a>(report: &'a Value, engine: &str) -> &'a Value {
 
 /// Has figures beside those of ours, but nobody says what it copied.
 #[track_caller]
-fn assert_measured(report: &Value, engine: &str, like: &str) {
-    let (theirs, ours) = (row(report, engine), row(report, like));
+fn assert_measured(report: &Value, engine: &str) {
+    let theirs = row(report, engine);
     assert!(theirs["skipped"].is_null(), "{theirs}");
-    assert_eq!((&theirs["peer"], &ours["peer"]), (&true.into(), &false.into()));
+    assert_eq!(theirs["peer"], true);
     assert_eq!(theirs["copied_share"], Value::Null, "{theirs}");
-    let cost = |row: &Value| {
-        let cost = ["cpu_ns_per_byte", "minsn_per_gib"].iter().find_map(|key| row[*key].as_f64());
-        cost.unwrap_or_else(|| panic!("no cost: {row}"))
-    };
-    // The same work by the same code, or nearly so.
-    let ratio = cost(theirs) / cost(ours);
-    assert!((0.2..5.0).contains(&ratio), "{theirs} beside {ours}");
+    // How much, beside ours, is a question where instructions are counted (`lab::recv`).
+    let costs = ["cpu_ns_per_byte", "minsn_per_gib"].map(|key| theirs[key].as_f64());
+    assert!(costs.iter().flatten().any(|cost| *cost > 0.0), "no cost: {theirs}");
 }
 
 #[track_caller]
@@ -64,7 +60,7 @@ fn a_program_that_receives_is_measured_and_others_say_why_not() {
         Ok(report) => report,
         Err(reason) => handoff_lab::skip!("{reason}"),
     };
-    assert_measured(&report, "cp", "epoll");
+    assert_measured(&report, "cp");
     assert_refused(&report, "broken", "exit status: 3: it is broken");
     assert_refused(&report, "silent", "does not listen for 5s");
 }
@@ -81,7 +77,7 @@ fn a_program_that_relays_is_measured_and_others_say_why_not() {
         Ok(report) => report,
         Err(reason) => handoff_lab::skip!("{reason}"),
     };
-    assert_measured(&report, "ours", "splice");
+    assert_measured(&report, "ours");
     assert_refused(&report, "deaf", "does not connect onward for 5s");
     assert_refused(&report, "broken", "exit status: 3: it is broken");
 }

@@ -68,6 +68,7 @@ fn each_ending_is_reported_rightly() {
     let warn = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/cases/warn");
     let cache = Cache::open().expect("a cache");
     let puts = module::build(&KernelChoice::default(), &warn, &cache, &stop).expect("builds");
+    let kept = tempfile::tempdir().expect("a directory");
     let plan = Plan {
         programs: vec![Program {
             name: "boots".to_owned(),
@@ -81,6 +82,7 @@ fn each_ending_is_reported_rightly() {
         )
         .expect("a rule"),
         timeout: Duration::from_secs(12),
+        keep: Some(kept.path().to_owned()),
         machine: Machine { memory: 1024, puts, ..Machine::default() },
     };
     let report = testing::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
@@ -98,6 +100,7 @@ fn each_ending_is_reported_rightly() {
         ("b_fails", "the words of a failure"),
         ("d_skips_undeclared", "no excuse"),
         ("e_fills_its_disk", "No space left on device"),
+        ("g_leaves_a_device_and_a_file", "left behind:\nfile /tmp/left\nnetwork device left0"),
         ("h_hangs", "ended after 12 s"),
         ("h_hangs", "__x64_sys_clock_nanosleep"),
         ("i_warns", "handoff_warn: as asked for"),
@@ -115,7 +118,21 @@ fn each_ending_is_reported_rightly() {
     }
     let skipped = Verdict::Skipped { reason: "no such device".to_owned() };
     assert_eq!(verdicts["c_skips_as_declared"], &skipped);
-    assert_eq!(report.to_string(), "4 passed, 8 failed, 1 skipped");
+    assert_eq!(report.to_string(), "4 passed, 9 failed, 1 skipped");
+
+    let text_of = |name: &str| {
+        let test = report.tests.iter().find(|test| test.name.ends_with(name)).expect(name);
+        fs::read_to_string(test.kept.as_ref().expect("a file is kept")).expect("it can be read")
+    };
+    assert!(text_of("e_fills_its_disk").contains("mount of tmpfs at /mnt"));
+    let hung = text_of("h_hangs");
+    assert!(
+        hung.contains("== where the guest's tasks stood") && hung.contains("nanosleep"),
+        "{hung}"
+    );
+    let warned = text_of("i_warns");
+    let console = warned.split("== what the guest's kernel printed meanwhile").nth(1);
+    assert!(console.is_some_and(|lines| lines.contains("as asked for")), "{warned}");
 }
 
 #[test]
@@ -176,7 +193,8 @@ fn output_files_and_exit_codes_are_carried_untouched() {
     fs::write(place.path().join("sent"), &bytes).expect("writes");
     let sent = Put { source: place.path().join("sent"), target: "/opt/deep/down/sent".into() };
     let disks = vec!["data=64M".parse().expect("a disk")];
-    let mut guest = boot(&Machine { puts: vec![sent], disks, ..Machine::default() });
+    let nvme = vec!["fast=64M".parse().expect("a disk")];
+    let mut guest = boot(&Machine { puts: vec![sent], disks, nvme, ..Machine::default() });
     assert!(guest.release.contains('.'), "{}", guest.release);
 
     let script = "cat /opt/deep/down/sent; head -c 100000 /opt/deep/down/sent >&2; exit 42";
@@ -198,6 +216,9 @@ fn output_files_and_exit_codes_are_carried_untouched() {
                   mount /dev/disk/by-id/virtio-data /mnt && cp /opt/deep/down/sent /mnt";
     let (outcome, _, errors) = shell(&mut guest, script);
     assert!(outcome.success(), "{outcome:?} {}", String::from_utf8_lossy(&errors));
+    let script =
+        "cat /sys/block/$(basename $(readlink /dev/disk/by-id/nvme-fast))/queue/dma_alignment";
+    assert_eq!(String::from_utf8_lossy(&shell(&mut guest, script).1), "3\n");
     assert_eq!(guest.power_off().expect("switches off"), None);
 }
 

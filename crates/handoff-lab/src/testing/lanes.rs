@@ -1,0 +1,224 @@
+//! Which test runs when: lanes take tests from the stages' queues until all are empty.
+//!
+//! Contracts:
+//! - a lane runs one test at a time, on the host or in a guest of its own, so a stage with many tests
+//!   ends up in several guests;
+//! - there are two lanes more than processors, since tests wait too;
+//! - a stage for which no guest comes up has failed; the others run.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::in_guest::Guests;
+use super::{Plan, Program, Report, Stage, TestResult, Verdict, keep, libtest, on_host};
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::kernel::KernelChoice;
+use crate::tool::StopFlag;
+
+/// How many tests must be left for each guest of a stage before another boots for it.
+const WORTH_A_BOOT: usize = 8;
+
+/// What came of a test, and what is known of it besides.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) verdict: Verdict,
+    pub(super) took: Duration,
+    /// Titles and texts for the file about a test that failed.
+    pub(super) details: Vec<(&'static str, String)>,
+}
+
+impl Ran {
+    fn failed(reason: String) -> Self {
+        Self { verdict: Verdict::Failed { reason }, took: Duration::ZERO, details: Vec::new() }
+    }
+}
+
+/// A test and its program.
+type Test<'a> = (&'a Program, &'a str);
+
+/// The tests of a stage that have not begun.
+struct Queue<'a> {
+    stage: &'a Stage,
+    /// All programs of which the stage runs tests.
+    programs: Arc<[&'a Program]>,
+    tests: VecDeque<Test<'a>>,
+    /// How many lanes serve it.
+    lanes: usize,
+}
+
+/// Runs all stages. `each` is called with each result as it comes.
+///
+/// # Errors
+///
+/// When a program cannot be listed, a guest fails in a way that is not a test's, or the stop flag is
+/// set. Tests that fail are in the [`Report`], and so is a machine that cannot run guests.
+pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
+    let mut listed = Vec::new();
+    for program in &plan.programs {
+        listed.push((program, libtest::list(program, stop)?));
+    }
+    let mut queues = Vec::new();
+    for stage in &plan.stages {
+        let selected = stage.selected(&listed);
+        let programs = selected.iter().map(|(program, _)| *program).collect();
+        let of_program =
+            |(program, tests): (_, Vec<_>)| tests.into_iter().map(move |test| (program, test));
+        let tests = selected.into_iter().flat_map(of_program).collect();
+        queues.push(Queue { stage, programs, tests, lanes: 0 });
+    }
+    let session = Session {
+        plan,
+        stop,
+        guests: Guests::new(plan)?,
+        queues: Mutex::new(queues),
+        results: Mutex::new((Report::default(), each)),
+    };
+    let lanes = 2 + thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..lanes).map(|_| scope.spawn(|| session.lane())).collect();
+        // All are waited for, also when one has failed.
+        let ended: Vec<_> = running.into_iter().map(|lane| lane.join()).collect();
+        ended.into_iter().try_for_each(|lane| match lane {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(session.results.into_inner().unwrap_or_else(PoisonError::into_inner).0)
+}
+
+struct Session<'a, F> {
+    plan: &'a Plan,
+    stop: &'a StopFlag,
+    guests: Guests<'a>,
+    queues: Mutex<Vec<Queue<'a>>>,
+    results: Mutex<(Report, F)>,
+}
+
+impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
+    fn lane(&self) -> Result<()> {
+        while let Some((number, stage, programs)) = self.choose() {
+            let served = match &stage.kernel {
+                None => self.on_host(number, stage),
+                Some(kernel) => self.in_guest(number, stage, kernel, &programs),
+            };
+            self.queues()[number].lanes -= 1;
+            match served {
+                // Said once; other lanes may be at it.
+                Err(Error::NotPossible(reason)) => self.without_guests(reason),
+                Err(Error::Failed(reason)) => self.give_up(number, stage, &reason),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The stage that this lane serves next: the first that nobody serves, else the one with the most
+    /// tests for each lane.
+    fn choose(&self) -> Option<(usize, &'a Stage, Arc<[&'a Program]>)> {
+        let mut queues = self.queues();
+        let waiting = |queue: &Queue<'_>| {
+            let least = match (queue.lanes, &queue.stage.kernel) {
+                (0, _) | (_, None) => 1,
+                (lanes, Some(_)) => (lanes + 1) * WORTH_A_BOOT,
+            };
+            queue.tests.len() >= least
+        };
+        let alone = queues.iter().position(|queue| queue.lanes == 0 && waiting(queue));
+        let number = alone.or_else(|| {
+            let shared = queues.iter().enumerate().filter(|(_, queue)| waiting(queue));
+            let share = |queue: &Queue<'_>| queue.tests.len() / (queue.lanes + 1);
+            shared.max_by_key(|(_, queue)| share(queue)).map(|(number, _)| number)
+        })?;
+        let queue = &mut queues[number];
+        queue.lanes += 1;
+        Some((number, queue.stage, Arc::clone(&queue.programs)))
+    }
+
+    fn next(&self, number: usize) -> Result<Option<Test<'a>>> {
+        if self.stop.load(Ordering::Acquire) {
+            return Err(Error::Stopped);
+        }
+        Ok(self.queues()[number].tests.pop_front())
+    }
+
+    fn on_host(&self, number: usize, stage: &Stage) -> Result<()> {
+        while let Some((program, test)) = self.next(number)? {
+            let ran = on_host::run(program, test, self.plan, self.stop)?;
+            self.record(stage, &format!("{}::{test}", program.name), ran);
+        }
+        Ok(())
+    }
+
+    fn in_guest(
+        &self,
+        number: usize,
+        stage: &Stage,
+        kernel: &KernelChoice,
+        programs: &[&Program],
+    ) -> Result<()> {
+        let mut guest = None;
+        while let Some((program, test)) = self.next(number)? {
+            let mut running = match guest.take() {
+                Some(running) => running,
+                None => match self.guests.boot(programs, kernel, self.stop) {
+                    Ok(running) => running,
+                    Err(error) => {
+                        self.queues()[number].tests.push_front((program, test));
+                        return Err(error);
+                    }
+                },
+            };
+            let (ran, alive) = self.guests.run_test(&mut running, program, test)?;
+            if alive {
+                guest = Some(running);
+            }
+            self.record(stage, &format!("{}::{test}", program.name), ran);
+        }
+        if let Some(fault) = guest.map(Guest::power_off).transpose()?.flatten() {
+            let reason = format!("the kernel reported while switching off:\n{fault}");
+            self.record(stage, "lab::power_off", Ran::failed(reason));
+        }
+        Ok(())
+    }
+
+    /// Counts what is left of a stage as failed.
+    fn give_up(&self, number: usize, stage: &Stage, reason: &str) {
+        let left = std::mem::take(&mut self.queues()[number].tests);
+        for (program, test) in left {
+            let name = format!("{}::{test}", program.name);
+            self.record(stage, &name, Ran::failed(format!("no guest for it: {reason}")));
+        }
+    }
+
+    fn without_guests(&self, reason: String) {
+        for queue in self.queues().iter_mut().filter(|queue| queue.stage.kernel.is_some()) {
+            queue.tests.clear();
+        }
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).0.no_guests = Some(reason);
+    }
+
+    fn record(&self, stage: &Stage, name: &str, ran: Ran) {
+        let place = stage.place();
+        let Ran { verdict, took, details } = ran;
+        let verdict = self.plan.may_skip.judge(&place, name, verdict);
+        let kept = match (&verdict, &self.plan.keep) {
+            (Verdict::Failed { reason }, Some(directory)) => {
+                keep::write(directory, &place, name, reason, &details)
+            }
+            _ => None,
+        };
+        let seconds = took.as_secs_f64();
+        let result = TestResult { place, name: name.to_owned(), verdict, seconds, kept };
+        let (report, each) = &mut *self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        each(&result);
+        report.add(result);
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Vec<Queue<'a>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,86 @@
+//! What a command left behind in the guest: mounts, devices, namespaces with names, files.
+//!
+//! Contracts:
+//! - what was there before the command is no track of it;
+//! - the kernel takes some things away only after their owner is gone, so there is a time to wait for
+//!   them to vanish;
+//! - modules stay loaded, and so do the devices that come with a module.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to remove what nobody holds any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Directories whose entries are devices and names that a command has to remove again.
+const CLASSES: [(&str, &str); 3] = [
+    ("/sys/class/net", "network device"),
+    ("/sys/block", "block device"),
+    ("/run/netns", "network namespace"),
+];
+
+/// Directories in which it may leave no file.
+const PLACES: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
+
+/// How the names of devices begin that come with a module and go with it.
+const OF_MODULES: [&str; 14] = [
+    "bond", "dummy0", "erspan0", "eth", "gre", "ifb0", "ifb1", "ip6_vti0", "ip_vti0", "loop",
+    "nbd", "ram", "sit0", "tunl0",
+];
+
+/// What there is.
+#[derive(Debug)]
+pub(crate) struct Tracks(BTreeSet<String>);
+
+/// Adds the files below a directory; empty directories are in nobody's way.
+fn files(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            files(&entry.path(), found);
+        } else {
+            found.insert(format!("file {}", entry.path().display()));
+        }
+    }
+}
+
+impl Tracks {
+    /// Looks at the guest as it stands.
+    pub(crate) fn look() -> Self {
+        let mut found = BTreeSet::new();
+        for (directory, what) in CLASSES {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if !OF_MODULES.iter().any(|module| name.starts_with(module)) {
+                    found.insert(format!("{what} {name}"));
+                }
+            }
+        }
+        PLACES.iter().for_each(|place| files(Path::new(place), &mut found));
+        for line in fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines() {
+            let mut words = line.split(' ').skip(1);
+            let (place, kind) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            // It comes with the first module that wants it, and stays.
+            if kind != "configfs" {
+                found.insert(format!("mount of {kind} at {place}"));
+            }
+        }
+        Self(found)
+    }
+
+    /// What there is now besides, one thing a line; empty if that is nothing.
+    pub(crate) fn left(&self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let now = Self::look();
+            let left: Vec<&str> = now.0.difference(&self.0).map(String::as_str).collect();
+            if left.is_empty() || Instant::now() > deadline {
+                return left.join("\n");
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Which tests run where: on this machine and in guests, by the needs that their modules name.
+
+use super::Tier;
+
+/// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
+/// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
+/// kernels.
+const OF_KERNELS: [&str; 21] = [
+    "allocations",
+    "crowd",
+    "descriptor",
+    "files",
+    "handoff_lab::topology",
+    "kernels",
+    "memlock",
+    "no_ring",
+    "order",
+    "overflow",
+    "own_loop",
+    "peers",
+    "probe",
+    "probe_memlock",
+    "receive",
+    "registration",
+    "send",
+    "stages",
+    "tokio_runtime",
+    "veth",
+    "wakers",
+];
+
+/// Tests of the command that depend on what an old kernel lacks.
+const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user";
+
+/// What has guests to itself: the tests of our own RDS engine want the port that the kernel's takes in
+/// every namespace once a test has loaded it, and unloading it can hang.
+const WITHOUT_RDS: [&str; 3] = [
+    "own_engine::native::",
+    "rds_command::guest::seed::by_our_own_engine",
+    "rds_command::native::",
+];
+
+/// What a guest shows nothing of that this machine does not, or another of its tests does.
+const ONLY_HERE: [&str; 5] = [
+    "published::native::rds",
+    "published::native::recv",
+    "published::native::send",
+    "published::native::splice",
+    "tour::native::",
+];
+
+/// The stages of these tiers, as `handoff lab test` takes them; those that take longest first.
+pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
+    let mut stages = Vec::new();
+    if tiers.contains(&Tier::Guest) {
+        let names = OF_KERNELS.map(|name| format!("{name}::")).join(",");
+        let elsewhere = WITHOUT_RDS.iter().chain(&ONLY_HERE);
+        let rest: Vec<_> = elsewhere.map(|name| format!("-{name}")).collect();
+        stages.push(format!("7.2:native,guest:{}", rest.join(",")));
+        stages.push(format!("7.2:native,guest:{}", WITHOUT_RDS.join(",")));
+        stages.push(format!("bookworm:hermetic,native:{names},{OF_OLD_KERNELS}"));
+        stages.push(format!("7.2:hermetic:{names}"));
+    }
+    let long = if soak { ",soak" } else { "" };
+    if tiers.contains(&Tier::Native) {
+        stages.insert(0, format!("host:native,lab{long}"));
+    }
+    if tiers.contains(&Tier::Hermetic) {
+        stages.insert(0, "host:hermetic".to_owned());
+    }
+    stages
+}
