@@ -271,9 +271,8 @@ impl Session {
 
     fn take(&mut self, report: Report) {
         times::programs(&report);
-        if let Some(reason) = &report.no_guests {
-            self.skips.push(format!("every test in a guest: {reason}"));
-        }
+        let left_out = report.left_out.iter();
+        self.skips.extend(left_out.map(|(place, reason)| format!("{place}: every test: {reason}")));
         for test in &report.tests {
             let place = || format!("{}: {}", test.place, test.name);
             match &test.verdict {

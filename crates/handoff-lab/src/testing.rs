@@ -2,8 +2,9 @@
 //!
 //! Contracts:
 //! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `guest` (the lab's kernel), `lab` (boots guests itself), `soak` (hours), `fixture` (is the
-//!   subject of another test, and run by it alone); a test with none of them is hermetic;
+//!   `guest` (the lab's kernel), `linux73` (Linux 7.3), `lab` (boots guests itself), `soak` (hours),
+//!   `fixture` (is the subject of another test, and run by it alone); a test with none of them is
+//!   hermetic;
 //! - a test has one of three results; one that cannot run where it is says so with
 //!   [`skip!`](macro@crate::skip) and is a skip with its reason, never a pass;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
@@ -13,7 +14,7 @@
 //! - of a test that failed, what it printed, where the guest's tasks stood and the guest's console are
 //!   kept in one file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -37,7 +38,7 @@ pub use libtest::{Output, Sums};
 pub use may_skip::MaySkip;
 
 /// What a test may need, by the names of its modules.
-const NEEDS: [&str; 5] = ["native", "guest", "lab", "soak", "fixture"];
+const NEEDS: [&str; 6] = ["native", "guest", "linux73", "lab", "soak", "fixture"];
 /// How a stage names the tests that need nothing.
 const HERMETIC: &str = "hermetic";
 
@@ -57,7 +58,7 @@ pub struct Program {
 pub struct Stage {
     /// The kernel of the guest; `None` is the host.
     pub kernel: Option<KernelChoice>,
-    /// What the tests may need: of `hermetic`, `native`, `guest`, `lab`, `soak`, `fixture`.
+    /// What the tests may need: of `hermetic`, `native`, `guest`, `linux73`, `lab`, `soak`, `fixture`.
     pub needs: BTreeSet<String>,
     /// Only tests whose name, the program's in front, begins with one of these; all if there is
     /// none.
@@ -170,9 +171,9 @@ pub struct Report {
     pub skipped: usize,
     /// Every test, in the order in which they ended.
     pub tests: Vec<TestResult>,
-    /// Why no guest could be booted, where this machine cannot do that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub no_guests: Option<String>,
+    /// The places for which this machine cannot boot a guest, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub left_out: BTreeMap<String, String>,
 }
 
 impl fmt::Display for Report {
@@ -207,6 +208,8 @@ pub struct Plan {
     pub may_skip: MaySkip,
     /// How long one test may take.
     pub timeout: Duration,
+    /// How often each test runs.
+    pub repeat: usize,
     /// The directory for files about tests that failed, if any are wanted.
     pub keep: Option<PathBuf>,
     /// The guests; their kernel and what is put into them is set by the stages.

@@ -1,4 +1,6 @@
-//! The guest's root file system: Debian trixie, the packages of `lab/image/userland.packages`.
+//! The guest's root file system: Debian trixie, the packages of `lab/image/userland.packages`; and
+//! those of `lab/image/userland.newer.packages`, which have to know kernels that are newer than trixie,
+//! from Debian's unstable release. What these depend on is among the former.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +13,11 @@ use crate::tool::{self, StopFlag};
 /// The release that the guest runs.
 pub(crate) const SUITE: &str = "trixie";
 
+/// Where the newest packages are.
+const NEWER_SUITE: &str = "sid";
+
 const PACKAGES: &str = include_str!("../../../lab/image/userland.packages");
+const NEWER: &str = include_str!("../../../lab/image/userland.newer.packages");
 const FINISH: &str = include_str!("../../../lab/image/userland.sh");
 const IMAGE: &str = "root.ext4";
 
@@ -22,7 +28,7 @@ const REVISION: &str = "1";
 pub(crate) fn image(cache: &Cache, stop: &StopFlag) -> Result<PathBuf> {
     let layer = Layer {
         label: "userland",
-        inputs: &[REVISION, SUITE, PACKAGES, FINISH],
+        inputs: &[REVISION, SUITE, PACKAGES, NEWER, FINISH],
         space: 1200 << 20,
         title: "building the lab's userland",
     };
@@ -32,11 +38,17 @@ pub(crate) fn image(cache: &Cache, stop: &StopFlag) -> Result<PathBuf> {
         let packages: Vec<&str> = PACKAGES.lines().collect();
         let tree = work.join("tree");
         archive.bootstrap(&[SUITE], &packages, &tree, stop, |line| progress.step(line))?;
+        let newer: Vec<String> = NEWER.lines().map(str::to_owned).collect();
+        let lists = archive.lists(NEWER_SUITE, &work.join("apt"), stop)?;
+        lists.extract(&newer, &tree, stop, |line| progress.step(line))?;
         progress.step("making the disk image");
         let mut finish = tool::command("sh");
         finish.args(["-c", FINISH, "userland.sh"]).arg(&tree).arg(work.join(IMAGE));
         tool::run(finish, stop, |_| {})?;
-        fs::remove_dir_all(&tree).trying(tree.display())
+        for gone in [tree, work.join("apt")] {
+            fs::remove_dir_all(&gone).trying(gone.display())?;
+        }
+        Ok(())
     })?;
     Ok(directory.join(IMAGE))
 }

@@ -32,6 +32,10 @@ const OF_KERNELS: [&str; 21] = [
 /// Tests of the command that depend on what an old kernel lacks.
 const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user";
 
+/// What needs Linux 7.3 is in modules of this name; nothing else runs there but one test that says
+/// whether it boots.
+const OF_LINUX_73: &str = "kernels::";
+
 /// What has guests to itself: the tests of our own RDS engine want the port that the kernel's takes in
 /// every namespace once a test has loaded it, and unloading it can hang.
 const WITHOUT_RDS: [&str; 3] = [
@@ -60,6 +64,7 @@ pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
         stages.push(format!("7.2:native,guest:{}", WITHOUT_RDS.join(",")));
         stages.push(format!("bookworm:hermetic,native:{names},{OF_OLD_KERNELS}"));
         stages.push(format!("7.2:hermetic:{names}"));
+        stages.push("7.3:native,guest,linux73:".to_owned() + OF_LINUX_73);
     }
     let long = if soak { ",soak" } else { "" };
     if tiers.contains(&Tier::Native) {

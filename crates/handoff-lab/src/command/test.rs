@@ -15,7 +15,7 @@ use crate::tool::StopFlag;
 
 const AFTER_HELP: &str = "\
 A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
-native, guest, lab and soak, which are the modules that a test's path names (none: hermetic);
+native, guest, linux73, lab and soak, which are the modules that a test's path names (none: hermetic);
 NAMES are the beginnings of the tests' names, with their program's in front; with a - in front, of
 tests that are left out.
 
@@ -40,6 +40,9 @@ pub struct TestArgs {
     /// its tasks stood
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
+    /// Run each test so often
+    #[arg(long, value_name = "TIMES", default_value_t = 1)]
+    pub repeat: usize,
     /// Write all that is known of each test that fails to a file of its own in this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub keep: Option<PathBuf>,
@@ -94,6 +97,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         stages: args.stage.clone(),
         may_skip,
         timeout: Duration::from_secs(args.timeout),
+        repeat: args.repeat,
         keep: args.keep.clone(),
         machine: prepared.machine.clone(),
     };
@@ -103,8 +107,8 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         std::fs::write(path, json).trying(path.display())?;
     }
     println!("{report}");
-    if let Some(reason) = report.no_guests {
-        return Err(Error::NotPossible(reason));
+    if let Some((place, reason)) = report.left_out.first_key_value() {
+        return Err(Error::NotPossible(format!("no guest for {place}: {reason}")));
     }
     Ok(u8::from(report.failed > 0))
 }

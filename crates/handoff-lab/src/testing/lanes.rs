@@ -55,7 +55,7 @@ struct Queue<'a> {
 /// # Errors
 ///
 /// When a program cannot be listed, a guest fails in a way that is not a test's, or the stop flag is
-/// set. Tests that fail are in the [`Report`], and so is a machine that cannot run guests.
+/// set. Tests that fail are in the [`Report`], and so are stages that this machine cannot boot a guest for.
 pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
     let mut listed = Vec::new();
     for program in &plan.programs {
@@ -67,7 +67,8 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
         let programs = selected.iter().map(|(program, _)| *program).collect();
         let of_program =
             |(program, tests): (_, Vec<_>)| tests.into_iter().map(move |test| (program, test));
-        let tests = selected.into_iter().flat_map(of_program).collect();
+        let tests: Vec<Test<'_>> = selected.into_iter().flat_map(of_program).collect();
+        let tests = tests.repeat(plan.repeat).into();
         queues.push(Queue { stage, programs, tests, lanes: 0 });
     }
     let session = Session {
@@ -107,8 +108,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             };
             self.queues()[number].lanes -= 1;
             match served {
-                // Said once; other lanes may be at it.
-                Err(Error::NotPossible(reason)) => self.without_guests(reason),
+                Err(Error::NotPossible(reason)) => self.leave_out(number, stage, reason),
                 Err(Error::Failed(reason)) => self.give_up(number, stage, &reason),
                 other => other?,
             }
@@ -194,11 +194,11 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         }
     }
 
-    fn without_guests(&self, reason: String) {
-        for queue in self.queues().iter_mut().filter(|queue| queue.stage.kernel.is_some()) {
-            queue.tests.clear();
-        }
-        self.results.lock().unwrap_or_else(PoisonError::into_inner).0.no_guests = Some(reason);
+    /// Leaves out what is left of a stage for which this machine cannot boot a guest.
+    fn leave_out(&self, number: usize, stage: &Stage, reason: String) {
+        self.queues()[number].tests.clear();
+        let report = &mut self.results.lock().unwrap_or_else(PoisonError::into_inner).0;
+        report.left_out.insert(stage.place(), reason);
     }
 
     fn record(&self, stage: &Stage, name: &str, ran: Ran) {

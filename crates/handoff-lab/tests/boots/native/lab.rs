@@ -82,6 +82,7 @@ fn each_ending_is_reported_rightly() {
         )
         .expect("a rule"),
         timeout: Duration::from_secs(12),
+        repeat: 1,
         keep: Some(kept.path().to_owned()),
         machine: Machine { memory: 1024, puts, ..Machine::default() },
     };
