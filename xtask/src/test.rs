@@ -109,7 +109,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     }
     let stages = stages::of(tiers, args.soak);
     if !stages.is_empty() {
-        let wanted = |program: &str| packages.as_ref().is_none_or(|packages| packages.has(program));
+        let wanted = |manifest: &str, program: &str| {
+            packages.as_ref().is_none_or(|packages| packages.has(manifest, program))
+        };
         if session.build(wanted) {
             if tiers.contains(&Tier::Hermetic) && packages.is_none() {
                 session.documentation();
@@ -180,14 +182,16 @@ impl Session {
     }
 
     /// Builds all test programs and the command, and leaves those that are wanted to the tests.
-    fn build(&mut self, wanted: impl Fn(&str) -> bool) -> bool {
+    fn build(&mut self, wanted: impl Fn(&str, &str) -> bool) -> bool {
         let arguments =
             ["test", "--no-run", "--workspace", "--all-features", "--message-format=json"];
         let Some(mut messages) = self.step("build", &mut cargo(&arguments)) else { return false };
         messages.retain(|line| {
             let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-            let package = message["manifest_path"].as_str().unwrap_or_default();
-            message["profile"]["test"] == false || wanted(package)
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+            let (manifest, name) =
+                (text(&message["manifest_path"]), text(&message["target"]["name"]));
+            message["profile"]["test"] != true || wanted(&manifest, &name)
         });
         let written = fs::write(PROGRAMS, messages.join("\n"));
         if let Err(error) = &written {

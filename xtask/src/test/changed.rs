@@ -2,9 +2,10 @@
 //!
 //! A package is concerned when a file in its directory changed, when it uses one that is concerned, or
 //! when one of its sources names a changed file that is in no package (`bpf/meter.bpf.c`,
-//! `docs/public-api.txt`, `kmod/wire/main.c`), or that file's directory.
+//! `docs/public-api.txt`, `kmod/wire/main.c`), or that file's directory. Where only test programs of a
+//! package changed, these alone are concerned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,24 +17,43 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(super) struct Packages {
     files: usize,
-    /// Where they are.
-    directories: BTreeSet<PathBuf>,
+    /// Where they are, and what of them is concerned.
+    concerned: BTreeMap<PathBuf, Part>,
+}
+
+/// What of a package is concerned.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// Test programs of these names.
+    Programs(BTreeSet<String>),
 }
 
 impl Packages {
-    /// Whether the package with this manifest is concerned.
-    pub(super) fn has(&self, manifest: &str) -> bool {
-        Path::new(manifest).parent().is_some_and(|place| self.directories.contains(place))
+    /// Whether the test program of this name, of the package with this manifest, is concerned.
+    pub(super) fn has(&self, manifest: &str, program: &str) -> bool {
+        let place = Path::new(manifest).parent().unwrap_or(Path::new("/"));
+        match self.concerned.get(place) {
+            Some(Part::Whole) => true,
+            Some(Part::Programs(names)) => names.contains(program),
+            None => false,
+        }
     }
 }
 
 impl fmt::Display for Packages {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self
-            .directories
-            .iter()
-            .map(|place| place.file_name().unwrap_or_default().to_string_lossy())
-            .collect();
+        let name = |(place, part): (&PathBuf, &Part)| {
+            let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match part {
+                Part::Whole => name,
+                Part::Programs(programs) => {
+                    let programs: Vec<_> = programs.iter().map(String::as_str).collect();
+                    format!("{name} (tests {})", programs.join(" "))
+                }
+            }
+        };
+        let names: Vec<_> = self.concerned.iter().map(name).collect();
         write!(formatter, "{} changed files concern: {}", self.files, names.join(", "))
     }
 }
@@ -49,8 +69,8 @@ pub(super) fn packages(revision: &str) -> Result<Packages, String> {
     let metadata: Value = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
     let all: Vec<Package> =
         metadata["packages"].as_array().into_iter().flatten().map(Package::new).collect();
-    let directories = concerned(&all, &files, &root);
-    Ok(Packages { files: files.len(), directories })
+    let concerned = concerned(&all, &files, &root);
+    Ok(Packages { files: files.len(), concerned })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -71,28 +91,51 @@ impl Package {
     }
 }
 
-fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
+fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMap<PathBuf, Part> {
+    let mut whole = BTreeSet::new();
+    let mut programs: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     for file in files {
-        match all.iter().find(|package| file.starts_with(&package.directory)) {
-            Some(package) => {
-                found.insert(package.directory.clone());
-            }
+        let of_package = all
+            .iter()
+            .find_map(|package| Some((package, file.strip_prefix(&package.directory).ok()?)));
+        match of_package {
+            Some((package, path)) => match program(path) {
+                Some(name) => {
+                    programs.entry(package.directory.clone()).or_default().insert(name);
+                }
+                None => {
+                    whole.insert(package.directory.clone());
+                }
+            },
             None => {
                 let naming = all.iter().filter(|package| package.names(file, root));
-                found.extend(naming.map(|package| package.directory.clone()));
+                whole.extend(naming.map(|package| package.directory.clone()));
             }
         }
     }
     loop {
-        let users =
-            all.iter().filter(|package| package.uses.iter().any(|used| found.contains(used)));
-        let before = found.len();
-        found.extend(users.map(|package| package.directory.clone()).collect::<Vec<_>>());
-        if found.len() == before {
-            return found;
+        let is_new = |package: &&Package| {
+            !whole.contains(&package.directory)
+                && package.uses.iter().any(|used| whole.contains(used))
+        };
+        let users: Vec<_> =
+            all.iter().filter(is_new).map(|package| package.directory.clone()).collect();
+        if users.is_empty() {
+            break;
         }
+        whole.extend(users);
     }
+    let mut found: BTreeMap<_, _> =
+        programs.into_iter().map(|(place, names)| (place, Part::Programs(names))).collect();
+    found.extend(whole.into_iter().map(|place| (place, Part::Whole)));
+    found
+}
+
+/// The test program that a file of a package belongs to, if it is one's alone.
+fn program(path: &Path) -> Option<String> {
+    let path = path.strip_prefix("tests").ok()?;
+    let first = Path::new(path.iter().next()?);
+    Some(first.file_stem()?.to_string_lossy().into_owned())
 }
 
 impl Package {
@@ -161,19 +204,22 @@ mod tests {
             package("reader", &[], "include_str!(\"../../../bpf/meter.bpf.c\")"),
             package("builder", &[], "Path::new(&manifest).join(\"../../kmod\")"),
         ];
-        let names = |files: &[&str]| {
+        let found = |files: &[&str]| {
             let files = files.iter().map(|file| root.join(file)).collect();
-            let found = concerned(&all, &files, root);
-            found
-                .iter()
-                .map(|place| place.file_name().expect("a name").to_string_lossy().into_owned())
-                .collect::<Vec<_>>()
+            Packages { files: 0, concerned: concerned(&all, &files, root) }.to_string()
         };
-        assert_eq!(names(&["crates/low/src/lib.rs"]), ["high", "low"]);
-        assert_eq!(names(&["crates/high/tests/a.rs"]), ["high"]);
-        assert_eq!(names(&["bpf/meter.bpf.c"]), ["reader"]);
-        assert_eq!(names(&["kmod/wire/main.c"]), ["builder"]);
-        assert_eq!(names(&["docs/block.md", "README.md"]), [""; 0]);
-        assert_eq!(names(&["Cargo.lock"]).len(), 4);
+        assert!(found(&["crates/low/src/lib.rs"]).ends_with(": high, low"));
+        assert!(
+            found(&["crates/low/src/lib.rs", "crates/low/tests/a.rs"]).ends_with(": high, low")
+        );
+        assert!(found(&["crates/low/tests/a.rs"]).ends_with(": low (tests a)"));
+        assert!(
+            found(&["crates/low/tests/b/main.rs", "crates/low/tests/a.rs"])
+                .ends_with("(tests a b)")
+        );
+        assert!(found(&["bpf/meter.bpf.c"]).ends_with(": reader"));
+        assert!(found(&["kmod/wire/main.c"]).ends_with(": builder"));
+        assert!(found(&["docs/block.md", "README.md"]).ends_with(": "));
+        assert!(found(&["Cargo.lock"]).ends_with(": builder, high, low, reader"));
     }
 }
