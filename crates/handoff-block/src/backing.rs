@@ -166,5 +166,14 @@ fn direct_alignment(file: &OwnedFd, path: &Path, spec: &Spec) -> Result<u32, Err
             spec.block_size
         )));
     }
+    if told.stx_dio_mem_align > spec.block_size {
+        return Err(Error::usage(format!(
+            "{} takes O_DIRECT of memory aligned to {} bytes, more than a block of {}: use --block-size \
+             4096 or --buffered",
+            path.display(),
+            told.stx_dio_mem_align,
+            spec.block_size
+        )));
+    }
     Ok(told.stx_dio_mem_align.max(1))
 }

@@ -141,13 +141,29 @@ pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error
     }
 }
 
+/// What the memory of a device's requests has to be aligned to: lent memory goes to the backings as it
+/// is, so what the strictest of them wants.
+pub(crate) fn memory_alignment(engine: Engine, backings: &[Backing]) -> u32 {
+    let wanted = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
+    if engine.lends() { wanted.max(ublk::LEAST_DMA_ALIGN) } else { ublk::LEAST_DMA_ALIGN }
+}
+
+/// Adds what the memory of requests has to be aligned to. Kernels that lend know it; from others,
+/// memory comes in whole sectors.
+pub(crate) fn align(parameters: &mut Parameters, engine: Engine, alignment: u32) {
+    if engine.lends() {
+        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
+        parameters.dma_alignment = alignment - 1;
+    }
+}
+
+/// Parameters of a device.
 pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parameters {
     let shift = spec.block_size.trailing_zeros() as u8;
     let mut attrs = ublk::ATTR_VOLATILE_CACHE | ublk::ATTR_FUA;
     if spec.read_only {
         attrs |= ublk::ATTR_READ_ONLY;
     }
-    let alignment = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
     let mut parameters = Parameters {
         types: ublk::PARAM_TYPE_BASIC,
         attrs,
@@ -161,11 +177,6 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     };
     if spec.target == Kind::Stripe {
         parameters.io_opt_shift = spec.chunk.trailing_zeros() as u8;
-    }
-    // The block layer's own alignment is that of a sector.
-    if alignment > 512 {
-        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
-        parameters.dma_alignment = alignment - 1;
     }
     if !spec.read_only && backings.iter().all(|backing| backing.discards) {
         let most = match spec.target {

@@ -22,7 +22,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::backing::{self, Backing};
 use crate::device::{
-    Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
+    self, Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Engine, PassedOver, Program};
 use crate::exchange::Exchanges;
@@ -105,9 +105,21 @@ impl Server {
         }
         let backings = backings?;
         let sizes: Vec<u64> = backings.iter().map(|backing| backing.size).collect();
+        let mut memory_alignment = device::memory_alignment(engine, &backings);
         let (map, size) = match &existing {
             None => target::lay_out(spec, &sizes)?,
-            Some(existing) => (existing.map, known(existing.id)?.size),
+            Some(existing) => {
+                let known = known(existing.id)?;
+                if memory_alignment > known.memory_alignment {
+                    return Err(Error::usage(format!(
+                        "the files of device {} want memory aligned to {memory_alignment} bytes, and the \
+                         device takes what is aligned to {}: give it back what it was made of",
+                        existing.id, known.memory_alignment
+                    )));
+                }
+                memory_alignment = known.memory_alignment;
+                (existing.map, known.size)
+            }
         };
 
         let mut device = match found {
@@ -120,7 +132,8 @@ impl Server {
         };
         let id = device.id;
         if found.is_none() {
-            let parameters = parameters(spec, size, &backings);
+            let mut parameters = parameters(spec, size, &backings);
+            device::align(&mut parameters, engine, memory_alignment);
             device
                 .control
                 .set_parameters(id, &parameters)
@@ -150,7 +163,7 @@ impl Server {
         let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory };
+        let record = Record { spec, engine, passed_over, size, memory, memory_alignment };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);

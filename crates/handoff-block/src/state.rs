@@ -36,6 +36,8 @@ pub struct Record {
     pub size: u64,
     /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
     pub memory: u64,
+    /// What the memory of requests has to be aligned to, in bytes.
+    pub memory_alignment: u32,
 }
 
 /// The directory of one device.

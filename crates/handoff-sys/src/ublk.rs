@@ -70,6 +70,9 @@ pub const S_DEV_QUIESCED: u16 = 2;
 /// `UBLK_S_DEV_FAIL_IO`: its server is gone, and requests fail until there is a new one.
 pub const S_DEV_FAIL_IO: u16 = 3;
 
+/// What memory is aligned to where a device does not say [`PARAM_TYPE_DMA_ALIGN`] (Linux 7.2).
+pub const LEAST_DMA_ALIGN: u32 = 4;
+
 /// `struct ublksrv_ctrl_dev_info`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,4 +11,5 @@ mod guest {
     mod fixture;
     mod leases;
     mod policies;
+    mod shapes;
 }
