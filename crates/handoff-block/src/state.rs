@@ -6,6 +6,8 @@
 //! too, so whoever may read the file sees them at work, and what must survive a server does: which
 //! legs of a mirror are out.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
@@ -16,7 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, PassedOver};
-use crate::life::{self, FILES, MAP_SPACE, Map, QUEUE_SPACE, QueueState, Statistics};
+use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
 use crate::{Spec, policy};
 
 /// Where the states of all devices are.
@@ -143,16 +145,25 @@ impl Directory {
     pub fn counters(&self, queues: u16, depth: u16) -> io::Result<Counters> {
         let (file, map) = self.map()?;
         let mut all = Vec::new();
+        let mut failures = BTreeMap::new();
         for queue in 0..queues {
             let mut bytes = [0; size_of::<QueueState>()];
             file.read_exact_at(&mut bytes, offset_of(queue, depth) as u64)?;
             // SAFETY: a plain structure of numbers, of the size that was read.
             let state: QueueState = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
             all.push(QueueCounters::from(&state.statistics));
+            for (leg, failure) in (0..).zip(&state.failures).filter(|(_, noted)| noted.when != 0) {
+                // Two queues may have met the same one at the same time.
+                let first = failures.entry(leg).or_insert(*failure);
+                if failure.when < first.when {
+                    *first = *failure;
+                }
+            }
         }
         let failed = |leg: &u32| map.failed[*leg as usize] != 0;
         Ok(Counters {
             failed_legs: (0..map.files.min(FILES as u32)).filter(failed).collect(),
+            failures: failures.into_iter().map(LegFailure::of).collect(),
             queues: all,
         })
     }
@@ -163,9 +174,45 @@ impl Directory {
 pub struct Counters {
     /// Legs of a mirror that are out, by their place in the list of files.
     pub failed_legs: Vec<u32>,
+    /// The requests that took them out.
+    pub failures: Vec<LegFailure>,
     /// By queue.
     pub queues: Vec<QueueCounters>,
 }
+
+/// The request that took a leg of a mirror out.
+#[derive(Clone, Debug, Serialize)]
+pub struct LegFailure {
+    /// The leg, by its place in the list of files.
+    pub leg: u32,
+    /// What it was to do: `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    pub operation: &'static str,
+    /// From which byte of the device on.
+    pub position: u64,
+    /// How many bytes; 0 of a flush.
+    pub length: u32,
+    /// The error number that the leg answered.
+    pub error: i32,
+}
+
+impl LegFailure {
+    fn of((leg, noted): (u32, life::Failure)) -> Self {
+        let operation = NAMES.get(noted.op as usize).copied().flatten().unwrap_or("unknown");
+        let life::Failure { position, length, error, .. } = noted;
+        Self { leg, operation, position, length, error: error.saturating_neg() }
+    }
+}
+
+impl fmt::Display for LegFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = io::Error::from_raw_os_error(self.error);
+        write!(f, "{} of {} bytes at {}: {error}", self.operation, self.length, self.position)
+    }
+}
+
+/// What operations are called.
+const NAMES: [Option<&str>; OPS] =
+    [Some("read"), Some("write"), Some("flush"), Some("discard"), None, Some("write_zeroes")];
 
 /// The counters of one queue.
 #[derive(Clone, Debug, Serialize)]
@@ -208,14 +255,6 @@ pub struct Bucket {
 
 impl From<&Statistics> for QueueCounters {
     fn from(statistics: &Statistics) -> Self {
-        const NAMES: [Option<&str>; 6] = [
-            Some("read"),
-            Some("write"),
-            Some("flush"),
-            Some("discard"),
-            None,
-            Some("write_zeroes"),
-        ];
         let buckets = |counts: &[u32]| {
             let filled = counts.iter().enumerate().filter(|(_, requests)| **requests > 0);
             filled

@@ -192,7 +192,13 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
             dd.stdout
         };
         assert!(read_all() == vec![1; 8 << 20], "{engine}: read from the other legs");
-        assert_eq!(device.show()["failed_legs"], serde_json::json!([1]), "{engine}");
+        let show = device.show();
+        assert_eq!(show["failed_legs"], serde_json::json!([1]), "{engine}");
+        let failure = &show["failures"][0];
+        assert_eq!((&failure["leg"], &failure["operation"]), (&1.into(), &"read".into()), "{show}");
+        assert_eq!(failure["error"], libc::EIO, "{show}");
+        let text = String::from_utf8(blk(&["show", &device.id.to_string()]).stdout).expect("UTF-8");
+        assert!(text.contains("(is out since a read of "), "{text}");
         // What is written now goes past it, and the next server knows as well.
         let server = device.server(None);
         kill(server);
