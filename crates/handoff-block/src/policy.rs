@@ -25,6 +25,7 @@ use rustix::mount::{MountFlags, mount};
 use crate::Error;
 use crate::engine::loop_object;
 pub use crate::exchange::exchange;
+use crate::said::{explained, listen, shown};
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
@@ -51,10 +52,13 @@ impl Policy {
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let name = path.display();
         let object = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
-        vet(&object).map_err(|cause| Error::usage(format!("{name} is refused: {cause}")))?;
-        let joined = link(&object)
-            .map_err(|cause| Error::usage(format!("{name} does not go with the loop: {cause}")))?;
-        Ok(Self { object, joined })
+        Self::of(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))
+    }
+
+    fn of(object: &[u8]) -> Result<Self, String> {
+        vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
+        let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
+        Ok(Self { object: object.to_vec(), joined })
     }
 }
 
@@ -106,10 +110,10 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
 fn link(policy: &[u8]) -> Result<Vec<u8>, String> {
     let memory = memfd_create("handoff-policy", MemfdFlags::CLOEXEC)
         .map_err(|error| format!("no memory: {error}"))?;
-    crate::engine::listen();
+    listen();
     // Ours first: its function gives way to the policy's.
     join_into(memory.as_raw_fd(), &[loop_object(), policy])
-        .map_err(|error| crate::engine::explained(&error.into()))?;
+        .map_err(|error| explained(&error.into()))?;
     let mut file = File::from(memory);
     let mut joined = Vec::new();
     file.rewind()
@@ -237,6 +241,7 @@ fn bytes(text: &str, size: usize) -> Result<Vec<u8>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{self, Program};
 
     macro_rules! object {
         ($name:literal) => {
@@ -280,12 +285,65 @@ mod tests {
         assert!(vet(&forged).unwrap_err().contains("calls a function of the kernel"));
     }
 
+    /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.
+    fn opened(object: &[u8]) -> Result<(), String> {
+        let policy = Policy::of(object)?;
+        engine::open(&Program::of_policy(policy.joined, None)).map(drop)
+    }
+
     #[test]
     fn damage_is_no_panic() {
         let whole = object!("sparse");
+        opened(whole).expect("an example");
         for len in (0..whole.len()).step_by(7) {
-            let _ = vet(&whole[..len]);
+            assert!(opened(&whole[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn damaged_objects_are_refused_or_harmless() {
+        let objects = [
+            object!("sparse"),
+            object!("shard"),
+            object!("region"),
+            object!("chosen"),
+            object!("plain"),
+        ];
+        let mutants = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 500 };
+        let mut refused = 0;
+        for seed in 1..=mutants {
+            let object = objects[seed as usize % objects.len()];
+            if let Err(cause) = opened(&mutant(object, seed)) {
+                assert!(!cause.is_empty() && !cause.contains(char::is_control), "{seed}: {cause}");
+                refused += 1;
+            }
+        }
+        assert!(refused > mutants / 4, "only {refused} of {mutants} were damaged");
+    }
+
+    /// A damaged object, always the same one of the same seed.
+    fn mutant(object: &[u8], seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as usize % limit
+        };
+        let mut bytes = object.to_vec();
+        let (kind, len) = (below(5), bytes.len());
+        // Together in one place, or anywhere.
+        let (from, span) = if kind < 3 { (below(len - 480), 480) } else { (0, len) };
+        for _ in 0..1 + below(8) {
+            let at = from + below(span);
+            bytes[at] = match kind {
+                0 | 3 => below(256) as u8,
+                1 => bytes[at] ^ 1 << below(8),
+                2 => 0,
+                _ => 0xff,
+            };
+        }
+        bytes
     }
 
     #[test]
