@@ -15,6 +15,8 @@ use crate::{Control, DeviceState, Error, Found, Kind, Spec};
 
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
+/// How long the number of a device that is removed may take to be free.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel lets go of a killed server's requests in the background.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server may seem to live that was killed.
@@ -34,9 +36,16 @@ pub(crate) struct Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.remove {
-            let gone = self.control.stop(self.id).and_then(|()| self.control.remove(self.id));
-            if let Err(error) = gone {
-                tracing::error!("{error}");
+            let (control, id) = (&mut self.control, self.id);
+            let gone = control
+                .stop(id)
+                .and_then(|()| control.remove(id))
+                // Whoever holds what is left of it is not waited for.
+                .and_then(|()| control.is_gone(id, PATIENCE));
+            match gone {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!("device {id} was removed while somebody had it open"),
+                Err(error) => tracing::error!("{error}"),
             }
             Directory::of(self.id).remove();
         }

@@ -23,6 +23,11 @@ pub const U_CMD_SET_PARAMS: u32 = 0xc020_7508;
 pub const U_CMD_START_USER_RECOVERY: u32 = 0xc020_7510;
 /// `UBLK_U_CMD_END_USER_RECOVERY`: as [`U_CMD_START_DEV`], for the new server.
 pub const U_CMD_END_USER_RECOVERY: u32 = 0xc020_7511;
+/// `UBLK_U_CMD_DEL_DEV_ASYNC` (Linux 6.9): removes a device; its number is free when nothing holds it
+/// any more.
+pub const U_CMD_DEL_DEV_ASYNC: u32 = 0x8020_7514;
+/// `UBLK_U_CMD_TRY_STOP_DEV` (Linux 7.0): as [`U_CMD_STOP_DEV`], unless somebody has the device open.
+pub const U_CMD_TRY_STOP_DEV: u32 = 0xc020_7517;
 /// `UBLK_U_CMD_GET_FEATURES` (Linux 6.5): stores the driver's `UBLK_F_*` bits at `addr`.
 pub const U_CMD_GET_FEATURES: u32 = 0x8020_7513;
 /// Bytes that [`U_CMD_GET_FEATURES`] stores.
@@ -53,6 +58,9 @@ pub const F_USER_COPY: u64 = 1 << 7;
 pub const F_AUTO_BUF_REG: u64 = 1 << 11;
 /// `UBLK_F_BATCH_IO` (Linux 7.0): commands are delivered and committed in batches.
 pub const F_BATCH_IO: u64 = 1 << 15;
+
+/// `UBLK_F_SAFE_STOP_DEV` (Linux 7.0): the driver has [`U_CMD_TRY_STOP_DEV`].
+pub const F_SAFE_STOP_DEV: u64 = 1 << 17;
 
 /// `UBLK_MAX_QUEUE_DEPTH`.
 pub const MAX_QUEUE_DEPTH: u16 = 4096;

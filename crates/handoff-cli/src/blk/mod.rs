@@ -14,6 +14,7 @@ use crate::{Context, Failure};
 
 mod add;
 mod del;
+mod holders;
 mod set;
 mod show;
 mod supervise;
