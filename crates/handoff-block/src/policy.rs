@@ -3,8 +3,9 @@
 //! Contracts:
 //! - the kernel does not check which ring its functions for the loop are called with, so a policy
 //!   that called them could bring the kernel down. An object is taken only if it calls no function
-//!   of the kernel, refers to nothing that it does not define, and brings no program of its own;
-//!   all else the verifier sees to;
+//!   of the kernel, refers to nothing that it does not define, and brings no program of its own. Its code
+//!   is looked through as it was joined with ours, since that is what the verifier gets. All else the
+//!   verifier sees to;
 //! - the object is kept beside the device's state, so a server that follows has the same;
 //! - maps are pinned, so that they outlive a server, as the data that they lead to does.
 
@@ -18,7 +19,7 @@ use std::ptr;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, libbpf_sys};
 use object::elf::SHF_EXECINSTR;
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use object::{Architecture, SectionFlags};
+use object::{Architecture, RelocationTarget, SectionFlags};
 use rustix::fs::{MemfdFlags, memfd_create, statfs};
 use rustix::mount::{MountFlags, mount};
 
@@ -29,6 +30,8 @@ use crate::said::{explained, listen, shown};
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
+/// Where the loop's program is.
+const LOOP_PROGRAM: &str = "struct_ops.s/loop_step";
 /// Where subprograms are.
 const TEXT: &str = ".text";
 
@@ -58,6 +61,7 @@ impl Policy {
     fn of(object: &[u8]) -> Result<Self, String> {
         vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
         let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
+        look_through(&joined).map_err(|cause| format!("is refused: {cause}"))?;
         Ok(Self { object: object.to_vec(), joined })
     }
 }
@@ -94,15 +98,46 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
             "it refers to {name}, which it does not define; functions of the kernel are not for policies"
         ));
     }
-    let text =
-        file.section_by_name(TEXT).and_then(|section| section.data().ok()).unwrap_or_default();
-    if !text.len().is_multiple_of(8) {
-        return Err("its instructions are cut off".to_owned());
+    Ok(())
+}
+
+/// What is wrong with a policy once it is joined with the loop, which is what the verifier will get:
+/// beside the loop's own program, no code calls a function of the kernel.
+fn look_through(joined: &[u8]) -> Result<(), String> {
+    let file = object::File::parse(joined).map_err(|_| "it is no object file".to_owned())?;
+    for section in file.sections() {
+        let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+        if sh_flags & u64::from(SHF_EXECINSTR) == 0 {
+            continue;
+        }
+        let name = section.name().unwrap_or_default();
+        let code = section.data().unwrap_or_default();
+        if !code.len().is_multiple_of(8) {
+            return Err("its instructions are cut off".to_owned());
+        }
+        // The second half of a wide instruction has no operation, so it can't be taken for a call.
+        let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
+        if code.chunks_exact(8).any(calls_kernel) {
+            return Err("it calls a function of the kernel".to_owned());
+        }
+        // What the loop's own program refers to becomes such calls when it is loaded.
+        let symbol = |relocation: &object::Relocation| match relocation.target() {
+            RelocationTarget::Symbol(index) => file.symbol_by_index(index).ok(),
+            _ => None,
+        };
+        let is_the_kernels = |relocation: &object::Relocation| {
+            symbol(relocation).is_none_or(|symbol| symbol.is_undefined())
+        };
+        if name != LOOP_PROGRAM && section.relocations().any(|(_, it)| is_the_kernels(&it)) {
+            return Err("it refers to what is the kernel's".to_owned());
+        }
     }
-    // The second half of a wide instruction has no operation, so it can't be taken for a call.
-    let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
-    if text.chunks_exact(8).any(calls_kernel) {
-        return Err("it calls a function of the kernel".to_owned());
+    let programs = file.sections().filter(|section| section.name() == Ok(LOOP_PROGRAM));
+    let ours = object::File::parse(loop_object()).ok();
+    let bytes = ours.as_ref().and_then(|ours| ours.section_by_name(LOOP_PROGRAM));
+    let size = bytes.map(|section| section.size());
+    if !programs.map(|program| Some(program.size())).eq([size]) {
+        return Err("it changes the loop's own program".to_owned());
     }
     Ok(())
 }
@@ -265,24 +300,35 @@ mod tests {
         assert!(vet(loop_object()).is_err());
     }
 
+    /// An object with a call of the kernel's in the place of its first instruction.
+    fn forged(honest: &[u8], section: &str) -> Vec<u8> {
+        let file = object::File::parse(honest).expect("an object");
+        let code = file.section_by_name(section).expect("code").file_range().expect("in it");
+        let mut forged = honest.to_vec();
+        let call = [CALL, CALL_OF_THE_KERNEL << 4, 0, 0, 1, 0, 0, 0];
+        forged[code.0 as usize..][..8].copy_from_slice(&call);
+        forged
+    }
+
     #[test]
     fn a_call_that_is_written_by_hand_is_seen() {
-        let honest = object!("shard").to_vec();
-        vet(&honest).expect("an example");
-        let file = object::File::parse(&*honest).expect("an object");
-        let text = file.section_by_name(TEXT).expect("a function").file_range().expect("in it");
-        let mut forged = honest.clone();
-        forged[text.0 as usize..][..8].copy_from_slice(&[
-            CALL,
-            CALL_OF_THE_KERNEL << 4,
-            0,
-            0,
-            1,
-            0,
-            0,
-            0,
-        ]);
-        assert!(vet(&forged).unwrap_err().contains("calls a function of the kernel"));
+        let honest = object!("shard");
+        Policy::of(honest).expect("an example");
+        let cause = Policy::of(&forged(honest, TEXT)).err().expect("refused");
+        assert!(cause.contains("calls a function of the kernel"), "{cause}");
+    }
+
+    #[test]
+    fn a_call_in_a_second_section_of_the_same_name_is_seen() {
+        let mut hidden = object!("hidden").to_vec();
+        let name = hidden.windows(7).position(|name| name == b"\0.tex2\0").expect("its name");
+        hidden[name + 1..][..5].copy_from_slice(TEXT.as_bytes());
+        let file = object::File::parse(&*hidden).expect("an object");
+        let same = file.sections().filter(|section| section.name() == Ok(TEXT)).count();
+        assert_eq!(same, 2);
+        vet(&hidden).expect("nothing is wrong with each");
+        let cause = Policy::of(&hidden).err().expect("refused");
+        assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
     /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.

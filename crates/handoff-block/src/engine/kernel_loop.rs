@@ -225,7 +225,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
     let mut open = open(program)?;
     for mut map in open.maps_mut() {
         if map.name() == OsStr::new(".rodata.config") {
-            let place = map.initial_value_mut().expect("a section with content");
+            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
             // SAFETY: plain numbers without padding, asserted where it is declared.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
@@ -235,7 +235,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
             };
             place[..bytes.len()].copy_from_slice(bytes);
         } else if map.name() == OsStr::new(LOOP) {
-            let place = map.initial_value_mut().expect("a structure");
+            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
             place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
         } else if let Some(pins) = &program.pins
             && is_policys(map.name())
