@@ -27,6 +27,7 @@ use crate::Error;
 use crate::engine::loop_object;
 pub use crate::exchange::exchange;
 use crate::said::{explained, listen, shown};
+use crate::state::{is_ours, make_private};
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
@@ -187,16 +188,19 @@ pub fn pins(id: u32) -> PathBuf {
     Path::new(BPF_FS).join(format!("handoff-blk-{id}"))
 }
 
-/// Sees to it that there is a place to pin maps at.
-pub(crate) fn make_pins(id: u32) -> Result<PathBuf, Error> {
+/// Sees to it that there is a place of our own to pin maps at. Those of a device that is new begin anew.
+pub(crate) fn make_pins(id: u32, is_new: bool) -> Result<PathBuf, Error> {
     let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
     let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
     if !is_bpf {
-        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), None)
+        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), Some(c"mode=0700"))
             .map_err(|error| failed(error.to_string()))?;
     }
     let directory = pins(id);
-    fs::create_dir_all(&directory).map_err(|error| failed(error.to_string()))?;
+    make_private(&directory).map_err(|error| failed(error.to_string()))?;
+    if is_new {
+        keep_pins(id, &[]);
+    }
     Ok(directory)
 }
 
@@ -213,10 +217,12 @@ pub(crate) fn keep_pins(id: u32, maps: &[OsString]) {
     }
 }
 
-/// Takes the pins away.
+/// Takes the pins away, if they are our own.
 pub(crate) fn remove_pins(id: u32) {
-    keep_pins(id, &[]);
-    let _ = fs::remove_dir(pins(id));
+    if is_ours(&pins(id)).is_ok_and(|ours| ours) {
+        keep_pins(id, &[]);
+        let _ = fs::remove_dir(pins(id));
+    }
 }
 
 /// Sets values in a map of a device's policy, while it serves.

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use handoff_sys::ublk;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::backing::{self, Backing};
+use crate::backing::{self, Backing, Refused};
 use crate::device::{
-    self, Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
+    self, Device, Existing, LETTING_GO, add, existing, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Engine, PassedOver, Program};
 use crate::exchange::Exchanges;
@@ -95,30 +95,40 @@ impl Server {
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
-        let existing = found.map(|found| existing(found.id)).transpose()?;
+        let existing =
+            found.map(|found| existing(&Directory::of(found.id), found.id)).transpose()?;
+        let other = |existing: &&Existing| existing.record.spec.files != spec.files;
+        if let Some(existing) = existing.as_ref().filter(other) {
+            return Err(Error::usage(format!("device {} was made of other files", existing.id)));
+        }
         let mut backings = backing::open_all(spec, existing.as_ref());
         // The last server's hold on them may end a little after its hold on the device.
         let deadline = Instant::now() + LETTING_GO;
-        while existing.is_some() && backings.is_err() && Instant::now() < deadline {
+        let is_held =
+            |backings: &Result<_, Refused>| backings.as_ref().is_err_and(|refused| refused.is_held);
+        while existing.is_some() && is_held(&backings) && Instant::now() < deadline {
             thread::sleep(PAUSE);
             backings = backing::open_all(spec, existing.as_ref());
         }
-        let backings = backings?;
-        let sizes: Vec<u64> = backings.iter().map(|backing| backing.size).collect();
+        let backings = backings.map_err(|refused| refused.error)?;
+        let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
+        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
         let mut memory_alignment = device::memory_alignment(engine, &backings);
-        let (map, size) = match &existing {
-            None => target::lay_out(spec, &sizes)?,
-            Some(existing) => {
-                let known = known(existing.id)?;
+        let (map, size, parts) = match &existing {
+            None => {
+                let (map, size) = target::lay_out(spec, &sizes)?;
+                (map, size, parts)
+            }
+            Some(Existing { id, map, record: known }) => {
                 if memory_alignment > known.memory_alignment {
                     return Err(Error::usage(format!(
                         "the files of device {} want memory aligned to {memory_alignment} bytes, and the \
                          device takes what is aligned to {}: give it back what it was made of",
-                        existing.id, known.memory_alignment
+                        id, known.memory_alignment
                     )));
                 }
                 memory_alignment = known.memory_alignment;
-                (existing.map, known.size)
+                (*map, known.size, known.parts.clone())
             }
         };
 
@@ -152,7 +162,7 @@ impl Server {
                 .write_policy(&object)
                 .and_then(|()| directory.keep_policy())
                 .map_err(stateful)?;
-            program.pins = Some(policy::make_pins(id)?);
+            program.pins = Some(policy::make_pins(id, found.is_none())?);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
@@ -163,7 +173,7 @@ impl Server {
         let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory, memory_alignment };
+        let record = Record { spec, engine, passed_over, size, memory, memory_alignment, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);

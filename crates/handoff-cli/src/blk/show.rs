@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_bench::quantity::format_size;
-use handoff_block::state::{Bucket, Counters, Directory, Record};
+use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
 use handoff_block::{Control, DeviceState, Found};
 use handoff_meter::{Meter, Options, Scope, Totals};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub struct ShowArgs {
 
 /// Numbers of the devices that have a state.
 pub(super) fn ours() -> Vec<u32> {
-    let entries = fs::read_dir("/run/handoff/blk").into_iter().flatten();
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut ids: Vec<u32> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();

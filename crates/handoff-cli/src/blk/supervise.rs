@@ -13,7 +13,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_block::state::{Directory, Record};
+use handoff_block::state::{DIRECTORY, Directory, Record, make_base};
 use handoff_block::{Control, Server, Spec, Start};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -106,23 +106,21 @@ fn say(answer: &Answer) -> Result<(), Failure> {
     output::text(&format!("{line}\n"))
 }
 
-/// Where the processes of devices log to.
-const LOGS: &str = "/run/handoff/blk";
-
+/// Where the processes of a device log to.
 fn log_path(id: u32) -> String {
-    format!("{LOGS}/{id}.log")
+    format!("{DIRECTORY}/{id}.log")
 }
 
 /// Has this process and those that it starts log to a file. It has no name before there is a device,
 /// so that nothing is left where none comes to be.
 fn log() -> Result<File, Failure> {
-    let made = fs::create_dir_all(LOGS).and_then(|()| {
+    let made = make_base().and_then(|()| {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let log = rustix::fs::open(LOGS, flags, Mode::from_raw_mode(0o644))?;
+        let log = rustix::fs::open(DIRECTORY, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::stdio::dup2_stderr(&log)?;
         Ok(log.into())
     });
-    made.map_err(|error| Failure::failed(format!("{LOGS}: {error}")))
+    made.map_err(|error| Failure::failed(format!("{DIRECTORY}: {error}")))
 }
 
 /// Gives the log its name, and lets go of the pipe to whoever started this.

@@ -16,7 +16,7 @@ macro_rules! object {
 }
 pub(super) use object;
 
-fn with_policy(files: &Files, object: &[u8], size: u64) -> Spec {
+pub(super) fn with_policy(files: &Files, object: &[u8], size: u64) -> Spec {
     let path: PathBuf = files.directory.path().join("policy.bpf.o");
     fs::write(&path, object).expect("a file");
     Spec {

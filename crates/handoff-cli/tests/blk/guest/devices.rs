@@ -1,7 +1,7 @@
 //! Devices that are made, shown and removed.
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 
 use super::command::{
     Added, ENGINES, Files, answer, blk, driver_or_skip, nothing_is_left, refused,
@@ -163,4 +163,32 @@ fn a_device_that_is_open_is_removed_by_force_only() {
         let again = Added::new(&["null", "--id", &id]);
         again.del();
     }
+}
+
+#[test]
+fn what_is_kept_is_roots_alone_whatever_the_umask_is() {
+    driver_or_skip!();
+    let files = Files::new(1, 4 << 20);
+    let base = std::path::Path::new("/run/handoff");
+    fs::create_dir_all(base).expect("made");
+    fs::set_permissions(base, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let command = format!(
+        "umask 0; exec {} blk add --id 33 loop {}",
+        env!("CARGO_BIN_EXE_handoff"),
+        files.name(0)
+    );
+    let status = std::process::Command::new("sh").args(["-c", &command]).status();
+    assert!(status.expect("starts").success());
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("there").mode() & 0o7777;
+    let devices = base.join("blk");
+    for directory in [base, &devices, &devices.join("33")] {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    }
+    let kept = fs::read_dir(devices.join("33")).expect("a directory");
+    let kept = kept.map(|entry| entry.expect("an entry").path());
+    for file in kept.chain([devices.join("33.log")]) {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    answer(&["del", "33"]);
+    nothing_is_left();
 }
