@@ -37,6 +37,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How many queues the driver takes, and threads we start.
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=64;
 
+/// What numbers the driver gives devices: as many as there are minor ones.
+const NUMBERS: std::ops::RangeInclusive<u32> = 0..=(1 << 20) - 1;
+
 /// Where a server begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -420,6 +423,9 @@ fn ended_early(queue: u16, ended: Result<(), String>) -> Error {
 
 fn check(spec: &Spec) -> Result<(), Error> {
     target::check(spec)?;
+    if let Some(id) = spec.id.filter(|id| !NUMBERS.contains(id)) {
+        return Err(Error::usage(format!("{id} is no number of a device: 0 to {}", NUMBERS.end())));
+    }
     if !QUEUES.contains(&spec.queues) {
         return Err(Error::usage(format!(
             "{} queues are not possible: 1 to {}",

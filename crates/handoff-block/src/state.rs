@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, PassedOver};
 use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
-use crate::{Spec, policy};
+use crate::{Kind, Spec, policy};
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
@@ -44,6 +44,21 @@ pub struct Record {
     pub memory_alignment: u32,
     /// What its files were when it was made, in their order.
     pub parts: Vec<Part>,
+}
+
+impl Record {
+    /// Files that are longer than the device uses of them, with the bytes that are left over.
+    pub fn unused(&self) -> impl Iterator<Item = (&Path, u64)> {
+        let each = match self.spec.target {
+            Kind::Mirror => self.size,
+            Kind::Stripe => self.size / self.parts.len().max(1) as u64,
+            _ => u64::MAX,
+        };
+        let files = self.spec.files.iter().map(PathBuf::as_path).zip(&self.parts);
+        files
+            .filter(move |(_, part)| part.size > each)
+            .map(move |(file, part)| (file, part.size - each))
+    }
 }
 
 /// A file or disk that a device is made of: which one it is.
@@ -470,7 +485,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use crate::device::existing;
-    use crate::{Kind, target};
+    use crate::target;
 
     /// The directory of a device of two files that is served by nobody.
     fn directory(path: &Path) -> (Directory, Record, Map) {
