@@ -15,6 +15,7 @@ use crate::{Context, Failure};
 mod add;
 mod del;
 mod holders;
+mod pressure;
 mod set;
 mod show;
 mod supervise;

@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
+use super::pressure;
 use crate::{Context, Failure, output};
 
 /// A server that lives for less than this has not served, and after so many of them it is given up.
@@ -71,6 +72,8 @@ impl ServeArgs {
 /// `handoff blk serve`.
 pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
+    pressure::stand();
+    pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
     let server = match Server::start(&task.spec, start) {
         Ok(server) => server,
@@ -83,7 +86,10 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
 /// `handoff blk supervise`.
 pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
-    let log = log()?;
+    let log = match log() {
+        Ok(log) => log,
+        Err(failure) => return refuse(failure),
+    };
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
         serving = true;
@@ -195,7 +201,9 @@ pub(super) fn watch(
     context: &Context,
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    pressure::stand();
     let (mut child, id) = begin(process("serve", task)?)?;
+    pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
         .read()
