@@ -99,7 +99,7 @@ fn a_damaged_state_is_refused() {
         (&state.0, Vec::new()),
         (&record.0, text.replace("\"chunk\": 8192", "\"chunk\": 4096").into_bytes()),
         (&record.0, text.replace("1048576", "1044480").into_bytes()),
-        (&record.0, text[..text.len() / 2].as_bytes().to_vec()),
+        (&record.0, record.1[..record.1.len() / 2].to_vec()),
     ] {
         fs::write(path, damaged).expect("written");
         let line = refused(&spec, id);
