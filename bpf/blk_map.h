@@ -128,9 +128,10 @@ static inline int blk_locate_mirror(const struct blk_map *map, const struct blk_
 
 /* 0, or negative where the device has no such bytes. */
 BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
-			    struct blk_ask *ask BLK_ARGUMENT,
+			    const struct blk_ask *ask BLK_ARGUMENT,
 			    struct blk_extent *extent BLK_ARGUMENT)
 {
+	struct blk_ask asked;
 	__u64 end;
 	int result;
 
@@ -145,7 +146,9 @@ BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
 		result = blk_locate_mirror(map, ask, extent);
 		break;
 	case BLK_POLICY:
-		result = blk_policy(ask, extent);
+		/* It may write there, and its answer is checked against what was asked. */
+		asked = *ask;
+		result = blk_policy(&asked, extent);
 		break;
 	default:
 		result = -1;

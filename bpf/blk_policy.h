@@ -20,8 +20,8 @@
  * and becomes a device with `handoff blk add policy FILES --policy my.bpf.o`.
  *
  * - The answer is 0 and an extent of `length` bytes, not more than asked for; the loop asks again
- *   for the rest. A negative answer is an I/O error for the caller, and so is an extent that lies
- *   beyond its file or between blocks. Nothing worse can come of it.
+ *   for the rest. What `ask` points to is a copy. A negative answer is an I/O error for the caller,
+ *   and so is an extent that lies beyond its file or between blocks.
  * - Maps may be defined (SEC(".maps")): they are one for all queues, keep their contents when a
  *   server is followed by another or a policy by one that has them too, and `handoff blk set` changes
  *   them while I/O runs. Global variables are each queue's own, and begin anew.

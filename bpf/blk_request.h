@@ -9,7 +9,8 @@
  * - a piece that ends short goes on with the rest; one that makes no progress is an I/O error;
  * - the first error decides the request's result, and starts no further pieces;
  * - a mirror's leg that fails is out before any result is given that the leg does not have, and the
- *   last one is never taken out: its errors are the caller's.
+ *   last one is never taken out: its errors are the caller's. An error that says nothing of the leg
+ *   is the caller's, too, and costs no leg.
  */
 #ifndef HANDOFF_BPF_BLK_REQUEST_H
 #define HANDOFF_BPF_BLK_REQUEST_H
@@ -20,12 +21,16 @@
 /* How often a piece is tried that the kernel puts off. */
 #define BLK_TRIES 64
 
-#define BLK_EIO 5
-#define BLK_EAGAIN 11
 #define BLK_EINTR 4
+#define BLK_EIO 5
+#define BLK_E2BIG 7
+#define BLK_EAGAIN 11
+#define BLK_ENOMEM 12
+#define BLK_EFAULT 14
 #define BLK_ENODEV 19
 #define BLK_EINVAL 22
 #define BLK_EOPNOTSUPP 95
+#define BLK_ECANCELED 125
 
 /* The driver's description of a request (struct ublksrv_io_desc). */
 struct blk_descriptor {
@@ -129,6 +134,17 @@ struct blk_statistics {
 	__u32 latency[BLK_STAGES][BLK_OPS][BLK_BUCKETS];
 };
 
+/* The request that took a leg out. */
+struct blk_failure {
+	/* On the monotonic clock; 0 where this queue took it not out. */
+	__u64 when;
+	__u64 position;
+	__u32 length;
+	__u32 op;
+	__s32 error;
+	__u32 unused;
+};
+
 /* One for each queue. */
 struct blk_queue {
 	/* Commands that came back for good, the device being stopped. */
@@ -139,6 +155,8 @@ struct blk_queue {
 	__u32 over;
 	__u32 unused;
 	struct blk_statistics statistics;
+	/* By leg. */
+	struct blk_failure failures[BLK_FILES];
 };
 
 /* One page. */
@@ -340,14 +358,46 @@ BLK_FUNCTION int blk_next(const struct blk_map *map BLK_ARGUMENT,
 	return true;
 }
 
-/* Takes a mirror's leg out. False if it is the last one. */
-static inline bool blk_take_out(struct blk_map *map, __u32 file)
+/*
+ * Whether an error is the leg's own. What is wrong with a request, or with the means of whoever serves
+ * it, says nothing of the leg: else one bad request of anybody would end a mirror.
+ */
+static inline bool blk_is_legs(__s32 error)
 {
+	switch (-error) {
+	case BLK_EINTR:
+	case BLK_E2BIG:
+	case BLK_EAGAIN:
+	case BLK_ENOMEM:
+	case BLK_EFAULT:
+	case BLK_EINVAL:
+	case BLK_EOPNOTSUPP:
+	case BLK_ECANCELED:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* Takes a mirror's leg out, and notes for whom. False if it is the last one. */
+static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
+				const struct blk_request *request, const struct blk_piece *piece,
+				__s32 error)
+{
+	__u32 file = blk_index(piece->file);
 	__u32 other = blk_healthy_leg(map, file + 1);
+	struct blk_failure *failure = &queue->failures[file];
 
 	if (other == file || other >= BLK_FILES)
 		return false;
-	map->failed[blk_index(file)] = 1;
+	if (!map->failed[file]) {
+		failure->position = request->position + piece->at;
+		failure->length = piece->length;
+		failure->op = request->op;
+		failure->error = error;
+		failure->when = request->began;
+		map->failed[file] = 1;
+	}
 	return true;
 }
 
@@ -356,6 +406,8 @@ BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *q
 			   struct blk_request *request BLK_ARGUMENT,
 			   struct blk_piece *piece BLK_ARGUMENT, __s32 result)
 {
+	bool legs;
+
 	if ((result == -BLK_EAGAIN || result == -BLK_EINTR) && piece->tries < BLK_TRIES) {
 		piece->tries++;
 		return true;
@@ -372,11 +424,12 @@ BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *q
 		queue->statistics.continued++;
 		return true;
 	}
+	legs = blk_is_legs(result);
 	/* No progress: the file ends here. Also what is wrong with our request is not the caller's,
 	 * and a device that is gone is not ours. */
 	if (result >= 0 || result == -BLK_EINVAL || result == -BLK_ENODEV)
 		result = -BLK_EIO;
-	if (map->kind == BLK_MIRROR && blk_take_out(map, piece->file)) {
+	if (map->kind == BLK_MIRROR && legs && blk_take_out(map, queue, request, piece, result)) {
 		if (request->op != BLK_READ)
 			return false;
 		piece->file = blk_healthy_leg(map, piece->file);

@@ -1,46 +1,67 @@
 //! The files and block devices that a device is made of.
 //!
 //! Contracts: a backing is ours alone for as long as it is open (a block device by O_EXCL, a file by
-//! an flock that dies with the server); what is wrong with it is said before any device is made.
+//! an flock that dies with the server); what is wrong with it is said before any device is made. All that
+//! is known of it is known of the open file, and a server that follows takes no other.
 
-use std::fs;
-use std::os::fd::OwnedFd;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::life::Map;
+use crate::device::Existing;
+use crate::state::Part;
 use crate::{Error, Spec};
 
 /// An open backing.
 #[derive(Debug)]
 pub(crate) struct Backing {
     pub(crate) file: OwnedFd,
-    /// Bytes that can be used, a multiple of the block size.
-    pub(crate) size: u64,
+    /// Which one it is, with the bytes that can be used, a multiple of the block size.
+    pub(crate) part: Part,
     /// Whether ranges of it can be given back.
     pub(crate) discards: bool,
     /// What memory that goes straight to it has to be aligned to.
     pub(crate) memory_alignment: u32,
-    identity: (u64, u64),
 }
 
-/// A device that exists already.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Existing {
-    pub(crate) id: u32,
-    pub(crate) map: Map,
+/// Why a device can't be made of something.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Whether somebody holds it, who may let go.
+    pub(crate) is_held: bool,
 }
 
-/// Opens all that a device is made of. Of one that exists already, files may have shrunk, which their
-/// requests will see, and nothing is wanted of a leg that is out.
-pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<Backing>, Error> {
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, is_held: false }
+    }
+}
+
+impl Refused {
+    fn held(cause: String) -> Self {
+        Self { error: Error::usage(cause), is_held: true }
+    }
+}
+
+/// Opens all that a device is made of. Nothing is wanted of a leg that is out; everything else of a
+/// device that exists already has to be what it was made of.
+pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<Backing>, Refused> {
     let mut backings: Vec<Backing> = Vec::new();
     for (index, path) in spec.files.iter().enumerate() {
         let is_out = existing.is_some_and(|existing| existing.map.failed[index] != 0);
-        backings.push(match open(path, spec, existing, &backings) {
+        let known = existing.map(|existing| &existing.record.parts[index]);
+        let opened = open(path, spec, existing.map(|existing| existing.id), &backings);
+        let opened = opened.and_then(|backing| match known {
+            Some(known) => same(path, backing, known).map_err(Refused::from),
+            None => Ok(backing),
+        });
+        backings.push(match opened {
             Err(_) if is_out => stand_in()?,
             opened => opened?,
         });
@@ -52,35 +73,56 @@ pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<B
 fn stand_in() -> Result<Backing, Error> {
     let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(Error::doing("/dev/null cannot be opened"))?;
-    Ok(Backing { file, size: 0, discards: false, memory_alignment: 1, identity: (0, 0) })
+    Ok(Backing { file, part: Part::default(), discards: false, memory_alignment: 1 })
 }
 
+/// The backing, if it is the one that is known.
+fn same(path: &Path, backing: Backing, known: &Part) -> Result<Backing, Error> {
+    let name = path.display();
+    if !backing.part.is_same(known) {
+        return Err(Error::usage(format!(
+            "{name} is another file or disk than the one that the device was made of: put that back"
+        )));
+    }
+    if backing.part.size < known.size {
+        return Err(Error::usage(format!(
+            "{name} has {} bytes, and had {} when the device was made of it: give it back its length",
+            backing.part.size, known.size
+        )));
+    }
+    Ok(backing)
+}
+
+/// Opens a backing. What is said of it is said of what was opened, whatever becomes of the path.
 fn open(
     path: &Path,
     spec: &Spec,
-    existing: Option<&Existing>,
+    own: Option<u32>,
     others: &[Backing],
-) -> Result<Backing, Error> {
+) -> Result<Backing, Refused> {
     let name = path.display();
-    let metadata = fs::metadata(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
+    // Without a look into it, which has effects on what is neither a file nor a disk.
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| Error::usage(format!("{name}: {}", io::Error::from(error))))?;
+    let found = File::from(found);
+    let metadata = found.metadata().map_err(|error| Error::usage(format!("{name}: {error}")))?;
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        return Err(Error::usage(format!("{name} is neither a file nor a block device")));
+        return Err(Error::usage(format!("{name} is neither a file nor a block device")).into());
     }
-    let own = existing.and_then(|own| fs::metadata(format!("/dev/ublkb{}", own.id)).ok());
+    let own = own.and_then(|id| fs::metadata(format!("/dev/ublkb{id}")).ok());
     if let Some(own) = own {
         let holds = if kind.is_file() { metadata.dev() } else { metadata.rdev() };
         if holds == own.rdev() {
-            return Err(Error::usage(format!("{name} lies on the device that it is to carry")));
+            return Err(
+                Error::usage(format!("{name} lies on the device that it is to carry")).into()
+            );
         }
     }
-    let identity = match kind.is_file() {
-        true => (metadata.dev(), metadata.ino()),
-        false => (u64::MAX, metadata.rdev()),
+    let mut part = match kind.is_file() {
+        true => Part { device: metadata.dev(), inode: metadata.ino(), ..Part::default() },
+        false => Part { device: metadata.rdev(), ..Part::default() },
     };
-    if others.iter().any(|other| other.identity == identity) {
-        return Err(Error::usage(format!("{name} is given twice")));
-    }
     let mut flags = OFlags::CLOEXEC;
     flags |= if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if spec.direct {
@@ -89,17 +131,24 @@ fn open(
     if kind.is_block_device() {
         flags |= OFlags::EXCL;
     }
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-        Errno::BUSY => Error::usage(format!("{name} is in use: unmount it, or end what holds it")),
+    if others.iter().any(|other| other.part.is_on_same(&part)) {
+        return Err(Error::usage(format!("{name} is given twice")).into());
+    }
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file = rustix::fs::open(again, flags, Mode::empty()).map_err(|error| match error {
+        Errno::BUSY => Refused::held(format!("{name} is in use: unmount it, or end what holds it")),
         Errno::INVAL if spec.direct => Error::usage(format!(
             "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
-        )),
-        error => Error::usage(format!("{name} cannot be opened: {error}")),
+        ))
+        .into(),
+        error => Error::usage(format!("{name} cannot be opened: {error}")).into(),
     })?;
     if kind.is_file() {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Error::usage(format!("{name} is in use by another device: remove that one first"))
+            Refused::held(format!("{name} is in use by another device: remove that one first"))
         })?;
+    } else {
+        part.sequence = sequence(part.device);
     }
     let (len, discards) = if kind.is_file() {
         (metadata.len(), punches(&file, metadata.len()))
@@ -107,15 +156,27 @@ fn open(
         block_device(&file, &metadata, spec)
             .map_err(|cause| Error::usage(format!("{name}{cause}")))?
     };
-    let size = len - len % u64::from(spec.block_size);
-    if size == 0 && existing.is_none() {
+    part.size = len - len % u64::from(spec.block_size);
+    if part.size == 0 {
         return Err(Error::usage(format!(
             "{name} has {len} bytes, less than a block of {}",
             spec.block_size
-        )));
+        ))
+        .into());
     }
     let memory_alignment = if spec.direct { direct_alignment(&file, path, spec)? } else { 1 };
-    Ok(Backing { file, size, discards: discards && !spec.read_only, memory_alignment, identity })
+    Ok(Backing { file, part, discards: discards && !spec.read_only, memory_alignment })
+}
+
+/// The number that the kernel gave a disk when it came or got another medium; a number of a device is
+/// given to others again. (Linux 5.15)
+fn sequence(device: u64) -> u64 {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition's is its disk's.
+    let known = ["diskseq", "../diskseq"]
+        .iter()
+        .find_map(|name| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{name}")).ok());
+    known.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
 }
 
 /// Whether a file system makes holes: tried behind the end of the file, where there is nothing.
@@ -163,6 +224,15 @@ fn direct_alignment(file: &OwnedFd, path: &Path, spec: &Spec) -> Result<u32, Err
             "{} takes O_DIRECT in blocks of {} bytes, not of {}: use --block-size 4096 or --buffered",
             path.display(),
             told.stx_dio_offset_align,
+            spec.block_size
+        )));
+    }
+    if told.stx_dio_mem_align > spec.block_size {
+        return Err(Error::usage(format!(
+            "{} takes O_DIRECT of memory aligned to {} bytes, more than a block of {}: use --block-size \
+             4096 or --buffered",
+            path.display(),
+            told.stx_dio_mem_align,
             spec.block_size
         )));
     }

@@ -5,6 +5,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use handoff_sys::ublk::{self, ControlCommand, DeviceInfo, Parameters};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -14,6 +16,8 @@ use rustix::io::Errno;
 use crate::Error;
 
 const CONTROL: &str = "/dev/ublk-control";
+/// How often the driver is asked whether a number is free.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of a set of processors, as many as the kernel may have.
 const CPUS_BYTES: usize = 1024;
 
@@ -222,15 +226,61 @@ impl Control {
             .map_err(Error::doing(format!("device {id} cannot be stopped")))
     }
 
-    /// Removes a device. Returns when its server has let go of it. One that is not there is no
-    /// error.
+    /// Whether the driver knows who has a device open ([`stop_unused`](Self::stop_unused)): from Linux
+    /// 7.0 on.
+    ///
+    /// # Errors
+    ///
+    /// As of [`features`](Self::features).
+    pub fn tells_use(&mut self) -> Result<bool, Error> {
+        Ok(self.features()? & ublk::F_SAFE_STOP_DEV != 0)
+    }
+
+    /// As [`stop`](Self::stop), unless somebody has the block device open: then it stays, and this is
+    /// `false`.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn stop_unused(&mut self, id: u32) -> Result<bool, Error> {
+        match gone_is_fine(self.plain(ublk::U_CMD_TRY_STOP_DEV, id, 0)) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+            stopped => stopped
+                .map(|()| true)
+                .map_err(Error::doing(format!("device {id} cannot be stopped"))),
+        }
+    }
+
+    /// Removes a device. Its number is free ([`is_gone`](Self::is_gone)) when its server and all who
+    /// had the block device open have let go of it. One that is not there is no error.
     ///
     /// # Errors
     ///
     /// What the driver answers.
     pub fn remove(&mut self, id: u32) -> Result<(), Error> {
-        gone_is_fine(self.plain(ublk::U_CMD_DEL_DEV, id, 0))
-            .map_err(Error::doing(format!("device {id} cannot be removed")))
+        let removed = match gone_is_fine(self.plain(ublk::U_CMD_DEL_DEV_ASYNC, id, 0)) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                gone_is_fine(self.plain(ublk::U_CMD_DEL_DEV, id, 0))
+            }
+            removed => removed,
+        };
+        removed.map_err(Error::doing(format!("device {id} cannot be removed")))
+    }
+
+    /// Waits for so long until the number of a device that was removed is free. Whether it is.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn is_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now() + patience;
+        while self.find(id)?.is_some() {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(true)
     }
 
     pub(crate) fn start_recovery(&mut self, id: u32) -> io::Result<()> {

@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 
 use handoff_sys::ublk::{self, DeviceInfo, Parameters};
 
-use crate::backing::{Backing, Existing};
+use crate::backing::Backing;
 use crate::engine::Engine;
+use crate::life::Map;
 use crate::state::{Directory, Record};
-use crate::{Control, DeviceState, Error, Found, Kind, Spec};
+use crate::{Control, DeviceState, Error, Found, Kind, Spec, target};
 
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
+/// How long the number of a device that is removed may take to be free.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel lets go of a killed server's requests in the background.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server may seem to live that was killed.
@@ -34,9 +37,16 @@ pub(crate) struct Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.remove {
-            let gone = self.control.stop(self.id).and_then(|()| self.control.remove(self.id));
-            if let Err(error) = gone {
-                tracing::error!("{error}");
+            let (control, id) = (&mut self.control, self.id);
+            let gone = control
+                .stop(id)
+                .and_then(|()| control.remove(id))
+                // Whoever holds what is left of it is not waited for.
+                .and_then(|()| control.is_gone(id, PATIENCE));
+            match gone {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!("device {id} was removed while somebody had it open"),
+                Err(error) => tracing::error!("{error}"),
             }
             Directory::of(self.id).remove();
         }
@@ -109,18 +119,38 @@ pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error
     }
 }
 
-/// What was written down of a device.
-pub(crate) fn known(id: u32) -> Result<Record, Error> {
-    Directory::of(id).read().map_err(|error| {
-        Error::usage(format!("what device {id} was made of is not known here: {error}"))
-    })
+/// A device that exists already.
+#[derive(Clone, Debug)]
+pub(crate) struct Existing {
+    pub(crate) id: u32,
+    pub(crate) map: Map,
+    pub(crate) record: Record,
 }
 
-pub(crate) fn existing(id: u32) -> Result<Existing, Error> {
-    let (_, map) = Directory::of(id)
+/// What was written down of a device, if it can be true.
+pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error> {
+    let record = directory.read().map_err(|error| {
+        Error::usage(format!("what device {id} was made of is not known here: {error}"))
+    })?;
+    let (_, map) = directory
         .map()
         .map_err(|error| Error::failed(format!("the state of device {id}: {error}")))?;
-    Ok(Existing { id, map })
+    // The map and the record were made of each other.
+    let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
+    let laid = (sizes.len() == record.spec.files.len())
+        .then_some(&record.spec)
+        .ok_or_else(|| Error::usage("not all of its files"))
+        .and_then(|spec| target::check(spec).and_then(|()| target::lay_out(spec, &sizes)));
+    match laid {
+        Ok((laid, size)) if size == record.size && (Map { failed: map.failed, ..laid }) == map => {
+            Ok(Existing { id, map, record })
+        }
+        _ => Err(Error::failed(format!(
+            "the state of device {id} is damaged: {} and what lies beside it do not agree; remove the \
+             device and make it anew",
+            directory.record_path().display()
+        ))),
+    }
 }
 
 pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
@@ -141,13 +171,29 @@ pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error
     }
 }
 
+/// What the memory of a device's requests has to be aligned to: lent memory goes to the backings as it
+/// is, so what the strictest of them wants.
+pub(crate) fn memory_alignment(engine: Engine, backings: &[Backing]) -> u32 {
+    let wanted = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
+    if engine.lends() { wanted.max(ublk::LEAST_DMA_ALIGN) } else { ublk::LEAST_DMA_ALIGN }
+}
+
+/// Adds what the memory of requests has to be aligned to. Kernels that lend know it; from others,
+/// memory comes in whole sectors.
+pub(crate) fn align(parameters: &mut Parameters, engine: Engine, alignment: u32) {
+    if engine.lends() {
+        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
+        parameters.dma_alignment = alignment - 1;
+    }
+}
+
+/// Parameters of a device.
 pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parameters {
     let shift = spec.block_size.trailing_zeros() as u8;
     let mut attrs = ublk::ATTR_VOLATILE_CACHE | ublk::ATTR_FUA;
     if spec.read_only {
         attrs |= ublk::ATTR_READ_ONLY;
     }
-    let alignment = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
     let mut parameters = Parameters {
         types: ublk::PARAM_TYPE_BASIC,
         attrs,
@@ -161,11 +207,6 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     };
     if spec.target == Kind::Stripe {
         parameters.io_opt_shift = spec.chunk.trailing_zeros() as u8;
-    }
-    // The block layer's own alignment is that of a sector.
-    if alignment > 512 {
-        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
-        parameters.dma_alignment = alignment - 1;
     }
     if !spec.read_only && backings.iter().all(|backing| backing.discards) {
         let most = match spec.target {

@@ -42,6 +42,7 @@ mod life;
 mod own_device;
 pub mod policy;
 mod queue;
+mod said;
 mod server;
 mod spec;
 pub mod state;

@@ -80,6 +80,18 @@ pub(crate) struct Statistics {
     pub(crate) latency: [[[u32; BUCKETS]; OPS]; STAGES],
 }
 
+/// `struct blk_failure`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Failure {
+    pub(crate) when: u64,
+    pub(crate) position: u64,
+    pub(crate) length: u32,
+    pub(crate) op: u32,
+    pub(crate) error: i32,
+    pub(crate) unused: u32,
+}
+
 /// `struct blk_queue`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -89,13 +101,15 @@ pub(crate) struct QueueState {
     pub(crate) over: u32,
     pub(crate) unused: u32,
     pub(crate) statistics: Statistics,
+    pub(crate) failures: [Failure; FILES],
 }
 
 const _: () = assert!(size_of::<Map>() == 24 + 16 * FILES + FILES);
 const _: () = assert!(size_of::<Config>() == 56);
 const _: () = assert!(size_of::<Descriptor>() == handoff_sys::ublk::DESCRIPTOR_BYTES);
-const _: () =
-    assert!(size_of::<QueueState>() == 16 + (2 * OPS + 4) * 8 + STAGES * OPS * BUCKETS * 4);
+const _: () = assert!(
+    size_of::<QueueState>() == 16 + (2 * OPS + 4) * 8 + STAGES * OPS * BUCKETS * 4 + FILES * 32
+);
 
 /// `struct blk_out` over an array of our own.
 #[repr(C)]
@@ -309,6 +323,125 @@ pub(crate) fn locate(map: &Map, mut ask: Ask) -> Option<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Kind, Spec, target};
+
+    /// A queue of one request of a mirror of three files, in memory of our own.
+    struct Queue {
+        /// Aligned as a mapping.
+        region: Vec<u64>,
+        life: Life,
+    }
+
+    impl Queue {
+        fn new() -> Self {
+            let sizes = [1 << 20; 3];
+            let spec = Spec { target: Kind::Mirror, ..Spec::default() };
+            let (map, _) = target::lay_out(&spec, &sizes).expect("a mirror");
+            let bytes = MAP_SPACE + QUEUE_SPACE + request_bytes();
+            let mut region = vec![0u64; bytes.div_ceil(8)];
+            let start = region.as_mut_ptr();
+            // SAFETY: the region has room for a map, and is aligned as one.
+            unsafe { start.cast::<Map>().write(map) };
+            let config = Config { depth: 1, ..Config::default() };
+            // SAFETY: the region has room for one request, and stays where it is while this lives.
+            let life = unsafe { Life::new(config, start.cast()) };
+            Self { region, life }
+        }
+
+        fn failed(&self) -> [u8; FILES] {
+            // SAFETY: the map is at the region's beginning.
+            unsafe { (*self.region.as_ptr().cast::<Map>()).failed }
+        }
+
+        fn state(&self) -> QueueState {
+            // SAFETY: the queue's state is behind the map's space.
+            unsafe { self.region.as_ptr().cast::<u8>().add(MAP_SPACE).cast::<QueueState>().read() }
+        }
+
+        /// Has a request done; the pieces for each file end with the results that are given.
+        fn request(&mut self, op: u32, results: [i32; 3]) -> i32 {
+            let descriptor =
+                Descriptor { op_flags: op, sectors: 8, start_sector: 16, ..Descriptor::default() };
+            let mut entries = Entries::new();
+            let mut waiting = std::collections::VecDeque::new();
+            let mut end = self.life.arrived(0, &descriptor, 7, &mut entries);
+            loop {
+                if let Some(result) = end {
+                    return result;
+                }
+                for entry in entries.as_slice() {
+                    // SAFETY: an entry is 64 plain bytes.
+                    let bytes: [u32; 16] = unsafe { std::mem::transmute_copy(entry) };
+                    let Done::Piece { slot, .. } =
+                        Done::of(u64::from(bytes[9]) << 32 | u64::from(bytes[8]))
+                    else {
+                        panic!("{entry:?}")
+                    };
+                    let file = bytes[1] as usize - 1;
+                    let whole = if op <= 1 { bytes[6] as i32 } else { 0 };
+                    waiting
+                        .push_back((slot, if results[file] == 0 { whole } else { results[file] }));
+                }
+                let (slot, result) = waiting.pop_front().expect("something is under way");
+                end = self.life.moved((0, slot), result, 9, &mut entries);
+            }
+        }
+    }
+
+    const READ: u32 = 0;
+    const WRITE: u32 = 1;
+    const DISCARD: u32 = 3;
+
+    #[test]
+    fn what_is_wrong_with_a_request_costs_no_leg() {
+        for error in [
+            libc::EINVAL,
+            libc::EFAULT,
+            libc::E2BIG,
+            libc::EOPNOTSUPP,
+            libc::ENOMEM,
+            libc::EAGAIN,
+            libc::EINTR,
+            libc::ECANCELED,
+        ] {
+            for op in [READ, WRITE, DISCARD] {
+                let mut queue = Queue::new();
+                assert!(queue.request(op, [-error; 3]) < 0, "{error} is the caller's");
+                // Only one of them says so.
+                for leg in 0..3 {
+                    let mut results = [0; 3];
+                    results[leg] = -error;
+                    queue.request(op, results);
+                }
+                assert_eq!(queue.failed(), [0; FILES], "operation {op}, error {error}");
+                assert!(
+                    queue.request(READ, [0; 3]) == 4096 && queue.request(WRITE, [0; 3]) == 4096
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_leg_is_out_after_an_error_of_its_own_which_is_noted() {
+        for error in [libc::EIO, libc::ENOSPC, libc::ENODEV, libc::ETIMEDOUT, libc::EROFS] {
+            let mut queue = Queue::new();
+            assert_eq!(queue.request(WRITE, [0, -error, 0]), 4096, "the others have it");
+            assert_eq!(queue.failed()[..3], [0, 1, 0]);
+            let noted = queue.state().failures[1];
+            assert_eq!(
+                (noted.op, noted.position, noted.length, noted.when),
+                (WRITE, 8192, 4096, 7)
+            );
+            assert_eq!(noted.error, if error == libc::ENODEV { -libc::EIO } else { -error });
+            // The second one notes itself, the last one stays.
+            assert_eq!(queue.request(WRITE, [0, 0, -error]), 4096);
+            assert_eq!(queue.failed()[..3], [0, 1, 1]);
+            assert!(queue.request(WRITE, [-error, 0, 0]) < 0);
+            assert_eq!(queue.failed()[..3], [0, 1, 1]);
+            assert_eq!(queue.state().failures[0].when, 0);
+            assert_eq!(queue.state().failures[1].position, 8192, "the first one counts");
+        }
+    }
 
     #[test]
     fn both_sides_have_the_same_structures() {

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* `bpf/blk_request.h` for the engines in user space; `life.rs` has the other side. */
+/*
+ * `bpf/blk_request.h` for the engines in user space, and what libbpf says; `life.rs` and `said.rs` have
+ * the other sides.
+ */
 #include "blk_request.h"
 
 #include <linux/io_uring.h>
 #include <linux/ublk_cmd.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 _Static_assert(sizeof(struct blk_entry) == sizeof(struct io_uring_sqe), "a submission entry");
 _Static_assert(offsetof(struct blk_entry, user_data) == offsetof(struct io_uring_sqe, user_data),
@@ -53,3 +59,34 @@ const __u32 handoff_blk_sizes[6] = {
 	offsetof(struct blk_region, requests),
 	sizeof(struct blk_request),
 };
+
+/* Of libbpf, whose header is not at hand; its levels are an enum. */
+typedef int (*print_function)(int level, const char *format, va_list arguments);
+print_function libbpf_set_print(print_function function);
+
+static void (*told)(int level, const char *text, size_t len);
+
+/* libbpf's texts are formatted here: they contain names from objects, with any bytes in them. */
+static int print(int level, const char *format, va_list arguments)
+{
+	va_list again;
+	int len;
+	char *text;
+
+	va_copy(again, arguments);
+	len = vsnprintf(NULL, 0, format, again);
+	va_end(again);
+	text = len < 0 ? NULL : malloc((size_t)len + 1);
+	if (text) {
+		vsnprintf(text, (size_t)len + 1, format, arguments);
+		told(level, text, (size_t)len);
+	}
+	free(text);
+	return 0;
+}
+
+void handoff_blk_listen(void (*said)(int level, const char *text, size_t len))
+{
+	__atomic_store_n(&told, said, __ATOMIC_RELAXED);
+	libbpf_set_print(print);
+}

@@ -1,8 +1,9 @@
 //! A device that its maker serves, by a ring that is not of this crate.
 //!
-//! Contracts: one queue; reads and writes are all that comes, in whole blocks; a request's memory is
-//! registered, under the index that its tag was asked for with, before the request is told of. If the server
-//! goes, requests fail. The device goes when this is dropped.
+//! Contracts: one queue; reads and writes are all that comes, in whole blocks and of memory that is
+//! aligned to 512 bytes; a request's memory is registered, under the index that its tag was asked for
+//! with, before the request is told of. If the server goes, requests fail. The device goes when this is
+//! dropped.
 //!
 //! Minimum kernel: 6.16. Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
 
@@ -48,7 +49,7 @@ impl OwnDevice {
         // Nobody else could go on with what its server had.
         let features = features & !(ublk::F_USER_RECOVERY | ublk::F_USER_RECOVERY_REISSUE);
         let mut device = device::add(control, &spec, Engine::UserAuto, features)?;
-        let parameters = Parameters {
+        let mut parameters = Parameters {
             types: ublk::PARAM_TYPE_BASIC,
             logical_bs_shift: 9,
             physical_bs_shift: 12,
@@ -58,6 +59,8 @@ impl OwnDevice {
             dev_sectors: size >> 9,
             ..Parameters::default()
         };
+        // Who takes the requests may write them to any file.
+        device::align(&mut parameters, Engine::UserAuto, ublk::SECTOR as u32);
         device
             .control
             .set_parameters(device.id, &parameters)

@@ -3,8 +3,9 @@
 //! Contracts:
 //! - the kernel does not check which ring its functions for the loop are called with, so a policy
 //!   that called them could bring the kernel down. An object is taken only if it calls no function
-//!   of the kernel, refers to nothing that it does not define, and brings no program of its own;
-//!   all else the verifier sees to;
+//!   of the kernel, refers to nothing that it does not define, and brings no program of its own. Its code
+//!   is looked through as it was joined with ours, since that is what the verifier gets. All else the
+//!   verifier sees to;
 //! - the object is kept beside the device's state, so a server that follows has the same;
 //! - maps are pinned, so that they outlive a server, as the data that they lead to does.
 
@@ -18,16 +19,20 @@ use std::ptr;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, libbpf_sys};
 use object::elf::SHF_EXECINSTR;
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use object::{Architecture, SectionFlags};
+use object::{Architecture, RelocationTarget, SectionFlags};
 use rustix::fs::{MemfdFlags, memfd_create, statfs};
 use rustix::mount::{MountFlags, mount};
 
 use crate::Error;
 use crate::engine::loop_object;
 pub use crate::exchange::exchange;
+use crate::said::{explained, listen, shown};
+use crate::state::{is_ours, make_private};
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
+/// Where the loop's program is.
+const LOOP_PROGRAM: &str = "struct_ops.s/loop_step";
 /// Where subprograms are.
 const TEXT: &str = ".text";
 
@@ -51,10 +56,14 @@ impl Policy {
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let name = path.display();
         let object = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
-        vet(&object).map_err(|cause| Error::usage(format!("{name} is refused: {cause}")))?;
-        let joined = link(&object)
-            .map_err(|cause| Error::usage(format!("{name} does not go with the loop: {cause}")))?;
-        Ok(Self { object, joined })
+        Self::of(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))
+    }
+
+    fn of(object: &[u8]) -> Result<Self, String> {
+        vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
+        let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
+        look_through(&joined).map_err(|cause| format!("is refused: {cause}"))?;
+        Ok(Self { object: object.to_vec(), joined })
     }
 }
 
@@ -90,15 +99,46 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
             "it refers to {name}, which it does not define; functions of the kernel are not for policies"
         ));
     }
-    let text =
-        file.section_by_name(TEXT).and_then(|section| section.data().ok()).unwrap_or_default();
-    if !text.len().is_multiple_of(8) {
-        return Err("its instructions are cut off".to_owned());
+    Ok(())
+}
+
+/// What is wrong with a policy once it is joined with the loop, which is what the verifier will get:
+/// beside the loop's own program, no code calls a function of the kernel.
+fn look_through(joined: &[u8]) -> Result<(), String> {
+    let file = object::File::parse(joined).map_err(|_| "it is no object file".to_owned())?;
+    for section in file.sections() {
+        let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+        if sh_flags & u64::from(SHF_EXECINSTR) == 0 {
+            continue;
+        }
+        let name = section.name().unwrap_or_default();
+        let code = section.data().unwrap_or_default();
+        if !code.len().is_multiple_of(8) {
+            return Err("its instructions are cut off".to_owned());
+        }
+        // The second half of a wide instruction has no operation, so it can't be taken for a call.
+        let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
+        if code.chunks_exact(8).any(calls_kernel) {
+            return Err("it calls a function of the kernel".to_owned());
+        }
+        // What the loop's own program refers to becomes such calls when it is loaded.
+        let symbol = |relocation: &object::Relocation| match relocation.target() {
+            RelocationTarget::Symbol(index) => file.symbol_by_index(index).ok(),
+            _ => None,
+        };
+        let is_the_kernels = |relocation: &object::Relocation| {
+            symbol(relocation).is_none_or(|symbol| symbol.is_undefined())
+        };
+        if name != LOOP_PROGRAM && section.relocations().any(|(_, it)| is_the_kernels(&it)) {
+            return Err("it refers to what is the kernel's".to_owned());
+        }
     }
-    // The second half of a wide instruction has no operation, so it can't be taken for a call.
-    let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
-    if text.chunks_exact(8).any(calls_kernel) {
-        return Err("it calls a function of the kernel".to_owned());
+    let programs = file.sections().filter(|section| section.name() == Ok(LOOP_PROGRAM));
+    let ours = object::File::parse(loop_object()).ok();
+    let bytes = ours.as_ref().and_then(|ours| ours.section_by_name(LOOP_PROGRAM));
+    let size = bytes.map(|section| section.size());
+    if !programs.map(|program| Some(program.size())).eq([size]) {
+        return Err("it changes the loop's own program".to_owned());
     }
     Ok(())
 }
@@ -106,10 +146,10 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
 fn link(policy: &[u8]) -> Result<Vec<u8>, String> {
     let memory = memfd_create("handoff-policy", MemfdFlags::CLOEXEC)
         .map_err(|error| format!("no memory: {error}"))?;
-    crate::engine::listen();
+    listen();
     // Ours first: its function gives way to the policy's.
     join_into(memory.as_raw_fd(), &[loop_object(), policy])
-        .map_err(|error| crate::engine::explained(&error.into()))?;
+        .map_err(|error| explained(&error.into()))?;
     let mut file = File::from(memory);
     let mut joined = Vec::new();
     file.rewind()
@@ -148,16 +188,19 @@ pub fn pins(id: u32) -> PathBuf {
     Path::new(BPF_FS).join(format!("handoff-blk-{id}"))
 }
 
-/// Sees to it that there is a place to pin maps at.
-pub(crate) fn make_pins(id: u32) -> Result<PathBuf, Error> {
+/// Sees to it that there is a place of our own to pin maps at. Those of a device that is new begin anew.
+pub(crate) fn make_pins(id: u32, is_new: bool) -> Result<PathBuf, Error> {
     let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
     let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
     if !is_bpf {
-        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), None)
+        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), Some(c"mode=0700"))
             .map_err(|error| failed(error.to_string()))?;
     }
     let directory = pins(id);
-    fs::create_dir_all(&directory).map_err(|error| failed(error.to_string()))?;
+    make_private(&directory).map_err(|error| failed(error.to_string()))?;
+    if is_new {
+        keep_pins(id, &[]);
+    }
     Ok(directory)
 }
 
@@ -174,10 +217,12 @@ pub(crate) fn keep_pins(id: u32, maps: &[OsString]) {
     }
 }
 
-/// Takes the pins away.
+/// Takes the pins away, if they are our own.
 pub(crate) fn remove_pins(id: u32) {
-    keep_pins(id, &[]);
-    let _ = fs::remove_dir(pins(id));
+    if is_ours(&pins(id)).is_ok_and(|ours| ours) {
+        keep_pins(id, &[]);
+        let _ = fs::remove_dir(pins(id));
+    }
 }
 
 /// Sets values in a map of a device's policy, while it serves.
@@ -237,6 +282,7 @@ fn bytes(text: &str, size: usize) -> Result<Vec<u8>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{self, Program};
 
     macro_rules! object {
         ($name:literal) => {
@@ -260,32 +306,96 @@ mod tests {
         assert!(vet(loop_object()).is_err());
     }
 
+    /// An object with a call of the kernel's in the place of its first instruction.
+    fn forged(honest: &[u8], section: &str) -> Vec<u8> {
+        let file = object::File::parse(honest).expect("an object");
+        let code = file.section_by_name(section).expect("code").file_range().expect("in it");
+        let mut forged = honest.to_vec();
+        let call = [CALL, CALL_OF_THE_KERNEL << 4, 0, 0, 1, 0, 0, 0];
+        forged[code.0 as usize..][..8].copy_from_slice(&call);
+        forged
+    }
+
     #[test]
     fn a_call_that_is_written_by_hand_is_seen() {
-        let honest = object!("shard").to_vec();
-        vet(&honest).expect("an example");
-        let file = object::File::parse(&*honest).expect("an object");
-        let text = file.section_by_name(TEXT).expect("a function").file_range().expect("in it");
-        let mut forged = honest.clone();
-        forged[text.0 as usize..][..8].copy_from_slice(&[
-            CALL,
-            CALL_OF_THE_KERNEL << 4,
-            0,
-            0,
-            1,
-            0,
-            0,
-            0,
-        ]);
-        assert!(vet(&forged).unwrap_err().contains("calls a function of the kernel"));
+        let honest = object!("shard");
+        Policy::of(honest).expect("an example");
+        let cause = Policy::of(&forged(honest, TEXT)).err().expect("refused");
+        assert!(cause.contains("calls a function of the kernel"), "{cause}");
+    }
+
+    #[test]
+    fn a_call_in_a_second_section_of_the_same_name_is_seen() {
+        let mut hidden = object!("hidden").to_vec();
+        let name = hidden.windows(7).position(|name| name == b"\0.tex2\0").expect("its name");
+        hidden[name + 1..][..5].copy_from_slice(TEXT.as_bytes());
+        let file = object::File::parse(&*hidden).expect("an object");
+        let same = file.sections().filter(|section| section.name() == Ok(TEXT)).count();
+        assert_eq!(same, 2);
+        vet(&hidden).expect("nothing is wrong with each");
+        let cause = Policy::of(&hidden).err().expect("refused");
+        assert!(cause.contains("calls a function of the kernel"), "{cause}");
+    }
+
+    /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.
+    fn opened(object: &[u8]) -> Result<(), String> {
+        let policy = Policy::of(object)?;
+        engine::open(&Program::of_policy(policy.joined, None)).map(drop)
     }
 
     #[test]
     fn damage_is_no_panic() {
         let whole = object!("sparse");
+        opened(whole).expect("an example");
         for len in (0..whole.len()).step_by(7) {
-            let _ = vet(&whole[..len]);
+            assert!(opened(&whole[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn damaged_objects_are_refused_or_harmless() {
+        let objects = [
+            object!("sparse"),
+            object!("shard"),
+            object!("region"),
+            object!("chosen"),
+            object!("plain"),
+        ];
+        let mutants = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 500 };
+        let mut refused = 0;
+        for seed in 1..=mutants {
+            let object = objects[seed as usize % objects.len()];
+            if let Err(cause) = opened(&mutant(object, seed)) {
+                assert!(!cause.is_empty() && !cause.contains(char::is_control), "{seed}: {cause}");
+                refused += 1;
+            }
+        }
+        assert!(refused > mutants / 4, "only {refused} of {mutants} were damaged");
+    }
+
+    /// A damaged object, always the same one of the same seed.
+    fn mutant(object: &[u8], seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as usize % limit
+        };
+        let mut bytes = object.to_vec();
+        let (kind, len) = (below(5), bytes.len());
+        // Together in one place, or anywhere.
+        let (from, span) = if kind < 3 { (below(len - 480), 480) } else { (0, len) };
+        for _ in 0..1 + below(8) {
+            let at = from + below(span);
+            bytes[at] = match kind {
+                0 | 3 => below(256) as u8,
+                1 => bytes[at] ^ 1 << below(8),
+                2 => 0,
+                _ => 0xff,
+            };
+        }
+        bytes
     }
 
     #[test]

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use handoff_sys::ublk;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::backing::{self, Backing};
+use crate::backing::{self, Backing, Refused};
 use crate::device::{
-    Device, LETTING_GO, add, existing, known, parameters, recoverable, start_recovery,
+    self, Device, Existing, LETTING_GO, add, existing, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Engine, PassedOver, Program};
 use crate::exchange::Exchanges;
@@ -36,6 +36,9 @@ use crate::{Control, Error, Spec, target};
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many queues the driver takes, and threads we start.
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=64;
+
+/// What numbers the driver gives devices: as many as there are minor ones.
+const NUMBERS: std::ops::RangeInclusive<u32> = 0..=(1 << 20) - 1;
 
 /// Where a server begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,19 +98,41 @@ impl Server {
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
-        let existing = found.map(|found| existing(found.id)).transpose()?;
+        let existing =
+            found.map(|found| existing(&Directory::of(found.id), found.id)).transpose()?;
+        let other = |existing: &&Existing| existing.record.spec.files != spec.files;
+        if let Some(existing) = existing.as_ref().filter(other) {
+            return Err(Error::usage(format!("device {} was made of other files", existing.id)));
+        }
         let mut backings = backing::open_all(spec, existing.as_ref());
         // The last server's hold on them may end a little after its hold on the device.
         let deadline = Instant::now() + LETTING_GO;
-        while existing.is_some() && backings.is_err() && Instant::now() < deadline {
+        let is_held =
+            |backings: &Result<_, Refused>| backings.as_ref().is_err_and(|refused| refused.is_held);
+        while existing.is_some() && is_held(&backings) && Instant::now() < deadline {
             thread::sleep(PAUSE);
             backings = backing::open_all(spec, existing.as_ref());
         }
-        let backings = backings?;
-        let sizes: Vec<u64> = backings.iter().map(|backing| backing.size).collect();
-        let (map, size) = match &existing {
-            None => target::lay_out(spec, &sizes)?,
-            Some(existing) => (existing.map, known(existing.id)?.size),
+        let backings = backings.map_err(|refused| refused.error)?;
+        let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
+        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
+        let mut memory_alignment = device::memory_alignment(engine, &backings);
+        let (map, size, parts) = match &existing {
+            None => {
+                let (map, size) = target::lay_out(spec, &sizes)?;
+                (map, size, parts)
+            }
+            Some(Existing { id, map, record: known }) => {
+                if memory_alignment > known.memory_alignment {
+                    return Err(Error::usage(format!(
+                        "the files of device {} want memory aligned to {memory_alignment} bytes, and the \
+                         device takes what is aligned to {}: give it back what it was made of",
+                        id, known.memory_alignment
+                    )));
+                }
+                memory_alignment = known.memory_alignment;
+                (*map, known.size, known.parts.clone())
+            }
         };
 
         let mut device = match found {
@@ -120,7 +145,8 @@ impl Server {
         };
         let id = device.id;
         if found.is_none() {
-            let parameters = parameters(spec, size, &backings);
+            let mut parameters = parameters(spec, size, &backings);
+            device::align(&mut parameters, engine, memory_alignment);
             device
                 .control
                 .set_parameters(id, &parameters)
@@ -139,7 +165,7 @@ impl Server {
                 .write_policy(&object)
                 .and_then(|()| directory.keep_policy())
                 .map_err(stateful)?;
-            program.pins = Some(policy::make_pins(id)?);
+            program.pins = Some(policy::make_pins(id, found.is_none())?);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
@@ -150,7 +176,7 @@ impl Server {
         let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory };
+        let record = Record { spec, engine, passed_over, size, memory, memory_alignment, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);
@@ -397,6 +423,9 @@ fn ended_early(queue: u16, ended: Result<(), String>) -> Error {
 
 fn check(spec: &Spec) -> Result<(), Error> {
     target::check(spec)?;
+    if let Some(id) = spec.id.filter(|id| !NUMBERS.contains(id)) {
+        return Err(Error::usage(format!("{id} is no number of a device: 0 to {}", NUMBERS.end())));
+    }
     if !QUEUES.contains(&spec.queues) {
         return Err(Error::usage(format!(
             "{} queues are not possible: 1 to {}",

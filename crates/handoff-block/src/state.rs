@@ -6,21 +6,25 @@
 //! too, so whoever may read the file sees them at work, and what must survive a server does: which
 //! legs of a mirror are out.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, PassedOver};
-use crate::life::{self, FILES, MAP_SPACE, Map, QUEUE_SPACE, QueueState, Statistics};
-use crate::{Spec, policy};
+use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
+use crate::{Kind, Spec, policy};
 
-/// Where the states of all devices are.
-const DIRECTORY: &str = "/run/handoff/blk";
+/// Where the states of all devices are, and the logs of their servers.
+pub const DIRECTORY: &str = "/run/handoff/blk";
 const PAGE: usize = 4096;
 
 /// What is written beside the state, for whoever shows or recovers the device.
@@ -36,6 +40,90 @@ pub struct Record {
     pub size: u64,
     /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
     pub memory: u64,
+    /// What the memory of requests has to be aligned to, in bytes.
+    pub memory_alignment: u32,
+    /// What its files were when it was made, in their order.
+    pub parts: Vec<Part>,
+}
+
+impl Record {
+    /// Files that are longer than the device uses of them, with the bytes that are left over.
+    pub fn unused(&self) -> impl Iterator<Item = (&Path, u64)> {
+        let each = match self.spec.target {
+            Kind::Mirror => self.size,
+            Kind::Stripe => self.size / self.parts.len().max(1) as u64,
+            _ => u64::MAX,
+        };
+        let files = self.spec.files.iter().map(PathBuf::as_path).zip(&self.parts);
+        files
+            .filter(move |(_, part)| part.size > each)
+            .map(move |(file, part)| (file, part.size - each))
+    }
+}
+
+/// A file or disk that a device is made of: which one it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The device that a file lies on, or the number of a disk.
+    pub device: u64,
+    /// Of a file; 0 of a disk.
+    pub inode: u64,
+    /// Of a disk, the kernel's number for its coming or its last medium; 0 of a file.
+    pub sequence: u64,
+    /// Bytes that can be used.
+    pub size: u64,
+}
+
+impl Part {
+    /// Whether both are the same file or disk, of whatever length.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.is_on_same(other) && self.sequence == other.sequence
+    }
+
+    /// Whether both are the same file, or have the same number of a disk.
+    pub(crate) fn is_on_same(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+/// Makes [`DIRECTORY`], which is root's alone.
+///
+/// # Errors
+///
+/// Those of making it, and what lies there in its place.
+pub fn make_base() -> io::Result<()> {
+    for path in Path::new(DIRECTORY).ancestors().take(2).collect::<Vec<_>>().iter().rev() {
+        make_private(path)?;
+    }
+    Ok(())
+}
+
+/// Makes a directory that is ours alone, whatever the umask is, or sees to it that one is.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if !is_ours(path)? {
+        return Err(io::Error::other(format!("{} is somebody else's", path.display())));
+    }
+    if fs::metadata(path)?.mode() & 0o7777 != 0o700 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Whether this is a directory of our own.
+pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok(metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// Writes a file that is ours alone.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(bytes)
 }
 
 /// The directory of one device.
@@ -51,7 +139,7 @@ impl Directory {
         Self { id, path: PathBuf::from(DIRECTORY).join(id.to_string()) }
     }
 
-    fn record_path(&self) -> PathBuf {
+    pub(crate) fn record_path(&self) -> PathBuf {
         self.path.join("spec.json")
     }
 
@@ -73,7 +161,7 @@ impl Directory {
     /// Writes down the object of a policy, which is kept when [`keep_policy`](Self::keep_policy) says
     /// so.
     pub(crate) fn write_policy(&self, object: &[u8]) -> io::Result<()> {
-        fs::write(self.next_policy_path(), object)
+        write(&self.next_policy_path(), object)
     }
 
     /// What was written down is the device's policy from here on, whole.
@@ -92,13 +180,14 @@ impl Directory {
     }
 
     pub(crate) fn make(&self) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)
+        make_base()?;
+        make_private(&self.path)
     }
 
     /// Writes the record, whole or not at all.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let new = self.path.join("spec.json.new");
-        fs::write(&new, serde_json::to_vec_pretty(record)?)?;
+        write(&new, &serde_json::to_vec_pretty(record)?)?;
         fs::rename(new, self.record_path())
     }
 
@@ -141,16 +230,25 @@ impl Directory {
     pub fn counters(&self, queues: u16, depth: u16) -> io::Result<Counters> {
         let (file, map) = self.map()?;
         let mut all = Vec::new();
+        let mut failures = BTreeMap::new();
         for queue in 0..queues {
             let mut bytes = [0; size_of::<QueueState>()];
             file.read_exact_at(&mut bytes, offset_of(queue, depth) as u64)?;
             // SAFETY: a plain structure of numbers, of the size that was read.
             let state: QueueState = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
             all.push(QueueCounters::from(&state.statistics));
+            for (leg, failure) in (0..).zip(&state.failures).filter(|(_, noted)| noted.when != 0) {
+                // Two queues may have met the same one at the same time.
+                let first = failures.entry(leg).or_insert(*failure);
+                if failure.when < first.when {
+                    *first = *failure;
+                }
+            }
         }
         let failed = |leg: &u32| map.failed[*leg as usize] != 0;
         Ok(Counters {
             failed_legs: (0..map.files.min(FILES as u32)).filter(failed).collect(),
+            failures: failures.into_iter().map(LegFailure::of).collect(),
             queues: all,
         })
     }
@@ -161,9 +259,45 @@ impl Directory {
 pub struct Counters {
     /// Legs of a mirror that are out, by their place in the list of files.
     pub failed_legs: Vec<u32>,
+    /// The requests that took them out.
+    pub failures: Vec<LegFailure>,
     /// By queue.
     pub queues: Vec<QueueCounters>,
 }
+
+/// The request that took a leg of a mirror out.
+#[derive(Clone, Debug, Serialize)]
+pub struct LegFailure {
+    /// The leg, by its place in the list of files.
+    pub leg: u32,
+    /// What it was to do: `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    pub operation: &'static str,
+    /// From which byte of the device on.
+    pub position: u64,
+    /// How many bytes; 0 of a flush.
+    pub length: u32,
+    /// The error number that the leg answered.
+    pub error: i32,
+}
+
+impl LegFailure {
+    fn of((leg, noted): (u32, life::Failure)) -> Self {
+        let operation = NAMES.get(noted.op as usize).copied().flatten().unwrap_or("unknown");
+        let life::Failure { position, length, error, .. } = noted;
+        Self { leg, operation, position, length, error: error.saturating_neg() }
+    }
+}
+
+impl fmt::Display for LegFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = io::Error::from_raw_os_error(self.error);
+        write!(f, "{} of {} bytes at {}: {error}", self.operation, self.length, self.position)
+    }
+}
+
+/// What operations are called.
+const NAMES: [Option<&str>; OPS] =
+    [Some("read"), Some("write"), Some("flush"), Some("discard"), None, Some("write_zeroes")];
 
 /// The counters of one queue.
 #[derive(Clone, Debug, Serialize)]
@@ -206,14 +340,6 @@ pub struct Bucket {
 
 impl From<&Statistics> for QueueCounters {
     fn from(statistics: &Statistics) -> Self {
-        const NAMES: [Option<&str>; 6] = [
-            Some("read"),
-            Some("write"),
-            Some("flush"),
-            Some("discard"),
-            None,
-            Some("write_zeroes"),
-        ];
         let buckets = |counts: &[u32]| {
             let filled = counts.iter().enumerate().filter(|(_, requests)| **requests > 0);
             filled
@@ -285,6 +411,11 @@ impl State {
     /// Takes over that of a device whose server is gone: all stays but the end of its engines.
     pub(crate) fn take_over(directory: &Directory, queues: u16, depth: u16) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(directory.state_path())?;
+        let (len, wanted) = (file.metadata()?.len(), bytes(queues, depth) as u64);
+        // What is mapped behind the end of a file ends who looks at it.
+        if len != wanted {
+            return Err(io::Error::other(format!("it has {len} bytes, not {wanted}")));
+        }
         for queue in 0..queues {
             file.write_all_at(&[0; 16], offset_of(queue, depth) as u64)?;
         }
@@ -347,5 +478,92 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and whoever used it held this.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::existing;
+    use crate::target;
+
+    /// The directory of a device of two files that is served by nobody.
+    fn directory(path: &Path) -> (Directory, Record, Map) {
+        let directory = Directory { id: 7, path: path.to_owned() };
+        let files = vec!["/a".into(), "/b".into()];
+        let spec = Spec { target: Kind::Stripe, files, chunk: 8192, ..Spec::default() };
+        let part = |inode| Part { device: 5, inode, sequence: 0, size: 1 << 20 };
+        let parts = vec![part(11), part(12)];
+        let (map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
+        let (engine, passed_over) = (Engine::UserAuto, Vec::new());
+        let memory_alignment = 512;
+        let record =
+            Record { spec, engine, passed_over, size, memory: 1 << 20, memory_alignment, parts };
+        directory.write(&record).expect("written");
+        State::make(&directory, &map, 2, 4).expect("made");
+        (directory, record, map)
+    }
+
+    #[test]
+    fn damaged_states_are_refused_or_harmless() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (directory, record, map) = directory(place.path());
+        existing(&directory, 7).expect("as it was made");
+        let honest = [directory.record_path(), directory.state_path()]
+            .map(|path| (path.clone(), fs::read(path).expect("a file")));
+        let mutants = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 500 };
+        let (mut state, mut refused) = (0x9e37_79b9_7f4a_7c15u64, 0);
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as usize % limit
+        };
+        for number in 0..mutants {
+            let (path, whole) = &honest[number % 2];
+            let mut bytes = whole.clone();
+            // Of the state, mostly the map, and of both, sometimes only a part.
+            let span = bytes.len().min(if below(4) == 0 { usize::MAX } else { 1024 });
+            for _ in 0..1 + below(4) {
+                let at = below(span);
+                bytes[at] = if below(2) == 0 { below(256) as u8 } else { b'0' + below(10) as u8 };
+            }
+            if below(8) == 0 {
+                bytes.truncate(below(bytes.len()));
+            }
+            fs::write(path, &bytes).expect("written");
+            let _ = directory.counters(2, 4);
+            let whole_state = State::take_over(&directory, 2, 4).is_ok();
+            match existing(&directory, 7) {
+                Ok(found) => {
+                    // What decides where bytes lie is as it was.
+                    assert_eq!(Map { failed: map.failed, ..found.map }, map, "{number}");
+                    assert_eq!(found.record.size, record.size, "{number}");
+                    let sizes = |record: &Record| {
+                        record.parts.iter().map(|part| part.size).collect::<Vec<_>>()
+                    };
+                    assert_eq!(sizes(&found.record), sizes(&record), "{number}");
+                    refused += usize::from(!whole_state);
+                }
+                Err(_) => refused += 1,
+            }
+            fs::write(path, whole).expect("written");
+        }
+        assert!(refused > mutants / 4, "only {refused} of {mutants} were refused");
+        existing(&directory, 7).expect("as it was made");
+    }
+
+    #[test]
+    fn a_directory_is_ours_alone_or_refused() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("ours");
+        fs::DirBuilder::new().mode(0o755).create(&path).expect("made");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("open to all");
+        make_private(&path).expect("ours");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o700);
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("made");
+        let error = make_private(&link).expect_err("a link").to_string();
+        assert!(error.contains("is somebody else's"), "{error}");
     }
 }

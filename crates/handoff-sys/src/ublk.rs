@@ -23,6 +23,11 @@ pub const U_CMD_SET_PARAMS: u32 = 0xc020_7508;
 pub const U_CMD_START_USER_RECOVERY: u32 = 0xc020_7510;
 /// `UBLK_U_CMD_END_USER_RECOVERY`: as [`U_CMD_START_DEV`], for the new server.
 pub const U_CMD_END_USER_RECOVERY: u32 = 0xc020_7511;
+/// `UBLK_U_CMD_DEL_DEV_ASYNC` (Linux 6.9): removes a device; its number is free when nothing holds it
+/// any more.
+pub const U_CMD_DEL_DEV_ASYNC: u32 = 0x8020_7514;
+/// `UBLK_U_CMD_TRY_STOP_DEV` (Linux 7.0): as [`U_CMD_STOP_DEV`], unless somebody has the device open.
+pub const U_CMD_TRY_STOP_DEV: u32 = 0xc020_7517;
 /// `UBLK_U_CMD_GET_FEATURES` (Linux 6.5): stores the driver's `UBLK_F_*` bits at `addr`.
 pub const U_CMD_GET_FEATURES: u32 = 0x8020_7513;
 /// Bytes that [`U_CMD_GET_FEATURES`] stores.
@@ -54,6 +59,9 @@ pub const F_AUTO_BUF_REG: u64 = 1 << 11;
 /// `UBLK_F_BATCH_IO` (Linux 7.0): commands are delivered and committed in batches.
 pub const F_BATCH_IO: u64 = 1 << 15;
 
+/// `UBLK_F_SAFE_STOP_DEV` (Linux 7.0): the driver has [`U_CMD_TRY_STOP_DEV`].
+pub const F_SAFE_STOP_DEV: u64 = 1 << 17;
+
 /// `UBLK_MAX_QUEUE_DEPTH`.
 pub const MAX_QUEUE_DEPTH: u16 = 4096;
 /// The largest request: `UBLK_IO_BUF_BITS`.
@@ -69,6 +77,9 @@ pub const S_DEV_LIVE: u16 = 1;
 pub const S_DEV_QUIESCED: u16 = 2;
 /// `UBLK_S_DEV_FAIL_IO`: its server is gone, and requests fail until there is a new one.
 pub const S_DEV_FAIL_IO: u16 = 3;
+
+/// What memory is aligned to where a device does not say [`PARAM_TYPE_DMA_ALIGN`] (Linux 7.2).
+pub const LEAST_DMA_ALIGN: u32 = 4;
 
 /// `struct ublksrv_ctrl_dev_info`.
 #[repr(C)]

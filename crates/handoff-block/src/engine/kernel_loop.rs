@@ -13,7 +13,6 @@
 //! inherits a state of the scheduler that it must not have, so one is started before and remains,
 //! and no others may be.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,10 +23,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::region;
 use io_uring::{IoUring, opcode, squeue};
-use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, PrintLevel};
+use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, OpenObject};
 
 use crate::life::Config;
 use crate::queue::Queue;
+use crate::said::{explained, listen};
 
 /// An ELF file is read in place, as structures.
 #[repr(C, align(8))]
@@ -215,14 +215,17 @@ pub(crate) fn try_out(program: &Program) -> Result<(), String> {
     ))
 }
 
-fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, String> {
+/// Reads a program's object.
+pub(crate) fn open(program: &Program) -> Result<OpenObject, String> {
     listen();
-    let mut open = ObjectBuilder::default()
-        .open_memory(program.object())
-        .map_err(|error| explained(&error))?;
+    ObjectBuilder::default().open_memory(program.object()).map_err(|error| explained(&error))
+}
+
+fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, String> {
+    let mut open = open(program)?;
     for mut map in open.maps_mut() {
         if map.name() == OsStr::new(".rodata.config") {
-            let place = map.initial_value_mut().expect("a section with content");
+            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
             // SAFETY: plain numbers without padding, asserted where it is declared.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
@@ -232,7 +235,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
             };
             place[..bytes.len()].copy_from_slice(bytes);
         } else if map.name() == OsStr::new(LOOP) {
-            let place = map.initial_value_mut().expect("a structure");
+            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
             place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
         } else if let Some(pins) = &program.pins
             && is_policys(map.name())
@@ -277,33 +280,6 @@ fn maps_of(object: &Object) -> Vec<OsString> {
     object.maps().map(|map| map.name().to_owned()).filter(|map| is_policys(map)).collect()
 }
 
-/// Collects what libbpf says from here on.
-pub(crate) fn listen() {
-    libbpf_rs::set_print(Some((PrintLevel::Debug, log)));
-    SAID.take();
-}
-
-/// An error with what libbpf has said about it.
-pub(crate) fn explained(error: &libbpf_rs::Error) -> String {
-    let said = SAID.take();
-    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}"))
-}
-
-/// The line that says what was wrong: of the verifier's log the last one before its sums, else
-/// libbpf's first.
-fn complaint(said: &[String]) -> Option<String> {
-    let state = |line: &&str| line.starts_with("cur state:") || line.starts_with("old state:");
-    let lines = said.iter().flat_map(|text| text.lines());
-    let lines: Vec<&str> = lines.filter(|line| !state(line)).collect();
-    let sums = lines.iter().position(|line| line.starts_with("processed "));
-    let line = match sums {
-        Some(sums) => lines[..sums].last(),
-        None => lines.first(),
-    };
-    line.map(|line| line.trim_start_matches("libbpf: ").to_owned())
-}
-
 /// Starts the one worker thread that the loop has, before there is a loop.
 fn start_worker(ring: &mut IoUring) -> io::Result<()> {
     ring.submitter().register_iowq_max_workers(&mut [1, 1])?;
@@ -313,20 +289,4 @@ fn start_worker(ring: &mut IoUring) -> io::Result<()> {
     ring.submit_and_wait(1)?;
     ring.completion().for_each(drop);
     Ok(())
-}
-
-thread_local! {
-    /// What libbpf has said since a load began.
-    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-fn log(level: PrintLevel, text: String) {
-    let text = text.trim_end();
-    match level {
-        PrintLevel::Warn | PrintLevel::Info => {
-            tracing::debug!("libbpf: {text}");
-            SAID.with_borrow_mut(|said| said.push(text.to_owned()));
-        }
-        PrintLevel::Debug => tracing::trace!("libbpf: {text}"),
-    }
 }

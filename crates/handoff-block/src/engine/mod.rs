@@ -17,7 +17,9 @@ mod kernel_loop;
 mod single;
 mod user_loop;
 
-pub(crate) use kernel_loop::{Program, explained, listen, loop_object, try_out};
+#[cfg(test)]
+pub(crate) use kernel_loop::open;
+pub(crate) use kernel_loop::{Program, loop_object, try_out};
 
 /// How requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

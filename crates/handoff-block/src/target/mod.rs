@@ -1,6 +1,8 @@
 //! The mappings that are built in, one file each. What they do to a request is in `bpf/blk_map.h`;
 //! here they check what they are to be made of and say how large the device becomes.
 
+use handoff_sys::ublk;
+
 use crate::life::Map;
 use crate::{Error, Kind, Spec};
 
@@ -19,6 +21,9 @@ pub(crate) trait Target {
     /// Fills the map, which has the sizes of the files, and returns the bytes of the device.
     fn lay_out(&self, spec: &Spec, sizes: &[u64], map: &mut Map) -> Result<u64, Error>;
 }
+
+/// Bytes of the largest device.
+const MOST: u64 = i64::MAX as u64 / ublk::SECTOR * ublk::SECTOR;
 
 fn of(kind: Kind) -> &'static dyn Target {
     match kind {
@@ -44,6 +49,20 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
     }
     if (spec.target == Kind::Policy) != spec.policy.is_some() {
         return Err(Error::usage("a policy's object (--policy) goes with the target policy"));
+    }
+    match spec.size {
+        Some(_) if !matches!(spec.target, Kind::Null | Kind::Policy) => {
+            return Err(Error::usage(format!(
+                "a size (--size) goes with the targets null and policy: {name} is as large as its files"
+            )));
+        }
+        Some(size) if !size.is_multiple_of(spec.block_size.into()) => {
+            return Err(Error::usage(format!(
+                "{size} bytes are not possible: a multiple of a block of {}",
+                spec.block_size
+            )));
+        }
+        _ => {}
     }
     if !(1..=4).contains(&spec.copies) {
         return Err(Error::usage(format!("{} copies are not possible: 1 to 4", spec.copies)));
@@ -76,6 +95,13 @@ pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
     let size = of(spec.target).lay_out(spec, sizes, &mut map)?;
     if size < u64::from(spec.block_size) {
         return Err(Error::usage(format!("{} of {size} bytes is too small", spec.target)));
+    }
+    // The kernel has places in files as signed numbers.
+    if size > MOST {
+        return Err(Error::usage(format!(
+            "{} of {size} bytes is too large: the kernel has devices of at most {MOST}",
+            spec.target
+        )));
     }
     Ok((map, size))
 }
@@ -180,11 +206,18 @@ mod tests {
             (of(Kind::Stripe, 12288, 2), "a power of two"),
             (of(Kind::Stripe, 512, 2), "a power of two, at least 4096"),
             (Spec { block_size: 1024, ..of(Kind::Loop, 4096, 1) }, "512 or 4096"),
+            (Spec { size: Some(4096), ..of(Kind::Loop, 4096, 1) }, "as large as its files"),
+            (Spec { size: Some(1000), ..of(Kind::Null, 4096, 0) }, "1000 bytes are not possible"),
         ] {
             let error = check(&spec).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
         let small = lay_out(&of(Kind::Stripe, 8192, 2), &[1 << 20, 4096]).unwrap_err();
         assert!(small.to_string().contains("less than a chunk of 8192"), "{small}");
+        for size in [u64::MAX - 511, 1 << 63] {
+            let large = Spec { size: Some(size), ..of(Kind::Null, 4096, 0) };
+            let large = lay_out(&large, &[]).unwrap_err().to_string();
+            assert!(large.contains("at most 9223372036854775296"), "{large}");
+        }
     }
 }

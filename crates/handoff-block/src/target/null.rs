@@ -17,7 +17,6 @@ impl Target for Null {
 
     fn lay_out(&self, spec: &Spec, _sizes: &[u64], map: &mut Map) -> Result<u64, Error> {
         map.kind = KIND_NULL;
-        let size = spec.size.unwrap_or(DEFAULT_SIZE);
-        Ok(size - size % u64::from(spec.block_size))
+        Ok(spec.size.unwrap_or(DEFAULT_SIZE))
     }
 }

@@ -16,7 +16,6 @@ impl Target for Policy {
         map.kind = KIND_POLICY;
         map.copies = spec.copies;
         let all = sizes.iter().fold(0u64, |all, size| all.saturating_add(*size));
-        let size = spec.size.unwrap_or(all);
-        Ok(size - size % u64::from(spec.block_size))
+        Ok(spec.size.unwrap_or(all))
     }
 }

@@ -11,4 +11,6 @@ mod guest {
     mod fixture;
     mod leases;
     mod policies;
+    mod recovery;
+    mod shapes;
 }

@@ -31,6 +31,10 @@ BLK_POLICY(ask, extent)
 		break;
 	case 8:
 		return -5;
+	case 9:
+		ask->length += 4096;
+		extent->length = ask->length;
+		break;
 	}
 	return 0;
 }

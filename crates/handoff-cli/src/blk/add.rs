@@ -1,13 +1,15 @@
 //! `handoff blk add` and `recover`: a supervisor is started, and its first line is the answer.
 
 use std::fmt::Debug;
-use std::path::{self, PathBuf};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_bench::quantity::{format_size, parse_size};
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Engine, Kind, Spec};
+use handoff_block::{Control, Engine, Kind, Spec};
 
 use super::supervise::{self, Task};
 use crate::{Context, Failure, output};
@@ -90,6 +92,9 @@ pub struct AddArgs {
     /// Take this engine or none
     #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
+    /// Compare the files of a mirror before, and refuse those that differ
+    #[arg(long)]
+    pub check: bool,
     /// Stay, as the supervisor, until the device is removed
     #[arg(long)]
     pub foreground: bool,
@@ -131,18 +136,85 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         max_request: u32::try_from(args.max_request).unwrap_or(u32::MAX),
         engine: args.engine,
     };
+    if args.check {
+        if spec.target != Kind::Mirror {
+            return Err(Failure::usage(
+                "--check compares the files of a mirror: other targets have none",
+            ));
+        }
+        compare(&spec.files, context)?;
+    }
     start(&Task { spec, recover: None }, args.foreground, context)
 }
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
+    if Control::open()?.find(id)?.is_none() {
+        return Err(Failure::usage(format!("there is no device {id}: handoff blk list")));
+    }
     let record = Directory::of(id).read().map_err(|error| {
-        Failure::usage(format!("what device {id} was made of is not known here: {error}"))
+        Failure::usage(format!(
+            "what device {id} was made of is not known here: {error}; another program made it"
+        ))
     })?;
     start(&Task { spec: record.spec, recover: Some(id) }, args.foreground, context)
 }
 
+/// Bytes that are compared at a time.
+const STEP: usize = 1 << 20;
+
+/// Compares files as far as the shortest goes.
+fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        let failed = |error| Failure::usage(format!("{}: {error}", path.display()));
+        files.push((path, File::open(path).map_err(failed)?));
+    }
+    let Some(((first, file), others)) = files.split_first_mut() else { return Ok(()) };
+    let (mut one, mut other) = (vec![0; STEP], vec![0; STEP]);
+    let mut position = 0u64;
+    loop {
+        context.stop.check()?;
+        let read = read(first, file, &mut one)?;
+        let mut least = read;
+        for (path, file) in &mut *others {
+            let len = self::read(path, file, &mut other)?.min(read);
+            let differs =
+                one[..len].iter().zip(&other[..len]).position(|(one, other)| one != other);
+            if let Some(at) = differs {
+                return Err(Failure::failed(format!(
+                    "{} and {} differ from byte {} on: copy the good one over the other",
+                    first.display(),
+                    path.display(),
+                    position + at as u64
+                )));
+            }
+            least = least.min(len);
+        }
+        if least < STEP {
+            return Ok(());
+        }
+        position += STEP as u64;
+    }
+}
+
+/// Fills the buffer, as far as the file goes.
+fn read(path: &Path, file: &mut File, buffer: &mut [u8]) -> Result<usize, Failure> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::failed(format!("{}: {error}", path.display()))),
+        }
+    }
+    Ok(filled)
+}
+
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
+    // What keeps everything from being done is said at once.
+    Control::open()?;
     if foreground {
         return supervise::watch(task, context, |id, record| tell(id, record, context));
     }
@@ -162,6 +234,7 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
             "engine": record.engine,
             "passed_over": record.passed_over,
             "size": record.size,
+            "unused": record.unused().map(|(_, bytes)| bytes).sum::<u64>(),
         }));
     }
     let mut text = format!(
@@ -170,6 +243,9 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
         format_size(record.size),
         record.engine
     );
+    for (file, bytes) in record.unused() {
+        text.push_str(&format!("of {} the last {bytes} bytes are not used\n", file.display()));
+    }
     for better in &record.passed_over {
         text.push_str(&format!("not {}: {}\n", better.engine, better.reason));
     }

@@ -1,16 +1,21 @@
 //! `handoff blk del`: the driver is told; servers and supervisors see it and end.
 
-use std::fs;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use handoff_block::Control;
 use handoff_block::state::Directory;
 
+use super::holders::{self, Holder};
 use crate::{Context, Failure, output};
 
+/// How long a device may be held by who only looks at it, and its number by who lets go of it.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
 const EXAMPLES: &str = "\
-Requests that are under way are answered first. A device that is mounted, or held by another, is
-left alone without --force; with it, its users see I/O errors from here on.
+Requests that are under way are answered first. A device that is mounted, open in a program, or part
+of another is left alone without --force; with it, its users see I/O errors from here on.
 
 Examples:
   handoff blk del 0
@@ -42,24 +47,60 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             if args.all {
                 continue;
             }
-            return Err(Failure::usage(format!("there is no device {id}")));
+            return Err(Failure::usage(format!("there is no device {id}: handoff blk list")));
         }
-        if !args.force && in_use(*id) {
-            return Err(Failure::failed(format!(
-                "/dev/ublkb{id} is in use: unmount it, or remove it all the same with --force"
-            )));
+        let mut holders = Vec::new();
+        if args.force {
+            holders = holders::of(*id);
+            control.stop(*id)?;
+        } else {
+            stop_unused(&mut control, *id, context)?;
         }
-        control.stop(*id)?;
         control.remove(*id)?;
         Directory::of(*id).remove();
+        let deadline = Instant::now() + PATIENCE;
+        while !control.is_gone(*id, PAUSE)? {
+            context.stop.check()?;
+            // Whoever still has it open keeps its number.
+            if !holders.is_empty() && Instant::now() > deadline {
+                tracing::warn!(
+                    "/dev/ublkb{id} is gone, and its number is free when nobody has it open any more: {}",
+                    listed(&holders)
+                );
+                break;
+            }
+        }
     }
     if context.json { output::json(&serde_json::json!({ "removed": ids })) } else { Ok(()) }
 }
 
-/// Whether a file system or another device holds it.
-fn in_use(id: u32) -> bool {
-    let mut options = fs::File::options();
-    options.read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
-    let opened = options.open(format!("/dev/ublkb{id}"));
-    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+/// Stops a device, or says who holds it.
+fn stop_unused(control: &mut Control, id: u32, context: &Context) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let tells_use = control.tells_use()?;
+    loop {
+        if tells_use && control.stop_unused(id)? {
+            return Ok(());
+        }
+        let holders = holders::of(id);
+        if !tells_use && holders.is_empty() {
+            return Ok(control.stop(id)?);
+        }
+        // Who looks at new devices opens them for a moment.
+        if Instant::now() > deadline {
+            return Err(Failure::failed(format!(
+                "/dev/ublkb{id} is in use: {}; end that, or remove it all the same with --force",
+                listed(&holders)
+            )));
+        }
+        context.stop.check()?;
+        thread::sleep(PAUSE);
+    }
+}
+
+fn listed(holders: &[Holder]) -> String {
+    if holders.is_empty() {
+        return "open, and not in a process that shows".to_owned();
+    }
+    holders.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")
 }

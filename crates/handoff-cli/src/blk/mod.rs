@@ -14,6 +14,8 @@ use crate::{Context, Failure};
 
 mod add;
 mod del;
+mod holders;
+mod pressure;
 mod set;
 mod show;
 mod supervise;

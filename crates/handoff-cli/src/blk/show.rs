@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_bench::quantity::format_size;
-use handoff_block::state::{Bucket, Counters, Directory, Record};
+use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
 use handoff_block::{Control, DeviceState, Found};
 use handoff_meter::{Meter, Options, Scope, Totals};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub struct ShowArgs {
 
 /// Numbers of the devices that have a state.
 pub(super) fn ours() -> Vec<u32> {
-    let entries = fs::read_dir("/run/handoff/blk").into_iter().flatten();
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut ids: Vec<u32> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
@@ -154,6 +154,7 @@ fn as_json(
         "max_request": found.max_request,
         "memory": record.memory,
         "failed_legs": counters.failed_legs,
+        "failures": counters.failures,
         "counters": counters.queues,
         "copied_bytes": witnessed.map(|totals| totals.copied_bytes),
         "moved_bytes": witnessed.map(|totals| totals.moved_bytes),
@@ -180,7 +181,12 @@ fn as_text(
     }
     for (leg, file) in spec.files.iter().enumerate() {
         let failed = counters.failed_legs.iter().any(|failed| *failed as usize == leg);
-        let note = if failed { "  (failed, is out)" } else { "" };
+        let by = counters.failures.iter().find(|failure| failure.leg as usize == leg);
+        let note = match (failed, by) {
+            (true, Some(by)) => format!("  (is out since a {by})"),
+            (true, None) => "  (is out)".to_owned(),
+            (false, _) => String::new(),
+        };
         line("file", format!("{}{note}", file.display()));
     }
     line("size", format!("{} bytes ({})", record.size, format_size(record.size)));

@@ -13,13 +13,14 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_block::state::{Directory, Record};
+use handoff_block::state::{DIRECTORY, Directory, Record, make_base};
 use handoff_block::{Control, Server, Spec, Start};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
+use super::pressure;
 use crate::{Context, Failure, output};
 
 /// A server that lives for less than this has not served, and after so many of them it is given up.
@@ -71,6 +72,8 @@ impl ServeArgs {
 /// `handoff blk serve`.
 pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
+    pressure::stand();
+    pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
     let server = match Server::start(&task.spec, start) {
         Ok(server) => server,
@@ -83,7 +86,10 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
 /// `handoff blk supervise`.
 pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
-    let log = log()?;
+    let log = match log() {
+        Ok(log) => log,
+        Err(failure) => return refuse(failure),
+    };
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
         serving = true;
@@ -106,23 +112,21 @@ fn say(answer: &Answer) -> Result<(), Failure> {
     output::text(&format!("{line}\n"))
 }
 
-/// Where the processes of devices log to.
-const LOGS: &str = "/run/handoff/blk";
-
+/// Where the processes of a device log to.
 fn log_path(id: u32) -> String {
-    format!("{LOGS}/{id}.log")
+    format!("{DIRECTORY}/{id}.log")
 }
 
 /// Has this process and those that it starts log to a file. It has no name before there is a device,
 /// so that nothing is left where none comes to be.
 fn log() -> Result<File, Failure> {
-    let made = fs::create_dir_all(LOGS).and_then(|()| {
+    let made = make_base().and_then(|()| {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let log = rustix::fs::open(LOGS, flags, Mode::from_raw_mode(0o644))?;
+        let log = rustix::fs::open(DIRECTORY, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::stdio::dup2_stderr(&log)?;
         Ok(log.into())
     });
-    made.map_err(|error| Failure::failed(format!("{LOGS}: {error}")))
+    made.map_err(|error| Failure::failed(format!("{DIRECTORY}: {error}")))
 }
 
 /// Gives the log its name, and lets go of the pipe to whoever started this.
@@ -197,7 +201,9 @@ pub(super) fn watch(
     context: &Context,
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    pressure::stand();
     let (mut child, id) = begin(process("serve", task)?)?;
+    pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
         .read()

@@ -8,3 +8,5 @@ mod guest {
     mod hardship;
     mod mistakes;
 }
+
+mod soak;

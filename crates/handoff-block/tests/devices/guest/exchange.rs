@@ -165,6 +165,38 @@ fn maps_stay_where_both_policies_have_them() {
 }
 
 #[test]
+fn damaged_policies_leave_the_server_as_it_is() {
+    driver_or_skip!();
+    let policies = Policies::new();
+    let plain = policies.path("plain", object!("plain"));
+    let device = policies.device(plain.clone());
+    let disk = device.open();
+    write_at(&disk, MIB, &[6; 4096]).expect("written");
+    let mutants = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 60 };
+    let (mut random, mut refused) = (Random(0x2545_f491_4f6c_dd1d), 0);
+    for number in 0..mutants {
+        let object = [object!("sparse"), object!("plain"), object!("chosen")][number % 3];
+        let mut object = object.to_vec();
+        let from = random.below(object.len() as u64 - 480) as usize;
+        for _ in 0..8 {
+            object[from + random.below(480) as usize] = random.next() as u8;
+        }
+        match policy::exchange(device.id, &policies.path("damaged", &object)) {
+            Ok(()) => policy::exchange(device.id, &plain).expect("back again"),
+            Err(error) => {
+                let line = error.to_string();
+                assert!(line.len() > 20 && !line.contains(char::is_control), "{number}: {line}");
+                refused += 1;
+            }
+        }
+        assert!(read_at(&disk, MIB, 4096).expect("read") == [6; 4096], "{number}");
+    }
+    assert!(refused > mutants / 2, "{refused} of {mutants} were refused");
+    drop(disk);
+    device.end();
+}
+
+#[test]
 fn the_next_server_has_the_policy_that_was_last() {
     driver_or_skip!();
     let policies = Policies::new();

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use handoff_block::{Engine, Kind};
+use handoff_block::state::Directory;
+use handoff_block::{Engine, Kind, Spec};
 use sha2::{Digest as _, Sha256};
 
 use super::device::{Device, Files, MIB, Random, driver_or_skip, run, spec};
@@ -90,6 +91,96 @@ fn file_system(kind: &str, target: Kind, engine: Engine, block_size: u32, direct
     drop(again);
     check();
     device.end();
+}
+
+/// fio's jobs of a file system under stress: buffered, direct, mapped and vectored I/O of many files at
+/// once, with memory at odd places, and every byte verified.
+const STRESS: &str = "\
+[global]
+directory=.
+fallocate=none
+verify=crc32c
+verify_fatal=1
+do_verify=1
+time_based=0
+nrfiles=3
+overwrite=1
+[direct]
+ioengine=libaio
+direct=1
+rw=randwrite
+bsrange=512-96k
+iomem_align=512
+iodepth=8
+size=3m
+[vectors]
+ioengine=pvsync
+direct=1
+rw=randwrite
+bs=4k
+size=1m
+[odd]
+ioengine=psync
+rw=randwrite
+bsrange=512-20k
+size=2m
+fsync=16
+[mapped]
+ioengine=mmap
+rw=randwrite
+bs=4k
+size=2m
+[appended]
+ioengine=psync
+rw=write
+bsrange=512-9k
+file_append=1
+size=1m
+end_fsync=1
+";
+
+/// Has fio's jobs done on a file system on a device, again and again in the long form, and the file system
+/// checked.
+fn stress(kind: &str, target: Kind, engine: Engine) {
+    let sizes = match target {
+        Kind::Mirror => vec![320 * MIB; 2],
+        _ => vec![160 * MIB; 2],
+    };
+    let files = Files::new(&sizes);
+    let spec = Spec { direct: true, queues: 2, ..spec(target, &files, engine) };
+    let device = Device::of(&spec);
+    let path = device.path();
+    let node = path.to_str().unwrap();
+    run(&format!("mkfs.{kind}"), &["-q", node]);
+    let jobs = files.directory.path().join("stress.fio");
+    let rounds = if std::env::var_os("HANDOFF_SOAK").is_some() { 50 } else { 1 };
+    for _ in 0..rounds {
+        let mounted = Mounted::at(files.directory.path(), &path);
+        fs::write(
+            &jobs,
+            STRESS.replace("directory=.", &format!("directory={}", mounted.0.display())),
+        )
+        .expect("a file");
+        run("fio", &[jobs.to_str().unwrap()]);
+        run("fstrim", &[mounted.0.to_str().unwrap()]);
+    }
+    match kind {
+        "ext4" => run("fsck.ext4", &["-f", "-n", node]),
+        _ => run("xfs_repair", &["-n", node]),
+    };
+    let counters = Directory::of(device.id).counters(2, spec.depth).expect("counters");
+    let errors: u64 = counters.queues.iter().map(|queue| queue.errors).sum();
+    assert_eq!((errors, counters.failed_legs.len()), (0, 0), "{kind} on {target:?} by {engine}");
+    device.end();
+}
+
+#[test]
+fn file_systems_under_stress() {
+    driver_or_skip!();
+    stress("xfs", Kind::Mirror, Engine::Bpf);
+    stress("ext4", Kind::Linear, Engine::UserAuto);
+    stress("xfs", Kind::Stripe, Engine::BatchAuto);
+    stress("ext4", Kind::Mirror, Engine::UserCopy);
 }
 
 #[test]

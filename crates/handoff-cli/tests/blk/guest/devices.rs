@@ -1,7 +1,7 @@
 //! Devices that are made, shown and removed.
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 
 use super::command::{
     Added, ENGINES, Files, answer, blk, driver_or_skip, nothing_is_left, refused,
@@ -122,8 +122,73 @@ fn a_mounted_device_is_removed_by_force_only() {
     run("mkfs.ext4", &["-q", &device.node()]);
     run("mount", &[&device.node(), point.to_str().expect("UTF-8")]);
     let line = refused(&["del", &device.id.to_string()], 1);
-    assert!(line.contains("in use") && line.contains("--force"), "{line}");
+    assert!(line.contains("in use: mounted at ") && line.contains("--force"), "{line}");
     run("umount", &[point.to_str().expect("UTF-8")]);
+    run("mkswap", &["-q", &device.node()]);
+    run("swapon", &[&device.node()]);
+    let line = refused(&["del", &device.id.to_string()], 1);
+    assert!(line.contains("in use: used as swap"), "{line}");
+    run("swapoff", &[&device.node()]);
     device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn a_device_that_is_open_is_removed_by_force_only() {
+    driver_or_skip!();
+    let files = Files::new(1, 4 << 20);
+    for engine in ["bpf", "user-copy"] {
+        let device = Added::new(&["loop", files.name(0), "--engine", engine]);
+        let (id, node) = (device.id.to_string(), device.node());
+        let disk = fs::File::options().read(true).write(true).open(&node).expect("opens");
+        let line = refused(&["del", &id], 1);
+        let us = format!("(process {})", std::process::id());
+        assert!(line.contains("in use: open in ") && line.contains(&us), "{line}");
+        disk.write_all_at(&[4; 4096], 0).and_then(|()| disk.sync_all()).expect("it goes on");
+        // A device on top of it is one that holds it.
+        let upper = Added::new(&["loop", &node]);
+        drop(disk);
+        let line = refused(&["del", &id], 1);
+        assert!(line.contains("in use: open in handoff (process "), "{line}");
+        upper.del();
+        // By force it goes at once, whoever has it open, and so do its processes.
+        let disk = fs::File::open(&node).expect("opens");
+        let output = blk(&["del", "--force", &id]);
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success() && said.contains(&us), "{engine}: {said}");
+        disk.read_exact_at(&mut [0; 4096], 1 << 20).expect_err("it is gone");
+        nothing_is_left();
+        drop(disk);
+        // Now its number is free.
+        let again = Added::new(&["null", "--id", &id]);
+        again.del();
+    }
+}
+
+#[test]
+fn what_is_kept_is_roots_alone_whatever_the_umask_is() {
+    driver_or_skip!();
+    let files = Files::new(1, 4 << 20);
+    let base = std::path::Path::new("/run/handoff");
+    fs::create_dir_all(base).expect("made");
+    fs::set_permissions(base, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let command = format!(
+        "umask 0; exec {} blk add --id 33 loop {}",
+        env!("CARGO_BIN_EXE_handoff"),
+        files.name(0)
+    );
+    let status = std::process::Command::new("sh").args(["-c", &command]).status();
+    assert!(status.expect("starts").success());
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("there").mode() & 0o7777;
+    let devices = base.join("blk");
+    for directory in [base, &devices, &devices.join("33")] {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    }
+    let kept = fs::read_dir(devices.join("33")).expect("a directory");
+    let kept = kept.map(|entry| entry.expect("an entry").path());
+    for file in kept.chain([devices.join("33.log")]) {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    answer(&["del", "33"]);
     nothing_is_left();
 }

@@ -192,7 +192,13 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
             dd.stdout
         };
         assert!(read_all() == vec![1; 8 << 20], "{engine}: read from the other legs");
-        assert_eq!(device.show()["failed_legs"], serde_json::json!([1]), "{engine}");
+        let show = device.show();
+        assert_eq!(show["failed_legs"], serde_json::json!([1]), "{engine}");
+        let failure = &show["failures"][0];
+        assert_eq!((&failure["leg"], &failure["operation"]), (&1.into(), &"read".into()), "{show}");
+        assert_eq!(failure["error"], libc::EIO, "{show}");
+        let text = String::from_utf8(blk(&["show", &device.id.to_string()]).stdout).expect("UTF-8");
+        assert!(text.contains("(is out since a read of "), "{text}");
         // What is written now goes past it, and the next server knows as well.
         let server = device.server(None);
         kill(server);
@@ -338,6 +344,44 @@ fn a_backing_that_vanishes_under_load_gives_errors() {
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}");
         device.del();
         assert!(!Path::new(&path).exists(), "{engine}: {path} is held");
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
+    driver_or_skip!();
+    /// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE` of the kernel: what PR_SET_IO_FLUSHER sets.
+    const FLUSHER: u32 = 0x0018_0000;
+    let files = Files::new(1, 8 << 20);
+    for engine in ENGINES {
+        let device = Added::new(&["loop", files.name(0), "--engine", engine, "--queues", "2"]);
+        // Flushes are for the kernel's workers.
+        let disk = fs::File::options().write(true).open(device.node()).expect("opens");
+        disk.write_all_at(&[1; 4096], 0).and_then(|()| disk.sync_all()).expect("flushed");
+        let server = device.server(None);
+        let stat = |path: &str| {
+            let stat = fs::read_to_string(path).expect("a task");
+            let fields = stat.rsplit(") ").next().expect("fields").split(' ');
+            fields.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let supervisor: i32 = stat(&format!("/proc/{server}/stat"))[1].parse().expect("a number");
+        for pid in [server, supervisor] {
+            let said =
+                |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
+            assert_eq!(said("oom_score_adj").trim(), "-1000", "{engine}");
+            let status = said("status");
+            let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+            assert!(!locked.expect("a line").trim().starts_with("0 "), "{engine}: {status}");
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
+            for task in tasks.map(|task| task.expect("one").path()) {
+                let flags: u32 =
+                    stat(task.join("stat").to_str().expect("UTF-8"))[6].parse().expect("bits");
+                assert_eq!(flags & FLUSHER, FLUSHER, "{engine}: {}", task.display());
+            }
+        }
+        drop(disk);
+        device.del();
     }
     nothing_is_left();
 }

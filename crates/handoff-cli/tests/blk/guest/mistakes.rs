@@ -1,8 +1,9 @@
 //! What can't be, said in one line, with nothing left behind.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 
-use super::command::{Added, Files, driver_or_skip, nothing_is_left, refused};
+use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
 
 #[test]
 fn mistakes_name_themselves() {
@@ -24,7 +25,13 @@ fn mistakes_name_themselves() {
         (&["loop", one, "--depth", "5000"], "1 to 4096"),
         (&["loop", one, "--queues", "0"], "1 to 64"),
         (&["loop", one, "--max-request", "64m"], "at most 33554432"),
-        (&["null", "--size", "100"], "too small"),
+        (&["null", "--size", "100"], "100 bytes are not possible: a multiple of a block of 512"),
+        (&["null", "--size", "1000"], "1000 bytes are not possible"),
+        (&["null", "--size", "18446744073709551104"], "at most 9223372036854775296"),
+        (&["null", "--size", "8589934592g"], "at most 9223372036854775296"),
+        (&["null", "--id", "99999999"], "99999999 is no number of a device: 0 to 1048575"),
+        (&["loop", one, "--size", "4096"], "loop is as large as its files"),
+        (&["linear", one, "--check"], "--check compares the files of a mirror"),
         (&["stripe", one, two, "--chunk", "2m"], "less than a chunk"),
     ] {
         let line = refused(&[&["add"], arguments].concat(), 2);
@@ -34,8 +41,20 @@ fn mistakes_name_themselves() {
     assert!(line.contains("batch-auto is not possible") && line.contains("depth of 2"), "{line}");
     for action in ["show", "del", "recover"] {
         let line = refused(&[action, "77"], 2);
-        assert!(line.contains("device 77"), "{line}");
+        assert!(line.contains("there is no device 77"), "{line}");
     }
+    // Who may nothing.
+    let mut command = std::process::Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_handoff"),
+    ]);
+    let output = command.args(["blk", "add", "null"]).output().expect("setpriv starts");
+    let line = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(3), "{line}");
+    assert!(line.contains("/dev/ublk-control may not be opened: run as root"), "{line}");
     nothing_is_left();
 }
 
@@ -65,5 +84,46 @@ fn what_is_in_use_is_not_taken() {
     assert!(line.contains("in use"), "{line}");
     upper.del();
     device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn the_largest_device_has_the_size_that_is_told() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--size", "9223372036854775296"]);
+    let sectors =
+        fs::read_to_string(format!("/sys/block/ublkb{}/size", device.id)).expect("a size");
+    assert_eq!(sectors.trim().parse::<u64>().expect("a number") * 512, device.answer["size"]);
+    device.del();
+}
+
+#[test]
+fn legs_that_differ_are_told() {
+    driver_or_skip!();
+    let files = Files::new(2, 4 << 20);
+    let legs = ["mirror", files.name(0), files.name(1), "--check"];
+    let device = Added::new(&legs);
+    assert_eq!(device.answer["unused"], 0);
+    device.del();
+    // In content, far behind the first step.
+    let second = fs::File::options().write(true).open(&files.paths[1]).expect("opens");
+    second.write_all_at(&[1], (3 << 20) + 5).expect("written");
+    let line = refused(&[&["add"], &legs[..]].concat(), 1);
+    assert!(line.contains("backing-1 differ from byte 3145733 on"), "{line}");
+    // In length.
+    second
+        .write_all_at(&[0], (3 << 20) + 5)
+        .and_then(|()| second.set_len(5 << 20))
+        .expect("longer");
+    let device = Added::new(&legs);
+    assert_eq!(
+        (&device.answer["size"], &device.answer["unused"]),
+        (&(4 << 20).into(), &(1 << 20).into())
+    );
+    device.del();
+    let output = blk(&[&["add"], &legs[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("backing-1 the last 1048576 bytes are not used"), "{text}");
+    answer(&["del", "--all"]);
     nothing_is_left();
 }

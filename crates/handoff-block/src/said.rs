@@ -1,0 +1,71 @@
+//! What libbpf says of an object, as the cause of an error.
+//!
+//! Contracts: the text is whatever an object contains, so it need not be UTF-8; nothing here panics,
+//! since libbpf is C and calls it.
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
+use std::slice;
+
+unsafe extern "C" {
+    /// Has libbpf say all that it says to `said`.
+    fn handoff_blk_listen(said: unsafe extern "C" fn(c_int, *const c_char, usize));
+}
+
+/// `enum libbpf_print_level`, the last of them.
+const DEBUG: c_int = 2;
+
+thread_local! {
+    /// What libbpf has said since a load began.
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Collects what libbpf says from here on.
+pub(crate) fn listen() {
+    // SAFETY: the function may be called by any thread at any time.
+    unsafe { handoff_blk_listen(said) };
+    SAID.take();
+}
+
+/// An error with what libbpf has said about it.
+pub(crate) fn explained(error: &libbpf_rs::Error) -> String {
+    let said = SAID.take();
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}"))
+}
+
+/// The line that says what was wrong: of the verifier's log the last one before its sums, else
+/// libbpf's first.
+fn complaint(said: &[String]) -> Option<String> {
+    let state = |line: &&str| line.starts_with("cur state:") || line.starts_with("old state:");
+    let lines = said.iter().flat_map(|text| text.lines());
+    let lines: Vec<&str> = lines.filter(|line| !state(line)).collect();
+    let sums = lines.iter().position(|line| line.starts_with("processed "));
+    let line = match sums {
+        Some(sums) => lines[..sums].last(),
+        None => lines.first(),
+    };
+    line.map(|line| shown(line.trim_start_matches("libbpf: ")))
+}
+
+/// A line of text with names from an object, which may have anything in them, fit for a terminal.
+pub(crate) fn shown(line: &str) -> String {
+    line.replace(|c: char| c.is_control(), "\u{fffd}")
+}
+
+/// # Safety
+///
+/// `text` has `len` bytes.
+unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
+    // SAFETY: by the contract of this function.
+    let bytes = unsafe { slice::from_raw_parts(text.cast::<u8>(), len) };
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_end();
+    if level >= DEBUG {
+        tracing::trace!("libbpf: {text}");
+        return;
+    }
+    tracing::debug!("libbpf: {text}");
+    // What a thread says that is about to end is not of interest.
+    let _ = SAID.try_with(|said| said.borrow_mut().push(text.to_owned()));
+}

@@ -1,0 +1,246 @@
+//! Direct reads and writes of memory in every shape that the device says it takes, and in some that it
+//! does not, compared with a model.
+//!
+//! The files lie on the guest's disk, which wants memory aligned to 512 bytes: what is lent to it has to
+//! come so, and the block layer sees to that if the device says so.
+
+use std::fs::{self, File};
+use std::io::{IoSlice, IoSliceMut};
+use std::path::PathBuf;
+
+use handoff_block::state::Directory;
+use handoff_block::{Engine, Kind, Server, Spec, Start};
+use rustix::io::{Errno, preadv, pwritev};
+use serde_json::Value;
+
+use super::device::{Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, spec};
+use super::fixture;
+use super::policies::object;
+
+const PAGE: u64 = 4096;
+/// Bytes of the largest request, and of the memory that it is cut from.
+const MOST: u64 = 192 << 10;
+const ARENA: usize = 1 << 20;
+
+/// How many requests of each device are tried.
+fn rounds() -> usize {
+    if std::env::var_os("HANDOFF_SOAK").is_some() { 20_000 } else { 150 }
+}
+
+/// What a device says of the requests that it takes.
+struct Limits {
+    block: u64,
+    memory: u64,
+}
+
+impl Limits {
+    fn of(id: u32) -> Self {
+        let limit = |name: &str| -> u64 {
+            let text = fs::read_to_string(format!("/sys/block/ublkb{id}/queue/{name}"));
+            text.expect("a limit").trim().parse().expect("a number")
+        };
+        Self { block: limit("logical_block_size"), memory: limit("dma_alignment") + 1 }
+    }
+
+    /// Whether the block layer takes such a request.
+    fn take(&self, offset: u64, shape: &[(usize, usize)]) -> bool {
+        let len: usize = shape.iter().map(|(_, len)| len).sum();
+        let places = shape.iter().all(|(start, len)| {
+            (*start as u64).is_multiple_of(self.memory) && (*len as u64).is_multiple_of(self.memory)
+        });
+        places && offset.is_multiple_of(self.block) && (len as u64).is_multiple_of(self.block)
+    }
+}
+
+/// A multiple of a power of two, small ones as often as large ones.
+fn step(random: &mut Random) -> u64 {
+    1 << random.below(13)
+}
+
+/// Pieces of the arena, one behind the other with gaps, `len` bytes together. `unit` divides places and
+/// lengths.
+fn shape(random: &mut Random, len: u64, unit: u64) -> Vec<(usize, usize)> {
+    let most = 1 + random.below(24);
+    let (mut shape, mut at, mut left) = (Vec::new(), 0, len);
+    while left > 0 {
+        at += random.below(3 * PAGE / unit) * unit;
+        let last = shape.len() as u64 + 1 >= most;
+        let size = if last { left } else { ((1 + random.below(left / unit + 1)) * unit).min(left) };
+        shape.push((at as usize, size as usize));
+        at += size;
+        left -= size;
+    }
+    shape
+}
+
+/// The pieces of the arena that a shape is of.
+fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8]> {
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    for (start, len) in shape {
+        let (_, rest) = arena.split_at_mut(start - at);
+        let (piece, rest) = rest.split_at_mut(*len);
+        pieces.push(piece);
+        (arena, at) = (rest, start + len);
+    }
+    pieces
+}
+
+/// One request of this shape. What it wrote or read is compared with the model, or goes into it.
+fn request(
+    disk: &File,
+    write: bool,
+    offset: u64,
+    shape: &[(usize, usize)],
+    (arena, random, model): (&mut Aligned, &mut Random, &mut [u8]),
+) -> Result<(), Errno> {
+    let mut pieces = cut(arena.bytes(), shape);
+    let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let expected = &mut model[offset as usize..][..len];
+    let moved = if write {
+        pieces.iter_mut().for_each(|piece| piece.copy_from_slice(&random.bytes(piece.len())));
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        pwritev(disk, &slices, offset)?
+    } else {
+        let mut slices: Vec<_> = pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+        preadv(disk, &mut slices, offset)?
+    };
+    assert_eq!(moved, len, "a short request");
+    let bytes = pieces.concat();
+    if write {
+        expected.copy_from_slice(&bytes);
+    } else {
+        assert!(bytes == expected, "{len} bytes read at {offset} as {shape:?}");
+    }
+    Ok(())
+}
+
+fn exercise(target: Kind, sizes: &[u64], change: impl FnOnce(&mut Spec), engine: Engine) {
+    exercise_of(target, &Files::new(sizes), change, engine);
+}
+
+/// Random requests of a device of these files.
+fn exercise_of(target: Kind, files: &Files, change: impl FnOnce(&mut Spec), engine: Engine) {
+    let mut spec = Spec { direct: true, depth: 8, ..spec(target, files, engine) };
+    change(&mut spec);
+    let device = Device::of(&spec);
+    let record = Directory::of(device.id).read().expect("a record");
+    let limits = Limits::of(device.id);
+    let disk = device.open();
+    let said = format!("{target:?} by {engine}, direct: {}", spec.direct);
+    println!("{said}: blocks of {}, memory at {}", limits.block, limits.memory);
+    let mut model = read_at(&disk, 0, record.size as usize).expect("read");
+    let (mut arena, mut random) = (Aligned::new(ARENA), Random(0x9e37_79b9_7f4a_7c15));
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..rounds() {
+        let fits = random.below(4) > 0;
+        let (mut unit, mut block) = (step(&mut random), step(&mut random));
+        if fits {
+            (unit, block) = (unit.max(limits.memory), block.max(limits.block));
+        }
+        let len = (1 + random.below(MOST / block.max(unit))) * block.max(unit);
+        let offset = random.below((record.size - len) / block + 1) * block;
+        let shape = shape(&mut random, len, unit);
+        let write = random.below(3) > 0;
+        let state = (&mut arena, &mut random, &mut *model);
+        let result = request(&disk, write, offset, &shape, state);
+        let expected = limits.take(offset, &shape);
+        match result {
+            Ok(()) => taken += 1,
+            Err(Errno::INVAL) if !expected => refused += 1,
+            Err(error) => panic!("{said}: {error}: {len} bytes at {offset}, memory at {shape:?}"),
+        }
+    }
+    assert_eq!(limits.memory, u64::from(record.memory_alignment), "{said}");
+    assert!(taken > rounds() / 3 && refused > 0, "{said}: {taken} taken, {refused} refused");
+    let read = read_at(&disk, 0, record.size as usize).expect("read");
+    assert!(read == model, "{said}: the whole");
+    drop(disk);
+    let counters = Directory::of(device.id).counters(spec.queues, spec.depth).expect("counters");
+    assert_eq!(counters.queues.iter().map(|queue| queue.errors).sum::<u64>(), 0, "{said}");
+    assert!(counters.failed_legs.is_empty(), "{said}: {:?} are out", counters.failed_legs);
+    device.end();
+}
+
+fn all_targets(engine: Engine) {
+    exercise(Kind::Loop, &[8 * MIB], |_| {}, engine);
+    exercise(Kind::Loop, &[4 * MIB], |spec| spec.direct = false, engine);
+    exercise(Kind::Linear, &[MIB + 512, 2 * MIB - 512, MIB], |_| {}, engine);
+    exercise(Kind::Stripe, &[2 * MIB; 3], |spec| spec.chunk = 4096, engine);
+    exercise(Kind::Mirror, &[4 * MIB; 2], |spec| spec.queues = 2, engine);
+    exercise(Kind::Mirror, &[4 * MIB; 3], |spec| spec.block_size = 4096, engine);
+}
+
+#[test]
+fn memory_of_any_shape_by_the_loop_in_the_kernel() {
+    driver_or_skip!();
+    all_targets(Engine::Bpf);
+    let files = Files::new(&[4 * MIB]);
+    let policy = files.directory.path().join("chopped.bpf.o");
+    fs::write(&policy, object!("chopped")).expect("a file");
+    exercise_of(Kind::Policy, &files, |spec| spec.policy = Some(policy), Engine::Bpf);
+}
+
+#[test]
+fn memory_of_any_shape_by_the_user_loop() {
+    driver_or_skip!();
+    all_targets(Engine::UserAuto);
+}
+
+#[test]
+fn memory_of_any_shape_by_batches() {
+    driver_or_skip!();
+    all_targets(Engine::BatchAuto);
+}
+
+#[test]
+fn memory_of_any_shape_by_copying() {
+    driver_or_skip!();
+    all_targets(Engine::UserCopy);
+}
+
+#[test]
+fn the_strictest_of_files_and_disks_is_announced() {
+    driver_or_skip!();
+    // A disk that takes nearly any memory: nothing is lent to it.
+    let buffered = Files::new(&[4 * MIB]);
+    let lower = Device::of(&spec(Kind::Loop, &buffered, Engine::UserAuto));
+    let mut files = Files::new(&[4 * MIB]);
+    files.paths.insert(0, lower.path());
+    for engine in [Engine::Bpf, Engine::UserAuto, Engine::BatchAuto] {
+        let announced = |target, paths: &[PathBuf]| {
+            let of = Files { directory: tempfile::tempdir().expect("one"), paths: paths.to_vec() };
+            if target == Kind::Linear {
+                exercise_of(target, &of, |_| {}, engine);
+            }
+            let device = Device::of(&Spec { direct: true, ..spec(target, &of, engine) });
+            let memory = Limits::of(device.id).memory;
+            device.end();
+            memory
+        };
+        assert_eq!(announced(Kind::Linear, &files.paths[..1]), 4, "{engine}: a disk");
+        assert_eq!(announced(Kind::Loop, &files.paths[1..]), 512, "{engine}: a file");
+        assert_eq!(announced(Kind::Mirror, &files.paths), 512, "{engine}: both");
+        assert_eq!(announced(Kind::Linear, &files.paths), 512, "{engine}: both");
+    }
+    lower.end();
+}
+
+#[test]
+fn a_server_that_follows_takes_no_files_that_are_stricter() {
+    driver_or_skip!();
+    let files = Files::new(&[MIB]);
+    let spec = Spec { direct: true, ..spec(Kind::Loop, &files, Engine::UserAuto) };
+    let (mut server, id) = fixture::server(&spec);
+    server.kill().and_then(|()| server.wait()).expect("killed");
+    // As if it had been made of what takes any memory.
+    let path = format!("/run/handoff/blk/{id}/spec.json");
+    let honest = fs::read_to_string(&path).expect("a record");
+    let mut record: Value = serde_json::from_str(&honest).expect("JSON");
+    assert_eq!(record["memory_alignment"], 512, "the guest's disk wants it so");
+    record["memory_alignment"] = 4.into();
+    fs::write(&path, record.to_string()).expect("written");
+    let line = Server::start(&spec, Start::Recover(id)).expect_err("refused").to_string();
+    assert!(line.contains("want memory aligned to 512 bytes"), "{line}");
+    fs::write(&path, honest).expect("written");
+    Device::recovered(&spec, id).end();
+}

@@ -1,0 +1,37 @@
+//! The processes behind a device when memory is short.
+//!
+//! Memory may be short because what is dirty waits to be written through the very device, or because
+//! what was put out is to come back from it. Its processes are what all of that waits for, so:
+//! - they wait for no memory that is to be had by writing (PR_SET_IO_FLUSHER, which threads and the
+//!   kernel's workers for them inherit, so it is set before there are any);
+//! - what they have touched is not put out (mlockall);
+//! - the OOM killer takes others, since their memory is bounded and what it would free is little.
+//!
+//! A server that was killed all the same is followed as any other.
+//!
+//! Capabilities: CAP_SYS_RESOURCE, CAP_IPC_LOCK. Without, each is left as it is, and the log says so.
+
+use std::fs;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::configure_io_flusher_behavior;
+
+/// Readies this process and those that it starts. Has to come before its threads and rings.
+pub(super) fn stand() {
+    let spared = fs::write("/proc/self/oom_score_adj", "-1000");
+    told("the OOM killer may take it", spared);
+    told("it may wait for itself", configure_io_flusher_behavior(true));
+}
+
+/// Keeps this process in memory: its program whole, the rest as it comes to be used.
+pub(super) fn stay_in_memory() {
+    let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    let locked = mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later));
+    told("it may be put out of memory", locked);
+}
+
+fn told<E: std::fmt::Display>(what: &str, done: Result<(), E>) {
+    if let Err(error) = done {
+        tracing::warn!("{what}: {error}");
+    }
+}
