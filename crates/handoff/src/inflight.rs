@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::engine::transfer::Direction;
-    use crate::lease::Lendable;
+    use crate::lease::AsLoan;
 
     #[test]
     fn tokens_survive_the_trip_through_user_data() {

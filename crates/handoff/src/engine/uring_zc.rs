@@ -25,7 +25,7 @@ use crate::driver::Inner;
 use crate::endpoint::with_target;
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::lease::{Backing, LoanedPiece, Span};
+use crate::lease::{Backing, Piece, Span};
 use crate::ring::{MAX_REQUEST, Queues, Ring};
 
 /// What of the mechanism this kernel has, by trying it out.
@@ -218,7 +218,7 @@ fn would_be_overcharged(op: &SendOp) -> bool {
     };
     let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
     !op.socket.keeps_to_slots.get()
-        && pieces.iter().any(|LoanedPiece(piece)| piece.backing().is_huge(look))
+        && pieces.iter().any(|piece: &Piece| piece.backing().is_huge(look))
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
@@ -226,7 +226,7 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     if !ring.vectored_registered || op.total == 0 {
         return None;
     }
-    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
+    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.slot(ring.id));
     let first = slots.next()??;
     slots.all(|slot| slot == Some(first)).then_some(first)
 }

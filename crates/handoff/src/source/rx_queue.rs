@@ -26,7 +26,7 @@ use crate::driver::Inner;
 use crate::engine::receiving::ReceiveEngine;
 use crate::error::Result;
 use crate::inflight::Key;
-use crate::lease::{Backing, Memory, Sealed};
+use crate::lease::{Backed, Backing, Memory};
 use crate::ring::refill::RefillQueue;
 
 /// How often at most the kernel is asked to tell again that it found no chunk.
@@ -142,8 +142,8 @@ impl RxQueue {
     }
 }
 
-impl Sealed for RxQueue {}
-impl Memory for RxQueue {
+impl Memory for RxQueue {}
+impl Backed for RxQueue {
     fn backing(&self) -> &Arc<Backing> {
         &self.shared.bound.area
     }
