@@ -91,7 +91,7 @@ impl Socket {
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
             Engine::UringZc => self.driver.check_uring_zc(&self.shared.endpoint.fd),
-            Engine::MsgZerocopy => msg_zerocopy::enable(&self.shared.endpoint.fd),
+            Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
             Engine::Auto | Engine::Copy => Ok(()),
         }
         .map_err(unavailable)?;
@@ -119,6 +119,12 @@ impl AsFd for Socket {
 impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Socket").field("fd", &self.shared.endpoint.fd).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SocketShared {
+    fn drop(&mut self) {
+        self.outstanding.get_mut().detach(&self.endpoint.fd);
     }
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
-use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp};
+use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp, within};
 
 #[test]
 fn tcp_delivers_every_size_in_order() {
@@ -72,6 +72,99 @@ fn tcp_delivers_every_size_in_order() {
             }
         }
     }
+}
+
+/// Sends until as much is back as was lent, in both directions of a handle's life.
+fn send_and_take_back(driver: &handoff::Driver, socket: &Socket, len: usize) {
+    let sending = socket.send(Buffer::from(pattern(3, len))).unwrap();
+    let finished = driver.block_on(sending.into_future()).unwrap();
+    assert_eq!(finished.sent.unwrap(), len);
+    assert!(finished.buffer[..] == pattern(3, len)[..]);
+}
+
+#[test]
+fn a_socket_attached_twice_gives_every_buffer_back() {
+    within(Duration::from_secs(60), || {
+        for engine in [Engine::MsgZerocopy, Engine::Auto] {
+            for (first, second) in drivers().into_iter().zip(drivers()) {
+                let (near, mut far) = tcp("127.0.0.1");
+                let reader =
+                    thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+                let sockets =
+                    [&first, &second].map(|it| (it, it.socket(near.try_clone().unwrap()).unwrap()));
+                for (place, (_, socket)) in sockets.iter().enumerate() {
+                    // One of them has the numbers of the open socket, and the other says why not.
+                    let set = socket.set_engine(engine);
+                    if let Err(error) = set {
+                        assert!(place == 1 && error.to_string().contains("SO_ZEROCOPY"), "{error}");
+                    } else {
+                        assert!(place == 0 || engine == Engine::Auto);
+                    }
+                }
+                for _ in 0..20 {
+                    for (driver, socket) in &sockets {
+                        send_and_take_back(driver, socket, 100_000);
+                    }
+                }
+                drop((sockets, near));
+                assert_eq!(reader.join().unwrap(), 40 * 100_000);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_socket_attached_again_gives_every_buffer_back() {
+    within(Duration::from_secs(60), || {
+        for driver in drivers() {
+            // A driver that goes with nothing out, and one that goes with a send that its peer does
+            // not take.
+            for stalled in [false, true] {
+                let (near, far) = narrow_tcp();
+                let mut peer = far.try_clone().unwrap();
+                {
+                    let earlier = traffic::without_ring();
+                    let socket = earlier.socket(near.try_clone().unwrap()).unwrap();
+                    socket.set_engine(Engine::MsgZerocopy).unwrap();
+                    if stalled {
+                        let region = &mut Region::anonymous(8 << 10).unwrap();
+                        drop(socket.send(filled(region, 1, 8 << 10)).unwrap());
+                        drop(socket.send(Buffer::from(vec![1; 32 << 10])).unwrap());
+                    } else {
+                        let mut got = vec![0; 1000];
+                        let sending = socket.send(Buffer::from(vec![1; 1000])).unwrap();
+                        peer.read_exact(&mut got).unwrap();
+                        earlier.block_on(sending.into_future()).unwrap();
+                    }
+                }
+                let reader =
+                    thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
+                let socket = driver.socket(near).unwrap();
+                let error = socket.set_engine(Engine::MsgZerocopy).unwrap_err();
+                assert!(error.to_string().contains("SO_ZEROCOPY"), "{error}");
+                for _ in 0..20 {
+                    send_and_take_back(&driver, &socket, 100_000);
+                }
+                drop((socket, far));
+                reader.join().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_socket_that_was_not_sent_on_may_be_attached_again() {
+    let (near, mut far) = tcp("127.0.0.1");
+    for _ in 0..3 {
+        let driver = traffic::without_ring();
+        let socket = driver.socket(near.try_clone().unwrap()).unwrap();
+        socket.set_engine(Engine::MsgZerocopy).unwrap();
+    }
+    let driver = traffic::without_ring();
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(Engine::MsgZerocopy).unwrap();
+    send_and_take_back(&driver, &socket, 1000);
+    far.read_exact(&mut [0; 1000]).unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::task::Waker;
 use socket2::{Domain, Protocol, SockRef};
 
 use super::waits::Later;
-use crate::engine::{Engine, msg_zerocopy};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::executor::Unpark;
 use crate::inflight::{Inflight, Key};
@@ -171,7 +171,7 @@ impl Inner {
         has_zero_copy(fd)?;
         match self.backend {
             Backend::Ring(_) => Ok(Engine::UringZc),
-            Backend::Readiness(_) => msg_zerocopy::enable(fd).map(|()| Engine::MsgZerocopy),
+            Backend::Readiness(_) => Ok(Engine::MsgZerocopy),
         }
     }
 
