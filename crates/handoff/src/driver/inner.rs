@@ -1,6 +1,7 @@
 //! What all handles on a driver share: the ring, what is under way on it, and what is to be started.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -66,6 +67,12 @@ pub(crate) struct Inner {
     next_group: Cell<u16>,
     /// The driver goes: nothing is waited for any more.
     pub(crate) closing: Cell<bool>,
+    /// The driver tells operations what became of them, and nobody is woken before it is done.
+    pub(super) telling: Cell<bool>,
+    /// Wakers are called.
+    pub(super) waking: Cell<bool>,
+    /// Who is to be woken then.
+    pub(super) wakes: RefCell<VecDeque<Waker>>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
     pub(crate) unpark: Arc<Unpark>,
@@ -93,6 +100,9 @@ impl Inner {
             news: Cell::new(false),
             next_group: Cell::new(0),
             closing: Cell::new(false),
+            telling: Cell::new(false),
+            waking: Cell::new(false),
+            wakes: RefCell::default(),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
         };
@@ -242,9 +252,7 @@ impl Inner {
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
         let waker = self.attention.borrow_mut().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.wake(waker);
     }
 
     #[cfg(feature = "tokio")]

@@ -3,7 +3,8 @@
 //! Contracts:
 //! - a driver belongs to one thread, by type;
 //! - nothing blocks but [`Driver::turn`] when told to wait, and [`Driver::block_on`];
-//! - completions are told to operations outside of any borrow that those could need;
+//! - completions are told to operations outside of any borrow that those could need, and wakers are
+//!   called when all of them have been told;
 //! - when the last handle goes, the ring is closed before the memory that it may use.
 
 mod builder;
@@ -183,7 +184,7 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         let waits = || {
             // What is started may be over at once; with nothing to come, a wait would have no end.
-            self.inner.start_marked();
+            self.inner.start_and_wake();
             let to_come = || {
                 self.inner.inflight.borrow().kernel_holds_any()
                     || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())

@@ -277,14 +277,12 @@ fn advance(inner: &Inner, key: Key) {
         waker = op.waker.take();
     }
     let over = (!op.held && op.result.is_some())
-        .then(|| (op.result.take(), op.source.take(), Rc::clone(&op.lender)));
+        .then(|| (op.result.take(), op.source.take(), op.waker.take(), Rc::clone(&op.lender)));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }

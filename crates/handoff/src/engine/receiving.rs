@@ -223,9 +223,7 @@ pub(crate) fn completed(inner: &Inner, key: Key, completions: &[Completion]) -> 
         inner.news.set(true);
         let waker = op.waker.take();
         drop(inflight);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        inner.wake(waker);
         return taken;
     }
     let again = match op.way {
@@ -321,14 +319,13 @@ fn advance(inner: &Inner, key: Key) {
     }
     let spans = if op.held { Vec::new() } else { op.rest() };
     let over = (!op.held && !op.armed)
-        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
+        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()))
+        .map(|over| (over, op.waker.take()));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, over));
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }

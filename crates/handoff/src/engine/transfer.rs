@@ -301,14 +301,13 @@ fn advance(inner: &Inner, key: Key) {
         inner.news.set(true);
         waker = op.waker.take();
     }
-    let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    let over =
+        (!op.held && !op.in_kernel).then(|| (op.loan.take(), op.waker.take(), Rc::clone(&op.file)));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }
