@@ -339,3 +339,66 @@ fn a_bad_address_does_not_turn_the_socket_to_copying() {
         }
     }
 }
+
+#[test]
+fn attaching_leaves_the_open_socket_as_it_was() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+
+    within(Duration::from_secs(120), || {
+        for nonblocking in [true, false] {
+            for driver in drivers() {
+                for engine in engines(&driver) {
+                    let (near, mut far) = narrow_tcp();
+                    near.set_nonblocking(nonblocking).unwrap();
+                    let twin = near.try_clone().unwrap();
+                    let is_as_it_was = || {
+                        let flags = fcntl_getfl(&twin).unwrap();
+                        assert_eq!(flags.contains(OFlags::NONBLOCK), nonblocking, "{engine}");
+                    };
+                    let socket = driver.socket(near).unwrap();
+                    is_as_it_was();
+                    socket.set_engine(engine).unwrap();
+                    let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+                    let mut receiver = socket.receive(&pool).unwrap();
+                    // Many of them find no room, and wait for it.
+                    let sendings: Vec<_> = (0..40)
+                        .map(|seed| {
+                            let buffer = Buffer::from(pattern(seed, 100_000));
+                            socket.message(buffer).header(b"header").send().unwrap()
+                        })
+                        .collect();
+                    for _ in 0..5 {
+                        driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+                    }
+                    // What waits lets the thread sleep: nothing asks again and again.
+                    let asleep = std::time::Instant::now();
+                    let mut events = 0;
+                    while asleep.elapsed() < Duration::from_millis(20) {
+                        events += driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+                    }
+                    assert!(events < 100, "{engine}: {events} events while nothing happens");
+                    let reader = thread::spawn(move || {
+                        for seed in 0..40 {
+                            let mut got = vec![0; 100_006];
+                            far.read_exact(&mut got).unwrap();
+                            assert!(got == [b"header", &pattern(seed, 100_000)[..]].concat());
+                        }
+                        std::io::Write::write_all(&mut far, b"answer").unwrap();
+                    });
+                    driver
+                        .block_on(async {
+                            for sending in sendings {
+                                assert_eq!(sending.await.sent.unwrap(), 100_006, "{engine}");
+                            }
+                            let span = receiver.next_span().await.unwrap().unwrap();
+                            assert_eq!(&span[..], b"answer");
+                            assert!(receiver.next_span().await.is_none());
+                        })
+                        .unwrap();
+                    reader.join().unwrap();
+                    is_as_it_was();
+                }
+            }
+        }
+    });
+}

@@ -73,7 +73,8 @@ impl Driver {
         self.inner.no_ring.as_deref()
     }
 
-    /// Attaches a socket. It is made blocking: its waits are the driver's.
+    /// Attaches a socket, blocking or not: its waits are the driver's, and the open socket stays as it is
+    /// for whoever else has a descriptor of it.
     ///
     /// # Errors
     ///

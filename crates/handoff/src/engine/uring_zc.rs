@@ -301,7 +301,7 @@ fn failed(inner: &Inner, op: &mut SendOp, errno: i32) {
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
-        // Someone made the open socket non-blocking behind our back.
+        // A kernel that does not wait for room on a socket that is non-blocking.
         libc::EAGAIN if !op.cancelled => op.blocked = true,
         libc::EAGAIN => {
             let done = op.done;
