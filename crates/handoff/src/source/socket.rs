@@ -25,7 +25,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way, or pool or queue belong to another driver.
+    /// When too many operations are under way, pool or queue belong to another driver, or the socket
+    /// has a receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
         if !intake.is_of(&driver) {
@@ -34,6 +35,11 @@ impl Socket {
             ));
         }
         driver.inflight.borrow().check_room()?;
+        if self.shared.received.replace(true) {
+            return Err(Error::Invalid(
+                "the socket has a receiver, and two would each get parts of what comes: drop that first",
+            ));
+        }
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.inflight.borrow_mut().insert(|| Op::Receive(op));
