@@ -10,6 +10,8 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use std::task::Waker;
+
 use crate::engine::get_buf::GetOp;
 use crate::engine::layout::Layout;
 use crate::engine::receiving::ReceiveOp;
@@ -289,6 +291,41 @@ impl Inflight {
             }
         }
         keys
+    }
+
+    /// Nobody can turn the driver any more: nothing that ends now is started again, and its holders are
+    /// told. Gives the keys of all.
+    pub(crate) fn end_all(&mut self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (index, record) in self.records.iter_mut().enumerate() {
+            match &mut record.op {
+                Op::Send(op) => op.cancelled = true,
+                Op::Transfer(op) => op.is_last(),
+                Op::Receive(op) => op.is_last(),
+                Op::Get(_) => {}
+                Op::Vacant => continue,
+            }
+            keys.push(Key { index: index as u32, generation: record.uses });
+        }
+        keys
+    }
+
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for record in &mut self.records {
+            match &mut record.op {
+                Op::Send(op) => {
+                    wakers.extend(op.sent_waker.take());
+                    wakers.extend(op.loan_waker.take());
+                }
+                Op::Transfer(op) => wakers.extend(op.take_waker()),
+                Op::Receive(op) => wakers.extend(op.take_waker()),
+                Op::Get(op) => wakers.extend(op.waker.take()),
+                Op::Vacant => {}
+            }
+        }
+        wakers
     }
 
     /// A wait for a descriptor ends with the driver; the kernel held nothing for it.

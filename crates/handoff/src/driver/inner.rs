@@ -73,6 +73,10 @@ pub(crate) struct Inner {
     pub(super) waking: Cell<bool>,
     /// Who is to be woken then.
     pub(super) wakes: RefCell<VecDeque<Waker>>,
+    /// Somebody turns the driver, or has said that he will.
+    driven: Cell<bool>,
+    /// The last [`Driver`](super::Driver) is gone.
+    pub(super) gone: Cell<bool>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
     pub(crate) unpark: Arc<Unpark>,
@@ -103,6 +107,8 @@ impl Inner {
             telling: Cell::new(false),
             waking: Cell::new(false),
             wakes: RefCell::default(),
+            driven: Cell::new(false),
+            gone: Cell::new(false),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
         };
@@ -247,6 +253,58 @@ impl Inner {
     pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
         self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
         self.attend();
+    }
+
+    /// Somebody is about to turn the driver.
+    #[inline]
+    pub(crate) fn is_driven(&self) {
+        self.driven.set(true);
+    }
+
+    /// Says whether anything can be started.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        self.inflight.borrow().check_room()
+    }
+
+    /// Called by futures that are about to wait, which nobody ends if nobody turns the driver.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can.
+    #[inline]
+    pub(crate) fn check_driven(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        if !self.driven.get() {
+            self.warn_of_no_turns();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn warn_of_no_turns(&self) {
+        self.driven.set(true);
+        tracing::warn!(
+            "a future waits for a driver that nobody turns yet, and without turns it waits for ever: run it \
+             by Driver::block_on or an Executor, spawn handoff::tokio::drive, or call Driver::turn"
+        );
+    }
+
+    /// As [`check_driven`](Self::check_driven) for a future of a lent buffer, which can't end without it.
+    ///
+    /// # Panics
+    ///
+    /// When the driver is gone and the kernel still has the buffer.
+    #[inline]
+    pub(crate) fn expect_driven(&self) {
+        if let Err(error) = self.check_driven() {
+            panic!("a lent buffer did not come back: {error}");
+        }
     }
 
     /// Tells a foreign runtime that there is something to submit.

@@ -5,7 +5,8 @@
 //! - nothing blocks but [`Driver::turn`] when told to wait, and [`Driver::block_on`];
 //! - completions are told to operations outside of any borrow that those could need, and wakers are
 //!   called when all of them have been told;
-//! - when the last handle goes, the ring is closed before the memory that it may use.
+//! - when the last [`Driver`] goes, what is under way ends, and who still waits or asks is told so;
+//! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
 mod inner;
@@ -14,7 +15,7 @@ pub(crate) mod waits;
 
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::error::Result;
@@ -38,6 +39,20 @@ pub(crate) use inner::{Backend, Inner};
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) inner: Rc<Inner>,
+    /// After the above, which goes first.
+    _handles: Rc<LastHandle>,
+}
+
+/// Shared by all handles; dropped with the last, after which nobody can turn the driver.
+struct LastHandle(Weak<Inner>);
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        // Where nothing else refers to the driver, it is gone by now.
+        if let Some(inner) = self.0.upgrade() {
+            inner.leave();
+        }
+    }
 }
 
 /// What [`Driver::turn`] waits for.
@@ -54,6 +69,12 @@ pub enum Wait {
 }
 
 impl Driver {
+    fn of(inner: Inner) -> Self {
+        let inner = Rc::new(inner);
+        let last = LastHandle(Rc::downgrade(&inner));
+        Self { inner, _handles: Rc::new(last) }
+    }
+
     /// A driver of the default sizes, with io_uring where the kernel lets it.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::inner::{Backend, Inner, Mark};
 use crate::engine::{get_buf, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
+    DETACHED, Key, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
     STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
 };
 use crate::readiness::Ready;
@@ -52,6 +52,7 @@ impl Inner {
         if wakes {
             self.wake_all();
         }
+        self.is_driven();
         let telling = Telling::begin(self);
         let events = self.turn_and_tell(until, wait);
         drop(telling);
@@ -282,23 +283,38 @@ impl Drop for Telling<'_> {
     }
 }
 
-impl Drop for Inner {
-    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
-    /// moment to end, and what the kernel keeps beyond that stays its own.
-    fn drop(&mut self) {
-        let waiting = self.inflight.borrow_mut().give_up();
+impl Inner {
+    /// No [`Driver`](super::Driver) is left, but handles are: what is under way ends, and who waits is told.
+    pub(super) fn leave(&self) {
+        self.gone.set(true);
+        let ending = self.inflight.borrow_mut().end_all();
+        self.end(ending);
+        // What was only marked by now ends before it begins.
+        let _ = self.turn(Until::Now);
+        let waiting = self.inflight.borrow_mut().take_wakers();
+        let groups = self.groups.borrow_mut().take_wakers();
+        let mut queues = Vec::new();
+        for served in &*self.request_queues.borrow() {
+            queues.extend(served.queue.waker.borrow_mut().take());
+        }
+        self.wakes.borrow_mut().extend(waiting.into_iter().chain(groups).chain(queues));
+        self.wake_all();
+    }
+
+    /// Cancels what is under way, and gives it a moment to end.
+    fn end(&self, ending: Vec<Key>) {
         match &self.backend {
             Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
             Backend::Readiness(_) => {
-                for &key in &waiting {
+                for &key in &ending {
                     self.cancel(Token { key, stage: STAGE_READY });
                 }
             }
         }
-        for key in waiting {
+        for key in ending {
             let kind = self.inflight.borrow().kind(key);
             match kind {
-                Some(Kind::Get) => get_buf::let_go(self, key),
+                Some(Kind::Get) => get_buf::end(self, key),
                 Some(Kind::Send) => msg_zerocopy::give_up(self, key),
                 _ => {}
             }
@@ -310,6 +326,15 @@ impl Drop for Inner {
                 break;
             }
         }
+    }
+}
+
+impl Drop for Inner {
+    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
+    /// moment to end, and what the kernel keeps beyond that stays its own.
+    fn drop(&mut self) {
+        let ending = self.inflight.borrow_mut().give_up();
+        self.end(ending);
         if let Err(error) = self.end_waits() {
             tracing::warn!(%error, "ending the waits of a driver failed");
         }

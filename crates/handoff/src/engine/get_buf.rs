@@ -213,6 +213,12 @@ pub(crate) fn take(inner: &Inner, key: Key) -> Option<Result<Option<Bytes>>> {
     Some(result)
 }
 
+/// The driver goes: a wait for data ends.
+pub(crate) fn end(inner: &Inner, key: Key) {
+    let waits = inner.inflight.borrow_mut().get_op(key).in_kernel;
+    if waits { cancel(inner, key) } else { advance(inner, key) }
+}
+
 /// The holder goes: a wait for data is not wanted any more.
 pub(crate) fn let_go(inner: &Inner, key: Key) {
     let waits = {

@@ -126,6 +126,15 @@ impl ReceiveOp {
         self.armed
     }
 
+    /// Nobody can turn the driver: nothing comes any more.
+    pub(crate) fn is_last(&mut self) {
+        self.end.get_or_insert(Err(Error::DriverGone));
+    }
+
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
     /// The driver goes: what is received is not wanted any more.
     pub(crate) fn give_up(&mut self) {
         self.held = false;

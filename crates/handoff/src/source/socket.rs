@@ -34,7 +34,7 @@ impl Socket {
                 "the pool or rx queue belongs to another driver than the socket",
             ));
         }
-        driver.inflight.borrow().check_room()?;
+        driver.check_room()?;
         if self.shared.received.replace(true) {
             return Err(Error::Invalid(
                 "the socket has a receiver, and two would each get parts of what comes: drop that first",
@@ -115,6 +115,9 @@ impl Future for NextSpan<'_> {
             return Poll::Ready(span);
         }
         let Receiver { driver, key, .. } = &*self.receiver;
+        if let Err(error) = driver.check_driven() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let before = driver.inflight.borrow_mut().receive(*key).wait(context.waker().clone());
         drop(before);
         Poll::Pending
