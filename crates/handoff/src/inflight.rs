@@ -10,6 +10,7 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use std::cell::Cell;
 use std::task::Waker;
 
 use crate::engine::get_buf::GetOp;
@@ -147,11 +148,13 @@ pub(crate) struct Inflight {
     records: Vec<Box<Record>>,
     free: Vec<u32>,
     limit: usize,
+    /// A record of which the kernel held something when that was last asked.
+    last_held: Cell<usize>,
 }
 
 impl Inflight {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Vec::new(), free: Vec::new(), limit }
+        Self { records: Vec::new(), free: Vec::new(), limit, last_held: Cell::new(0) }
     }
 
     /// Says whether [`insert`](Self::insert) has room.
@@ -262,9 +265,17 @@ impl Inflight {
         self.records.len() - self.free.len()
     }
 
-    /// Whether the kernel may still use anything of a record.
+    /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it
+    /// begins where it found one before: operations end in about the order of their records.
     pub(crate) fn kernel_holds_any(&self) -> bool {
-        self.records.iter().any(|record| record.op.kernel_holds())
+        let (before, from) = self.records.split_at(self.last_held.get().min(self.records.len()));
+        let held = |record: &Box<Record>| record.op.kernel_holds();
+        let place = match from.iter().position(held) {
+            Some(place) => Some(before.len() + place),
+            None => before.iter().position(held),
+        };
+        self.last_held.set(place.unwrap_or(0));
+        place.is_some()
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the

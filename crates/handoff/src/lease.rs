@@ -45,6 +45,13 @@ pub(crate) struct Registration {
     pub(crate) first_slot: u16,
 }
 
+impl Registration {
+    /// Ring numbers start at 1, so that none packs to 0.
+    fn pack(self) -> u64 {
+        (u64::from(self.ring) << 32) | u64::from(self.first_slot)
+    }
+}
+
 /// The most that the kernel lets one registered buffer span.
 pub(crate) const SLOT_SPAN: usize = 1 << 30;
 
@@ -88,14 +95,22 @@ impl Backing {
             .then_some(Registration { ring: (packed >> 32) as u32, first_slot: packed as u16 })
     }
 
-    /// Ring numbers start at 1, so that no registration packs to 0.
-    pub(crate) fn set_registration(&self, registration: Option<Registration>) {
-        let packed = registration.map_or(0, |registration| {
-            (u64::from(registration.ring) << 32) | u64::from(registration.first_slot)
-        });
-        self.registration.store(packed, Relaxed);
+    /// Notes where the memory is registered; `false` where another ring has it, which may be another
+    /// thread's.
+    pub(crate) fn enter(&self, registration: Registration) -> bool {
+        let entered = self.registration.compare_exchange(0, registration.pack(), Relaxed, Relaxed);
         // Pinned pages stay what they are; others may have been put together meanwhile.
         self.huge.store(UNKNOWN, Relaxed);
+        entered.is_ok()
+    }
+
+    /// The ring has the memory no more; nothing changes where it is another's.
+    pub(crate) fn leave(&self, ring: u32) {
+        if let Some(registration) = self.registration().filter(|it| it.ring == ring) {
+            // Only this ring's thread takes its own entry back.
+            let _ = self.registration.compare_exchange(registration.pack(), 0, Relaxed, Relaxed);
+            self.huge.store(UNKNOWN, Relaxed);
+        }
     }
 
     /// Whether any of the pages, which are registered, are huge; `look` finds out where it is not known.

@@ -341,8 +341,9 @@ impl Drop for Inner {
         if let Backend::Ring(ring) = &self.backend {
             ring.borrow_mut().uninstall_all();
         }
+        let ring = self.ring_id();
         for backing in self.registered.get_mut() {
-            backing.set_registration(None);
+            backing.leave(ring);
         }
         let leaked = self.inflight.borrow_mut().abandon();
         if leaked > 0 {

@@ -54,15 +54,14 @@ impl Features {
         // SAFETY: the entry names no memory but an empty message that outlives the request, which
         // completes before this returns.
         unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
-        io.submitter().submit_and_wait(1)?;
         let mut errno = 0;
         loop {
-            let Some(completion) = io.next() else { return Ok(errno != libc::EINVAL) };
+            let completion = io.await_next()?;
             if !cqueue::notif(completion.flags) {
                 errno = -completion.result;
             }
-            if cqueue::more(completion.flags) {
-                io.submitter().submit_and_wait(1)?;
+            if !cqueue::more(completion.flags) {
+                return Ok(errno != libc::EINVAL);
             }
         }
     }

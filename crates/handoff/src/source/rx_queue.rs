@@ -225,13 +225,17 @@ impl RxShared {
         self.held.set(self.held.get() + spans);
     }
 
-    /// The span that a completion has told of, once.
+    /// The span that a completion has told of.
+    ///
+    /// # Safety
+    ///
+    /// The kernel has told of these bytes of the area, and no other span is made of the same completion.
     #[inline]
-    pub(crate) fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
+    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
         debug_assert!(is_within(this.bound.area.len(), place, len));
         let offset = offset(place);
-        // SAFETY: inside the area, which is initialised; the kernel tells of each byte that it has put
-        // there once, and puts others there only after the span was given back.
+        // SAFETY: inside the area, as the kernel's word is, and initialised; the kernel tells of each byte
+        // that it has put there once, and puts others there only after the span was given back.
         unsafe {
             let start = this.bound.area.start().add(offset);
             Received::of_queue(this, offset, start, len)

@@ -24,8 +24,13 @@ pub struct Getting {
 }
 
 impl Getting {
-    pub(super) fn start(driver: Rc<Inner>, op: GetOp) -> Result<Self> {
+    /// Takes the slots that `op` has only where there is room for it.
+    pub(super) fn start(
+        driver: Rc<Inner>,
+        op: impl FnOnce(&Inner) -> Result<GetOp>,
+    ) -> Result<Self> {
         driver.check_room()?;
+        let op = op(&driver)?;
         let key = driver.inflight.borrow_mut().insert(|| Op::Get(op));
         get_buf::start(&driver, key);
         Ok(Self { driver, key: Some(key) })
