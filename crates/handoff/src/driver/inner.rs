@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
@@ -131,6 +131,15 @@ impl Inner {
     /// The ring's descriptor; -1, which names none, without a ring.
     pub(crate) fn ring_raw(&self) -> RawFd {
         self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
+    }
+
+    /// A descriptor of its own for the ring, which keeps it open; none without a ring.
+    pub(crate) fn ring_descriptor(&self) -> std::io::Result<Option<OwnedFd>> {
+        let Some(ring) = self.ring() else { return Ok(None) };
+        let ring = ring.borrow();
+        // SAFETY: the descriptor is the ring's, which is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.io.as_raw_fd()) };
+        fd.try_clone_to_owned().map(Some)
     }
 
     pub(crate) fn no_ring(&self, action: &'static str) -> Error {

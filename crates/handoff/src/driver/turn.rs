@@ -345,6 +345,9 @@ impl Drop for Inner {
         for backing in self.registered.get_mut() {
             backing.leave(ring);
         }
+        for queue in self.rx_queues.get_mut() {
+            queue.outlive_driver();
+        }
         let leaked = self.inflight.borrow_mut().abandon();
         if leaked > 0 {
             tracing::warn!(
