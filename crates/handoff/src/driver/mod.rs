@@ -155,7 +155,7 @@ impl Driver {
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
-    /// until the driver goes. See [`RxQueue`] for what NIC, kernel and user need.
+    /// until the driver and all of its spans are gone. See [`RxQueue`] for what NIC, kernel and user need.
     ///
     /// # Errors
     ///
