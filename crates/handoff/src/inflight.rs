@@ -269,11 +269,8 @@ impl Inflight {
     /// begins where it found one before: operations end in about the order of their records.
     pub(crate) fn kernel_holds_any(&self) -> bool {
         let (before, from) = self.records.split_at(self.last_held.get().min(self.records.len()));
-        let held = |record: &Box<Record>| record.op.kernel_holds();
-        let place = match from.iter().position(held) {
-            Some(place) => Some(before.len() + place),
-            None => before.iter().position(held),
-        };
+        let held = |records: &[Box<Record>]| records.iter().position(|it| it.op.kernel_holds());
+        let place = held(from).map(|place| before.len() + place).or_else(|| held(before));
         self.last_held.set(place.unwrap_or(0));
         place.is_some()
     }
