@@ -25,3 +25,14 @@ pub(crate) fn set(
     };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// The value of an option of this level and name, which is an int.
+pub(crate) fn get(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most as many bytes as it is told of, which `value` has.
+    let answer = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}

@@ -46,6 +46,24 @@ pub fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
+/// Whether `SO_ZEROCOPY` is set.
+///
+/// # Errors
+///
+/// Those of `getsockopt`.
+pub fn is_enabled(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    sockopt::get(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY).map(|value| value != 0)
+}
+
+/// Takes `SO_ZEROCOPY` back.
+///
+/// # Errors
+///
+/// Those of `setsockopt`.
+pub fn disable(socket: BorrowedFd<'_>) -> io::Result<()> {
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0)
+}
+
 /// What a message on the error queue tells.
 #[derive(Debug)]
 pub enum Message {

@@ -76,6 +76,12 @@ pub enum Error {
         /// Why there is no ring.
         reason: String,
     },
+    /// The last handle of the driver is gone, so nobody can turn it.
+    #[error(
+        "the driver was dropped, and nothing goes on without it: keep a Driver for as long as its sockets, \
+         files and futures are used"
+    )]
+    DriverGone,
     /// An argument that can't be used, with the reason.
     #[error("{0}")]
     Invalid(&'static str),
@@ -110,6 +116,7 @@ impl From<Error> for io::Error {
             Error::Busy { .. } => io::ErrorKind::WouldBlock,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
+            Error::DriverGone => io::ErrorKind::NotConnected,
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => io::ErrorKind::Unsupported,
             Error::MessageTooLong { .. } | Error::Invalid(_) => io::ErrorKind::InvalidInput,
         };

@@ -70,6 +70,7 @@ impl Wake for Unpark {
 }
 
 pub(crate) fn block_on<T>(inner: &Rc<Inner>, future: impl Future<Output = T>) -> Result<T> {
+    inner.is_driven();
     let mut future = pin!(future);
     let unpark = &inner.unpark;
     let waker = Waker::from(Arc::clone(unpark));

@@ -88,7 +88,7 @@ impl File {
             }
             _ => buffer.extent().check_home(|| self.driver.ring_id()),
         };
-        let checked = checked.and_then(|()| self.driver.inflight.borrow().check_room());
+        let checked = checked.and_then(|()| self.driver.check_room());
         if let Err(error) = checked {
             return Err(Refused { buffer, error });
         }
@@ -159,6 +159,7 @@ impl<B: Lendable> Future for Transfer<B> {
             return Poll::Ready(over);
         }
         let key = this.key.expect("a future is not polled after it was ready");
+        this.driver.expect_driven();
         let before = this.driver.inflight.borrow_mut().transfer(key).wait(context.waker().clone());
         drop(before);
         Poll::Pending

@@ -10,6 +10,9 @@
 //!   (and its place) until the driver goes, and never frees it early;
 //! - there are at most as many records as the driver was built for.
 
+use std::cell::Cell;
+use std::task::Waker;
+
 use crate::engine::get_buf::GetOp;
 use crate::engine::layout::Layout;
 use crate::engine::receiving::ReceiveOp;
@@ -145,11 +148,13 @@ pub(crate) struct Inflight {
     records: Vec<Box<Record>>,
     free: Vec<u32>,
     limit: usize,
+    /// A record of which the kernel held something when that was last asked.
+    last_held: Cell<usize>,
 }
 
 impl Inflight {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Vec::new(), free: Vec::new(), limit }
+        Self { records: Vec::new(), free: Vec::new(), limit, last_held: Cell::new(0) }
     }
 
     /// Says whether [`insert`](Self::insert) has room.
@@ -260,9 +265,14 @@ impl Inflight {
         self.records.len() - self.free.len()
     }
 
-    /// Whether the kernel may still use anything of a record.
+    /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it
+    /// begins where it found one before: operations end in about the order of their records.
     pub(crate) fn kernel_holds_any(&self) -> bool {
-        self.records.iter().any(|record| record.op.kernel_holds())
+        let (before, from) = self.records.split_at(self.last_held.get().min(self.records.len()));
+        let held = |records: &[Box<Record>]| records.iter().position(|it| it.op.kernel_holds());
+        let place = held(from).map(|place| before.len() + place).or_else(|| held(before));
+        self.last_held.set(place.unwrap_or(0));
+        place.is_some()
     }
 
     /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
@@ -289,6 +299,41 @@ impl Inflight {
             }
         }
         keys
+    }
+
+    /// Nobody can turn the driver any more: nothing that ends now is started again, and its holders are
+    /// told. Gives the keys of all.
+    pub(crate) fn end_all(&mut self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (index, record) in self.records.iter_mut().enumerate() {
+            match &mut record.op {
+                Op::Send(op) => op.cancelled = true,
+                Op::Transfer(op) => op.is_last(),
+                Op::Receive(op) => op.is_last(),
+                Op::Get(_) => {}
+                Op::Vacant => continue,
+            }
+            keys.push(Key { index: index as u32, generation: record.uses });
+        }
+        keys
+    }
+
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for record in &mut self.records {
+            match &mut record.op {
+                Op::Send(op) => {
+                    wakers.extend(op.sent_waker.take());
+                    wakers.extend(op.loan_waker.take());
+                }
+                Op::Transfer(op) => wakers.extend(op.take_waker()),
+                Op::Receive(op) => wakers.extend(op.take_waker()),
+                Op::Get(op) => wakers.extend(op.waker.take()),
+                Op::Vacant => {}
+            }
+        }
+        wakers
     }
 
     /// A wait for a descriptor ends with the driver; the kernel held nothing for it.
@@ -350,7 +395,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::engine::transfer::Direction;
-    use crate::lease::Lendable;
+    use crate::lease::AsLoan;
 
     #[test]
     fn tokens_survive_the_trip_through_user_data() {

@@ -18,8 +18,7 @@ use crate::source::kernel::Bytes;
 use crate::source::received::Ticket;
 
 /// Memory that pieces are cut from.
-#[doc(hidden)]
-pub struct Backing {
+pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
     /// Which ring has it registered and in which slots; see [`Registration`].
@@ -44,6 +43,13 @@ unsafe impl Sync for Backing {}
 pub(crate) struct Registration {
     pub(crate) ring: u32,
     pub(crate) first_slot: u16,
+}
+
+impl Registration {
+    /// Ring numbers start at 1, so that none packs to 0.
+    fn pack(self) -> u64 {
+        (u64::from(self.ring) << 32) | u64::from(self.first_slot)
+    }
 }
 
 /// The most that the kernel lets one registered buffer span.
@@ -89,14 +95,22 @@ impl Backing {
             .then_some(Registration { ring: (packed >> 32) as u32, first_slot: packed as u16 })
     }
 
-    /// Ring numbers start at 1, so that no registration packs to 0.
-    pub(crate) fn set_registration(&self, registration: Option<Registration>) {
-        let packed = registration.map_or(0, |registration| {
-            (u64::from(registration.ring) << 32) | u64::from(registration.first_slot)
-        });
-        self.registration.store(packed, Relaxed);
+    /// Notes where the memory is registered; `false` where another ring has it, which may be another
+    /// thread's.
+    pub(crate) fn enter(&self, registration: Registration) -> bool {
+        let entered = self.registration.compare_exchange(0, registration.pack(), Relaxed, Relaxed);
         // Pinned pages stay what they are; others may have been put together meanwhile.
         self.huge.store(UNKNOWN, Relaxed);
+        entered.is_ok()
+    }
+
+    /// The ring has the memory no more; nothing changes where it is another's.
+    pub(crate) fn leave(&self, ring: u32) {
+        if let Some(registration) = self.registration().filter(|it| it.ring == ring) {
+            // Only this ring's thread takes its own entry back.
+            let _ = self.registration.compare_exchange(registration.pack(), 0, Relaxed, Relaxed);
+            self.huge.store(UNKNOWN, Relaxed);
+        }
     }
 
     /// Whether any of the pages, which are registered, are huge; `look` finds out where it is not known.
@@ -198,16 +212,6 @@ impl Piece {
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the piece owns initialised bytes alone, borrowed shared here.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the piece owns initialised bytes alone, borrowed exclusively here.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
@@ -239,21 +243,26 @@ impl fmt::Debug for Piece {
     }
 }
 
-/// A lent buffer while an operation holds it. Further kinds of lease become variants of this type,
-/// so that every sink takes every lease.
-#[doc(hidden)]
+/// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
+/// comes back as what it was: what others may write never becomes a slice.
 #[derive(Debug)]
-pub enum Loan {
-    /// One piece of user memory.
-    One(LoanedPiece),
+pub(crate) enum Loan {
+    /// One piece of memory of this process alone.
+    One(Piece),
     /// Several, used one after another.
-    Many(Vec<LoanedPiece>),
+    Many(Vec<Piece>),
+    /// One piece of memory that other processes may write.
+    Shared(Piece),
+    /// Several such, used one after another.
+    ManyShared(Vec<Piece>),
     /// A span of a receive pool, with the ticket that gives its chunk back.
-    Received(LoanedPiece, Ticket),
+    Received(Piece, Ticket),
     /// Several such spans, used one after another, with their tickets in the same order.
-    ManyReceived(Vec<LoanedPiece>, Vec<Ticket>),
+    ManyReceived(Vec<Piece>, Vec<Ticket>),
     /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
     Kernel(Bytes),
+    /// The same, to be filled.
+    KernelToFill(Bytes),
 }
 
 /// A range as a request names it: an address, or a place within the buffer of a slot.
@@ -263,78 +272,84 @@ pub(crate) struct Span {
     pub(crate) slot: Option<u16>,
 }
 
-/// A [`Piece`] behind a name that may appear in a public signature.
-#[doc(hidden)]
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct LoanedPiece(pub(crate) Piece);
-
 impl Loan {
     /// Its pieces of user memory.
-    pub(crate) fn pieces(&self) -> &[LoanedPiece] {
+    pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
-            Self::One(piece) | Self::Received(piece, _) => std::slice::from_ref(piece),
-            Self::Many(pieces) | Self::ManyReceived(pieces, _) => pieces,
-            Self::Kernel(_) => &[],
+            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+                std::slice::from_ref(piece)
+            }
+            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => pieces,
+            Self::Kernel(_) | Self::KernelToFill(_) => &[],
+        }
+    }
+
+    fn of_kernel(&self) -> Option<&Bytes> {
+        match self {
+            Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes),
+            _ => None,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Kernel(bytes) => bytes.len(),
-            _ => self.pieces().iter().map(|piece| piece.0.len()).sum(),
+        match self.of_kernel() {
+            Some(bytes) => bytes.len(),
+            None => self.pieces().iter().map(Piece::len).sum(),
         }
     }
 
     /// What is left behind the first `skip` bytes, if it is one range.
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<Span> {
         match self {
-            Self::One(piece) | Self::Received(piece, _) => Some(piece.0.behind(skip, Some(ring))),
-            Self::Kernel(bytes) => Some(bytes.behind(skip)),
-            Self::Many(pieces) | Self::ManyReceived(pieces, _) => match &pieces[..] {
-                [piece] => Some(piece.0.behind(skip, Some(ring))),
-                _ => None,
-            },
+            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+                Some(piece.behind(skip, Some(ring)))
+            }
+            Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
+            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => {
+                match &pieces[..] {
+                    [piece] => Some(piece.behind(skip, Some(ring))),
+                    _ => None,
+                }
+            }
         }
     }
 
     /// The first range that is left behind the first `skip` bytes, with its slot in `ring`.
     pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<Span> {
-        if let Self::Kernel(bytes) = self {
+        if let Some(bytes) = self.of_kernel() {
             return (skip < bytes.len()).then(|| bytes.behind(skip));
         }
         for piece in self.pieces() {
-            if skip < piece.0.len() {
-                return Some(piece.0.behind(skip, ring));
+            if skip < piece.len() {
+                return Some(piece.behind(skip, ring));
             }
-            skip -= piece.0.len();
+            skip -= piece.len();
         }
         None
     }
 
     /// The slot of its beginning in `ring`.
     pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
-        match self {
-            Self::Kernel(bytes) => bytes.behind(0).slot,
-            _ => self.pieces().first().and_then(|piece| piece.0.slot(ring)),
+        match self.of_kernel() {
+            Some(bytes) => bytes.behind(0).slot,
+            None => self.pieces().first().and_then(|piece| piece.slot(ring)),
         }
     }
 
     /// Whether only requests of the ring can use it.
     pub(crate) fn is_of_kernel(&self) -> bool {
-        matches!(self, Self::Kernel(_))
+        self.of_kernel().is_some()
     }
 
     /// Whether the buffer may be dropped while the kernel still reads its pages.
     pub(crate) fn outlives_its_mapping(&self) -> bool {
-        self.pieces().iter().all(|piece| piece.0.pinned_by_page())
+        self.pieces().iter().all(Piece::pinned_by_page)
     }
 }
 
 /// How much is lent, and to whom it can be.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub(crate) struct Extent {
     pub(crate) pieces: usize,
     pub(crate) bytes: usize,
     /// The only ring that has it, if it is in the kernel.
@@ -362,20 +377,18 @@ impl Extent {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-}
-pub(crate) use sealed::Sealed;
-
-/// What can be moved into an operation, and is handed back with its return signal.
-pub trait Lendable: Sealed + Sized + 'static {
-    #[doc(hidden)]
+/// How a buffer becomes a loan and is one again. Whoever could call this could make a buffer of one kind
+/// from the loan of another, so its privacy, which the compiler keeps behind bounds too, is what
+/// [`Lendable`] rests on.
+pub(crate) trait AsLoan: Sized + 'static {
     fn extent(&self) -> Extent;
-    #[doc(hidden)]
     fn into_loan(self) -> Loan;
-    #[doc(hidden)]
     fn from_loan(loan: Loan) -> Self;
 }
+
+/// What can be moved into an operation, and is handed back with its return signal.
+#[allow(private_bounds, reason = "what a loan is made with is for this crate only")]
+pub trait Lendable: AsLoan {}
 
 /// A buffer that an operation may read: send, or write to a file.
 ///
@@ -393,8 +406,11 @@ pub trait LendMut: Lendable {}
 /// Memory that buffers are cut from and that a ring can have registered.
 ///
 /// Implemented for [`Region`](crate::Region) and [`SharedRegion`](crate::SharedRegion).
-pub trait Memory: Sealed {
-    #[doc(hidden)]
+#[allow(private_bounds, reason = "the memory itself is for this crate only")]
+pub trait Memory: Backed {}
+
+/// What has a backing.
+pub(crate) trait Backed {
     fn backing(&self) -> &Arc<Backing>;
 }
 

@@ -49,6 +49,10 @@ pub(crate) struct SocketShared {
     pub(crate) stats: Cell<SendStats>,
     /// Ends of splices, which need it not to block.
     pub(crate) spliced: Cell<u32>,
+    /// It blocked before, and does again when the last of these is gone.
+    pub(crate) blocks_again: Cell<bool>,
+    /// A receiver takes its bytes.
+    pub(crate) received: Cell<bool>,
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
     pub(crate) crowded: Cell<bool>,
@@ -63,8 +67,6 @@ impl Socket {
         let socket = SockRef::from(&fd);
         let stream = socket.r#type().map_err(io)? == Type::STREAM;
         let ipv6 = socket.domain().map_err(io)? == Domain::IPV6;
-        // Requests of the ring wait by themselves; on a non-blocking socket they would fail.
-        socket.set_nonblocking(false).map_err(io)?;
         let chooser = Chooser::new(driver.zero_copy_engine(&fd));
         let shared = SocketShared {
             endpoint: Endpoint::attach(&driver, fd),
@@ -76,6 +78,8 @@ impl Socket {
             chooser: RefCell::new(chooser),
             stats: Cell::default(),
             spliced: Cell::new(0),
+            blocks_again: Cell::new(false),
+            received: Cell::new(false),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),
         };
@@ -91,7 +95,7 @@ impl Socket {
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
             Engine::UringZc => self.driver.check_uring_zc(&self.shared.endpoint.fd),
-            Engine::MsgZerocopy => msg_zerocopy::enable(&self.shared.endpoint.fd),
+            Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
             Engine::Auto | Engine::Copy => Ok(()),
         }
         .map_err(unavailable)?;
@@ -119,6 +123,12 @@ impl AsFd for Socket {
 impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Socket").field("fd", &self.shared.endpoint.fd).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SocketShared {
+    fn drop(&mut self) {
+        self.outstanding.get_mut().detach(&self.endpoint.fd);
     }
 }
 

@@ -32,7 +32,12 @@ impl AsRawFd for Watched {
 /// # Errors
 ///
 /// When the runtime refuses the driver's descriptor, or the kernel refuses to be entered.
-pub async fn drive(driver: Driver) -> Result<()> {
+pub fn drive(driver: Driver) -> impl Future<Output = Result<()>> {
+    driver.inner.is_driven();
+    turn_on_readiness(driver)
+}
+
+async fn turn_on_readiness(driver: Driver) -> Result<()> {
     let inner = &driver.inner;
     // SAFETY: a driver keeps one descriptor open for as long as it lives, and `Watched` keeps the
     // driver.

@@ -197,3 +197,40 @@ fn huge_pages_that_are_registered_need_no_more() {
         buffers = finished.into_iter().map(sent).collect();
     }
 }
+
+#[test]
+fn the_root_of_a_user_namespace_has_the_limit_of_its_user() {
+    const TEST: &str = "the_root_of_a_user_namespace_has_the_limit_of_its_user";
+    const LIMIT: u64 = 64 << 10;
+    if std::env::var("HANDOFF_TEST_ALONE").is_ok_and(|name| name == TEST) {
+        let limit = Some(LIMIT);
+        setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
+        let found = handoff::probe::general();
+        let locked = found.iter().find(|one| one.mechanism == "locked memory").unwrap();
+        let reason = locked.reason.as_deref().unwrap();
+        assert!(reason.starts_with("limit 0.0 MiB"), "{reason}");
+        let driver = Driver::new().unwrap();
+        if driver.ring_unavailable().is_some() {
+            return;
+        }
+        let error = driver.register(&Region::anonymous(1 << 20).unwrap()).unwrap_err();
+        let Error::Memlock { limit, .. } = error else { panic!("{error}") };
+        assert_eq!(limit, LIMIT);
+        return;
+    }
+    let unshare = || {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--user", "--map-root-user"]);
+        command
+    };
+    if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        return traffic::skip(TEST, "no user namespace can be made");
+    }
+    let run = unshare()
+        .arg(std::env::current_exe().unwrap())
+        .args([TEST, "--exact", "--nocapture", "--test-threads=1"])
+        .env("HANDOFF_TEST_ALONE", TEST)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}

@@ -237,3 +237,95 @@ fn a_group_or_a_pool_of_another_driver_is_refused() {
         assert_eq!((one.in_flight(), other.in_flight()), (0, 0));
     }
 }
+
+#[test]
+fn nothing_waits_for_a_driver_that_is_gone() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, _far) = traffic::narrow_tcp();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let mut receiver = socket.receive(&pool).unwrap();
+            // Not taken by the peer, and behind it one that never starts.
+            let stalled = socket.send(Buffer::from(pattern(1, 4 << 20))).unwrap().split().0;
+            let behind = socket.send(Buffer::from(pattern(2, 10))).unwrap();
+            let (reader, _writer) = std::io::pipe().unwrap();
+            let file = driver.file(reader).unwrap();
+            let read = file.read(Buffer::from(vec![0; 9])).unwrap();
+            driver.turn(Wait::No).unwrap();
+            drop(driver);
+            // Another runtime, which turns no driver.
+            let other = Driver::builder().ring(handoff::RingUse::Avoid).build().unwrap();
+            other
+                .block_on(async {
+                    assert!(stalled.await.is_err(), "{engine}");
+                    let behind = behind.await;
+                    assert!(behind.sent.is_err() && behind.buffer[..] == pattern(2, 10)[..]);
+                    assert!(read.await.result.is_err());
+                    let end = receiver.next_span().await;
+                    assert!(end.is_none_or(|span| span.is_err()), "{engine}");
+                })
+                .unwrap();
+            let refused = socket.send(Buffer::from(pattern(3, 10))).unwrap_err();
+            assert!(matches!(refused.error, Error::DriverGone), "{engine}: {}", refused.error);
+            assert!(refused.buffer[..] == pattern(3, 10)[..]);
+            assert!(matches!(socket.receive(&pool).unwrap_err(), Error::DriverGone));
+            let refused = file.read(Buffer::from(vec![0; 9])).unwrap_err();
+            assert!(matches!(refused.error, Error::DriverGone));
+        }
+    });
+}
+
+/// Counts warnings.
+struct Warnings(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_future_whose_driver_nobody_turns_says_so_once() {
+    use std::pin::pin;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::task::{Context, Waker};
+
+    for turned in [false, true] {
+        for driver in traffic::drivers() {
+            let warnings = std::sync::Arc::default();
+            let counting = Warnings(std::sync::Arc::clone(&warnings));
+            tracing::subscriber::with_default(counting, || {
+                if turned {
+                    driver.turn(Wait::No).unwrap();
+                }
+                let (near, _far) = tcp("127.0.0.1");
+                let socket = driver.socket(near).unwrap();
+                let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+                let mut receiver = socket.receive(&pool).unwrap();
+                for _ in 0..3 {
+                    let next = pin!(receiver.next_span());
+                    assert!(next.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                }
+            });
+            assert_eq!(warnings.load(SeqCst), usize::from(!turned));
+        }
+    }
+}

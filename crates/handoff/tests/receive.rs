@@ -484,3 +484,20 @@ fn a_receiver_that_waits_can_be_dropped() {
         assert_eq!(driver.in_flight(), 0);
     }
 }
+
+#[test]
+fn a_socket_has_one_receiver_at_a_time() {
+    for driver in drivers() {
+        let pool = pool(&driver, 4, 1024);
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let first = socket.receive(&pool).unwrap();
+        let refused = socket.clone().receive(&pool).unwrap_err();
+        assert!(refused.to_string().contains("receiver"), "{refused}");
+        drop(first);
+        let mut second = socket.receive(&pool).unwrap();
+        far.write_all(b"handoff").unwrap();
+        let span = driver.block_on(second.next_span()).unwrap().unwrap().unwrap();
+        assert_eq!(&span[..], b"handoff");
+    }
+}

@@ -141,3 +141,44 @@ fn a_stream_takes_as_much_of_registered_huge_pages() {
         taken_unread(&driver, region, taken * 3 / 4);
     });
 }
+
+#[test]
+fn of_two_drivers_that_register_a_region_at_a_time_one_has_it() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    const ROUNDS: usize = 400;
+    within(LONG, || {
+        let test = "of_two_drivers_that_register_a_region_at_a_time_one_has_it";
+        if registered(test, 1).is_none() {
+            return;
+        }
+        // Pinning takes so long that the other one begins meanwhile.
+        let region = Region::anonymous(4 << 20).unwrap();
+        let (arrived, entered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let meet = |times: usize| {
+            arrived.fetch_add(1, SeqCst);
+            while arrived.load(SeqCst) < 2 * times {
+                thread::yield_now();
+            }
+        };
+        let take_turns = || {
+            let driver = Driver::new().unwrap();
+            for round in 0..ROUNDS {
+                meet(3 * round + 1);
+                let has_it = driver.register(&region).is_ok();
+                meet(3 * round + 2);
+                if has_it {
+                    entered.fetch_add(1, SeqCst);
+                    driver.unregister(&region).expect("it is registered here");
+                }
+                meet(3 * round + 3);
+            }
+        };
+        thread::scope(|scope| {
+            let other = scope.spawn(take_turns);
+            take_turns();
+            other.join().unwrap();
+        });
+        assert_eq!(entered.into_inner(), ROUNDS);
+    });
+}

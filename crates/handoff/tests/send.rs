@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
-use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp};
+use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp, within};
 
 #[test]
 fn tcp_delivers_every_size_in_order() {
@@ -72,6 +72,99 @@ fn tcp_delivers_every_size_in_order() {
             }
         }
     }
+}
+
+/// Sends until as much is back as was lent, in both directions of a handle's life.
+fn send_and_take_back(driver: &handoff::Driver, socket: &Socket, len: usize) {
+    let sending = socket.send(Buffer::from(pattern(3, len))).unwrap();
+    let finished = driver.block_on(sending.into_future()).unwrap();
+    assert_eq!(finished.sent.unwrap(), len);
+    assert!(finished.buffer[..] == pattern(3, len)[..]);
+}
+
+#[test]
+fn a_socket_attached_twice_gives_every_buffer_back() {
+    within(Duration::from_secs(60), || {
+        for engine in [Engine::MsgZerocopy, Engine::Auto] {
+            for (first, second) in drivers().into_iter().zip(drivers()) {
+                let (near, mut far) = tcp("127.0.0.1");
+                let reader =
+                    thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+                let sockets =
+                    [&first, &second].map(|it| (it, it.socket(near.try_clone().unwrap()).unwrap()));
+                for (place, (_, socket)) in sockets.iter().enumerate() {
+                    // One of them has the numbers of the open socket, and the other says why not.
+                    let set = socket.set_engine(engine);
+                    if let Err(error) = set {
+                        assert!(place == 1 && error.to_string().contains("SO_ZEROCOPY"), "{error}");
+                    } else {
+                        assert!(place == 0 || engine == Engine::Auto);
+                    }
+                }
+                for _ in 0..20 {
+                    for (driver, socket) in &sockets {
+                        send_and_take_back(driver, socket, 100_000);
+                    }
+                }
+                drop((sockets, near));
+                assert_eq!(reader.join().unwrap(), 40 * 100_000);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_socket_attached_again_gives_every_buffer_back() {
+    within(Duration::from_secs(60), || {
+        for driver in drivers() {
+            // A driver that goes with nothing out, and one that goes with a send that its peer does
+            // not take.
+            for stalled in [false, true] {
+                let (near, far) = narrow_tcp();
+                let mut peer = far.try_clone().unwrap();
+                {
+                    let earlier = traffic::without_ring();
+                    let socket = earlier.socket(near.try_clone().unwrap()).unwrap();
+                    socket.set_engine(Engine::MsgZerocopy).unwrap();
+                    if stalled {
+                        let region = &mut Region::anonymous(8 << 10).unwrap();
+                        drop(socket.send(filled(region, 1, 8 << 10)).unwrap());
+                        drop(socket.send(Buffer::from(vec![1; 32 << 10])).unwrap());
+                    } else {
+                        let mut got = vec![0; 1000];
+                        let sending = socket.send(Buffer::from(vec![1; 1000])).unwrap();
+                        peer.read_exact(&mut got).unwrap();
+                        earlier.block_on(sending.into_future()).unwrap();
+                    }
+                }
+                let reader =
+                    thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
+                let socket = driver.socket(near).unwrap();
+                let error = socket.set_engine(Engine::MsgZerocopy).unwrap_err();
+                assert!(error.to_string().contains("SO_ZEROCOPY"), "{error}");
+                for _ in 0..20 {
+                    send_and_take_back(&driver, &socket, 100_000);
+                }
+                drop((socket, far));
+                reader.join().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_socket_that_was_not_sent_on_may_be_attached_again() {
+    let (near, mut far) = tcp("127.0.0.1");
+    for _ in 0..3 {
+        let driver = traffic::without_ring();
+        let socket = driver.socket(near.try_clone().unwrap()).unwrap();
+        socket.set_engine(Engine::MsgZerocopy).unwrap();
+    }
+    let driver = traffic::without_ring();
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(Engine::MsgZerocopy).unwrap();
+    send_and_take_back(&driver, &socket, 1000);
+    far.read_exact(&mut [0; 1000]).unwrap();
 }
 
 #[test]
@@ -245,4 +338,67 @@ fn a_bad_address_does_not_turn_the_socket_to_copying() {
             assert_eq!(socket.choice(1 << 15), before, "{address}");
         }
     }
+}
+
+#[test]
+fn attaching_leaves_the_open_socket_as_it_was() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+
+    within(Duration::from_secs(120), || {
+        for nonblocking in [true, false] {
+            for driver in drivers() {
+                for engine in engines(&driver) {
+                    let (near, mut far) = narrow_tcp();
+                    near.set_nonblocking(nonblocking).unwrap();
+                    let twin = near.try_clone().unwrap();
+                    let is_as_it_was = || {
+                        let flags = fcntl_getfl(&twin).unwrap();
+                        assert_eq!(flags.contains(OFlags::NONBLOCK), nonblocking, "{engine}");
+                    };
+                    let socket = driver.socket(near).unwrap();
+                    is_as_it_was();
+                    socket.set_engine(engine).unwrap();
+                    let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+                    let mut receiver = socket.receive(&pool).unwrap();
+                    // Many of them find no room, and wait for it.
+                    let sendings: Vec<_> = (0..40)
+                        .map(|seed| {
+                            let buffer = Buffer::from(pattern(seed, 100_000));
+                            socket.message(buffer).header(b"header").send().unwrap()
+                        })
+                        .collect();
+                    for _ in 0..5 {
+                        driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+                    }
+                    // What waits lets the thread sleep: nothing asks again and again.
+                    let asleep = std::time::Instant::now();
+                    let mut events = 0;
+                    while asleep.elapsed() < Duration::from_millis(20) {
+                        events += driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
+                    }
+                    assert!(events < 100, "{engine}: {events} events while nothing happens");
+                    let reader = thread::spawn(move || {
+                        for seed in 0..40 {
+                            let mut got = vec![0; 100_006];
+                            far.read_exact(&mut got).unwrap();
+                            assert!(got == [b"header", &pattern(seed, 100_000)[..]].concat());
+                        }
+                        std::io::Write::write_all(&mut far, b"answer").unwrap();
+                    });
+                    driver
+                        .block_on(async {
+                            for sending in sendings {
+                                assert_eq!(sending.await.sent.unwrap(), 100_006, "{engine}");
+                            }
+                            let span = receiver.next_span().await.unwrap().unwrap();
+                            assert_eq!(&span[..], b"answer");
+                            assert!(receiver.next_span().await.is_none());
+                        })
+                        .unwrap();
+                    reader.join().unwrap();
+                    is_as_it_was();
+                }
+            }
+        }
+    });
 }

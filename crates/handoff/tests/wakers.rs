@@ -220,3 +220,146 @@ fn a_wake_up_that_comes_during_an_inner_block_on_is_not_lost() {
         }
     });
 }
+
+/// Does as it is told when it is first woken, and tells how often it was.
+struct Acting<F> {
+    act: Mutex<Option<F>>,
+    woken: AtomicUsize,
+}
+
+impl<F: FnOnce() + Send + 'static> Acting<F> {
+    fn new(act: F) -> (Arc<Self>, Waker) {
+        let acting = Arc::new(Self { act: Mutex::new(Some(act)), woken: AtomicUsize::new(0) });
+        (Arc::clone(&acting), Waker::from(acting))
+    }
+}
+
+impl<F: FnOnce() + Send + 'static> Wake for Acting<F> {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, SeqCst);
+        let act = self.act.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
+    }
+}
+
+/// The next span, which is there.
+fn there(receiver: &mut handoff::Receiver) -> handoff::Received {
+    receiver.try_next_span().expect("something came").expect("the stream goes on").unwrap()
+}
+
+#[test]
+fn spans_keep_their_order_where_a_waker_turns_the_driver() {
+    within(LONG, || {
+        for driver in drivers() {
+            for turned_first in [true, false] {
+                DRIVER.set(Some(driver.clone()));
+                let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+                let (turning, mut first_far) = tcp("127.0.0.1");
+                let (ordered, mut second_far) = tcp("127.0.0.1");
+                let turning = driver.socket(turning).unwrap();
+                let mut first = turning.receive(&pool).unwrap();
+                let ordered = driver.socket(ordered).unwrap();
+                let mut second = ordered.receive(&pool).unwrap();
+                driver.turn(Wait::No).unwrap();
+                let mut later = second_far.try_clone().unwrap();
+                let (_, waker) = Acting::new(move || {
+                    later.write_all(b"second").unwrap();
+                    let driver = DRIVER.with_borrow(|driver| driver.clone().unwrap());
+                    driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
+                });
+                let mut next = first.next_span();
+                let polled = pin!(&mut next).poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+                if turned_first {
+                    first_far.write_all(b"go").unwrap();
+                    second_far.write_all(b"first-").unwrap();
+                } else {
+                    second_far.write_all(b"first-").unwrap();
+                    first_far.write_all(b"go").unwrap();
+                }
+                let mut got = Vec::new();
+                while got.len() < b"first-second".len() {
+                    driver.turn(Wait::Event).unwrap();
+                    while let Some(Some(span)) = second.try_next_span() {
+                        got.extend_from_slice(&span.unwrap());
+                    }
+                }
+                assert_eq!(String::from_utf8_lossy(&got), "first-second");
+                drop(there(&mut first));
+                DRIVER.set(None);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_waker_that_panics_loses_nothing_of_others() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let sockets: Vec<_> = (0..4)
+                .map(|_| {
+                    let (near, far) = tcp("127.0.0.1");
+                    (driver.socket(near).unwrap(), far)
+                })
+                .collect();
+            let mut receivers: Vec<_> =
+                sockets.iter().map(|(socket, _)| socket.receive(&pool).unwrap()).collect();
+            driver.turn(Wait::No).unwrap();
+            let (panics, waker) = Acting::new(|| panic!("a waker panics, as the test wants it"));
+            let (others, other) = Acting::new(|| ());
+            for (place, receiver) in receivers.iter_mut().enumerate() {
+                let waker = if place == 1 { &waker } else { &other };
+                let mut next = receiver.next_span();
+                assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
+            }
+            for (_, far) in &sockets {
+                (&*far).write_all(b"handoff").unwrap();
+            }
+            while panics.woken.load(SeqCst) == 0 || others.woken.load(SeqCst) < 3 {
+                let turn = || driver.turn(Wait::Event).map(|_| ());
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn));
+            }
+            for receiver in &mut receivers {
+                assert_eq!(&there(receiver)[..], b"handoff");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_waker_that_sends_on_an_auto_socket_loses_no_return() {
+    within(LONG, || {
+        for driver in drivers() {
+            DRIVER.set(Some(driver.clone()));
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            let mut group = driver.group();
+            let mut sent: Vec<_> = (0..20)
+                .map(|seed| {
+                    let buffer = Buffer::from(vec![seed; 20_000]);
+                    Box::pin(socket.message(buffer).send_in(&mut group).unwrap())
+                })
+                .collect();
+            // Each of them sends, and times what it sends, which turns the driver.
+            let mut over = [false; 20];
+            for (sent, over) in sent.iter_mut().zip(&mut over) {
+                let meddler = Waker::from(Arc::new(Meddler { woken: AtomicUsize::new(0) }));
+                *over = sent.as_mut().poll(&mut Context::from_waker(&meddler)).is_ready();
+            }
+            let mut group = Box::pin(group.flush());
+            while group.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                driver.turn(Wait::Event).unwrap();
+            }
+            for (sent, over) in sent.iter_mut().zip(over) {
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(over || sent.as_mut().poll(&mut context).is_ready());
+            }
+            DRIVER.set(None);
+        }
+    });
+}

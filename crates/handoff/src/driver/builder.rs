@@ -1,7 +1,6 @@
 //! What a driver is made of: its ring, or why there is none, and the sizes of what it holds.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use super::Driver;
 use super::inner::{Backend, Inner};
@@ -132,6 +131,6 @@ impl DriverBuilder {
             }
         };
         let inner = Inner::new(backend, no_ring, self.in_flight)?;
-        Ok(Driver { inner: Rc::new(inner) })
+        Ok(Driver::of(inner))
     }
 }

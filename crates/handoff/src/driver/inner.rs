@@ -1,7 +1,8 @@
 //! What all handles on a driver share: the ring, what is under way on it, and what is to be started.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +10,7 @@ use std::task::Waker;
 use socket2::{Domain, Protocol, SockRef};
 
 use super::waits::Later;
-use crate::engine::{Engine, msg_zerocopy};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::executor::Unpark;
 use crate::inflight::{Inflight, Key};
@@ -66,6 +67,16 @@ pub(crate) struct Inner {
     next_group: Cell<u16>,
     /// The driver goes: nothing is waited for any more.
     pub(crate) closing: Cell<bool>,
+    /// The driver tells operations what became of them, and nobody is woken before it is done.
+    pub(super) telling: Cell<bool>,
+    /// Wakers are called.
+    pub(super) waking: Cell<bool>,
+    /// Who is to be woken then.
+    pub(super) wakes: RefCell<VecDeque<Waker>>,
+    /// Somebody turns the driver, or has said that he will.
+    driven: Cell<bool>,
+    /// The last [`Driver`](super::Driver) is gone.
+    pub(super) gone: Cell<bool>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
     pub(crate) unpark: Arc<Unpark>,
@@ -93,6 +104,11 @@ impl Inner {
             news: Cell::new(false),
             next_group: Cell::new(0),
             closing: Cell::new(false),
+            telling: Cell::new(false),
+            waking: Cell::new(false),
+            wakes: RefCell::default(),
+            driven: Cell::new(false),
+            gone: Cell::new(false),
             attention: RefCell::new(None),
             unpark: Unpark::new()?,
         };
@@ -115,6 +131,15 @@ impl Inner {
     /// The ring's descriptor; -1, which names none, without a ring.
     pub(crate) fn ring_raw(&self) -> RawFd {
         self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
+    }
+
+    /// A descriptor of its own for the ring, which keeps it open; none without a ring.
+    pub(crate) fn ring_descriptor(&self) -> std::io::Result<Option<OwnedFd>> {
+        let Some(ring) = self.ring() else { return Ok(None) };
+        let ring = ring.borrow();
+        // SAFETY: the descriptor is the ring's, which is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.io.as_raw_fd()) };
+        fd.try_clone_to_owned().map(Some)
     }
 
     pub(crate) fn no_ring(&self, action: &'static str) -> Error {
@@ -171,7 +196,7 @@ impl Inner {
         has_zero_copy(fd)?;
         match self.backend {
             Backend::Ring(_) => Ok(Engine::UringZc),
-            Backend::Readiness(_) => msg_zerocopy::enable(fd).map(|()| Engine::MsgZerocopy),
+            Backend::Readiness(_) => Ok(Engine::MsgZerocopy),
         }
     }
 
@@ -239,12 +264,62 @@ impl Inner {
         self.attend();
     }
 
+    /// Somebody is about to turn the driver.
+    #[inline]
+    pub(crate) fn is_driven(&self) {
+        self.driven.set(true);
+    }
+
+    /// Says whether anything can be started.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        self.inflight.borrow().check_room()
+    }
+
+    /// Called by futures that are about to wait, which nobody ends if nobody turns the driver.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can.
+    #[inline]
+    pub(crate) fn check_driven(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        if !self.driven.get() {
+            self.warn_of_no_turns();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn warn_of_no_turns(&self) {
+        self.driven.set(true);
+        tracing::warn!(
+            "a future waits for a driver that nobody turns yet, and without turns it waits for ever: run it \
+             by Driver::block_on or an Executor, spawn handoff::tokio::drive, or call Driver::turn"
+        );
+    }
+
+    /// As [`check_driven`](Self::check_driven) for a future of a lent buffer, which can't end without it.
+    ///
+    /// # Panics
+    ///
+    /// When the driver is gone and the kernel still has the buffer.
+    #[inline]
+    pub(crate) fn expect_driven(&self) {
+        if let Err(error) = self.check_driven() {
+            panic!("a lent buffer did not come back: {error}");
+        }
+    }
+
     /// Tells a foreign runtime that there is something to submit.
     pub(crate) fn attend(&self) {
         let waker = self.attention.borrow_mut().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.wake(waker);
     }
 
     #[cfg(feature = "tokio")]

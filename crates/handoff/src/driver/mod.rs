@@ -3,8 +3,10 @@
 //! Contracts:
 //! - a driver belongs to one thread, by type;
 //! - nothing blocks but [`Driver::turn`] when told to wait, and [`Driver::block_on`];
-//! - completions are told to operations outside of any borrow that those could need;
-//! - when the last handle goes, the ring is closed before the memory that it may use.
+//! - completions are told to operations outside of any borrow that those could need, and wakers are
+//!   called when all of them have been told;
+//! - when the last [`Driver`] goes, what is under way ends, and who still waits or asks is told so;
+//! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
 mod inner;
@@ -13,7 +15,7 @@ pub(crate) mod waits;
 
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::error::Result;
@@ -37,6 +39,20 @@ pub(crate) use inner::{Backend, Inner};
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) inner: Rc<Inner>,
+    /// After the above, which goes first.
+    _handles: Rc<LastHandle>,
+}
+
+/// Shared by all handles; dropped with the last, after which nobody can turn the driver.
+struct LastHandle(Weak<Inner>);
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        // Where nothing else refers to the driver, it is gone by now.
+        if let Some(inner) = self.0.upgrade() {
+            inner.leave();
+        }
+    }
 }
 
 /// What [`Driver::turn`] waits for.
@@ -53,6 +69,12 @@ pub enum Wait {
 }
 
 impl Driver {
+    fn of(inner: Inner) -> Self {
+        let inner = Rc::new(inner);
+        let last = LastHandle(Rc::downgrade(&inner));
+        Self { inner, _handles: Rc::new(last) }
+    }
+
     /// A driver of the default sizes, with io_uring where the kernel lets it.
     ///
     /// # Errors
@@ -72,7 +94,8 @@ impl Driver {
         self.inner.no_ring.as_deref()
     }
 
-    /// Attaches a socket. It is made blocking: its waits are the driver's.
+    /// Attaches a socket, blocking or not: its waits are the driver's, and the open socket stays as it is
+    /// for whoever else has a descriptor of it.
     ///
     /// # Errors
     ///
@@ -132,7 +155,7 @@ impl Driver {
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
-    /// until the driver goes. See [`RxQueue`] for what NIC, kernel and user need.
+    /// until the driver and all of its spans are gone. See [`RxQueue`] for what NIC, kernel and user need.
     ///
     /// # Errors
     ///
@@ -183,7 +206,7 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         let waits = || {
             // What is started may be over at once; with nothing to come, a wait would have no end.
-            self.inner.start_marked();
+            self.inner.start_and_wake();
             let to_come = || {
                 self.inner.inflight.borrow().kernel_holds_any()
                     || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())

@@ -1,15 +1,22 @@
 //! One turn of a driver: what is marked starts, the kernel is entered, completions are told to
 //! their operations; and the last turns, when the driver goes.
+//!
+//! Contracts:
+//! - whoever waits is woken when all that was taken from the kernel has been told, so that a waker may do
+//!   anything: what it sends, or a turn of its own, finds what came earlier told earlier;
+//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
+use std::panic::{self, AssertUnwindSafe};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::inner::{Backend, Inner, Mark};
 use crate::engine::{get_buf, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
+    DETACHED, Key, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
     STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
 };
 use crate::readiness::Ready;
@@ -35,10 +42,40 @@ impl Inner {
         until: Until,
         wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
     ) -> Result<usize> {
+        if self.telling.get() {
+            // Nothing can be told in the midst of telling.
+            return Ok(0);
+        }
+        // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
+        // others to whoever called it, or they would stand on each other.
+        let wakes = !self.waking.get() || !matches!(until, Until::Now | Until::Soon);
+        if wakes {
+            self.wake_all();
+        }
+        self.is_driven();
+        let telling = Telling::begin(self);
+        let events = self.turn_and_tell(until, wait);
+        drop(telling);
+        if wakes {
+            self.wake_all();
+        }
+        events
+    }
+
+    fn turn_and_tell(
+        &self,
+        until: Until,
+        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
+    ) -> Result<usize> {
         self.start_marked();
         let until = self.start_later(until);
         // What was due may have marked more, and a wait must not begin before that is started.
         self.start_marked();
+        // Who is to be woken by now has something to do.
+        let until = match until {
+            Until::One | Until::OneOr(_) if !self.wakes.borrow().is_empty() => Until::Now,
+            until => until,
+        };
         let events = wait(until).and_then(|ready| self.tell(&ready));
         self.turns.set(self.turns.get().wrapping_add(1));
         events
@@ -83,6 +120,56 @@ impl Inner {
             }
         }
         Ok(ready.len())
+    }
+
+    /// Wakes whoever waits: at once, or when all that there is has been told.
+    #[inline]
+    pub(crate) fn wake(&self, waker: Option<Waker>) {
+        let Some(waker) = waker else { return };
+        if self.telling.get() {
+            self.wakes.borrow_mut().push_back(waker);
+        } else {
+            waker.wake();
+        }
+    }
+
+    fn wake_all(&self) {
+        if self.wakes.borrow().is_empty() {
+            return;
+        }
+        let before = self.waking.replace(true);
+        let mut panicked = None;
+        loop {
+            let all = AssertUnwindSafe(|| {
+                while let Some(waker) = self.next_to_wake() {
+                    waker.wake();
+                }
+            });
+            match panic::catch_unwind(all) {
+                Ok(()) => break,
+                // Of several the first is told.
+                Err(panic) => panicked = panicked.or(Some(panic)),
+            }
+        }
+        self.waking.set(before);
+        if let Some(panic) = panicked {
+            panic::resume_unwind(panic);
+        }
+    }
+
+    fn next_to_wake(&self) -> Option<Waker> {
+        self.wakes.borrow_mut().pop_front()
+    }
+
+    /// Starts what is marked before a wait is decided on.
+    pub(super) fn start_and_wake(&self) {
+        if self.telling.get() {
+            return;
+        }
+        let telling = Telling::begin(self);
+        self.start_marked();
+        drop(telling);
+        self.wake_all();
     }
 
     pub(super) fn start_marked(&self) {
@@ -180,23 +267,54 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
-    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
-    /// moment to end, and what the kernel keeps beyond that stays its own.
+/// While it is there, wakers are kept for later.
+struct Telling<'a>(&'a Inner);
+
+impl<'a> Telling<'a> {
+    fn begin(inner: &'a Inner) -> Self {
+        inner.telling.set(true);
+        Self(inner)
+    }
+}
+
+impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        let waiting = self.inflight.borrow_mut().give_up();
+        self.0.telling.set(false);
+    }
+}
+
+impl Inner {
+    /// No [`Driver`](super::Driver) is left, but handles are: what is under way ends, and who waits is told.
+    pub(super) fn leave(&self) {
+        self.gone.set(true);
+        let ending = self.inflight.borrow_mut().end_all();
+        self.end(ending);
+        // What was only marked by now ends before it begins.
+        let _ = self.turn(Until::Now);
+        let waiting = self.inflight.borrow_mut().take_wakers();
+        let groups = self.groups.borrow_mut().take_wakers();
+        let mut queues = Vec::new();
+        for served in &*self.request_queues.borrow() {
+            queues.extend(served.queue.waker.borrow_mut().take());
+        }
+        self.wakes.borrow_mut().extend(waiting.into_iter().chain(groups).chain(queues));
+        self.wake_all();
+    }
+
+    /// Cancels what is under way, and gives it a moment to end.
+    fn end(&self, ending: Vec<Key>) {
         match &self.backend {
             Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
             Backend::Readiness(_) => {
-                for &key in &waiting {
+                for &key in &ending {
                     self.cancel(Token { key, stage: STAGE_READY });
                 }
             }
         }
-        for key in waiting {
+        for key in ending {
             let kind = self.inflight.borrow().kind(key);
             match kind {
-                Some(Kind::Get) => get_buf::let_go(self, key),
+                Some(Kind::Get) => get_buf::end(self, key),
                 Some(Kind::Send) => msg_zerocopy::give_up(self, key),
                 _ => {}
             }
@@ -208,14 +326,27 @@ impl Drop for Inner {
                 break;
             }
         }
+    }
+}
+
+impl Drop for Inner {
+    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
+    /// moment to end, and what the kernel keeps beyond that stays its own.
+    fn drop(&mut self) {
+        let ending = self.inflight.borrow_mut().give_up();
+        self.end(ending);
         if let Err(error) = self.end_waits() {
             tracing::warn!(%error, "ending the waits of a driver failed");
         }
         if let Backend::Ring(ring) = &self.backend {
             ring.borrow_mut().uninstall_all();
         }
+        let ring = self.ring_id();
         for backing in self.registered.get_mut() {
-            backing.set_registration(None);
+            backing.leave(ring);
+        }
+        for queue in self.rx_queues.get_mut() {
+            queue.outlive_driver();
         }
         let leaked = self.inflight.borrow_mut().abandon();
         if leaked > 0 {

@@ -250,6 +250,13 @@ impl Chooser {
         self.since_look = 0;
     }
 
+    /// Nothing can go without a copy on this socket any more, for this reason.
+    #[cold]
+    pub(crate) fn rule_out(&mut self, reason: String) {
+        tracing::info!(reason, "copying");
+        self.zero_copy = Err(reason);
+    }
+
     /// Zero copy failed for this reason, and copying went through.
     pub(crate) fn failed(&mut self, reason: String) {
         // Sends of one batch fail for one reason.

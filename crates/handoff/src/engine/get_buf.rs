@@ -213,6 +213,12 @@ pub(crate) fn take(inner: &Inner, key: Key) -> Option<Result<Option<Bytes>>> {
     Some(result)
 }
 
+/// The driver goes: a wait for data ends.
+pub(crate) fn end(inner: &Inner, key: Key) {
+    let waits = inner.inflight.borrow_mut().get_op(key).in_kernel;
+    if waits { cancel(inner, key) } else { advance(inner, key) }
+}
+
 /// The holder goes: a wait for data is not wanted any more.
 pub(crate) fn let_go(inner: &Inner, key: Key) {
     let waits = {
@@ -277,14 +283,12 @@ fn advance(inner: &Inner, key: Key) {
         waker = op.waker.take();
     }
     let over = (!op.held && op.result.is_some())
-        .then(|| (op.result.take(), op.source.take(), Rc::clone(&op.lender)));
+        .then(|| (op.result.take(), op.source.take(), op.waker.take(), Rc::clone(&op.lender)));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }

@@ -73,7 +73,6 @@ impl Layout {
         }
         let mut skip = op.done.saturating_sub(op.header_len());
         for piece in op.loan.iter().flat_map(Loan::pieces) {
-            let piece = &piece.0;
             // Empty ones are left out as well.
             if skip >= piece.len() {
                 skip -= piece.len();

@@ -29,7 +29,9 @@ pub enum Engine {
     Auto,
     /// `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC` (Linux 6.0 and 6.1).
     UringZc,
-    /// `MSG_ZEROCOPY` with the socket's error queue (Linux 4.14; UDP from 5.0).
+    /// `MSG_ZEROCOPY` with the socket's error queue (Linux 4.14; UDP from 5.0). The kernel numbers the
+    /// sends of an open socket, whoever has descriptors of it: it is refused to a socket that has
+    /// `SO_ZEROCOPY` set already, and nobody else may send so on it.
     MsgZerocopy,
     /// `sendmsg`: the kernel copies.
     Copy,

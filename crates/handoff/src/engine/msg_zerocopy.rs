@@ -5,12 +5,17 @@
 //!
 //! Return signal: the kernel numbers the sends of a socket from 0 and tells ranges of finished ones
 //! on the error queue, with a flag when it copied. The oldest send that was not spoken of keeps
-//! watch over the queue for all. The numbers are the open socket's: another descriptor of it that
-//! sends by `MSG_ZEROCOPY` as well confuses them, and must not.
+//! watch over the queue for all.
+//!
+//! Contracts:
+//! - the numbers and the queue are the open socket's, whoever has descriptors of it. So one attachment
+//!   of a socket sends so at most, from the first number on: `SO_ZEROCOPY`, which stays set where
+//!   numbers were given out, keeps others away, and later ones.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use handoff_sys::zerocopy::{self, Completion, Message};
 
@@ -25,6 +30,8 @@ use crate::socket::SocketShared;
 /// Sends of a socket whose return the error queue has not told.
 #[derive(Default)]
 pub(crate) struct Outstanding {
+    /// The numbers of the open socket are those of this attachment.
+    claimed: bool,
     /// Number of the next send.
     next: u32,
     /// The sends up to that number, oldest first.
@@ -68,10 +75,41 @@ impl Outstanding {
     }
 }
 
-/// Switches the mechanism on for a socket.
-pub(crate) fn enable(socket: &OwnedFd) -> Result<(), String> {
-    zerocopy::enable(socket.as_fd())
-        .map_err(|error| format!("the socket refuses SO_ZEROCOPY: {error}"))
+/// Switches the mechanism on for a socket, unless somebody else may have sent by it.
+pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
+    /// Another thread may attach the same socket.
+    static CLAIMING: Mutex<()> = Mutex::new(());
+
+    let outstanding = &mut *socket.outstanding.borrow_mut();
+    if outstanding.claimed {
+        return Ok(());
+    }
+    let socket = socket.endpoint.fd.as_fd();
+    let refused = |error| format!("the socket refuses SO_ZEROCOPY: {error}");
+    let _claiming = CLAIMING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if zerocopy::is_enabled(socket).map_err(refused)? {
+        return Err(
+            "the open socket has SO_ZEROCOPY set already: another attachment or program sends \
+                    by MSG_ZEROCOPY on it, or did, and the kernel numbers the sends of all together"
+                .to_owned(),
+        );
+    }
+    zerocopy::enable(socket).map_err(refused)?;
+    outstanding.claimed = true;
+    Ok(())
+}
+
+impl Outstanding {
+    /// The socket is detached: another attachment may begin at the first number, if that is not taken.
+    pub(crate) fn detach(&mut self, socket: &OwnedFd) {
+        if self.claimed
+            && self.next == 0
+            && !self.unsure
+            && let Err(error) = zerocopy::disable(socket.as_fd())
+        {
+            tracing::debug!(%error, "SO_ZEROCOPY stays set");
+        }
+    }
 }
 
 /// Sends what is left, as far as the socket takes it.
@@ -80,7 +118,14 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     let (op, layout) = inflight.send_and_layout(key);
     let socket = Rc::clone(&op.socket);
     let mut outstanding = socket.outstanding.borrow_mut();
-    if outstanding.unsure {
+    if !outstanding.claimed {
+        drop(outstanding);
+        if let Err(reason) = claim(&socket) {
+            socket.chooser.borrow_mut().rule_out(reason);
+        }
+        outstanding = socket.outstanding.borrow_mut();
+    }
+    if !outstanding.claimed || outstanding.unsure {
         op.engine = Engine::Copy;
         drop((outstanding, inflight));
         return copy::attempt(inner, key);

@@ -49,7 +49,10 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
                 pool.starve(key);
             }
         }
-        _ if matches!(-result, libc::EINTR | libc::EAGAIN) => again = true,
+        _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {
+            op.blocked = -result == libc::EAGAIN;
+            again = true;
+        }
         _ if -result == libc::EFAULT && op.flow.as_mut().is_some_and(Flow::come_back) => {
             op.way = Way::Queue;
             again = true;

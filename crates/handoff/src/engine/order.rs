@@ -146,7 +146,10 @@ fn come_back(inner: &Inner, socket: &SocketShared, key: Key) {
     let mut inflight = inner.inflight.borrow_mut();
     let op = inflight.send(key);
     if let Some(result) = &op.result {
-        queue.waiting.retain(|waiting| *waiting != key);
+        // Those that start first end first, but for what was cancelled.
+        if let Some(place) = queue.waiting.iter().position(|waiting| *waiting == key) {
+            queue.waiting.remove(place);
+        }
         if result.is_err() && op.done > 0 && queue.broken.is_none() {
             queue.broken = Some((op.done, op.total));
         }

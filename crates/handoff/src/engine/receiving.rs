@@ -82,6 +82,10 @@ pub(crate) struct ReceiveOp {
     pub(super) arrivals: Arrivals,
     /// The kernel has the request, or watches the socket.
     pub(crate) armed: bool,
+    /// It watches the socket.
+    watched: bool,
+    /// The kernel did not wait for bytes, as some don't on a socket that is non-blocking: the driver does.
+    pub(super) blocked: bool,
     /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
     /// which bounds the others.
     pub(crate) paused: bool,
@@ -108,6 +112,8 @@ impl ReceiveOp {
             pool: intake.pool,
             copied: 0,
             armed: false,
+            watched: false,
+            blocked: false,
             paused: false,
             end: None,
             told: false,
@@ -118,6 +124,15 @@ impl ReceiveOp {
 
     pub(crate) fn kernel_holds(&self) -> bool {
         self.armed
+    }
+
+    /// Nobody can turn the driver: nothing comes any more.
+    pub(crate) fn is_last(&mut self) {
+        self.end.get_or_insert(Err(Error::DriverGone));
+    }
+
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
     }
 
     /// The driver goes: what is received is not wanted any more.
@@ -157,12 +172,14 @@ impl ReceiveOp {
         (engine, reason)
     }
 
+    /// Whether requests of a ring receive.
+    fn goes_by_ring(&self, inner: &Inner) -> bool {
+        matches!(inner.backend, Backend::Ring(_)) && self.way != Way::Window
+    }
+
     /// What the kernel is to do: receive, or say when there is something.
-    fn stage(&self, backend: &Backend) -> u8 {
-        match (backend, self.way) {
-            (Backend::Ring(_), Way::Queue | Way::Pool) => STAGE_RECEIVE,
-            _ => STAGE_READY,
-        }
+    fn stage(&self) -> u8 {
+        if self.watched { STAGE_READY } else { STAGE_RECEIVE }
     }
 
     /// Gives the waker of before, to be dropped where it may use the driver.
@@ -189,7 +206,8 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             return;
         }
         op.armed = true;
-        if let (Backend::Ring(ring), Way::Queue | Way::Pool) = (&inner.backend, op.way) {
+        op.watched = std::mem::take(&mut op.blocked) || !op.goes_by_ring(inner);
+        if let (false, Backend::Ring(ring)) = (op.watched, &inner.backend) {
             let entry = match op.way {
                 Way::Queue => zcrx::request(inner, op),
                 _ => multishot::request(op),
@@ -223,9 +241,7 @@ pub(crate) fn completed(inner: &Inner, key: Key, completions: &[Completion]) -> 
         inner.news.set(true);
         let waker = op.waker.take();
         drop(inflight);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        inner.wake(waker);
         return taken;
     }
     let again = match op.way {
@@ -248,6 +264,7 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         op.armed = false;
         if op.held {
             let again = match op.way {
+                _ if op.goes_by_ring(inner) => true,
                 Way::Queue => true,
                 Way::Window => mapped::ready(key, op),
                 Way::Pool => multishot::ready(key, op),
@@ -290,6 +307,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut Arrivals) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.receive(key);
         op.held = false;
+        op.socket.received.set(false);
         if let Some(window) = &op.window {
             window.forget(key);
         }
@@ -299,7 +317,7 @@ pub(crate) fn let_go(inner: &Inner, key: Key, taken: &mut Arrivals) {
         if let Some(flow) = &op.flow {
             flow.queue().forget(key);
         }
-        (op.armed.then(|| op.stage(&inner.backend)), (taken.collect::<Vec<_>>(), op.rest()))
+        (op.armed.then(|| op.stage()), (taken.collect::<Vec<_>>(), op.rest()))
     };
     // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
@@ -321,14 +339,13 @@ fn advance(inner: &Inner, key: Key) {
     }
     let spans = if op.held { Vec::new() } else { op.rest() };
     let over = (!op.held && !op.armed)
-        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
+        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()))
+        .map(|over| (over, op.waker.take()));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop((spans, over));
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }

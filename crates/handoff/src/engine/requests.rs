@@ -147,9 +147,7 @@ pub(crate) fn completed(inner: &Inner, place: u16, tag: u16, result: i32) {
     }
     inner.news.set(true);
     let waker = queue.waker.borrow_mut().take();
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }
 
 /// Gives the results of requests whose memory nobody uses any more; those for which there is no room

@@ -320,8 +320,8 @@ fn settle_up(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
     let loan_waker = if returned { op.loan_waker.take() } else { None };
     if !returned || op.loan_held {
         drop(inflight);
-        wake(sent_waker);
-        wake(loan_waker);
+        inner.wake(sent_waker);
+        inner.wake(loan_waker);
         return;
     }
     let receipt = op.receipt();
@@ -336,15 +336,9 @@ fn settle_up(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
         inflight.vacate(key);
     }
     drop(inflight);
-    wake(sent_waker);
-    wake(loan_waker);
-    wake(group_waker);
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(sent_waker);
+    inner.wake(loan_waker);
+    inner.wake(group_waker);
 }
 
 /// Hands the buffer of a returned send to its holder.

@@ -4,7 +4,8 @@
 //! the pages are free again, nor whether they were copied on the way.
 //!
 //! Contracts:
-//! - sockets are made non-blocking and waited for by the driver; a file that is not in the page cache
+//! - sockets that block are made non-blocking for the time, since the kernel has no other way to splice
+//!   without waiting, and waited for by the driver; a file that is not in the page cache
 //!   holds up the thread, as `sendfile(2)` does;
 //! - before anything was moved, what can't be spliced is told as an engine that is not possible;
 //! - after each pipeful the other futures of the thread have their turn, also where neither end ever
@@ -15,6 +16,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use futures_lite::future::yield_now;
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use socket2::SockRef;
@@ -37,8 +39,8 @@ pub(crate) struct Way {
     pub(crate) offset: Option<u64>,
 }
 
-/// One end of a way. A socket does not block as long as one of its ends is there; requests of the ring
-/// need it otherwise.
+/// One end of a way. A socket does not block as long as one of its ends is there, and is then again what
+/// it was.
 pub(crate) struct End {
     file: File,
     socket: Option<Socket>,
@@ -53,7 +55,14 @@ impl End {
     pub(crate) fn of_socket(driver: &Driver, socket: &Socket) -> Result<Self> {
         let failed = |error| Error::io("readying a socket for splice", error);
         let file = driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)?;
-        SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
+        if socket.shared.spliced.get() == 0 {
+            let flags = fcntl_getfl(socket.as_fd()).map_err(|error| failed(error.into()))?;
+            let blocks = !flags.contains(OFlags::NONBLOCK);
+            if blocks {
+                SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
+            }
+            socket.shared.blocks_again.set(blocks);
+        }
         socket.shared.spliced.update(|ends| ends + 1);
         Ok(Self { file, socket: Some(socket.clone()) })
     }
@@ -64,6 +73,7 @@ impl Drop for End {
         let Some(socket) = &self.socket else { return };
         socket.shared.spliced.update(|ends| ends - 1);
         if socket.shared.spliced.get() == 0
+            && socket.shared.blocks_again.get()
             && let Err(error) = SockRef::from(&socket.as_fd()).set_nonblocking(false)
         {
             tracing::warn!(%error, "a socket stays non-blocking after splice");

@@ -61,6 +61,8 @@ pub(crate) struct TransferOp {
     in_kernel: bool,
     result: Option<Result<usize>>,
     held: bool,
+    /// Nothing is asked of the kernel any more.
+    last: bool,
     waker: Option<Waker>,
 }
 
@@ -84,6 +86,7 @@ impl TransferOp {
             in_kernel: false,
             result: None,
             held: true,
+            last: false,
             waker: None,
         }
     }
@@ -95,6 +98,15 @@ impl TransferOp {
     /// The wait for the file ends with the driver that has no ring.
     pub(crate) fn end_wait(&mut self) {
         self.in_kernel = false;
+    }
+
+    /// Nobody can turn the driver: the request under way is the last.
+    pub(crate) fn is_last(&mut self) {
+        self.last = true;
+    }
+
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
     }
 
     /// The driver goes: the request under way is the last.
@@ -158,6 +170,13 @@ impl TransferOp {
             -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
         } else {
             result as i32
+        }
+    }
+
+    /// What is not over by now is not gone on with, if that was the last request.
+    fn end_if_last(&mut self) {
+        if self.last && self.result.is_none() {
+            self.result = Some(Err(Error::Canceled { done: self.done }));
         }
     }
 
@@ -241,8 +260,9 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
+        op.end_if_last();
         let by_call = matches!(inner.backend, Backend::Readiness(_));
-        op.held && (!by_call || op.took(op.call()))
+        op.held && op.result.is_none() && (!by_call || op.took(op.call()))
     };
     if again { start(inner, key) } else { advance(inner, key) }
 }
@@ -253,7 +273,9 @@ pub(crate) fn completed(inner: &Inner, key: Key, result: i32) {
         let mut inflight = inner.inflight.borrow_mut();
         let op = inflight.transfer(key);
         op.in_kernel = false;
-        (op.took(result) && op.held, op.pollable && -result == libc::EAGAIN)
+        let again = op.took(result) && op.held;
+        op.end_if_last();
+        (again && op.result.is_none(), op.pollable && -result == libc::EAGAIN)
     };
     match (again, wait) {
         (true, true) => wait_for_file(inner, key),
@@ -301,14 +323,13 @@ fn advance(inner: &Inner, key: Key) {
         inner.news.set(true);
         waker = op.waker.take();
     }
-    let over = (!op.held && !op.in_kernel).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    let over =
+        (!op.held && !op.in_kernel).then(|| (op.loan.take(), op.waker.take(), Rc::clone(&op.file)));
     if over.is_some() {
         inflight.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(inflight);
     drop(over);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    inner.wake(waker);
 }

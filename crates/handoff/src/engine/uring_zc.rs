@@ -25,7 +25,7 @@ use crate::driver::Inner;
 use crate::endpoint::with_target;
 use crate::error::Error;
 use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::lease::{Backing, LoanedPiece, Span};
+use crate::lease::{Backing, Piece, Span};
 use crate::ring::{MAX_REQUEST, Queues, Ring};
 
 /// What of the mechanism this kernel has, by trying it out.
@@ -54,15 +54,14 @@ impl Features {
         // SAFETY: the entry names no memory but an empty message that outlives the request, which
         // completes before this returns.
         unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
-        io.submitter().submit_and_wait(1)?;
         let mut errno = 0;
         loop {
-            let Some(completion) = io.next() else { return Ok(errno != libc::EINVAL) };
+            let completion = io.await_next()?;
             if !cqueue::notif(completion.flags) {
                 errno = -completion.result;
             }
-            if cqueue::more(completion.flags) {
-                io.submitter().submit_and_wait(1)?;
+            if !cqueue::more(completion.flags) {
+                return Ok(errno != libc::EINVAL);
             }
         }
     }
@@ -218,7 +217,7 @@ fn would_be_overcharged(op: &SendOp) -> bool {
     };
     let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
     !op.socket.keeps_to_slots.get()
-        && pieces.iter().any(|LoanedPiece(piece)| piece.backing().is_huge(look))
+        && pieces.iter().any(|piece: &Piece| piece.backing().is_huge(look))
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
@@ -226,7 +225,7 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     if !ring.vectored_registered || op.total == 0 {
         return None;
     }
-    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.0.slot(ring.id));
+    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.slot(ring.id));
     let first = slots.next()??;
     slots.all(|slot| slot == Some(first)).then_some(first)
 }
@@ -301,7 +300,7 @@ fn failed(inner: &Inner, op: &mut SendOp, errno: i32) {
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
         libc::ECANCELED if !op.cancelled => {}
-        // Someone made the open socket non-blocking behind our back.
+        // A kernel that does not wait for room on a socket that is non-blocking.
         libc::EAGAIN if !op.cancelled => op.blocked = true,
         libc::EAGAIN => {
             let done = op.done;

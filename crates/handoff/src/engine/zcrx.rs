@@ -162,7 +162,11 @@ pub(super) fn completed(
             return true;
         }
         // The completion queue was full, for the first.
-        libc::ENOSPC | libc::EINTR | libc::EAGAIN => return true,
+        libc::ENOSPC | libc::EINTR => return true,
+        libc::EAGAIN => {
+            op.blocked = true;
+            return true;
+        }
         libc::ENOMEM => return wait_for_chunk(inner, key, op),
         libc::EPROTONOSUPPORT => {
             let reason = "the kernel receives so on TCP sockets only, and not where it does TLS";

@@ -1,10 +1,11 @@
 //! Probes of locked and huge memory, and the scratch memory of the other probes.
 //!
 //! Kernel interface: `RLIMIT_MEMLOCK`, which io_uring charges per user for registered buffers
-//! unless the caller holds CAP_IPC_LOCK; `MAP_HUGETLB`.
+//! unless the caller holds CAP_IPC_LOCK in the first user namespace; `MAP_HUGETLB`.
 
 use std::ffi::c_void;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -65,9 +66,18 @@ pub(super) fn locked() -> Finding {
     Ok(explain(limit, holds(CapabilitySet::IPC_LOCK)))
 }
 
-/// Whether this thread holds a capability; `false` also where that cannot be read.
+/// Whether this thread holds a capability that counts; `false` also where that cannot be read. What is
+/// asked here, the kernel asks in the first user namespace: of another one's root it counts for nothing.
 pub(super) fn holds(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
+        && !in_inner_user_namespace()
+}
+
+/// Whether this process is known to be in another user namespace than the first, which has a fixed number
+/// (`USER_NS_INIT_INO` in `include/uapi/linux/nsfs.h`).
+fn in_inner_user_namespace() -> bool {
+    const FIRST: u64 = 0xefff_fffd;
+    fs::metadata("/proc/self/ns/user").is_ok_and(|namespace| namespace.ino() != FIRST)
 }
 
 fn explain(limit: Option<u64>, privileged: bool) -> Answer {
@@ -88,7 +98,8 @@ fn explain(limit: Option<u64>, privileged: bool) -> Answer {
     }
 }
 
-const RAISE: &str = "ulimit -l KIB, LimitMEMLOCK= in a systemd unit, or CAP_IPC_LOCK";
+const RAISE: &str =
+    "ulimit -l KIB, LimitMEMLOCK= in a systemd unit, or CAP_IPC_LOCK outside of user namespaces";
 
 /// The answer when the kernel refused to lock another page.
 pub(super) fn over_the_limit() -> Answer {

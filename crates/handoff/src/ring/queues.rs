@@ -114,6 +114,20 @@ impl Queues {
         self.take(&mut room).first().copied()
     }
 
+    /// The next completion, submitting what is queued and waiting as long as it takes, whatever signals
+    /// come meanwhile.
+    pub(crate) fn await_next(&mut self) -> io::Result<Completion> {
+        loop {
+            if let Some(completion) = self.next() {
+                return Ok(completion);
+            }
+            match self.submitter().submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
     /// Takes completions over; fewer than there is room for means that the queue is empty.
     pub(crate) fn take<'a>(
         &mut self,
@@ -199,6 +213,41 @@ mod tests {
 
     use super::super::skip;
     use super::*;
+
+    /// A thread that waits, and is signalled all the time.
+    #[test]
+    fn signals_end_no_wait() {
+        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+        extern "C" fn nothing(_: libc::c_int) {}
+
+        let test = "queues::tests::signals_end_no_wait";
+        let Some(mut queues) = skip::told(Queues::new(8, Shape::Narrow), test) else { return };
+        // SAFETY: the handler does nothing; all-zero bytes are no flags, so that calls are interrupted, and
+        // no blocked signals.
+        let waiting = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+            libc::pthread_self()
+        };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    // SAFETY: the thread outlives the scope.
+                    unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) };
+                }
+            });
+            let time = io_uring::types::Timespec::new().nsec(20_000_000);
+            let entry = opcode::Timeout::new(&raw const time).build();
+            // SAFETY: the time outlives the request, which is waited for.
+            unsafe { queues.submission().push(&entry) }.unwrap();
+            let waited = queues.await_next();
+            over.store(true, SeqCst);
+            assert_eq!(waited.unwrap().result, -libc::ETIME);
+        });
+    }
 
     /// Posts no completion of 32 bytes, but the queues turn over many times.
     #[test]

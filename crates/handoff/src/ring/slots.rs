@@ -85,22 +85,28 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
     let at_end = rustix::io::read(&reader, &mut [0u8; 1]) == Ok(0);
     // The end of the other pipe ends the poll.
     drop(kept);
-    io.submitter().submit_and_wait(1)?;
-    while io.next().is_some() {}
-    io.submitter().unregister_files()?;
+    io.await_next()?;
+    // Some kernels wait here for what still uses the table.
+    while let Err(error) = io.submitter().unregister_files() {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
     Ok(at_end)
 }
 
 impl Ring {
     /// Registers memory, which pins its pages. Needs Linux 5.19.
     pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<()> {
-        if backing.registration().is_some() {
-            return Err(Error::Invalid("the region is registered with a ring already"));
-        }
         let run = spans(backing);
         let start = self.buffers.take(run).ok_or(Error::Invalid(
             "the ring's table of registered buffers is full (DriverBuilder::registered_buffers)",
         ))?;
+        // Before the kernel has it: another thread may register the same region.
+        if !backing.enter(Registration { ring: self.id, first_slot: start as u16 }) {
+            self.buffers.release(start, run);
+            return Err(Error::Invalid("the region is registered with a ring already"));
+        }
         for span in 0..run {
             let memory = libc::iovec {
                 // SAFETY: every span starts within the backing.
@@ -111,12 +117,12 @@ impl Ring {
             // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until
             // the slots are cleared or the ring is closed.
             if let Err(error) = unsafe { self.update_buffers(start + span, &[memory]) } {
+                backing.leave(self.id);
                 self.clear(start, span)?;
                 self.buffers.release(start, run);
                 return Err(memlock_or("registering buffers", backing.len() as u64, error));
             }
         }
-        backing.set_registration(Some(Registration { ring: self.id, first_slot: start as u16 }));
         Ok(())
     }
 
@@ -130,7 +136,7 @@ impl Ring {
         // What is queued finds its memory before that goes.
         self.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
         self.clear(start, run)?;
-        backing.set_registration(None);
+        backing.leave(self.id);
         self.buffers.release(start, run);
         Ok(())
     }

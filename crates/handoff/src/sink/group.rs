@@ -80,6 +80,11 @@ impl Groups {
         waker
     }
 
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        self.records.iter_mut().filter_map(|record| record.waker.take()).collect()
+    }
+
     fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
         record.receipt = Receipt::default();
@@ -182,6 +187,7 @@ impl<B: Lend> Future for GroupOnLoan<B> {
         if let Some(receipt) = this.take_into(&mut buffer) {
             return Poll::Ready(Returned { buffer, receipt });
         }
+        this.handle.driver.expect_driven();
         let key = this.handle.key.expect("a group is not polled after it was returned");
         let waker = context.waker().clone();
         let before = this.handle.driver.groups.borrow_mut().get(key).waker.replace(waker);

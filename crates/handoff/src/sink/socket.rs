@@ -140,7 +140,7 @@ impl<'a, B: Lend> Message<'a, B> {
                 "a datagram takes at most 1023 buffers, a send on a stream 65536",
             ));
         }
-        let room = self.socket.driver.inflight.borrow().check_room();
+        let room = self.socket.driver.check_room();
         room.err().or_else(|| shared.queue.borrow().broken())
     }
 
@@ -308,6 +308,9 @@ impl Future for Sent {
             return Poll::Ready(result);
         }
         let key = this.key.expect("a future is not polled after it was ready");
+        if let Err(error) = this.driver.check_driven() {
+            return Poll::Ready(Err(error));
+        }
         let waker = context.waker().clone();
         let before = this.driver.inflight.borrow_mut().send(key).sent_waker.replace(waker);
         drop(before);
@@ -330,6 +333,9 @@ impl fmt::Debug for Sent {
 }
 
 /// A buffer that the kernel holds: a future of its return.
+///
+/// It can't end without its driver: polled when the last [`Driver`](crate::Driver) was dropped and the
+/// kernel has kept the buffer, it panics.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 pub struct OnLoan<B: Lend> {
     driver: Rc<Inner>,
@@ -364,6 +370,7 @@ impl<B: Lend> Future for OnLoan<B> {
             return Poll::Ready(returned);
         }
         let key = this.key.expect("a future is not polled after it was ready");
+        this.driver.expect_driven();
         let waker = context.waker().clone();
         let before = this.driver.inflight.borrow_mut().send(key).loan_waker.replace(waker);
         drop(before);

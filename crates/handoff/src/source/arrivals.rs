@@ -70,17 +70,22 @@ impl Arrivals {
         if !self.spans.is_empty() {
             // Places come before spans, and these don't.
             for place in self.places.split_off(from) {
-                let span = self.span(place);
+                // SAFETY: it is taken out of the places, which completions have told of.
+                let span = unsafe { self.span(place) };
                 self.spans.push_back(span);
             }
         }
         (count, bytes)
     }
 
+    /// # Safety
+    ///
+    /// The place was told by a completion, and is taken out here for the first time.
     #[inline]
-    fn span(&self, place: Place) -> Received {
+    unsafe fn span(&self, place: Place) -> Received {
         let queue = self.queue.as_ref().expect(QUEUE);
-        RxShared::span(queue, place.begin, place.len as usize)
+        // SAFETY: as the caller says.
+        unsafe { RxShared::span(queue, place.begin, place.len as usize) }
     }
 
     /// Takes over all that `other` has; `self` is empty.
@@ -101,7 +106,8 @@ impl Iterator for Arrivals {
         match self.places.get(self.taken) {
             Some(&place) => {
                 self.taken += 1;
-                Some(self.span(place))
+                // SAFETY: it counts as taken, and completions have told of all places.
+                Some(unsafe { self.span(place) })
             }
             None => self.spans.pop_front(),
         }

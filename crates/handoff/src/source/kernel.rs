@@ -19,7 +19,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 
-use crate::lease::{Extent, Lend, LendMut, Lendable, Loan, Sealed, Span};
+use crate::lease::{AsLoan, Extent, Lend, LendMut, Lendable, Loan, Span};
 use crate::source::request::Answer;
 
 pub use getting::{Fresh, Getting};
@@ -94,9 +94,8 @@ impl fmt::Debug for Slots {
 }
 
 /// A part of a lend, while an operation holds it or a lease does.
-#[doc(hidden)]
 #[derive(Clone, Debug)]
-pub struct Bytes {
+pub(crate) struct Bytes {
     held: Rc<Held>,
     /// Whether the slot to fill is meant.
     fill: bool,
@@ -124,13 +123,6 @@ impl Bytes {
 
     fn extent(&self) -> Extent {
         Extent { pieces: 1, bytes: self.len(), home: Some(self.held.ring()) }
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Kernel(bytes) => bytes,
-            other => unreachable!("a lease was lent and {other:?} came back"),
-        }
     }
 }
 
@@ -182,9 +174,9 @@ impl Lease {
     }
 }
 
-impl Sealed for Lease {}
+impl Lendable for Lease {}
 impl Lend for Lease {}
-impl Lendable for Lease {
+impl AsLoan for Lease {
     fn extent(&self) -> Extent {
         self.0.extent()
     }
@@ -194,7 +186,10 @@ impl Lendable for Lease {
     }
 
     fn from_loan(loan: Loan) -> Self {
-        Self(Bytes::from_loan(loan))
+        match loan {
+            Loan::Kernel(bytes) => Self(bytes),
+            other => unreachable!("a lease was lent and {other:?} came back"),
+        }
     }
 }
 
@@ -229,18 +224,21 @@ impl LeaseMut {
     }
 }
 
-impl Sealed for LeaseMut {}
+impl Lendable for LeaseMut {}
 impl LendMut for LeaseMut {}
-impl Lendable for LeaseMut {
+impl AsLoan for LeaseMut {
     fn extent(&self) -> Extent {
         self.0.extent()
     }
 
     fn into_loan(self) -> Loan {
-        Loan::Kernel(self.0)
+        Loan::KernelToFill(self.0)
     }
 
     fn from_loan(loan: Loan) -> Self {
-        Self(Bytes::from_loan(loan))
+        match loan {
+            Loan::KernelToFill(bytes) => Self(bytes),
+            other => unreachable!("a lease to fill was lent and {other:?} came back"),
+        }
     }
 }

@@ -13,9 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::lease::{
-    Backing, Extent, Lend, LendMut, Lendable, Loan, LoanedPiece, Memory, Piece, Sealed,
-};
+use crate::lease::{AsLoan, Backed, Backing, Extent, Lend, LendMut, Lendable, Loan, Memory, Piece};
 
 /// A huge page of x86-64 and of arm64 with 4 KiB base pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -237,8 +235,8 @@ impl Region {
     }
 }
 
-impl Sealed for Region {}
-impl Memory for Region {
+impl Memory for Region {}
+impl Backed for Region {
     fn backing(&self) -> &Arc<Backing> {
         &self.cutter.backing
     }
@@ -310,50 +308,53 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.0.bytes()
+        // SAFETY: the piece owns initialised bytes alone, which only this process can reach, borrowed
+        // shared here.
+        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr(), self.0.len()) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.bytes_mut()
+        // SAFETY: as above, borrowed exclusively here.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start().as_ptr(), self.0.len()) }
     }
 }
 
-impl Sealed for Buffer {}
+impl Lendable for Buffer {}
 impl Lend for Buffer {}
-impl Lendable for Buffer {
+impl AsLoan for Buffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
     }
 
     fn into_loan(self) -> Loan {
-        Loan::One(LoanedPiece(self.0))
+        Loan::One(self.0)
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::One(piece) => Self(piece.0),
+            Loan::One(piece) => Self(piece),
             other => unreachable!("a buffer was lent and {other:?} came back"),
         }
     }
 }
 impl LendMut for Buffer {}
 
-impl Sealed for Vec<Buffer> {}
+impl Lendable for Vec<Buffer> {}
 impl Lend for Vec<Buffer> {}
-impl Lendable for Vec<Buffer> {
+impl AsLoan for Vec<Buffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
     }
 
     fn into_loan(self) -> Loan {
-        Loan::Many(self.into_iter().map(|buffer| LoanedPiece(buffer.0)).collect())
+        Loan::Many(self.into_iter().map(|buffer| buffer.0).collect())
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Many(pieces) => pieces.into_iter().map(|piece| Buffer(piece.0)).collect(),
+            Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
             other => unreachable!("buffers were lent and {other:?} came back"),
         }
     }

@@ -17,7 +17,7 @@ use super::received::Received;
 use crate::driver::{Backend, Inner};
 use crate::error::{Error, Result};
 use crate::inflight::Key;
-use crate::lease::{Backing, Memory};
+use crate::lease::{Backed, Backing};
 
 /// The most chunks in a pool, by the kernel's limit on a ring of buffers.
 const MAX_CHUNKS: usize = 1 << 15;

@@ -13,12 +13,11 @@ use std::sync::Arc;
 
 use super::pool::PoolShared;
 use super::rx_queue::RxShared;
-use crate::lease::{Backing, Extent, Lend, Lendable, Loan, LoanedPiece, Piece, Sealed};
+use crate::lease::{AsLoan, Backing, Extent, Lend, Lendable, Loan, Piece};
 
 /// Keeps the memory of a span, and gives its chunk back to where it came from when the last share of it
 /// is dropped.
-#[doc(hidden)]
-pub struct Ticket(
+pub(crate) struct Ticket(
     // Dropped by the ticket, which needs no second look for what it is then.
     ManuallyDrop<Origin>,
 );
@@ -154,18 +153,18 @@ impl Received {
         head
     }
 
-    fn into_parts(self) -> (LoanedPiece, Ticket) {
+    fn into_parts(self) -> (Piece, Ticket) {
         let Self { start, len, ticket } = self;
         let piece = match ticket.memory() {
             // SAFETY: the span owned its bytes alone, and is no more.
             Some(memory) => unsafe { Piece::at(Arc::clone(memory), start, len) },
             None => Piece::nothing(),
         };
-        (LoanedPiece(piece), ticket)
+        (piece, ticket)
     }
 
-    fn from_parts(piece: LoanedPiece, ticket: Ticket) -> Self {
-        Self { start: piece.0.start(), len: piece.0.len(), ticket }
+    fn from_parts(piece: Piece, ticket: Ticket) -> Self {
+        Self { start: piece.start(), len: piece.len(), ticket }
     }
 }
 
@@ -186,9 +185,9 @@ impl fmt::Debug for Received {
     }
 }
 
-impl Sealed for Received {}
+impl Lendable for Received {}
 impl Lend for Received {}
-impl Lendable for Received {
+impl AsLoan for Received {
     fn extent(&self) -> Extent {
         Extent { pieces: 1, bytes: self.len, home: None }
     }
@@ -206,9 +205,9 @@ impl Lendable for Received {
     }
 }
 
-impl Sealed for Vec<Received> {}
+impl Lendable for Vec<Received> {}
 impl Lend for Vec<Received> {}
-impl Lendable for Vec<Received> {
+impl AsLoan for Vec<Received> {
     fn extent(&self) -> Extent {
         let bytes = self.iter().map(|span| span.len).sum();
         Extent { pieces: self.len(), bytes, home: None }

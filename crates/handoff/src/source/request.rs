@@ -116,6 +116,7 @@ impl RequestQueue {
         if queue.gone.get() == queue.depth {
             return Poll::Ready(Ok(None));
         }
+        self.driver.check_driven()?;
         let before = queue.waker.borrow_mut().replace(context.waker().clone());
         drop(before);
         Poll::Pending

@@ -13,7 +13,7 @@ use crate::driver::{Backend, Inner};
 use crate::engine::receiving::ReceiveEngine;
 use crate::error::{Error, Result};
 use crate::inflight::Token;
-use crate::lease::{Backing, Memory};
+use crate::lease::{Backed, Backing};
 use crate::ring::refill::RefillQueue;
 use crate::ring::slots::memlock_or;
 

@@ -8,9 +8,12 @@
 //! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
 //! hold what is theirs; a dropped span is an entry in the refill queue.
 //!
-//! The kernel unbinds the queue when the ring is closed, and no earlier.
+//! The kernel unbinds the queue when the ring is closed, and no earlier. Linux 6.15 to 6.18 then first give
+//! the chunks that we hold back to the NIC, which could write under a span. So a driver that goes leaves the
+//! ring open until the last span is dropped.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,9 +27,9 @@ use super::received::Received;
 use super::rx_binding::{Bound, RxBinding};
 use crate::driver::Inner;
 use crate::engine::receiving::ReceiveEngine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inflight::Key;
-use crate::lease::{Backing, Memory, Sealed};
+use crate::lease::{Backed, Backing, Memory};
 use crate::ring::refill::RefillQueue;
 
 /// How often at most the kernel is asked to tell again that it found no chunk.
@@ -51,7 +54,7 @@ pub struct RxStats {
     pub flushes: u64,
 }
 
-/// An rx queue bound to a driver, until the driver goes.
+/// An rx queue bound to a driver, until the driver and all spans are gone.
 ///
 /// ```no_run
 /// use handoff::{Driver, Region, RxBinding};
@@ -76,6 +79,8 @@ pub struct RxQueue {
 }
 
 pub(crate) struct RxShared {
+    /// Keeps the ring open for the spans that outlive the driver; before the area, which goes later.
+    ring: Cell<Option<OwnedFd>>,
     driver: Weak<Inner>,
     bound: Bound,
     refill: RefillQueue,
@@ -102,8 +107,11 @@ pub(crate) struct RxShared {
 
 impl RxQueue {
     pub(crate) fn bind(driver: &Rc<Inner>, region: &Region, binding: &RxBinding) -> Result<Self> {
+        let ring = driver
+            .ring_descriptor()
+            .map_err(|error| Error::io("keeping the ring of an rx queue open", error))?;
         let (bound, refill) = Bound::new(driver, region, binding)?;
-        let shared = Rc::new(RxShared::new(driver, bound, refill));
+        let shared = Rc::new(RxShared::new(driver, ring, bound, refill));
         driver.rx_queues.borrow_mut().push(Rc::clone(&shared));
         Ok(Self { shared })
     }
@@ -142,8 +150,8 @@ impl RxQueue {
     }
 }
 
-impl Sealed for RxQueue {}
-impl Memory for RxQueue {
+impl Memory for RxQueue {}
+impl Backed for RxQueue {
     fn backing(&self) -> &Arc<Backing> {
         &self.shared.bound.area
     }
@@ -167,7 +175,7 @@ impl RxShared {
         driver: &Rc<Inner>,
         chunks: usize,
         chunk: usize,
-    ) -> (Rc<Self>, impl Fn() -> Vec<u64>) {
+    ) -> (Rc<Self>, impl Fn() -> Vec<u64> + use<>) {
         use rustix::mm::MapFlags;
 
         let area = super::memory::map(chunks * chunk, MapFlags::PRIVATE, None).unwrap();
@@ -175,14 +183,15 @@ impl RxShared {
         let kernel = RefCell::new(kernel);
         let engine = ReceiveEngine::Zcrx;
         let bound = Bound { engine, id: 0, area, token: 0, chunk, ring: 0, statistics: None };
-        let shared = Rc::new(Self::new(driver, bound, refill));
+        let shared = Rc::new(Self::new(driver, None, bound, refill));
         (shared, move || kernel.borrow_mut().take(u32::MAX))
     }
 }
 
 impl RxShared {
-    fn new(driver: &Rc<Inner>, bound: Bound, refill: RefillQueue) -> Self {
+    fn new(driver: &Rc<Inner>, ring: Option<OwnedFd>, bound: Bound, refill: RefillQueue) -> Self {
         Self {
+            ring: Cell::new(ring),
             driver: Rc::downgrade(driver),
             bound,
             refill,
@@ -225,13 +234,17 @@ impl RxShared {
         self.held.set(self.held.get() + spans);
     }
 
-    /// The span that a completion has told of, once.
+    /// The span that a completion has told of.
+    ///
+    /// # Safety
+    ///
+    /// The kernel has told of these bytes of the area, and no other span is made of the same completion.
     #[inline]
-    pub(crate) fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
+    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
         debug_assert!(is_within(this.bound.area.len(), place, len));
         let offset = offset(place);
-        // SAFETY: inside the area, which is initialised; the kernel tells of each byte that it has put
-        // there once, and puts others there only after the span was given back.
+        // SAFETY: inside the area, as the kernel's word is, and initialised; the kernel tells of each byte
+        // that it has put there once, and puts others there only after the span was given back.
         unsafe {
             let start = this.bound.area.start().add(offset);
             Received::of_queue(this, offset, start, len)
@@ -252,14 +265,27 @@ impl RxShared {
     /// full.
     #[cold]
     fn begin_batch(self: Rc<Self>, off: u64) {
+        let Some(driver) = self.driver.upgrade() else { return self.close_if_unused() };
         self.refill.put_first(off);
         if self.attended.replace(true) {
             return;
         }
-        let Some(driver) = self.driver.upgrade() else { return };
         driver.mark_refill(&self);
         for receiver in self.starving.borrow_mut().drain(..) {
             driver.mark_receive(receiver);
+        }
+    }
+
+    /// The driver goes. No batch is begun from now on, so that all that is given back looks for the end.
+    pub(crate) fn outlive_driver(&self) {
+        self.refill.publish();
+        self.close_if_unused();
+    }
+
+    /// Lets go of the ring when no span needs it open any more.
+    fn close_if_unused(&self) {
+        if !self.holds_any() {
+            drop(self.ring.take());
         }
     }
 
@@ -380,4 +406,69 @@ pub(crate) fn is_within(area: usize, place: u64, len: usize) -> bool {
 #[inline]
 fn offset(place: u64) -> usize {
     (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+    use crate::driver::Driver;
+    use crate::ring::Completion;
+    use crate::source::arrivals::Arrivals;
+
+    /// `IORING_CQE_F_MORE`.
+    const MORE: u32 = 1 << 1;
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
+        for handle_kept in [false, true] {
+            let driver = Driver::builder().ring(crate::RingUse::Avoid).build().unwrap();
+            let (queue, given_back) = RxShared::without_kernel(&driver.inner, 64, PAGE as usize);
+            driver.inner.rx_queues.borrow_mut().push(Rc::clone(&queue));
+            // Stands for the ring, and no other test has one of the name.
+            let name = format!("kept open, handle {handle_kept}");
+            let ring = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+            let path = PathBuf::from(format!("/proc/self/fd/{}", ring.as_raw_fd()));
+            let opened = std::fs::read_link(&path).unwrap();
+            let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
+            queue.ring.set(Some(ring));
+            let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+            let told: Vec<_> = (0..50)
+                .map(|chunk| Completion { data: 0, result: 9, flags: MORE, place: chunk * PAGE })
+                .collect();
+            let (spans, bytes) = arrivals.push_told(&told);
+            queue.arrived(spans, bytes);
+            let mut spans: Vec<_> = arrivals.by_ref().collect();
+            drop(spans.split_off(45));
+            let kept = handle_kept.then(|| Rc::clone(&queue));
+            drop((arrivals, queue));
+            assert!(is_open());
+            drop(driver);
+            // What was given back before the driver went, the kernel was told of.
+            assert_eq!(given_back().len(), 5);
+            let mut last = spans.pop().unwrap();
+            drop(spans);
+            let part = last.split_to(3);
+            drop(last);
+            assert!(is_open(), "a part of a span is held");
+            drop(part);
+            assert!(!is_open());
+            drop(kept);
+        }
+    }
+
+    #[test]
+    fn a_driver_without_spans_takes_the_ring_along() {
+        let driver = Driver::builder().ring(crate::RingUse::Avoid).build().unwrap();
+        let (queue, _) = RxShared::without_kernel(&driver.inner, 64, PAGE as usize);
+        driver.inner.rx_queues.borrow_mut().push(Rc::clone(&queue));
+        queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap()));
+        drop(driver);
+        assert!(queue.ring.take().is_none());
+    }
 }

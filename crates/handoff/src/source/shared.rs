@@ -13,9 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::MapFlags;
 
 use crate::error::{Error, Result};
-use crate::lease::{
-    Backing, Extent, Lend, LendMut, Lendable, Loan, LoanedPiece, Memory, Piece, Sealed,
-};
+use crate::lease::{AsLoan, Backed, Backing, Extent, Lend, LendMut, Lendable, Loan, Memory, Piece};
 use crate::source::memory::{Cutter, page_size};
 use crate::view::View;
 
@@ -62,8 +60,8 @@ impl SharedRegion {
     }
 }
 
-impl Sealed for SharedRegion {}
-impl Memory for SharedRegion {
+impl Memory for SharedRegion {}
+impl Backed for SharedRegion {
     fn backing(&self) -> &Arc<Backing> {
         &self.cutter.backing
     }
@@ -125,42 +123,40 @@ impl SharedBuffer {
     }
 }
 
-impl Sealed for SharedBuffer {}
+impl Lendable for SharedBuffer {}
 impl Lend for SharedBuffer {}
-impl Lendable for SharedBuffer {
+impl AsLoan for SharedBuffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
     }
 
     fn into_loan(self) -> Loan {
-        Loan::One(LoanedPiece(self.0))
+        Loan::Shared(self.0)
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::One(piece) => Self::new(piece.0),
+            Loan::Shared(piece) => Self::new(piece),
             other => unreachable!("a shared buffer was lent and {other:?} came back"),
         }
     }
 }
 impl LendMut for SharedBuffer {}
 
-impl Sealed for Vec<SharedBuffer> {}
+impl Lendable for Vec<SharedBuffer> {}
 impl Lend for Vec<SharedBuffer> {}
-impl Lendable for Vec<SharedBuffer> {
+impl AsLoan for Vec<SharedBuffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
     }
 
     fn into_loan(self) -> Loan {
-        Loan::Many(self.into_iter().map(|buffer| LoanedPiece(buffer.0)).collect())
+        Loan::ManyShared(self.into_iter().map(|buffer| buffer.0).collect())
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Many(pieces) => {
-                pieces.into_iter().map(|piece| SharedBuffer::new(piece.0)).collect()
-            }
+            Loan::ManyShared(pieces) => pieces.into_iter().map(SharedBuffer::new).collect(),
             other => unreachable!("shared buffers were lent and {other:?} came back"),
         }
     }

@@ -25,7 +25,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way, or pool or queue belong to another driver.
+    /// When too many operations are under way, pool or queue belong to another driver, or the socket
+    /// has a receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
         if !intake.is_of(&driver) {
@@ -33,7 +34,12 @@ impl Socket {
                 "the pool or rx queue belongs to another driver than the socket",
             ));
         }
-        driver.inflight.borrow().check_room()?;
+        driver.check_room()?;
+        if self.shared.received.replace(true) {
+            return Err(Error::Invalid(
+                "the socket has a receiver, and two would each get parts of what comes: drop that first",
+            ));
+        }
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.inflight.borrow_mut().insert(|| Op::Receive(op));
@@ -109,6 +115,9 @@ impl Future for NextSpan<'_> {
             return Poll::Ready(span);
         }
         let Receiver { driver, key, .. } = &*self.receiver;
+        if let Err(error) = driver.check_driven() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let before = driver.inflight.borrow_mut().receive(*key).wait(context.waker().clone());
         drop(before);
         Poll::Pending

@@ -24,8 +24,13 @@ pub struct Getting {
 }
 
 impl Getting {
-    pub(super) fn start(driver: Rc<Inner>, op: GetOp) -> Result<Self> {
-        driver.inflight.borrow().check_room()?;
+    /// Takes the slots that `op` has only where there is room for it.
+    pub(super) fn start(
+        driver: Rc<Inner>,
+        op: impl FnOnce(&Inner) -> Result<GetOp>,
+    ) -> Result<Self> {
+        driver.check_room()?;
+        let op = op(&driver)?;
         let key = driver.inflight.borrow_mut().insert(|| Op::Get(op));
         get_buf::start(&driver, key);
         Ok(Self { driver, key: Some(key) })
@@ -51,6 +56,9 @@ impl Getting {
             return Poll::Ready(result);
         }
         let key = self.key.expect("a future is not polled after it was ready");
+        if let Err(error) = self.driver.check_driven() {
+            return Poll::Ready(Err(error));
+        }
         let waker = context.waker().clone();
         let before = self.driver.inflight.borrow_mut().get_op(key).waker.replace(waker);
         drop(before);

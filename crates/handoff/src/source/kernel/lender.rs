@@ -101,8 +101,10 @@ impl Lender {
     ///
     /// When too many operations are under way, or the table of registered buffers has no two slots.
     pub fn fresh(&self, len: u32) -> Result<Fresh> {
-        let op = GetOp::fresh(&self.shared, &self.driver, len)?;
-        Ok(Fresh(Getting::start(Rc::clone(&self.driver), op)?))
+        let getting = Getting::start(Rc::clone(&self.driver), |driver| {
+            GetOp::fresh(&self.shared, driver, len)
+        });
+        getting.map(Fresh)
     }
 
     /// What is out, and was.
@@ -179,8 +181,9 @@ impl KernelSource {
     /// When too many operations are under way, or the table of registered buffers is full
     /// ([`DriverBuilder::registered_buffers`](crate::DriverBuilder::registered_buffers)).
     pub fn get_at(&self, offset: u64, len: u32) -> Result<Getting> {
-        let op = GetOp::of_source(&self.shared, &self.driver, offset, len)?;
-        Getting::start(Rc::clone(&self.driver), op)
+        Getting::start(Rc::clone(&self.driver), |driver| {
+            GetOp::of_source(&self.shared, driver, offset, len)
+        })
     }
 
     /// Asks for at most `len` of the next bytes of a stream, when there are any. Several that wait

@@ -127,6 +127,30 @@ fn a_full_table_says_so_and_slots_are_used_again() {
 }
 
 #[test]
+fn a_lend_that_is_refused_keeps_no_slot() {
+    let directory = on_disk();
+    let (_quiet, waited) = connection();
+    let lending = Lending::of(Driver::builder().registered_buffers(4).in_flight(1));
+    let source = lending.lender.source(filled(&directory, 8_192)).expect("lends");
+    let stream = lending.lender.source(&waited).expect("lends");
+    let waiting = stream.get(1_000).expect("asks");
+    for _ in 0..10 {
+        let refused = source.get_at(0, 4_096).expect_err("there is no room");
+        assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+        let refused = lending.lender.fresh(4_096).expect_err("there is no room");
+        assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+    }
+    drop(waiting);
+    eventually("the wait is over", || {
+        lending.driver.turn(Wait::No).expect("turns");
+        (lending.driver.in_flight() == 0).then_some(())
+    });
+    let get = || lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
+    drop([get(), get(), get(), get()]);
+    lending.until_all_are_back();
+}
+
+#[test]
 fn what_can_not_be_lent_from_says_why() {
     let lending = Lending::new();
     let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");

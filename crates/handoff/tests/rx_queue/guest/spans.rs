@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use handoff::{Outcome, Received, Wait};
 
 use crate::bed::{Bed, byte_at, send, stream_of};
-use crate::receiving::{LONG, MIB, QUEUE, bound, driver, receiver};
+use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, receiver};
 use crate::traffic::within;
 
 #[test]
@@ -107,5 +107,33 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
         std::io::Seek::rewind(&mut written).expect("seeks");
         written.read_to_end(&mut stored).expect("reads");
         assert!(stored == stream_of(MIB), "what was written differs");
+    });
+}
+
+#[test]
+fn a_span_that_outlives_its_driver_keeps_the_queue_bound() {
+    within(LONG, || {
+        let bed = Bed::new(1_500);
+        let (first, other) = (driver(), driver());
+        let queue = bound(&bed, &first, 1_024);
+        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let mut receiver = receiver(&first, far, &queue);
+        let sender = send(left, 10_000);
+        let mut span = first.block_on(receiver.next_span()).expect("runs");
+        let part = span.as_mut().expect("goes on").as_mut().expect("receives").split_to(10);
+        drop((span, receiver, queue, first));
+        sender.join().expect("ends");
+        assert!(part.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)));
+        let refused = bed.bind(&other, QUEUE, area(1_024), None).expect_err("it is bound");
+        assert!(refused.to_string().contains("bound already"), "{refused}");
+        assert!(part.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)));
+        drop(part);
+        // The kernel unbinds a moment later.
+        let deadline = Instant::now() + LONG;
+        while let Err(error) = bed.bind(&other, QUEUE, area(1_024), None) {
+            assert!(error.to_string().contains("bound already"), "{error}");
+            assert!(Instant::now() < deadline, "it stays bound: {error}");
+            thread::yield_now();
+        }
     });
 }
