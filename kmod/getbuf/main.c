@@ -271,13 +271,15 @@ static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *c
 static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct getbuf_context *context = cmd->file->private_data;
-	u32 slot = READ_ONCE(cmd->sqe->buf_index);
 	bool has_slot = cmd->flags & IORING_URING_CMD_FIXED;
+	u32 slot;
 
+	/* A command that waits has no sqe any more: the ring may have been resized. */
 	if (issue_flags & IO_URING_F_CANCEL) {
 		getbuf_wait_exiting(cmd, issue_flags);
 		return 0;
 	}
+	slot = READ_ONCE(cmd->sqe->buf_index);
 	if (cmd->flags & IORING_URING_CMD_MULTISHOT)
 		return -EINVAL;
 	if (cmd->cmd_op == GETBUF_CMD_CANCEL)

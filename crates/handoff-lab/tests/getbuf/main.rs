@@ -1,6 +1,7 @@
 //! Buffers of the kernel lent into rings (`kmod/getbuf`), on the lab's kernel.
 
 mod device;
+mod resizing;
 
 mod guest {
     mod files;
