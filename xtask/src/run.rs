@@ -3,7 +3,7 @@
 //! Contracts:
 //! - standard output and standard error arrive in the order in which they were written;
 //! - the command runs in a process group of its own; at the deadline, after too long a silence, and
-//!   on SIGINT or SIGTERM the whole group gets SIGTERM, and SIGKILL five seconds later.
+//!   on SIGINT, SIGTERM or SIGHUP the whole group gets SIGTERM, and SIGKILL five seconds later.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -14,8 +14,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_sys::hangup;
 use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const LOOK: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(5);
@@ -53,11 +54,16 @@ impl End {
     }
 }
 
-/// Set by SIGINT and SIGTERM.
+/// Set by SIGINT, SIGTERM and, unless this was started to outlive its session, SIGHUP.
 pub(crate) fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    if !hangup::is_ignored() {
+        // SAFETY: what this calls is allowed in a signal's handler.
+        unsafe { signal_hook::low_level::register(SIGHUP, hangup::fall_silent) }?;
+        signal_hook::flag::register(SIGHUP, Arc::clone(&stop))?;
     }
     Ok(stop)
 }
@@ -187,6 +193,14 @@ mod tests {
         let talks = "for turn in 1 2 3 4 5 6 7 8; do sleep 0.4; echo $turn; done";
         let (end, seen) = shell_heard(talks, LONG, Some(LIMIT), false);
         assert_eq!((end, seen.len()), (End::Success, 8));
+    }
+
+    #[test]
+    fn a_session_that_ends_is_heard() {
+        let heard = !hangup::is_ignored();
+        let stop = stop_flag().expect("handlers can be set");
+        signal_hook::low_level::raise(SIGHUP).expect("a signal can be sent to oneself");
+        assert_eq!(stop.load(Ordering::Acquire), heard);
     }
 
     #[test]
