@@ -67,8 +67,27 @@ struct getbuf_counters {
 	u64 from[GETBUF_KINDS];
 };
 
+/* Lends that are out, the oldest first; those of the null page are in none. */
+enum getbuf_list {
+	GETBUF_FILES,
+	GETBUF_STREAMS,
+	GETBUF_NEW,
+	GETBUF_LISTS
+};
+
+/* Whoever has opened the device, and what is out through all that he has opened. */
+struct getbuf_user {
+	struct list_head among;
+	kuid_t uid;
+	u32 contexts;
+	atomic_t lends;
+	atomic_t bound;
+	atomic64_t bytes;
+};
+
 struct getbuf_context {
 	struct file *pin;
+	struct getbuf_user *user;
 	struct xarray bound;
 	atomic_t bound_count;
 	atomic64_t waiting;		/* see struct getbuf_query */
@@ -82,8 +101,7 @@ struct getbuf_context {
 	u32 ready_count;
 	u64 bytes;
 	struct getbuf_counters count;
-	struct list_head kept;		/* lends that keep memory, the oldest first */
-	struct list_head streams;	/* those of received data */
+	struct list_head out[GETBUF_LISTS];
 	struct getbuf_lend *ready;	/* lends of the null page to use again */
 
 	/* The task that is clearing slots, and what came back to it meanwhile; its own. */
@@ -101,6 +119,7 @@ static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends
 	bool last;
 
 	context->lends -= lends;
+	atomic_sub(lends, &context->user->lends);
 	last = context->closed && !context->lends;
 	spin_unlock(&context->lock);
 	if (last)
@@ -163,6 +182,13 @@ struct getbuf_bound {
 extern unsigned int getbuf_lends_max;
 extern unsigned long getbuf_bytes_max;
 extern unsigned int getbuf_stream_age_max;
+extern unsigned int getbuf_file_age_max;
+
+/* user.c */
+struct getbuf_user *getbuf_user_get(void);
+void getbuf_user_put(struct getbuf_user *user);
+u32 getbuf_user_enter(struct getbuf_user *user, u32 wanted, u32 max);
+bool getbuf_user_keep(struct getbuf_user *user, u64 bytes, u64 max);
 
 /* bind.c */
 int getbuf_bind(struct getbuf_context *context, struct getbuf_bind __user *argument);

@@ -79,7 +79,12 @@ pub(crate) struct Query {
     pub(crate) over_limit: u64,
     pub(crate) over_memlock: u64,
     pub(crate) over_age: u64,
-    pub(crate) reserved: [u64; 8],
+    pub(crate) file_age_max: u64,
+    pub(crate) oldest_file: u64,
+    pub(crate) user_lends: u64,
+    pub(crate) user_bytes: u64,
+    pub(crate) user_bound: u64,
+    pub(crate) reserved: [u64; 3],
 }
 
 /// `/dev/getbuf`, open.
