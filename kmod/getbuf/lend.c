@@ -383,3 +383,62 @@ void getbuf_handle_returned(struct getbuf_handle *handle)
 	else if (refcount_dec_and_test(&lend->handles))
 		getbuf_lend_end(lend, true);
 }
+
+/* Whether a part of a registered buffer is this part of the lend. */
+static bool getbuf_lend_is(const struct getbuf_lend *lend, u64 offset, const struct iov_iter *part)
+{
+	const struct bio_vec *ours = lend->segment, *end = ours + lend->segments;
+	const struct bio_vec *theirs = part->bvec;
+	size_t left = iov_iter_count(part);
+
+	for (; ours < end && offset >= ours->bv_len; ours++)
+		offset -= ours->bv_len;
+	if (offset != part->iov_offset)
+		return false;
+	for (; left; ours++, theirs++, offset = 0) {
+		if (ours == end || ours->bv_page != theirs->bv_page ||
+		    ours->bv_offset != theirs->bv_offset || ours->bv_len != theirs->bv_len)
+			return false;
+		left -= min_t(size_t, left, ours->bv_len - offset);
+	}
+	return true;
+}
+
+static bool getbuf_is_among(struct list_head *lends, void *ring, u32 slot, u64 offset,
+			    const struct iov_iter *part)
+{
+	struct getbuf_lend *lend;
+	unsigned int i;
+
+	list_for_each_entry(lend, lends, entry) {
+		for (i = 0; i < ARRAY_SIZE(lend->handle); i++) {
+			struct getbuf_handle *handle = &lend->handle[i];
+
+			if (READ_ONCE(handle->ring) == ring && READ_ONCE(handle->slot) == slot &&
+			    getbuf_lend_is(lend, offset, part))
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Whether a part of the buffer that is in a slot was lent there by this context. What
+ * a lend of ours has been replaced with while it is in use is told by its pages.
+ */
+bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		     u64 offset, const struct iov_iter *part)
+{
+	void *ring = io_uring_cmd_ctx_handle(cmd);
+	unsigned int i;
+	bool has;
+
+	/* Lends of it are in no list. */
+	if (getbuf_null_is(part->bvec->bv_page))
+		return true;
+	spin_lock(&context->lock);
+	for (i = 0, has = false; i < GETBUF_LISTS && !has; i++)
+		has = getbuf_is_among(&context->out[i], ring, slot, offset, part);
+	spin_unlock(&context->lock);
+	return has;
+}

@@ -131,6 +131,8 @@ struct getbuf_lend;
 /* What a slot of a ring has. */
 struct getbuf_handle {
 	struct getbuf_lend *lend;
+	void *ring;		/* what the ring is known by; its table may be cloned */
+	u32 slot;
 #ifndef GETBUF_REGISTERS_SEGMENTS
 	struct request request;
 	struct bio bio;
@@ -215,6 +217,8 @@ int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, 
 int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
 			u32 slot, unsigned int issue_flags);
 void getbuf_handle_returned(struct getbuf_handle *handle);
+bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		     u64 offset, const struct iov_iter *part);
 
 /* slot.c */
 int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
@@ -232,6 +236,7 @@ static inline int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned
 /* null.c */
 int __init getbuf_null_init(void);
 void getbuf_null_exit(void);
+bool getbuf_null_is(const struct page *page);
 int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		    u32 slots, unsigned int issue_flags);
 void getbuf_null_returned(struct getbuf_lend *lend);
@@ -269,7 +274,7 @@ int getbuf_wait_cancel(struct getbuf_context *context, struct io_uring_cmd *cmd,
 
 /* send.c */
 int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
-		const struct getbuf_send *request, unsigned int issue_flags);
+		const struct getbuf_send *request, u32 slot, unsigned int issue_flags);
 
 /* query.c */
 int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *argument);

@@ -265,7 +265,7 @@ static int getbuf_do_cancel(struct getbuf_context *context, struct io_uring_cmd 
 	return getbuf_wait_cancel(context, cmd, user_data, flags & GETBUF_CANCEL_ALL);
 }
 
-static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
+static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
 			  unsigned int issue_flags)
 {
 	const struct getbuf_send *shared = io_uring_sqe_cmd(cmd->sqe, struct getbuf_send);
@@ -278,8 +278,8 @@ static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *c
 
 	if (!request.length || (request.flags & ~(GETBUF_NOWAIT | GETBUF_MORE)))
 		return -EINVAL;
-	return getbuf_answer(cmd, getbuf_send(context, cmd, &request, issue_flags), request.flags,
-			     issue_flags);
+	return getbuf_answer(cmd, getbuf_send(context, cmd, &request, slot, issue_flags),
+			     request.flags, issue_flags);
 }
 
 static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
@@ -308,7 +308,7 @@ static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	case GETBUF_CMD_PUT:
 		return getbuf_do_put(cmd, slot, issue_flags);
 	case GETBUF_CMD_SEND:
-		return getbuf_do_send(context, cmd, issue_flags);
+		return getbuf_do_send(context, cmd, slot, issue_flags);
 	}
 	return -EOPNOTSUPP;
 }
