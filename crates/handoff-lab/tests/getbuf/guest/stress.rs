@@ -3,7 +3,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -233,6 +234,48 @@ fn two_rings_replace_lends_of_one_device() {
     });
     assert!(query.lent > 10_000, "{query:?}");
     assert_eq!((query.returned, query.lent_bytes), (query.lent, 64 * query.lent), "{query:?}");
+}
+
+#[test]
+fn the_module_goes_and_comes_while_it_is_used() {
+    let (stop, pause) = (AtomicBool::new(false), AtomicBool::new(false));
+    let opened = AtomicU64::new(0);
+    drop(Device::open());
+    let remove = || Command::new("rmmod").arg("getbuf").output().expect("starts").status.success();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let device = OpenOptions::new().read(true).write(true).open("/dev/getbuf");
+                    let (Ok(device), false) = (device, pause.load(Ordering::Relaxed)) else {
+                        thread::yield_now();
+                        continue;
+                    };
+                    let mut lending = Lending::with(Device(device));
+                    assert_eq!(lending.run(lending.get(0, NULL, 0, 64)), 64);
+                    assert_eq!(lending.run(lending.fresh(1, 2, 10_000)), 10_000);
+                    // Sometimes the ring is the last that has something of it.
+                    let Lending { ring, device } = lending;
+                    drop(device);
+                    drop(ring);
+                    opened.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < going_on(2, 5) {
+            // Under load, and as the last that is out comes back.
+            if !remove() {
+                pause.store(true, Ordering::Relaxed);
+                eventually("it can be removed", || remove().then_some(()));
+                pause.store(false, Ordering::Relaxed);
+            }
+            let loaded = Command::new("modprobe").arg("getbuf").status().expect("starts");
+            assert!(loaded.success(), "{loaded}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(opened.into_inner() > 0);
 }
 
 #[test]
