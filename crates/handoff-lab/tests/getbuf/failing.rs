@@ -1,8 +1,6 @@
 //! Allocations of the kernel that fail when they are told to (`failslab`, `fail_page_alloc`): the
 //! sanitizer kernel has them.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -26,27 +24,4 @@ pub(crate) fn ready() -> bool {
         }
     }
     true
-}
-
-/// The counter of the calling thread.
-pub(crate) struct Failing(File);
-
-impl Failing {
-    pub(crate) fn new() -> Self {
-        let path = "/proc/thread-self/fail-nth";
-        Self(File::options().read(true).write(true).open(path).expect("opens"))
-    }
-
-    /// From here on, the allocation of this number fails.
-    pub(crate) fn arm(&self, number: u32) {
-        self.0.write_all_at(number.to_string().as_bytes(), 0).expect("sets");
-    }
-
-    /// None does any more; whether one has.
-    pub(crate) fn disarm(&self) -> bool {
-        let mut left = [0; 16];
-        let read = self.0.read_at(&mut left, 0).expect("reads");
-        self.arm(0);
-        std::str::from_utf8(&left[..read]).expect("digits").trim() == "0"
-    }
 }

@@ -9,9 +9,32 @@ use crate::device::{
     CANCEL_ALL, Device, Lending, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
     further, on_disk,
 };
-use crate::failing::{Failing, ready};
+use crate::failing::ready;
 
 const BYTES: u32 = 300_000;
+
+/// The counter of the calling thread.
+struct Failing(File);
+
+impl Failing {
+    fn new() -> Self {
+        let path = "/proc/thread-self/fail-nth";
+        Self(File::options().read(true).write(true).open(path).expect("opens"))
+    }
+
+    /// From here on, the allocation of this number fails.
+    fn arm(&self, number: u32) {
+        self.0.write_all_at(number.to_string().as_bytes(), 0).expect("sets");
+    }
+
+    /// None does any more; whether one has.
+    fn disarm(&self) -> bool {
+        let mut left = [0; 16];
+        let read = self.0.read_at(&mut left, 0).expect("reads");
+        self.arm(0);
+        std::str::from_utf8(&left[..read]).expect("digits").trim() == "0"
+    }
+}
 
 /// Runs requests with each of the allocations failing that they cause; how many there were.
 fn run(
