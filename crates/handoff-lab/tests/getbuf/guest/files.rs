@@ -226,7 +226,7 @@ fn what_a_file_system_that_was_shut_down_has_in_memory_is_not_lent() {
 
 #[test]
 fn a_file_system_that_was_not_tried_is_asked_for_its_pages() {
-    let mounted = Mounted::new("mkfs.ext2 -q");
+    let mounted = Mounted::new("mkfs.ext3 -q");
     let file = File::open(mounted.file()).expect("opens");
     let mut lending = Lending::new();
     let id = lending.device.bind(&file, SOURCE).expect("binds");
