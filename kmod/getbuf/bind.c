@@ -87,6 +87,25 @@ void getbuf_bound_put(struct getbuf_bound *bound)
 	kfree(bound);
 }
 
+/*
+ * Counts one more. As for files that a process has open itself, and for a user as for
+ * files in flight, which a process can have without having them open.
+ */
+static bool getbuf_bound_count(struct getbuf_context *context)
+{
+	unsigned long max = rlimit(RLIMIT_NOFILE);
+	bool few = atomic_inc_return(&context->user->bound) <= max;
+
+	return atomic_inc_return(&context->bound_count) <= max &&
+	       (few || capable(CAP_SYS_RESOURCE));
+}
+
+static void getbuf_bound_uncount(struct getbuf_context *context)
+{
+	atomic_dec(&context->user->bound);
+	atomic_dec(&context->bound_count);
+}
+
 static int getbuf_insert(struct getbuf_context *context, struct file *file, u32 use, u32 *id)
 {
 	struct getbuf_bound *bound;
@@ -95,11 +114,9 @@ static int getbuf_insert(struct getbuf_context *context, struct file *file, u32 
 	err = getbuf_may_bind(file, use);
 	if (err)
 		return err;
-	/* As for files that a process has open itself. */
-	if (atomic_inc_return(&context->bound_count) > rlimit(RLIMIT_NOFILE)) {
-		err = -EMFILE;
+	err = -EMFILE;
+	if (!getbuf_bound_count(context))
 		goto uncount;
-	}
 	bound = getbuf_bound_make(context, file, use);
 	err = -ENOMEM;
 	if (!bound)
@@ -112,7 +129,7 @@ static int getbuf_insert(struct getbuf_context *context, struct file *file, u32 
 		err = -EMFILE;
 	getbuf_bound_put(bound);
 uncount:
-	atomic_dec(&context->bound_count);
+	getbuf_bound_uncount(context);
 	return err;
 }
 
@@ -140,7 +157,7 @@ int getbuf_bind(struct getbuf_context *context, struct getbuf_bind __user *argum
 
 static void getbuf_bound_end(struct getbuf_bound *bound)
 {
-	atomic_dec(&bound->context->bound_count);
+	getbuf_bound_uncount(bound->context);
 	getbuf_wait_end(bound);
 	getbuf_bound_put(bound);
 }

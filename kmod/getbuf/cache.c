@@ -7,19 +7,22 @@
 #include <linux/folio_batch.h>
 #include <linux/pagemap.h>
 #include <linux/shmem_fs.h>
+#include <linux/uio.h>
 
 #include "lend.h"
 
 /*
- * Whether what is in the cache, and up to date, is the file's content without
- * asking anybody: of file systems on block devices of this machine, and of none
- * that another machine or a process of the user stands behind.
+ * Those of which it was tried that what is in the cache, and up to date, is the
+ * file's content, once the file system says that it is well. Others may need a lock
+ * of a cluster, a zone that is still there, or something else that only they know.
  */
+static const char *const getbuf_cache_tried[] = { "ext4", "xfs" };
+
+/* Whether the cache can be looked at without the file system. */
 bool getbuf_cache_suits(struct file *file)
 {
 	struct address_space *mapping = file->f_mapping;
 	struct inode *inode = mapping->host;
-	int flags = inode->i_sb->s_type->fs_flags;
 
 	if ((file->f_flags & O_DIRECT) || IS_DAX(inode))
 		return false;
@@ -28,8 +31,28 @@ bool getbuf_cache_suits(struct file *file)
 	if (!S_ISREG(inode->i_mode))
 		return false;
 	return shmem_mapping(mapping) ||
-	       (mapping->a_ops->read_folio && (flags & FS_REQUIRES_DEV) &&
-		!(flags & FS_HAS_SUBTYPE));
+	       match_string(getbuf_cache_tried, ARRAY_SIZE(getbuf_cache_tried),
+			    inode->i_sb->s_type->name) >= 0;
+}
+
+/*
+ * Reads no bytes: the file system refuses that too when it was shut down. EAGAIN if
+ * it would have to wait.
+ */
+static int getbuf_cache_ask(struct file *file, loff_t position)
+{
+	struct iov_iter none;
+	struct kiocb kiocb;
+
+	if (!S_ISREG(file_inode(file)->i_mode) || shmem_mapping(file->f_mapping))
+		return 0;
+	if (!(file->f_mode & FMODE_NOWAIT))
+		return -EAGAIN;
+	iov_iter_kvec(&none, ITER_DEST, NULL, 0, 0);
+	init_sync_kiocb(&kiocb, file);
+	kiocb.ki_pos = position;
+	kiocb.ki_flags |= IOCB_NOWAIT;
+	return file->f_op->read_iter(&kiocb, &none);
 }
 
 /* Adds what is needed of a folio; 0 at the end of the file. */
@@ -67,9 +90,12 @@ int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t positi
 	pgoff_t index = position >> PAGE_SHIFT, last = (position + length - 1) >> PAGE_SHIFT;
 	struct folio_batch batch;
 	u32 done = 0;
-	int ret = 0;
+	int ret;
 
-	*missing = false;
+	ret = getbuf_cache_ask(file, position);
+	*missing = ret == -EAGAIN;
+	if (ret < 0)
+		return ret;
 	if (position >= i_size_read(mapping->host))
 		return 0;
 	folio_batch_init(&batch);

@@ -32,7 +32,10 @@ struct getbuf_unbind {
 	__u32 reserved;
 };
 
-/* Limits and counts of this open file, unless they say otherwise. */
+/*
+ * Counts of this open file, unless they say otherwise. The limits are of a user, who
+ * is whoever has opened the device; but those of age are of an open file.
+ */
 struct getbuf_query {
 	__u32 flags;
 	__u32 sources_max;
@@ -63,7 +66,12 @@ struct getbuf_query {
 	__u64 over_limit;	/* refused: ENOBUFS */
 	__u64 over_memlock;	/* refused: ENOMEM */
 	__u64 over_age;		/* refused: ETIME */
-	__u64 reserved[8];
+	__u64 file_age_max;	/* ms; 0: any */
+	__u64 oldest_file;	/* ms, among lends of files */
+	__u64 user_lends;	/* out now, of all that the user has open */
+	__u64 user_bytes;	/* of these */
+	__u64 user_bound;
+	__u64 reserved[3];
 };
 
 #define GETBUF_IOC_BIND		_IOWR(GETBUF_MAGIC, 0x00, struct getbuf_bind)

@@ -51,16 +51,18 @@ u64 getbuf_lends_out(void)
 	return lends;
 }
 
-/* Whether received data has been kept from its NIC or its sender for too long. */
+static bool getbuf_older(struct list_head *lends, unsigned int limit)
+{
+	struct getbuf_lend *oldest = list_first_entry_or_null(lends, struct getbuf_lend, entry);
+
+	return limit && oldest && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
+}
+
+/* Whether something has been kept from its NIC, its sender or its file for too long. */
 static bool getbuf_overdue(struct getbuf_context *context)
 {
-	unsigned int limit = READ_ONCE(getbuf_stream_age_max);
-	struct getbuf_lend *oldest;
-
-	if (list_empty(&context->streams))
-		return false;
-	oldest = list_first_entry(&context->streams, struct getbuf_lend, entry);
-	return limit && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
+	return getbuf_older(&context->out[GETBUF_STREAMS], READ_ONCE(getbuf_stream_age_max)) ||
+	       getbuf_older(&context->out[GETBUF_FILES], READ_ONCE(getbuf_file_age_max));
 }
 
 /*
@@ -69,17 +71,15 @@ static bool getbuf_overdue(struct getbuf_context *context)
  */
 int getbuf_enter(struct getbuf_context *context, u32 wanted)
 {
-	unsigned int max = READ_ONCE(getbuf_lends_max);
-
-	if (context->lends >= max) {
-		context->count.over_limit++;
-		return -ENOBUFS;
-	}
 	if (getbuf_overdue(context)) {
 		context->count.over_age++;
 		return -ETIME;
 	}
-	wanted = min(wanted, max - context->lends);
+	wanted = getbuf_user_enter(context->user, wanted, READ_ONCE(getbuf_lends_max));
+	if (!wanted) {
+		context->count.over_limit++;
+		return -ENOBUFS;
+	}
 	context->lends += wanted;
 	return wanted;
 }
@@ -200,6 +200,13 @@ static void getbuf_lend_drop(struct getbuf_lend *lend)
 	mm_unaccount_pinned_pages(&lend->memlock);
 }
 
+/* Under the lock. */
+static void getbuf_uncharge(struct getbuf_context *context, u64 bytes)
+{
+	context->bytes -= bytes;
+	atomic64_sub(bytes, &context->user->bytes);
+}
+
 /* Takes all out of a lend, to fill it anew. */
 void getbuf_lend_empty(struct getbuf_lend *lend)
 {
@@ -207,7 +214,7 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 
 	getbuf_lend_drop(lend);
 	spin_lock(&context->lock);
-	context->bytes -= lend->charged;
+	getbuf_uncharge(context, lend->charged);
 	spin_unlock(&context->lock);
 	memset(&lend->memlock, 0, sizeof(lend->memlock));
 	lend->charged = 0;
@@ -227,7 +234,7 @@ static void getbuf_lend_end(struct getbuf_lend *lend, bool returned)
 	getbuf_lend_drop(lend);
 	spin_lock(&context->lock);
 	list_del(&lend->entry);
-	context->bytes -= lend->charged;
+	getbuf_uncharge(context, lend->charged);
 	context->count.returned += returned;
 	spin_unlock(&context->lock);
 	getbuf_lend_destroy(lend);
@@ -246,21 +253,20 @@ void getbuf_lend_free(struct getbuf_lend *lend)
 static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
 {
 	struct getbuf_context *context = lend->context;
-	int err = 0;
+	bool may;
 
+	may = getbuf_user_keep(context->user, bytes, READ_ONCE(getbuf_bytes_max));
 	spin_lock(&context->lock);
-	if (context->bytes + bytes > READ_ONCE(getbuf_bytes_max)) {
-		context->count.over_limit++;
-		err = -ENOBUFS;
-	} else {
+	if (may)
 		context->bytes += bytes;
-	}
+	else
+		context->count.over_limit++;
 	spin_unlock(&context->lock);
-	if (err)
-		return err;
+	if (!may)
+		return -ENOBUFS;
 	if (mm_account_pinned_pages(&lend->memlock, bytes)) {
 		spin_lock(&context->lock);
-		context->bytes -= bytes;
+		getbuf_uncharge(context, bytes);
 		context->count.over_memlock++;
 		spin_unlock(&context->lock);
 		return -ENOMEM;
@@ -338,13 +344,16 @@ int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsi
 	struct getbuf_counters *count = &context->count;
 	u32 bytes = lend->bytes, copied = lend->copied;
 	enum getbuf_kind kind = lend->kind;
+	enum getbuf_list list;
 	int err;
 
+	list = kind == GETBUF_OF_STREAM ? GETBUF_STREAMS :
+	       kind == GETBUF_OF_FRESH	? GETBUF_NEW :
+					  GETBUF_FILES;
 	refcount_set(&lend->handles, kind == GETBUF_OF_FRESH ? 2 : 1);
 	lend->since = jiffies;
 	spin_lock(&context->lock);
-	list_add_tail(&lend->entry,
-		      kind == GETBUF_OF_STREAM ? &context->streams : &context->kept);
+	list_add_tail(&lend->entry, &context->out[list]);
 	count->lent++;
 	count->from[kind]++;
 	count->lent_bytes += bytes;
@@ -373,4 +382,63 @@ void getbuf_handle_returned(struct getbuf_handle *handle)
 		getbuf_null_returned(lend);
 	else if (refcount_dec_and_test(&lend->handles))
 		getbuf_lend_end(lend, true);
+}
+
+/* Whether a part of a registered buffer is this part of the lend. */
+static bool getbuf_lend_is(const struct getbuf_lend *lend, u64 offset, const struct iov_iter *part)
+{
+	const struct bio_vec *ours = lend->segment, *end = ours + lend->segments;
+	const struct bio_vec *theirs = part->bvec;
+	size_t left = iov_iter_count(part);
+
+	for (; ours < end && offset >= ours->bv_len; ours++)
+		offset -= ours->bv_len;
+	if (offset != part->iov_offset)
+		return false;
+	for (; left; ours++, theirs++, offset = 0) {
+		if (ours == end || ours->bv_page != theirs->bv_page ||
+		    ours->bv_offset != theirs->bv_offset || ours->bv_len != theirs->bv_len)
+			return false;
+		left -= min_t(size_t, left, ours->bv_len - offset);
+	}
+	return true;
+}
+
+static bool getbuf_is_among(struct list_head *lends, void *ring, u32 slot, u64 offset,
+			    const struct iov_iter *part)
+{
+	struct getbuf_lend *lend;
+	unsigned int i;
+
+	list_for_each_entry(lend, lends, entry) {
+		for (i = 0; i < ARRAY_SIZE(lend->handle); i++) {
+			struct getbuf_handle *handle = &lend->handle[i];
+
+			if (READ_ONCE(handle->ring) == ring && READ_ONCE(handle->slot) == slot &&
+			    getbuf_lend_is(lend, offset, part))
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Whether a part of the buffer that is in a slot was lent there by this context. What
+ * a lend of ours has been replaced with while it is in use is told by its pages.
+ */
+bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		     u64 offset, const struct iov_iter *part)
+{
+	void *ring = io_uring_cmd_ctx_handle(cmd);
+	unsigned int i;
+	bool has;
+
+	/* Lends of it are in no list. */
+	if (getbuf_null_is(part->bvec->bv_page))
+		return true;
+	spin_lock(&context->lock);
+	for (i = 0, has = false; i < GETBUF_LISTS && !has; i++)
+		has = getbuf_is_among(&context->out[i], ring, slot, offset, part);
+	spin_unlock(&context->lock);
+	return has;
 }

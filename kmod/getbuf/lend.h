@@ -67,8 +67,27 @@ struct getbuf_counters {
 	u64 from[GETBUF_KINDS];
 };
 
+/* Lends that are out, the oldest first; those of the null page are in none. */
+enum getbuf_list {
+	GETBUF_FILES,
+	GETBUF_STREAMS,
+	GETBUF_NEW,
+	GETBUF_LISTS
+};
+
+/* Whoever has opened the device, and what is out through all that he has opened. */
+struct getbuf_user {
+	struct list_head among;
+	kuid_t uid;
+	u32 contexts;
+	atomic_t lends;
+	atomic_t bound;
+	atomic64_t bytes;
+};
+
 struct getbuf_context {
 	struct file *pin;
+	struct getbuf_user *user;
 	struct xarray bound;
 	atomic_t bound_count;
 	atomic64_t waiting;		/* see struct getbuf_query */
@@ -82,8 +101,7 @@ struct getbuf_context {
 	u32 ready_count;
 	u64 bytes;
 	struct getbuf_counters count;
-	struct list_head kept;		/* lends that keep memory, the oldest first */
-	struct list_head streams;	/* those of received data */
+	struct list_head out[GETBUF_LISTS];
 	struct getbuf_lend *ready;	/* lends of the null page to use again */
 
 	/* The task that is clearing slots, and what came back to it meanwhile; its own. */
@@ -101,6 +119,7 @@ static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends
 	bool last;
 
 	context->lends -= lends;
+	atomic_sub(lends, &context->user->lends);
 	last = context->closed && !context->lends;
 	spin_unlock(&context->lock);
 	if (last)
@@ -112,6 +131,8 @@ struct getbuf_lend;
 /* What a slot of a ring has. */
 struct getbuf_handle {
 	struct getbuf_lend *lend;
+	void *ring;		/* what the ring is known by; its table may be cloned */
+	u32 slot;
 #ifndef GETBUF_REGISTERS_SEGMENTS
 	struct request request;
 	struct bio bio;
@@ -163,6 +184,13 @@ struct getbuf_bound {
 extern unsigned int getbuf_lends_max;
 extern unsigned long getbuf_bytes_max;
 extern unsigned int getbuf_stream_age_max;
+extern unsigned int getbuf_file_age_max;
+
+/* user.c */
+struct getbuf_user *getbuf_user_get(void);
+void getbuf_user_put(struct getbuf_user *user);
+u32 getbuf_user_enter(struct getbuf_user *user, u32 wanted, u32 max);
+bool getbuf_user_keep(struct getbuf_user *user, u64 bytes, u64 max);
 
 /* bind.c */
 int getbuf_bind(struct getbuf_context *context, struct getbuf_bind __user *argument);
@@ -189,6 +217,8 @@ int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, 
 int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
 			u32 slot, unsigned int issue_flags);
 void getbuf_handle_returned(struct getbuf_handle *handle);
+bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
+		     u64 offset, const struct iov_iter *part);
 
 /* slot.c */
 int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
@@ -206,6 +236,7 @@ static inline int getbuf_slot_clear(struct io_uring_cmd *cmd, u32 slot, unsigned
 /* null.c */
 int __init getbuf_null_init(void);
 void getbuf_null_exit(void);
+bool getbuf_null_is(const struct page *page);
 int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		    u32 slots, unsigned int issue_flags);
 void getbuf_null_returned(struct getbuf_lend *lend);
@@ -243,7 +274,7 @@ int getbuf_wait_cancel(struct getbuf_context *context, struct io_uring_cmd *cmd,
 
 /* send.c */
 int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
-		const struct getbuf_send *request, unsigned int issue_flags);
+		const struct getbuf_send *request, u32 slot, unsigned int issue_flags);
 
 /* query.c */
 int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *argument);

@@ -14,16 +14,21 @@
 
 unsigned int getbuf_lends_max = 4096;
 module_param_named(lends, getbuf_lends_max, uint, 0644);
-MODULE_PARM_DESC(lends, "Lends that an open file may have out");
+MODULE_PARM_DESC(lends, "Lends that a user may have out");
 
 unsigned long getbuf_bytes_max = SZ_256M;
 module_param_named(bytes, getbuf_bytes_max, ulong, 0644);
-MODULE_PARM_DESC(bytes, "Bytes that the lends of an open file may keep in memory");
+MODULE_PARM_DESC(bytes, "Bytes that the lends of a user may keep in memory");
 
 unsigned int getbuf_stream_age_max = 60000;
 module_param_named(stream_age, getbuf_stream_age_max, uint, 0644);
 MODULE_PARM_DESC(stream_age,
 		 "Milliseconds after which received data that is not back stops further lends; 0: never");
+
+unsigned int getbuf_file_age_max = 600000;
+module_param_named(file_age, getbuf_file_age_max, uint, 0644);
+MODULE_PARM_DESC(file_age,
+		 "Milliseconds after which pages of a file that are not back stop further lends; 0: never");
 
 /* The last reference to the context is gone. */
 static int getbuf_pin_release(struct inode *inode, struct file *pin)
@@ -32,6 +37,7 @@ static int getbuf_pin_release(struct inode *inode, struct file *pin)
 
 	getbuf_context_remove(context);
 	getbuf_null_forget(context);
+	getbuf_user_put(context->user);
 	kfree(context);
 	return 0;
 }
@@ -44,23 +50,31 @@ static const struct file_operations getbuf_pin_operations = {
 static int getbuf_open(struct inode *inode, struct file *file)
 {
 	struct getbuf_context *context = kzalloc(sizeof(*context), GFP_KERNEL_ACCOUNT);
+	int err = -ENOMEM;
+	unsigned int i;
 
 	if (!context)
-		return -ENOMEM;
+		return err;
+	context->user = getbuf_user_get();
+	if (!context->user)
+		goto no_user;
 	xa_init_flags(&context->bound, XA_FLAGS_ALLOC);
 	spin_lock_init(&context->lock);
-	INIT_LIST_HEAD(&context->kept);
-	INIT_LIST_HEAD(&context->streams);
+	for (i = 0; i < GETBUF_LISTS; i++)
+		INIT_LIST_HEAD(&context->out[i]);
 	context->pin = anon_inode_getfile("[getbuf]", &getbuf_pin_operations, context, 0);
-	if (IS_ERR(context->pin)) {
-		int err = PTR_ERR(context->pin);
-
-		kfree(context);
-		return err;
-	}
+	err = PTR_ERR_OR_ZERO(context->pin);
+	if (err)
+		goto no_pin;
 	getbuf_context_add(context);
 	file->private_data = context;
 	return nonseekable_open(inode, file);
+
+no_pin:
+	getbuf_user_put(context->user);
+no_user:
+	kfree(context);
+	return err;
 }
 
 static int getbuf_release(struct inode *inode, struct file *file)
@@ -251,7 +265,7 @@ static int getbuf_do_cancel(struct getbuf_context *context, struct io_uring_cmd 
 	return getbuf_wait_cancel(context, cmd, user_data, flags & GETBUF_CANCEL_ALL);
 }
 
-static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
+static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
 			  unsigned int issue_flags)
 {
 	const struct getbuf_send *shared = io_uring_sqe_cmd(cmd->sqe, struct getbuf_send);
@@ -264,20 +278,22 @@ static int getbuf_do_send(struct getbuf_context *context, struct io_uring_cmd *c
 
 	if (!request.length || (request.flags & ~(GETBUF_NOWAIT | GETBUF_MORE)))
 		return -EINVAL;
-	return getbuf_answer(cmd, getbuf_send(context, cmd, &request, issue_flags), request.flags,
-			     issue_flags);
+	return getbuf_answer(cmd, getbuf_send(context, cmd, &request, slot, issue_flags),
+			     request.flags, issue_flags);
 }
 
 static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct getbuf_context *context = cmd->file->private_data;
-	u32 slot = READ_ONCE(cmd->sqe->buf_index);
 	bool has_slot = cmd->flags & IORING_URING_CMD_FIXED;
+	u32 slot;
 
+	/* A command that waits has no sqe any more: the ring may have been resized. */
 	if (issue_flags & IO_URING_F_CANCEL) {
 		getbuf_wait_exiting(cmd, issue_flags);
 		return 0;
 	}
+	slot = READ_ONCE(cmd->sqe->buf_index);
 	if (cmd->flags & IORING_URING_CMD_MULTISHOT)
 		return -EINVAL;
 	if (cmd->cmd_op == GETBUF_CMD_CANCEL)
@@ -292,7 +308,7 @@ static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	case GETBUF_CMD_PUT:
 		return getbuf_do_put(cmd, slot, issue_flags);
 	case GETBUF_CMD_SEND:
-		return getbuf_do_send(context, cmd, issue_flags);
+		return getbuf_do_send(context, cmd, slot, issue_flags);
 	}
 	return -EOPNOTSUPP;
 }

@@ -17,6 +17,11 @@ int __init getbuf_null_init(void)
 	return getbuf_null_page ? 0 : -ENOMEM;
 }
 
+bool getbuf_null_is(const struct page *page)
+{
+	return page == getbuf_null_page;
+}
+
 void getbuf_null_exit(void)
 {
 	/* Whoever was sent it may hold it still. */

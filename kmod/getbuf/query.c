@@ -31,8 +31,10 @@ int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *arg
 	spin_lock(&context->lock);
 	query.lends = context->lends;
 	query.bytes = context->bytes;
-	query.oldest_stream = getbuf_oldest(&context->streams);
-	query.oldest = max(query.oldest_stream, getbuf_oldest(&context->kept));
+	query.oldest_stream = getbuf_oldest(&context->out[GETBUF_STREAMS]);
+	query.oldest_file = getbuf_oldest(&context->out[GETBUF_FILES]);
+	query.oldest = max3(query.oldest_stream, query.oldest_file,
+			    getbuf_oldest(&context->out[GETBUF_NEW]));
 	query.lent = count->lent;
 	query.returned = count->returned;
 	query.lent_bytes = count->lent_bytes;
@@ -49,5 +51,9 @@ int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *arg
 	query.waiting = atomic64_read(&context->waiting);
 	query.sent_bytes = atomic64_read(&context->sent_bytes);
 	query.module_lends = getbuf_lends_out();
+	query.file_age_max = READ_ONCE(getbuf_file_age_max);
+	query.user_lends = atomic_read(&context->user->lends);
+	query.user_bytes = atomic64_read(&context->user->bytes);
+	query.user_bound = atomic_read(&context->user->bound);
 	return copy_to_user(argument, &query, sizeof(query)) ? -EFAULT : 0;
 }

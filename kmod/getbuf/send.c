@@ -1,40 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Sends from a registered buffer as sendfile(2) does, by references to its pages. */
-#include <linux/mm.h>
+/*
+ * Sends from a lent buffer as sendfile(2) does, by references to its pages.
+ *
+ * A packet keeps these until it is acknowledged (TCP), or has left the machine or
+ * been read here (UDP), whatever becomes of the lend; so no page is used for
+ * something else meanwhile, and a page pool lets go of one that has such a reference
+ * when the lend comes back. What is in a page may change, as with sendfile(2).
+ */
 #include <linux/net.h>
 #include <linux/socket.h>
 #include <linux/uio.h>
 
 #include "lend.h"
 
-/*
- * The slot may have anybody's buffer. Of pages of a slab no reference can be taken.
- * What processes have as their own memory could be used for something else by the
- * time it leaves, and nobody tells when: that of the user, or of one whose block
- * request a driver has lent.
- */
-static bool getbuf_sendable(const struct iov_iter *iter)
-{
-	size_t left = iov_iter_count(iter), skip = iter->iov_offset;
-	const struct bio_vec *segment = iter->bvec;
-
-	for (; left; segment++, skip = 0) {
-		size_t piece = min(segment->bv_len - skip, left);
-		size_t offset = segment->bv_offset + skip;
-		struct page *page = segment->bv_page + (offset >> PAGE_SHIFT);
-		struct page *last = segment->bv_page + ((offset + piece - 1) >> PAGE_SHIFT);
-
-		for (; page <= last; page++) {
-			if (!sendpage_ok(page) || PageAnon(page))
-				return false;
-		}
-		left -= piece;
-	}
-	return true;
-}
-
 int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
-		const struct getbuf_send *request, unsigned int issue_flags)
+		const struct getbuf_send *request, u32 slot, unsigned int issue_flags)
 {
 	struct msghdr message = { .msg_flags = MSG_SPLICE_PAGES | MSG_NOSIGNAL };
 	u32 length = min_t(u32, request->length, GETBUF_LEND_MAX);
@@ -52,8 +32,13 @@ int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
 					issue_flags);
 	if (ret < 0)
 		goto out;
+	/*
+	 * The slot may have anybody's buffer: memory of the user, or of one whose block
+	 * request a driver has lent, could be used for something else by the time it
+	 * leaves.
+	 */
 	ret = -EOPNOTSUPP;
-	if (!getbuf_sendable(&message.msg_iter))
+	if (!getbuf_has_lent(context, cmd, slot, request->offset, &message.msg_iter))
 		goto out;
 	if (request->flags & GETBUF_MORE)
 		message.msg_flags |= MSG_MORE;

@@ -7,6 +7,13 @@
  */
 #include "lend.h"
 
+/* For getbuf_has_lent(). */
+static void getbuf_slot_note(struct getbuf_handle *handle, struct io_uring_cmd *cmd, u32 slot)
+{
+	WRITE_ONCE(handle->slot, slot);
+	WRITE_ONCE(handle->ring, io_uring_cmd_ctx_handle(cmd));
+}
+
 #ifdef GETBUF_REGISTERS_SEGMENTS
 
 static void getbuf_slot_cleared(void *handle)
@@ -19,6 +26,7 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 {
 	struct getbuf_lend *lend = handle->lend;
 
+	getbuf_slot_note(handle, cmd, slot);
 	return io_buffer_register_bvec(cmd, lend->segment, lend->segments, getbuf_slot_cleared,
 				       handle, direction == ITER_SOURCE ? IO_BUF_SOURCE : IO_BUF_DEST,
 				       slot, issue_flags);
@@ -38,6 +46,7 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 	struct request *request = &handle->request;
 	struct bio *bio = &handle->bio;
 
+	getbuf_slot_note(handle, cmd, slot);
 	/* The segments are copied: neither they nor the bio are looked at later. */
 	bio->bi_io_vec = lend->segment;
 	bio->bi_vcnt = lend->segments;

@@ -44,7 +44,7 @@ void getbuf_pipe_free(struct pipe_inode_info *pipe)
 	kfree(pipe);
 }
 
-/* Adds what the pipe holds, once it is there. */
+/* Adds what the pipe holds, once it is there: fewer bytes when limits are used up. */
 static int getbuf_pipe_add(struct getbuf_lend *lend, struct pipe_inode_info *pipe, u32 length)
 {
 	unsigned int tail;
@@ -62,12 +62,12 @@ static int getbuf_pipe_add(struct getbuf_lend *lend, struct pipe_inode_info *pip
 		if (!ret)
 			ret = getbuf_lend_add(lend, buffer->page, buffer->offset, wanted);
 		if (ret < 0)
-			return ret;
+			break;
 		done += ret;
 		if (ret < wanted)
 			break;
 	}
-	return done;
+	return done || ret == -ENODATA ? done : ret;
 }
 
 /*

@@ -230,10 +230,12 @@ int getbuf_stream_take(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32
 		goto no_lend;
 	}
 	lock_sock(sk);
-	if (tcp_sk(sk)->copied_seq == sequence)
-		tcp_read_done(sk, ret);
-	else
+	/* Not only the bytes: what others have made of the stream meanwhile is theirs. */
+	err = getbuf_stream_suits(sk);
+	if (!err && tcp_sk(sk)->copied_seq != sequence)
 		err = -EBUSY;
+	if (!err)
+		tcp_read_done(sk, ret);
 	release_sock(sk);
 	if (err) {
 		getbuf_slot_clear(cmd, slot, issue_flags);

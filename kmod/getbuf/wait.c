@@ -4,27 +4,26 @@
  * waits in front of them when there is no data. Whoever takes a command off the
  * list completes it, or puts it back.
  */
+#include <linux/cred.h>
 #include <linux/net.h>
+#include <linux/slab.h>
 #include <net/sock.h>
 
 #include "lend.h"
 
-/* In the command; the list is empty while somebody is at work with it. */
+/* The command points to it; the list is empty while somebody is at work with it. */
 struct getbuf_pending {
 	struct list_head entry;
+	struct io_uring_cmd *cmd;
 	struct getbuf_bound *bound;	/* with a reference */
+	const struct cred *cred;	/* whose request it is */
 	u32 length;
-	u16 slot;
+	u32 slot;
 };
 
 static struct getbuf_pending *getbuf_pending_of(struct io_uring_cmd *cmd)
 {
-	return io_uring_cmd_to_pdu(cmd, struct getbuf_pending);
-}
-
-static struct io_uring_cmd *getbuf_cmd_of(struct getbuf_pending *pending)
-{
-	return container_of((void *)pending, struct io_uring_cmd, pdu);
+	return *io_uring_cmd_to_pdu(cmd, struct getbuf_pending *);
 }
 
 static void getbuf_resume(struct io_tw_req request, io_tw_token_t token);
@@ -38,7 +37,7 @@ static void getbuf_next(struct getbuf_bound *bound)
 	if (bound->serving || !first || !getbuf_stream_ready(bound->sk))
 		return;
 	list_del_init(&first->entry);
-	bound->serving = getbuf_cmd_of(first);
+	bound->serving = first->cmd;
 	bound->stop = false;
 	/* Not lazily: it may turn out that there is nothing to complete. */
 	io_uring_cmd_complete_in_task(bound->serving, getbuf_resume);
@@ -77,12 +76,14 @@ static bool getbuf_park(struct getbuf_bound *bound, struct io_uring_cmd *cmd)
 
 static void getbuf_finish(struct io_uring_cmd *cmd, int ret, unsigned int issue_flags)
 {
-	struct getbuf_bound *bound = getbuf_pending_of(cmd)->bound;
+	struct getbuf_pending *pending = getbuf_pending_of(cmd);
 
-	atomic64_dec(&bound->context->waiting);
+	atomic64_dec(&pending->bound->context->waiting);
 	/* Until then the ring may still ask getbuf_wait_exiting() to end it. */
 	io_uring_cmd_done(cmd, ret, issue_flags);
-	getbuf_bound_put(bound);
+	getbuf_bound_put(pending->bound);
+	put_cred(pending->cred);
+	kfree(pending);
 }
 
 static void getbuf_resume(struct io_tw_req request, io_tw_token_t token)
@@ -93,8 +94,11 @@ static void getbuf_resume(struct io_tw_req request, io_tw_token_t token)
 	unsigned int issue_flags = IO_URING_CMD_TASK_WORK_ISSUE_FLAGS;
 	int ret = -ECANCELED;
 
-	if (!token.cancel && !READ_ONCE(bound->gone))
-		ret = getbuf_stream_take(bound, cmd, pending->length, pending->slot, issue_flags);
+	if (!token.cancel && !READ_ONCE(bound->gone)) {
+		scoped_with_creds(pending->cred)
+			ret = getbuf_stream_take(bound, cmd, pending->length, pending->slot,
+						 issue_flags);
+	}
 	if (ret == -EAGAIN) {
 		if (getbuf_park(bound, cmd))
 			return;
@@ -115,7 +119,7 @@ static void getbuf_canceled(struct io_tw_req request, io_tw_token_t token)
 int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		    u32 flags, unsigned int issue_flags)
 {
-	struct getbuf_pending *pending = getbuf_pending_of(cmd);
+	struct getbuf_pending *pending = NULL;
 	int ret = -EAGAIN;
 	bool mine;
 
@@ -128,15 +132,23 @@ int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 le
 	spin_unlock_irq(&bound->lock);
 	if (mine)
 		ret = getbuf_stream_take(bound, cmd, length, slot, issue_flags);
-	if (ret != -EAGAIN || (flags & GETBUF_NOWAIT)) {
+	if (ret == -EAGAIN && !(flags & GETBUF_NOWAIT)) {
+		pending = kzalloc(sizeof(*pending), GFP_KERNEL_ACCOUNT);
+		if (!pending)
+			ret = -ENOMEM;
+	}
+	if (!pending) {
 		if (mine)
 			getbuf_done(bound);
 		return ret;
 	}
 
+	*io_uring_cmd_to_pdu(cmd, struct getbuf_pending *) = pending;
 	INIT_LIST_HEAD(&pending->entry);
 	refcount_inc(&bound->refs);
+	pending->cmd = cmd;
 	pending->bound = bound;
+	pending->cred = get_current_cred();
 	pending->length = length;
 	pending->slot = slot;
 	atomic64_inc(&bound->context->waiting);
@@ -171,7 +183,7 @@ void getbuf_wait_end(struct getbuf_bound *bound)
 	WRITE_ONCE(bound->gone, true);
 	list_for_each_entry_safe(pending, next, &bound->pending, entry) {
 		list_del_init(&pending->entry);
-		io_uring_cmd_complete_in_task(getbuf_cmd_of(pending), getbuf_canceled);
+		io_uring_cmd_complete_in_task(pending->cmd, getbuf_canceled);
 	}
 	spin_unlock_irqrestore(&bound->lock, flags);
 }
@@ -206,7 +218,7 @@ static void getbuf_cancel_in(struct getbuf_bound *bound, struct io_uring_cmd *by
 
 	spin_lock_irqsave(&bound->lock, flags);
 	list_for_each_entry_safe(pending, next, &bound->pending, entry) {
-		struct io_uring_cmd *cmd = getbuf_cmd_of(pending);
+		struct io_uring_cmd *cmd = pending->cmd;
 
 		if (!getbuf_meant(cmd, by, user_data, all))
 			continue;

@@ -66,11 +66,45 @@ static int wire_rule_insert(struct wire_nic *nic, struct ethtool_rxnfc *info)
 	return 0;
 }
 
-/* Whether all that a rule asks for is something that we look at. */
+/* The last queue that a rule for a context leads to, with this table: both are added. */
+static u64 wire_rule_last(const struct ethtool_rx_flow_spec *spec, const u32 *table)
+{
+	u32 last = 0;
+	unsigned int i;
+
+	for (i = 0; i < WIRE_INDIRECTION; i++)
+		last = max(last, table[i]);
+	return spec->ring_cookie + last;
+}
+
+/*
+ * With the mutex of the engine that feeds the NIC: whether the rules for contexts
+ * would still name queues that there are, if there were so many, and if one context
+ * had this table. The kernel looks at other rules, and at tables, itself.
+ */
+bool wire_rules_fit(struct wire_nic *nic, unsigned int queues, unsigned int context,
+		    const u32 *table)
+{
+	struct wire_steering *steering = &nic->steering;
+	unsigned int i;
+
+	for (i = 0; i < WIRE_RULES; i++) {
+		struct wire_rule *rule = &steering->rule[i];
+		const u32 *its = rule->context == context ? table : steering->table[rule->context];
+
+		if (rule->used && rule->spec.flow_type & FLOW_RSS &&
+		    wire_rule_last(&rule->spec, its) >= queues)
+			return false;
+	}
+	return true;
+}
+
+/* Whether all that a rule asks for is something that we look at, and leads somewhere. */
 static int wire_rule_check(struct wire_nic *nic, const struct ethtool_rxnfc *info)
 {
 	const struct ethtool_rx_flow_spec *spec = &info->fs;
 	bool context = spec->flow_type & FLOW_RSS;
+	unsigned int queues = nic->dev->real_num_rx_queues;
 
 	if (spec->flow_type & (FLOW_EXT | FLOW_MAC_EXT))
 		return -EOPNOTSUPP;
@@ -92,7 +126,11 @@ static int wire_rule_check(struct wire_nic *nic, const struct ethtool_rxnfc *inf
 		return -EINVAL;
 	if (spec->ring_cookie == RX_CLS_FLOW_DISC)
 		return context ? -EINVAL : 0;
-	return spec->ring_cookie < nic->dev->real_num_rx_queues ? 0 : -EINVAL;
+	if (spec->ring_cookie >= queues)
+		return -EINVAL;
+	if (context && wire_rule_last(spec, nic->steering.table[info->rss_context]) >= queues)
+		return -EINVAL;
+	return 0;
 }
 
 int wire_get_rxnfc(struct net_device *dev, struct ethtool_rxnfc *info, u32 *locations)

@@ -73,9 +73,16 @@ static int wire_set_channels(struct net_device *dev, struct ethtool_channels *ch
 {
 	struct wire_nic *nic = netdev_priv(dev);
 	struct wire_engine *engine = wire_feeder(nic);
+	bool fit;
 	int err;
 
 	if (!channels->combined_count)
+		return -EINVAL;
+	/* Rules and tables stay as they are until this returns. */
+	mutex_lock(&engine->lock);
+	fit = wire_rules_fit(nic, channels->combined_count, 0, nic->steering.table[0]);
+	mutex_unlock(&engine->lock);
+	if (!fit)
 		return -EINVAL;
 	err = wire_rebuild(nic, channels->combined_count, nic->rx_ring, nic->tx_ring);
 	if (err || netif_is_rxfh_configured(dev))
@@ -117,18 +124,23 @@ static int wire_set_context(struct net_device *dev, const struct ethtool_rxfh_pa
 {
 	struct wire_nic *nic = netdev_priv(dev);
 	struct wire_engine *engine = wire_feeder(nic);
+	int err = 0;
 
 	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE && rxfh->hfunc != ETH_RSS_HASH_TOP) {
 		NL_SET_ERR_MSG_MOD(extack, "the hash is Toeplitz's");
 		return -EOPNOTSUPP;
 	}
 	mutex_lock(&engine->lock);
-	if (table)
+	if (table && !wire_rules_fit(nic, dev->real_num_rx_queues, context, table)) {
+		NL_SET_ERR_MSG_MOD(extack, "with it, a rule would name queues that there are not");
+		err = -EINVAL;
+	}
+	if (!err && table)
 		memcpy(nic->steering.table[context], table, sizeof(nic->steering.table[0]));
-	if (rxfh->key)
+	if (!err && rxfh->key)
 		memcpy(nic->steering.key, rxfh->key, WIRE_KEY);
 	mutex_unlock(&engine->lock);
-	return 0;
+	return err;
 }
 
 static int wire_set_rxfh(struct net_device *dev, struct ethtool_rxfh_param *rxfh,

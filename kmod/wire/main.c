@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The module, and pairs: made and removed over rtnetlink. */
+#include <linux/capability.h>
 #include <linux/cc_platform.h>
 #include <linux/dma-map-ops.h>
 #include <linux/etherdevice.h>
@@ -43,6 +44,11 @@ static int wire_newlink(struct net_device *dev, struct rtnl_newlink_params *para
 	struct net_device *peer;
 	int err;
 
+	/* Threads and rings, of which nobody is charged. */
+	if (!capable(CAP_NET_ADMIN)) {
+		NL_SET_ERR_MSG_MOD(extack, "CAP_NET_ADMIN of a namespace is not enough");
+		return -EPERM;
+	}
 	if (params->data && params->data[WIRE_INFO_PEER]) {
 		struct nlattr *attribute = params->data[WIRE_INFO_PEER];
 

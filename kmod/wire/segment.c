@@ -134,11 +134,24 @@ static bool wire_tcp_sum_is_right(struct wire_frame *frame)
 				length, IPPROTO_TCP, sum);
 }
 
+/* Where IP's header begins, or 0: behind Ethernet's and VLAN's, whoever has made the frame. */
+static u32 wire_find_network(struct wire_frame *frame)
+{
+	__be16 protocol = ((struct ethhdr *)frame->data)->h_proto;
+	u32 at = ETH_HLEN;
+
+	while (eth_type_vlan(protocol) && at + VLAN_HLEN <= frame->header) {
+		protocol = ((struct vlan_hdr *)&frame->data[at])->h_vlan_encapsulated_proto;
+		at += VLAN_HLEN;
+	}
+	return protocol == frame->keys.basic.n_proto ? at : 0;
+}
+
 /* Finds the end of TCP's header, unless this is something else. */
 static void wire_look_for_tcp(struct wire_frame *frame)
 {
 	struct flow_keys *keys = &frame->keys;
-	u32 network = skb_network_offset(frame->skb), end;
+	u32 network = wire_find_network(frame), end;
 	u32 transport = keys->control.thoff;
 	struct tcphdr *tcp;
 	u32 header;
@@ -150,7 +163,7 @@ static void wire_look_for_tcp(struct wire_frame *frame)
 	    (skb_checksum_start_offset(frame->skb) != transport ||
 	     frame->skb->csum_offset != offsetof(struct tcphdr, check)))
 		return;
-	if (network + sizeof(struct iphdr) > transport ||
+	if (!network || network + sizeof(struct iphdr) > transport ||
 	    transport + sizeof(struct tcphdr) > frame->header)
 		return;
 	if (keys->basic.n_proto == htons(ETH_P_IP)) {
@@ -208,8 +221,10 @@ void wire_frame_look(struct wire_engine *engine, struct wire_frame *frame, struc
 	frame->verified = skb->ip_summed == CHECKSUM_PARTIAL;
 	wire_read_header(skb, frame->data, frame->header);
 	memset(&frame->keys, 0, sizeof(frame->keys));
+	/* What is within another packet is looked at by nobody: it may be cut anywhere. */
 	__skb_flow_dissect(dev_net(to->dev), NULL, &flow_keys_dissector, &frame->keys, frame->data,
-			   ((struct ethhdr *)frame->data)->h_proto, ETH_HLEN, frame->header, 0);
+			   ((struct ethhdr *)frame->data)->h_proto, ETH_HLEN, frame->header,
+			   FLOW_DISSECTOR_F_STOP_AT_ENCAP);
 	frame->hash = wire_flow_hash(to->steering.key, &frame->keys);
 	wire_look_for_tcp(frame);
 	if (skb_is_gso(skb))

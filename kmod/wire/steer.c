@@ -129,7 +129,8 @@ int wire_steer(struct wire_nic *nic, const struct flow_keys *keys, u32 hash)
 	}
 	if (wire_fault_hits(&nic->fault.wrong_queue)) {
 		wire_add(nic->count.fault_wrong_queue, 1);
-		index++;
+		index = (index + 1) % queues;
 	}
-	return index % queues;
+	/* While channels become fewer, the table may still name one that has gone. */
+	return index < queues ? index : WIRE_NOWHERE;
 }

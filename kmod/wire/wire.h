@@ -304,6 +304,8 @@ extern const struct ethtool_ops wire_ethtool_ops;
 u32 wire_get_rx_ring_count(struct net_device *dev);
 int wire_get_rxnfc(struct net_device *dev, struct ethtool_rxnfc *info, u32 *locations);
 int wire_set_rxnfc(struct net_device *dev, struct ethtool_rxnfc *info);
+bool wire_rules_fit(struct wire_nic *nic, unsigned int queues, unsigned int context,
+		    const u32 *table);
 
 /* fault.c */
 extern const struct attribute_group wire_fault_group;

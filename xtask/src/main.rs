@@ -30,7 +30,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
-        Task::Sandbox(args) => sandbox::run(&args),
+        Task::Sandbox(args) => sandbox::task(&args),
         Task::Test(args) => test::run(&args),
     };
     match outcome {

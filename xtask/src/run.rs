@@ -2,7 +2,7 @@
 //!
 //! Contracts:
 //! - standard output and standard error arrive in the order in which they were written;
-//! - the command runs in a process group of its own; at the deadline and on SIGINT or SIGTERM the
+//! - the command runs in a process group of its own; at the deadline and on SIGINT, SIGTERM or SIGHUP the
 //!   whole group gets SIGTERM, and SIGKILL five seconds later; with us it is killed at once.
 
 use std::io::{self, BufRead, BufReader};
@@ -15,8 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_lab::die_with_us;
+use handoff_sys::hangup;
 use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const LOOK: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(5);
@@ -44,11 +45,16 @@ impl End {
     }
 }
 
-/// Set by SIGINT and SIGTERM.
+/// Set by SIGINT, SIGTERM and, unless this was started to outlive its session, SIGHUP.
 pub(crate) fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    if !hangup::is_ignored() {
+        // SAFETY: what this calls is allowed in a signal's handler.
+        unsafe { signal_hook::low_level::register(SIGHUP, hangup::fall_silent) }?;
+        signal_hook::flag::register(SIGHUP, Arc::clone(&stop))?;
     }
     Ok(stop)
 }
@@ -148,6 +154,14 @@ mod tests {
         let (end, seen) = shell("echo up; sleep 50 & wait", Duration::from_millis(300), false);
         assert_eq!((end, seen), (End::TimedOut, vec!["up".to_owned()]));
         assert!(started.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_session_that_ends_is_heard() {
+        let heard = !hangup::is_ignored();
+        let stop = stop_flag().expect("handlers can be set");
+        signal_hook::low_level::raise(SIGHUP).expect("a signal can be sent to oneself");
+        assert_eq!(stop.load(Ordering::Acquire), heard);
     }
 
     #[test]

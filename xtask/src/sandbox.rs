@@ -17,15 +17,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{
     Signal, WaitOptions, WaitStatus, getpid, set_parent_process_death_signal, wait,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::run;
 
 /// How a line begins that names something left behind.
 pub(crate) const LEFT: &str = "left behind: ";
@@ -45,7 +44,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
+pub(crate) fn task(args: &Args) -> Result<ExitCode, String> {
     let status = if args.inside {
         inside(&args.command)
     } else if rustix::process::geteuid().is_root() {
@@ -60,10 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
 /// Makes the namespaces, and waits for the process that begins the new one.
 fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
     // The command gets the signal too, and cleans up; we wait for it.
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
-            .map_err(|error| format!("signal handlers: {error}"))?;
-    }
+    run::stop_flag().map_err(|error| format!("signal handlers: {error}"))?;
     clear()?;
     // SAFETY: neither flag separates this thread's file descriptors from the others'.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }

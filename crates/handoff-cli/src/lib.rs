@@ -8,7 +8,7 @@
 //!   and logs go to stderr;
 //! - a failure is one line that says the cause and what to do; its exit code is in [`failure`];
 //! - whatever a subcommand sets up is owned by a value whose drop puts it back, and every wait
-//!   looks at [`Stop`], so that SIGINT and SIGTERM unwind through those drops.
+//!   looks at [`Stop`], so that SIGINT, SIGTERM and SIGHUP unwind through those drops.
 
 use std::process::ExitCode;
 
@@ -45,7 +45,8 @@ Exit codes:
   1    failed; the line on stderr says why
   2    usage: the command line or an address is wrong
   3    not possible on this machine; the line on stderr says why and what would help
-  130  stopped by SIGINT after cleaning up, 143 by SIGTERM; a second signal ends at once
+  130  stopped by SIGINT after cleaning up, 143 by SIGTERM, 129 by SIGHUP, when the session ends;
+       a second SIGINT or SIGTERM ends at once
 
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
@@ -126,7 +127,7 @@ pub enum Command {
 pub struct Context {
     /// `--json` was given: stdout carries one JSON value and nothing else.
     pub json: bool,
-    /// Set by SIGINT and SIGTERM.
+    /// Set by SIGINT, SIGTERM and SIGHUP.
     pub stop: Stop,
 }
 

@@ -1,9 +1,12 @@
-//! The cooperative stop: SIGINT and SIGTERM ask a subcommand to end.
+//! The cooperative stop: SIGINT, SIGTERM and SIGHUP ask a subcommand to end.
 //!
 //! Contracts:
 //! - the first signal only sets a flag and makes a descriptor readable; whoever waits looks at one
 //!   of the two and returns [`Failure::Stopped`], so that drops put back what was set up;
-//! - the second signal ends the process at once with 128 + signal, for when clean-up hangs;
+//! - the second SIGINT or SIGTERM ends the process at once with 128 + signal, for when clean-up
+//!   hangs. SIGHUP is not counted: of a session that ends, several come, from the kernel and the shell;
+//! - who was started to outlive its session (nohup, a device's supervisor) does not hear SIGHUP. With
+//!   the terminal gone, what is said goes nowhere and nothing fails for it;
 //! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait
 //!   with a timeout, or wait on [`Stop::fd`] as well. One that has a timeout returns EINTR all the same,
 //!   so whatever fails once a signal has come ends as [`Failure::CutShort`].
@@ -14,8 +17,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use handoff_sys::hangup;
 use rustix::net::SendFlags;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level;
 
 use crate::Failure;
@@ -39,21 +43,29 @@ impl Stop {
         let signal = Arc::new(AtomicUsize::new(0));
         let (wake, waker) = UnixStream::pair()?;
         let waker = Arc::new(waker);
-        for number in [SIGINT, SIGTERM] {
+        let asked = Arc::new(AtomicBool::new(false));
+        let heard =
+            if hangup::is_ignored() { &[SIGINT, SIGTERM][..] } else { &[SIGINT, SIGTERM, SIGHUP] };
+        for &number in heard {
             let (requested, signal) = (Arc::clone(&requested), Arc::clone(&signal));
-            let waker = Arc::clone(&waker);
+            let (waker, asked) = (Arc::clone(&waker), Arc::clone(&asked));
             // One action does all: between several, a signal would be half handled.
             let action = move || {
-                if requested.load(Ordering::Acquire) {
+                if number == SIGHUP {
+                    hangup::fall_silent();
+                } else if asked.swap(true, Ordering::AcqRel) {
                     low_level::exit(128 + number);
+                }
+                if requested.load(Ordering::Acquire) {
+                    return;
                 }
                 signal.store(number as usize, Ordering::Release);
                 requested.store(true, Ordering::Release);
-                // The stream has room for one byte, and a second signal does not come here.
+                // The stream has room for one byte, and a later signal does not come here.
                 let _ = rustix::net::send(&*waker, &[0], SendFlags::DONTWAIT);
             };
             // SAFETY: the action touches atomics and makes system calls, nothing else; it neither
-            // allocates, locks, panics nor changes `errno`, which raw system calls do not have.
+            // allocates, locks, panics nor changes `errno`.
             unsafe { low_level::register(number, action) }?;
         }
         Ok(Self { requested, signal, wake: Arc::new(wake) })

@@ -1,12 +1,16 @@
 //! Signals: the first asks, the second ends. Signals belong to the process, so each case runs in a
 //! copy of this program.
 
-use std::os::unix::process::ExitStatusExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
+use std::ptr;
 
 use handoff_cli::{Failure, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
 
 const CASE: &str = "HANDOFF_STOP_CASE";
@@ -21,12 +25,72 @@ fn one_signal_asks_and_two_end() {
     assert_eq!((ended.code(), ended.signal()), (Some(143), None));
 }
 
+#[test]
+fn a_session_that_ends_asks_and_never_more() {
+    let ended = in_a_copy("hung up");
+    assert_eq!((ended.code(), ended.signal()), (Some(143), None));
+    let mut detached = copy("detached");
+    // SAFETY: between fork and exec only sigaction, which is safe there.
+    unsafe { detached.pre_exec(handoff_sys::hangup::ignore) };
+    assert_eq!(detached.status().expect("the copy starts").code(), Some(0));
+}
+
+#[test]
+fn a_terminal_that_is_gone_is_survived() {
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: the call writes two descriptors; the other arguments may be null.
+    let made =
+        unsafe { libc::openpty(&mut ours, &mut theirs, ptr::null_mut(), ptr::null(), ptr::null()) };
+    assert_eq!(made, 0, "{}", io::Error::last_os_error());
+    // SAFETY: both are new and nobody else's.
+    let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    // The terminal goes with the last descriptor of this side.
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).expect("sets");
+    let mut command = copy("terminal gone");
+    // What the test program itself has to say goes elsewhere.
+    command.stderr(theirs.try_clone().expect("duplicates"));
+    command.arg("--nocapture").stdin(theirs);
+    // SAFETY: between fork and exec only system calls.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    let mut child = command.spawn().expect("the copy starts");
+    drop(command);
+    // It has its handlers once it says so.
+    let mut terminal = ours;
+    let mut said = Vec::new();
+    while !said.ends_with(b"ready\r\n") {
+        let mut byte = [0];
+        terminal.read_exact(&mut byte).expect("it lives");
+        said.push(byte[0]);
+    }
+    drop(terminal);
+    let ended = child.wait().expect("ends");
+    assert_eq!((ended.code(), ended.signal()), (Some(0), None));
+}
+
+fn copy(case: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "one_signal_asks_and_two_end"]).env(CASE, case);
+    // However these tests were started themselves.
+    // SAFETY: between fork and exec only sigaction, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(SIGHUP, libc::SIG_DFL);
+            Ok(())
+        })
+    };
+    command
+}
+
 fn in_a_copy(case: &str) -> ExitStatus {
-    Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "one_signal_asks_and_two_end"])
-        .env(CASE, case)
-        .status()
-        .expect("the copy starts")
+    copy(case).status().expect("the copy starts")
 }
 
 fn run_case(case: &str) {
@@ -36,6 +100,30 @@ fn run_case(case: &str) {
         poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll works") == 1
     };
     assert!(!stop.requested() && !readable());
+    match case {
+        "hung up" => {
+            for _ in 0..3 {
+                raise(SIGHUP).expect("a signal can be sent to oneself");
+                assert_eq!(stop.check(), Err(Failure::Stopped(SIGHUP)));
+            }
+            raise(SIGTERM).expect("a signal can be sent to oneself");
+            assert_eq!(stop.check(), Err(Failure::Stopped(SIGHUP)));
+            raise(SIGTERM).expect("a signal can be sent to oneself");
+            unreachable!("the second signal that is not the session's ends the process");
+        }
+        "detached" => {
+            raise(SIGHUP).expect("a signal can be sent to oneself");
+            return assert!(!stop.requested());
+        }
+        "terminal gone" => {
+            eprintln!("ready");
+            let mut waiting = [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
+            while poll(&mut waiting, None).is_err() {}
+            eprintln!("heard by nobody");
+            return assert_eq!(stop.check(), Err(Failure::Stopped(SIGHUP)));
+        }
+        _ => {}
+    }
     assert_eq!(stop.check(), Ok(()));
     let failed = || Failure::failed("interrupted");
     assert_eq!(stop.explain(failed()), failed());

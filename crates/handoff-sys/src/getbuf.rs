@@ -65,9 +65,9 @@ pub struct Query {
     pub sources_max: u32,
     /// The most bytes of one lend.
     pub lend_bytes_max: u32,
-    /// The most lends out at once.
+    /// The most lends of a user out at once.
     pub lends_max: u32,
-    /// The most bytes out at once, in whole folios.
+    /// The most bytes of a user out at once, in whole folios.
     pub bytes_max: u64,
     /// The age in ms past which lends of received data keep others from being made; 0: any.
     pub stream_age_max: u32,
@@ -111,7 +111,17 @@ pub struct Query {
     pub over_memlock: u64,
     /// Commands refused with `ETIME`.
     pub over_age: u64,
-    reserved: [u64; 8],
+    /// The age in ms past which lends of files keep others from being made; 0: any.
+    pub file_age_max: u64,
+    /// Age of the oldest of a file, in ms.
+    pub oldest_file: u64,
+    /// Lends that are out through all devices that the user has open.
+    pub user_lends: u64,
+    /// Bytes of these, in whole folios.
+    pub user_bytes: u64,
+    /// Files that are bound through all of them.
+    pub user_bound: u64,
+    reserved: [u64; 3],
 }
 
 const _: () = assert!(size_of::<Bind>() == 32);

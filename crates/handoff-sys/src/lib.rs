@@ -6,6 +6,7 @@
 pub mod bpf;
 pub mod ethtool;
 pub mod getbuf;
+pub mod hangup;
 pub mod netdev;
 pub mod netlink;
 pub mod pagemap;

@@ -148,11 +148,12 @@ fn log_as(log: &File, id: u32) -> Result<(), Failure> {
 pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
     let mut command = process("supervise", task)?;
     command.stderr(Stdio::null()).current_dir("/");
-    // SAFETY: between fork and exec only setsid, which is safe there.
+    // SAFETY: between fork and exec only setsid and sigaction, which are safe there.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
-            Ok(())
+            // Nor is it meant by what a session is told when it ends.
+            handoff_sys::hangup::ignore()
         });
     }
     let (_, id) = begin(command)?;

@@ -2,8 +2,8 @@
 //! back.
 //!
 //! Contracts:
-//! - what `prepare` changes is undone when it fails, when its command ends, and on SIGINT and
-//!   SIGTERM; after a kill, `restore` does it;
+//! - what `prepare` changes is undone when it fails, when its command ends, and on SIGINT,
+//!   SIGTERM and SIGHUP; after a kill, `restore` does it;
 //! - every change can be seen before, with `--dry-run`, in words;
 //! - `show` changes nothing and needs no privileges.
 

@@ -43,8 +43,8 @@ Examples:
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
 (get-buf, needs the module of this name), or by splice(2); with --nic what clients send stays where
-their NIC has put it. SIGINT and SIGTERM end it: no new
-connections, those under way have --grace seconds, and the report is printed.";
+their NIC has put it. SIGINT, SIGTERM and SIGHUP end it: no
+new connections, those under way have --grace seconds, and the report is printed.";
 
 /// Memory for what clients send by another way than the NIC that was named, and a piece of it.
 const POOL: usize = 16 << 20;
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
     pub idle: Duration,
 
-    /// Seconds that connections under way have to end after SIGINT or SIGTERM
+    /// Seconds that connections under way have to end after SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 

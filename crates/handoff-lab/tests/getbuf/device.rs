@@ -79,7 +79,12 @@ pub(crate) struct Query {
     pub(crate) over_limit: u64,
     pub(crate) over_memlock: u64,
     pub(crate) over_age: u64,
-    pub(crate) reserved: [u64; 8],
+    pub(crate) file_age_max: u64,
+    pub(crate) oldest_file: u64,
+    pub(crate) user_lends: u64,
+    pub(crate) user_bytes: u64,
+    pub(crate) user_bound: u64,
+    pub(crate) reserved: [u64; 3],
 }
 
 /// `/dev/getbuf`, open.
@@ -121,9 +126,74 @@ impl Device {
     }
 }
 
+/// The queues of a ring.
+pub(crate) trait Queues {
+    /// Makes a table of registered buffers with so many empty slots.
+    fn make_table(&self, slots: u32);
+
+    /// Submits without waiting.
+    fn submit(&mut self, entries: &[squeue::Entry]);
+
+    /// The next completions, so many.
+    fn wait(&mut self, count: usize) -> Vec<cqueue::Entry>;
+
+    /// Exchanges them for others, where that can be done.
+    fn resize(&mut self, entries: u32);
+}
+
+impl Queues for IoUring {
+    fn make_table(&self, slots: u32) {
+        self.submitter().register_buffers_sparse(slots).expect("a table");
+    }
+
+    fn submit(&mut self, entries: &[squeue::Entry]) {
+        for entry in entries {
+            // SAFETY: what the requests refer to, the tests keep until they have completed.
+            unsafe { self.submission().push(entry) }.expect("room");
+        }
+        self.submitter().submit().expect("submits");
+    }
+
+    fn wait(&mut self, count: usize) -> Vec<cqueue::Entry> {
+        let patience = Timespec::new().sec(PATIENCE.as_secs());
+        let arguments = SubmitArgs::new().timespec(&patience);
+        let begin = Instant::now();
+        let mut completed = Vec::new();
+        while completed.len() < count {
+            // A ring that polls returns early.
+            let missing = count - completed.len();
+            let result = self.submitter().submit_with_args(missing, &arguments);
+            completed.extend(self.completion().take(missing));
+            let done = completed.len() == count || begin.elapsed() < PATIENCE;
+            assert!(done, "{count} wanted: {result:?}, {completed:?}");
+        }
+        completed
+    }
+
+    fn resize(&mut self, _entries: u32) {}
+}
+
+impl Queues for Box<dyn Queues> {
+    fn make_table(&self, slots: u32) {
+        (**self).make_table(slots);
+    }
+
+    fn submit(&mut self, entries: &[squeue::Entry]) {
+        (**self).submit(entries);
+    }
+
+    fn wait(&mut self, count: usize) -> Vec<cqueue::Entry> {
+        (**self).wait(count)
+    }
+
+    fn resize(&mut self, entries: u32) {
+        (**self).resize(entries);
+    }
+}
+
 /// A device and a ring with an empty table of registered buffers.
-pub(crate) struct Lending {
-    pub(crate) ring: IoUring,
+pub(crate) struct Lending<Q = IoUring> {
+    pub(crate) ring: Q,
     pub(crate) device: Device,
 }
 
@@ -133,8 +203,13 @@ impl Lending {
     }
 
     pub(crate) fn with(device: Device) -> Self {
-        let ring = IoUring::new(128).expect("a ring");
-        ring.submitter().register_buffers_sparse(128).expect("a table");
+        Self::on(IoUring::new(128).expect("a ring"), device)
+    }
+}
+
+impl<Q: Queues> Lending<Q> {
+    pub(crate) fn on(ring: Q, device: Device) -> Self {
+        ring.make_table(128);
         Self { ring, device }
     }
 
@@ -193,28 +268,12 @@ impl Lending {
 
     /// Submits without waiting.
     pub(crate) fn submit(&mut self, entries: &[squeue::Entry]) {
-        for entry in entries {
-            // SAFETY: what the requests refer to, the tests keep until they have completed.
-            unsafe { self.ring.submission().push(entry) }.expect("room");
-        }
-        self.ring.submit().expect("submits");
+        self.ring.submit(entries);
     }
 
     /// The next completions, so many.
     pub(crate) fn wait(&mut self, count: usize) -> Vec<cqueue::Entry> {
-        let patience = Timespec::new().sec(PATIENCE.as_secs());
-        let arguments = SubmitArgs::new().timespec(&patience);
-        let begin = Instant::now();
-        let mut completed = Vec::new();
-        while completed.len() < count {
-            // A ring that polls returns early.
-            let missing = count - completed.len();
-            let result = self.ring.submitter().submit_with_args(missing, &arguments);
-            completed.extend(self.ring.completion().take(missing));
-            let done = completed.len() == count || begin.elapsed() < PATIENCE;
-            assert!(done, "{count} wanted: {result:?}, {completed:?}");
-        }
-        completed
+        self.ring.wait(count)
     }
 
     /// Runs one request to its completion.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 
 use handoff_lab::topology::{Pair, PairEnd};
@@ -24,15 +24,28 @@ pub(crate) fn stream_of(bytes: usize) -> Vec<u8> {
     (0..bytes).map(byte_at).collect()
 }
 
-/// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
-pub(crate) fn run(end: &PairEnd, script: &str) -> String {
+fn output(end: &PairEnd, script: &str) -> Output {
     let mut shell = Command::new("unshare");
     let script = format!("mount -t sysfs sysfs /sys && {script}");
     shell.args(["--mount", "sh", "-euc", &script]);
-    let output = end.namespace().attach(&mut shell).output().expect("starts");
+    end.namespace().attach(&mut shell).output().expect("starts")
+}
+
+/// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
+#[track_caller]
+pub(crate) fn run(end: &PairEnd, script: &str) -> String {
+    let output = output(end, script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {errors}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command that is to be refused, and returns why it was.
+#[track_caller]
+pub(crate) fn refused(end: &PairEnd, script: &str) -> String {
+    let output = output(end, script);
+    assert!(!output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 pub(crate) fn set_fault(end: &PairEnd, fault: &str, value: u32) {

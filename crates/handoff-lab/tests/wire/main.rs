@@ -3,9 +3,13 @@
 mod bed;
 mod zcrx;
 
+#[path = "../getbuf/failing.rs"]
+mod failing;
+
 mod guest {
     mod bound;
     mod checksums;
+    mod failing;
     mod fixture;
     mod packets;
     mod steering;

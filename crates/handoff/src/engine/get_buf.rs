@@ -115,7 +115,7 @@ impl GetOp {
             },
             libc::ETIME => Error::EngineUnavailable {
                 engine: "get-buf",
-                reason: "received data has been on loan for longer than the module allows: drop its leases"
+                reason: "a buffer has been on loan for longer than the module allows: drop its leases"
                     .to_owned(),
             },
             libc::EOPNOTSUPP => Error::EngineUnavailable {

@@ -44,7 +44,7 @@ fn staying(host: &Host, place: &Path) -> (std::process::Child, Pid) {
 fn a_signal_ends_the_command_and_puts_everything_back() {
     let host = Host::new();
     let before = host.settings();
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let place = tempfile::tempdir().expect("a directory");
         let (mut child, sleeps) = staying(&host, place.path());
         assert_ne!(host.settings(), before);

@@ -167,6 +167,79 @@ fn a_file_of_overlayfs_is_lent_by_way_of_the_one_below() {
     assert!(undo.expect("starts").success());
 }
 
+/// A file system with a file of 64 KiB, mounted while this lives.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new(make: &str) -> Self {
+        let mounted = Self(tempfile::tempdir_in("/var/tmp").expect("a directory"));
+        // The device goes with the mount.
+        let script = "modprobe loop; truncate -s 320M image; mkdir top
+            device=$(losetup --find --show image)
+            $MAKE $device >&2; mount $device top; losetup --detach $device";
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", script]).env("MAKE", make);
+        let made = shell.current_dir(mounted.0.path()).output().expect("starts");
+        assert!(made.status.success(), "{make}: {}", String::from_utf8_lossy(&made.stderr));
+        fs::write(mounted.file(), bytes_at(0, 65_536)).expect("writes");
+        mounted
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.0.path().join("top/file")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let undone = Command::new("umount").arg(self.0.path().join("top")).status();
+        assert!(
+            undone.is_ok_and(|status| status.success()) || thread::panicking(),
+            "stays mounted"
+        );
+    }
+}
+
+#[test]
+fn what_a_file_system_that_was_shut_down_has_in_memory_is_not_lent() {
+    /// `EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`.
+    const SHUT_DOWN: u64 = 2 << 30 | 4 << 16 | (b'X' as u64) << 8 | 125;
+    const AT_ONCE: u32 = 2;
+    for make in ["mkfs.ext4 -q", "mkfs.xfs -q"] {
+        let mounted = Mounted::new(make);
+        let file = File::open(mounted.file()).expect("opens");
+        let mut lending = Lending::new();
+        let id = lending.device.bind(&file, SOURCE).expect("binds");
+        assert_eq!(lending.run(lending.get(1, id, 0, 65_536)), 65_536);
+        assert_eq!(lending.device.query().from_cache, 1, "{make}");
+        let mut how = AT_ONCE;
+        // SAFETY: the call reads a number.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), SHUT_DOWN as _, &raw mut how) };
+        assert_eq!(done, 0, "{make}: {}", std::io::Error::last_os_error());
+        assert_eq!(lending.run(lending.get(2, id, 0, 65_536)), -libc::EIO, "{make}");
+        let at_once = lending.get_with(2, id, 0, 65_536, NOWAIT);
+        assert_eq!(lending.run(at_once), -libc::EIO, "{make}");
+        lending.device.unbind(id).expect("unbinds");
+        assert_eq!(lending.run(lending.put(1)), 0);
+    }
+}
+
+#[test]
+fn a_file_system_that_was_not_tried_is_asked_for_its_pages() {
+    let mounted = Mounted::new("mkfs.ext3 -q");
+    let file = File::open(mounted.file()).expect("opens");
+    let mut lending = Lending::new();
+    let id = lending.device.bind(&file, SOURCE).expect("binds");
+    assert_eq!(lending.run(lending.get(1, id, 0, 65_536)), 65_536);
+    let query = lending.device.query();
+    assert_eq!((query.from_cache, query.from_splice), (0, 1), "{query:?}");
+    let target = in_memory();
+    assert_eq!(lending.write(1, &target, 65_536), 65_536);
+    assert!(content(&target) == bytes_at(0, 65_536), "content differs");
+    assert_eq!(lending.run(lending.put(1)), 0);
+    lending.device.unbind(id).expect("unbinds");
+}
+
 #[test]
 fn a_block_device_is_lent_from_its_cache() {
     let mut lending = Lending::new();

@@ -1,9 +1,12 @@
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::device::{Lending, NULL, REPLACE, SOURCE, connection, eventually, further, on_disk};
+use crate::device::{
+    Device, Lending, NULL, REPLACE, SOURCE, connection, eventually, further, in_memory, on_disk,
+};
 
 /// A parameter of the module that is put back.
 struct Parameter {
@@ -47,6 +50,31 @@ fn lends_are_limited() {
 }
 
 #[test]
+fn who_has_the_device_open_twice_has_out_no_more() {
+    let (mut one, mut two) = (Lending::new(), Lending::new());
+    let lends = Parameter::set("lends", 3);
+    assert_eq!(one.run(one.get(0, NULL, 0, 8)), 8);
+    assert_eq!(one.run(one.get(1, NULL, 0, 8)), 8);
+    assert_eq!(two.run(two.get_with(0, NULL, 0, 8, further(9))), 8);
+    assert_eq!(two.run(two.get(1, NULL, 0, 8)), -libc::ENOBUFS);
+    let query = two.device.query();
+    assert_eq!((query.lends, query.user_lends, query.over_limit), (1, 3, 1), "{query:?}");
+    drop(one);
+    eventually("the lends are back", || (two.device.query().user_lends == 1).then_some(()));
+    assert_eq!(two.run(two.get(1, NULL, 0, 8)), 8);
+    drop(lends);
+
+    let mut one = Lending::new();
+    let _bytes = Parameter::set("bytes", 100 << 10);
+    assert_eq!(one.run(one.fresh(0, 1, 64 << 10)), 64 << 10);
+    assert_eq!(two.run(two.fresh(2, 3, 64 << 10)), -libc::ENOBUFS);
+    assert_eq!(two.device.query().user_bytes, 64 << 10);
+    assert_eq!(one.run(one.put(0)), 0);
+    assert_eq!(one.run(one.put(1)), 0);
+    assert_eq!(two.run(two.fresh(2, 3, 64 << 10)), 64 << 10);
+}
+
+#[test]
 fn bytes_are_limited() {
     let mut lending = Lending::new();
     let _limit = Parameter::set("bytes", 100 << 10);
@@ -59,6 +87,43 @@ fn bytes_are_limited() {
         assert_eq!(lending.run(lending.put(slot)), 0);
     }
     assert_eq!(lending.until_all_are_back().bytes, 0);
+}
+
+#[test]
+fn as_much_is_lent_as_may_be_whichever_way_it_is_read() {
+    let mut lending = Lending::new();
+    let path = format!("/var/tmp/limited-{}", std::process::id());
+    fs::write(&path, [1; 256 << 10]).expect("writes");
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    fs::remove_file(&path).expect("removes");
+    let id = lending.device.bind(&direct.expect("opens"), SOURCE).expect("binds");
+    let _limit = Parameter::set("bytes", 64 << 10);
+    assert_eq!(lending.run(lending.get(0, id, 0, 256 << 10)), 64 << 10);
+    assert_eq!(lending.run(lending.get(1, id, 0, 256 << 10)), -libc::ENOBUFS);
+    let query = lending.device.query();
+    assert_eq!((query.from_splice, query.bytes), (1, 64 << 10), "{query:?}");
+}
+
+#[test]
+fn a_get_that_has_waited_is_charged_to_who_asked() {
+    let mut lending = Lending::new();
+    let (mut from, to) = connection();
+    let id = lending.device.bind(&to, SOURCE).expect("binds");
+    let none = Some(0);
+    setrlimit(Resource::Memlock, Rlimit { current: none, maximum: none }).expect("sets");
+    // Root is charged for nothing; these credentials are.
+    // SAFETY: changes the user of this process, which runs no other test.
+    assert_eq!(unsafe { libc::seteuid(65_534) }, 0);
+    let other = lending.ring.submitter().register_personality().expect("registers");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::seteuid(0) }, 0);
+    let waits = lending.get(0, id, 0, 10).personality(other);
+    lending.submit(&[waits]);
+    assert_eq!(lending.device.query().waiting, 1);
+    from.write_all(&[1; 20]).expect("sends");
+    assert_eq!(lending.wait(1)[0].result(), -libc::ENOMEM);
+    assert_eq!(lending.run(lending.get(0, id, 0, 10).personality(other)), -libc::ENOMEM);
+    assert_eq!(lending.run(lending.get(0, id, 0, 10)), 10);
 }
 
 #[test]
@@ -99,6 +164,49 @@ fn who_keeps_received_data_gets_no_more() {
     assert_eq!(lending.run(lending.put(1)), 0);
     assert_eq!(lending.run(lending.get(2, NULL, 0, 8)), 8);
     assert_eq!(lending.device.query().over_age, 2);
+}
+
+#[test]
+fn who_keeps_pages_of_a_file_gets_no_more() {
+    let mut lending = Lending::new();
+    let file = on_disk();
+    file.set_len(10_000).expect("extends");
+    let id = lending.device.bind(&file, SOURCE).expect("binds");
+    assert_eq!(lending.run(lending.get(0, id, 0, 10_000)), 10_000);
+    assert_eq!(lending.run(lending.fresh(1, 2, 10_000)), 10_000);
+    let _limit = Parameter::set("file_age", 10);
+    eventually("it is old", || (lending.device.query().oldest_file > 40).then_some(()));
+    assert_eq!(lending.run(lending.get(3, id, 0, 8)), -libc::ETIME);
+    assert_eq!(lending.run(lending.put(0)), 0);
+    // What is nobody's but ours may stay.
+    assert_eq!(lending.run(lending.get(3, id, 0, 8)), 8);
+    assert_eq!(lending.device.query().over_age, 1);
+}
+
+#[test]
+fn a_user_binds_no_more_files_with_many_devices() {
+    drop(Device::open());
+    // It is opened with root's power, for a user who may bind so many files.
+    // SAFETY: changes the user of this process, which runs no other test.
+    assert_eq!(unsafe { libc::setresuid(65_534, 0, 0) }, 0);
+    let [one, two] = [(); 2].map(|()| Device(File::open("/dev/getbuf").expect("opens")));
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+    let file = in_memory();
+    let limit = Some(64);
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("sets");
+    for device in [&one, &two] {
+        for _ in 0..32 {
+            device.bind(&file, SOURCE).expect("binds");
+        }
+    }
+    for device in [&one, &two] {
+        let refused = device.bind(&file, SOURCE).expect_err("is refused");
+        assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
+    }
+    assert_eq!((two.query().bound, two.query().user_bound), (32, 64));
+    one.unbind(7).expect("unbinds");
+    two.bind(&file, SOURCE).expect("binds");
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::device::{
-    Device, Lending, NOWAIT, NULL, SOURCE, TARGET, bytes_at, connection, eventually, in_memory,
-    on_disk, write,
+    Device, Lending, NOWAIT, NULL, Queues, SOURCE, TARGET, bytes_at, connection, eventually,
+    in_memory, on_disk, write,
 };
+use crate::resizing::Resizing;
 
 fn none_out(device: &Device) {
     eventually("no lend is out", || (device.query().module_lends == 0).then_some(()));
@@ -161,6 +162,31 @@ fn a_lend_in_use_comes_back_after_its_last_use() {
     }
     assert!(reader.join().expect("ends").iter().all(|&byte| byte == 0));
     lending.until_all_are_back();
+}
+
+#[test]
+fn a_get_that_waits_outlives_the_queue_that_it_came_by() {
+    let ring = Resizing::new(128);
+    let mut lending = Lending::on(ring, Device::open());
+    let (mut from, to) = connection();
+    let id = lending.device.bind(&to, SOURCE).expect("binds");
+    let gets = [1, 2, 3].map(|slot| lending.get(slot, id, 0, 10).user_data(u64::from(slot)));
+    lending.submit(&gets);
+    assert_eq!(lending.device.query().waiting, 3);
+    lending.ring.resize(64);
+    from.write_all(&bytes_at(0, 10)).expect("sends");
+    assert_eq!((lending.wait(1)[0].user_data(), lending.device.query().waiting), (1, 2));
+    let cancel = lending.cancel(2, 0).user_data(4);
+    lending.submit(&[cancel]);
+    let done = lending.wait(2);
+    assert_eq!(done.iter().map(|it| it.result()).max(), Some(1));
+    lending.ring.resize(256);
+    // The last is canceled by the kernel, and what was the queue's memory is mapped nowhere now.
+    let Lending { ring, device } = lending;
+    assert!(Command::new("true").status().expect("starts").success());
+    drop(ring);
+    eventually("nobody waits", || (device.query().waiting == 0).then_some(()));
+    none_out(&device);
 }
 
 #[test]

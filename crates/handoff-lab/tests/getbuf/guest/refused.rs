@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use io_uring::{IoUring, opcode, types::Fd};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::device::{
     Bind, Device, Lending, NULL, REPLACE, SOURCE, TARGET, connection, further, in_memory, on_disk,
@@ -161,6 +162,20 @@ fn memory_of_the_user_is_not_sent() {
     assert_eq!(lending.run(lending.send(0, target, address, 8_192, 0)), -libc::EOPNOTSUPP);
     // Nor is it taken out of the table.
     assert_eq!(lending.run(lending.put(0)), -libc::EBUSY);
+    // Memory that is shared is no other: of a file, and of nobody's lending.
+    let file = in_memory();
+    file.set_len(8_192).expect("extends");
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new memory at a place that the kernel chooses, which stays to the end of the process.
+    let shared =
+        unsafe { mmap(std::ptr::null_mut(), 8_192, protection, MapFlags::SHARED, &file, 0) };
+    let shared = shared.expect("maps");
+    let buffer = libc::iovec { iov_base: shared, iov_len: 8_192 };
+    lending.ring.submitter().unregister_buffers().expect("drops the table");
+    // SAFETY: as above.
+    unsafe { lending.ring.submitter().register_buffers(&[buffer]) }.expect("registers");
+    let sends = lending.send(0, target, shared as u64, 8_192, 0);
+    assert_eq!(lending.run(sends), -libc::EOPNOTSUPP);
     let replaces = lending.get_with(0, NULL, 0, 8, REPLACE);
     assert_eq!(lending.run(replaces), -libc::EBUSY);
     drop(lending);

@@ -3,7 +3,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -11,9 +12,10 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::device::{
-    Device, Lending, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually, further,
-    going_on, in_memory, long_form, on_disk, write,
+    Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
+    further, going_on, in_memory, long_form, on_disk, write,
 };
+use crate::resizing::{ENTRIES_MAX, Resizing};
 
 const FILE: usize = 1 << 20;
 
@@ -33,6 +35,11 @@ impl Numbers {
     }
 }
 
+/// Of a ring's queues.
+fn any_size(numbers: &mut Numbers) -> u32 {
+    ENTRIES_MAX >> numbers.below(4)
+}
+
 /// What lends at random, in rings that go with lends out.
 struct Churn<'a> {
     numbers: Numbers,
@@ -46,7 +53,7 @@ struct Churn<'a> {
 
 /// A ring with what it lends from and sends to.
 struct Bed {
-    lending: Lending,
+    lending: Lending<Box<dyn Queues>>,
     /// A file in the page cache, past it, one in memory, and one that is made as it is read.
     files: [u16; 4],
     /// A stream that always has data, one that never has, and one that is sent to.
@@ -61,8 +68,8 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(ring: IoUring, device: Device, file: &File, direct: &File) -> Self {
-        ring.submitter().register_buffers_sparse(16).expect("a table");
+    fn new(ring: Box<dyn Queues>, device: Device, file: &File, direct: &File) -> Self {
+        ring.make_table(16);
         let lending = Lending { ring, device };
         let bind = |file: &dyn AsRawFd, purpose| {
             lending.device.bind(&file.as_raw_fd(), purpose).expect("binds")
@@ -87,14 +94,19 @@ impl Bed {
         }
     }
 
-    /// Ends with what is lent and not given back.
-    fn end(self) {
+    /// Ends with what is lent and not given back, and with a request that waits, which goes with its
+    /// source or with its ring.
+    fn end(mut self, source_first: bool) {
+        let waits = self.lending.get_with(0, self.still, 0, 1, REPLACE);
+        self.lending.submit(&[waits]);
         let Self { lending, files, stream, still, target, out, reader, .. } = self;
         let Lending { ring, device } = lending;
+        let (sooner, later) = if source_first { (None, Some(ring)) } else { (Some(ring), None) };
+        drop(sooner);
         for id in files.into_iter().chain([stream, still, target]) {
             device.unbind(id).expect("unbinds");
         }
-        drop(ring);
+        drop(later);
         out.shutdown(Shutdown::Both).expect("ends");
         reader.join().expect("ends").expect("receives");
     }
@@ -105,21 +117,21 @@ impl Churn<'_> {
     fn run(mut self) -> u64 {
         let mut rings = 0;
         while !self.stop.load(Ordering::Relaxed) {
-            let ring = match rings % 3 {
-                0 => IoUring::new(128),
-                1 => IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(128),
-                _ => IoUring::builder().setup_sqpoll(10).build(128),
+            let ring: Box<dyn Queues> = match rings % 3 {
+                0 => Box::new(IoUring::new(128).expect("a ring")),
+                1 => Box::new(Resizing::new(128)),
+                _ => Box::new(IoUring::builder().setup_sqpoll(10).build(128).expect("a ring")),
             };
             let device = match self.numbers.below(2) {
                 0 => Device::open(),
                 _ => Device(self.shared.0.try_clone().expect("duplicates")),
             };
-            let mut bed = Bed::new(ring.expect("a ring"), device, self.file, self.direct);
+            let mut bed = Bed::new(ring, device, self.file, self.direct);
             let memory = in_memory();
             for _ in 0..100 {
                 self.step(&mut bed, &memory);
             }
-            bed.end();
+            bed.end(self.numbers.below(2) == 0);
             rings += 1;
         }
         rings
@@ -152,7 +164,13 @@ impl Churn<'_> {
                 // In order, since the second is for the first.
                 let waits = lending.get_with(slot, bed.still, 0, bytes, replace).user_data(1);
                 let cancel = lending.cancel(1, 0);
-                lending.submit(&[waits, cancel]);
+                if numbers.below(2) == 0 {
+                    lending.submit(&[waits, cancel]);
+                } else {
+                    lending.submit(&[waits]);
+                    lending.ring.resize(any_size(numbers));
+                    lending.submit(&[cancel]);
+                }
                 let done = lending.wait(2);
                 done.iter().map(cqueue::Entry::result).min().expect("two")
             }
@@ -219,6 +237,48 @@ fn two_rings_replace_lends_of_one_device() {
 }
 
 #[test]
+fn the_module_goes_and_comes_while_it_is_used() {
+    let (stop, pause) = (AtomicBool::new(false), AtomicBool::new(false));
+    let opened = AtomicU64::new(0);
+    drop(Device::open());
+    let remove = || Command::new("rmmod").arg("getbuf").output().expect("starts").status.success();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let device = OpenOptions::new().read(true).write(true).open("/dev/getbuf");
+                    let (Ok(device), false) = (device, pause.load(Ordering::Relaxed)) else {
+                        thread::yield_now();
+                        continue;
+                    };
+                    let mut lending = Lending::with(Device(device));
+                    assert_eq!(lending.run(lending.get(0, NULL, 0, 64)), 64);
+                    assert_eq!(lending.run(lending.fresh(1, 2, 10_000)), 10_000);
+                    // Sometimes the ring is the last that has something of it.
+                    let Lending { ring, device } = lending;
+                    drop(device);
+                    drop(ring);
+                    opened.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < going_on(2, 5) {
+            // Under load, and as the last that is out comes back.
+            if !remove() {
+                pause.store(true, Ordering::Relaxed);
+                eventually("it can be removed", || remove().then_some(()));
+                pause.store(false, Ordering::Relaxed);
+            }
+            let loaded = Command::new("modprobe").arg("getbuf").status().expect("starts");
+            assert!(loaded.success(), "{loaded}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(opened.into_inner() > 0);
+}
+
+#[test]
 fn eight_threads_lend_while_the_file_changes_and_no_page_is_lost() {
     const THREADS: u64 = 8;
     /// What the kernel may keep for itself meanwhile.
@@ -268,9 +328,14 @@ fn eight_threads_lend_while_the_file_changes_and_no_page_is_lost() {
 
 #[test]
 fn any_bytes_of_a_command_are_survived() {
-    const SEED: u64 = 20_230_430;
-    let mut numbers = Numbers(SEED);
-    let mut lending = Lending::new();
+    let rings: [Box<dyn Queues>; 2] =
+        [Box::new(IoUring::new(128).expect("a ring")), Box::new(Resizing::new(128))];
+    for (seed, ring) in (20_230_430..).zip(rings) {
+        survive(Numbers(seed), Lending::on(ring, Device::open()));
+    }
+}
+
+fn survive(mut numbers: Numbers, mut lending: Lending<Box<dyn Queues>>) {
     let device = Device::open();
     let file = on_disk();
     file.write_all_at(&bytes_at(0, FILE), 0).expect("writes");
@@ -295,7 +360,8 @@ fn any_bytes_of_a_command_are_survived() {
         crate::device::CANCEL,
         crate::device::SEND,
     ];
-    while begin.elapsed() < going_on(1, 30) {
+    // On the sanitizer kernel few are done in a second.
+    while done < 100 || begin.elapsed() < going_on(1, 15) {
         let operation = match numbers.below(20) {
             0 => numbers.next() as u32,
             some => operations[some as usize % operations.len()],
@@ -314,12 +380,14 @@ fn any_bytes_of_a_command_are_survived() {
         from.write_all(&[1; 10]).expect("sends");
         let entry = lending.command(operation, slot, words);
         lending.submit(&[entry]);
+        if numbers.below(4) == 0 {
+            lending.ring.resize(any_size(&mut numbers));
+        }
         let cancel = lending.cancel(0, crate::device::CANCEL_ALL);
         lending.submit(&[cancel]);
         lending.wait(2);
         done += 1;
     }
-    assert!(done > 100, "{done}");
     drop(lending);
     out.shutdown(std::net::Shutdown::Both).expect("ends");
     reader.join().expect("ends");

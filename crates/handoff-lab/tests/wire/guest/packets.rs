@@ -1,14 +1,17 @@
 //! What is sent arrives, and what was lent comes back when it has been read.
 
 use std::net::UdpSocket;
+use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::PairEnd;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
-use crate::bed::{MIB, counters, exchange, pair, set_fault, stream_of};
+use crate::bed::{MIB, PORT, counters, exchange, pair, run, set_fault, stream_of};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`: the notification says whether the kernel has copied.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -77,4 +80,77 @@ fn lent_memory_is_back_when_the_engine_has_read_it() {
     let mut received = vec![0; 65_536];
     let length = to.recv(&mut received).expect("arrives");
     assert!(received[..length] == stream_of(32_768), "what arrived differs");
+}
+
+/// A frame of TCP over IPv6 in IPv4, whose outer header has such an identification: it stands where
+/// IPv6 has its length.
+fn encapsulated(identification: u16) -> Vec<u8> {
+    const PAYLOAD: usize = 200;
+    let mut frame = vec![0xff; 12];
+    frame.extend([0x08, 0x00]);
+    let bytes = |count: usize| (count as u16).to_be_bytes();
+    frame.extend([0x45, 0]);
+    frame.extend(bytes(20 + 40 + 20 + PAYLOAD));
+    frame.extend(identification.to_be_bytes());
+    frame.extend([0, 0, 64, 41, 0, 0]);
+    frame.extend([198, 51, 100, 1, 198, 51, 100, 2]);
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend(bytes(20 + PAYLOAD));
+    frame.extend([6, 64]);
+    frame.extend([0xfd; 32]);
+    frame.extend([0x10, 0, PORT.to_be_bytes()[0], PORT.to_be_bytes()[1]]);
+    frame.extend([0; 8]);
+    frame.extend([5 << 4, 0x10, 0, 0, 0, 0, 0, 0]);
+    frame.extend(stream_of(PAYLOAD));
+    frame
+}
+
+#[test]
+fn a_packet_in_another_arrives_whole_and_is_none_of_the_rules_for_it() {
+    let pair = pair(1_500);
+    let (from, to) = (&pair.left, &pair.right);
+    run(to, &format!("ethtool -N {} flow-type tcp6 dst-port {PORT} action 2", to.device()));
+    let protocol = NonZeroU32::new(u32::from(0x0800_u16.to_be())).map(Protocol::from_raw);
+    let open = || rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, protocol);
+    let tap = to.namespace().run(open).expect("enters").expect("opens");
+    sockopt::set_socket_timeout(&tap, Timeout::Recv, Some(Duration::from_secs(5))).expect("sets");
+    let out = from.namespace().run(open).expect("enters").expect("opens");
+    let name = from.device();
+    let index = from.namespace().run(|| rustix::net::netdevice::name_to_index(&out, name));
+    let index = index.expect("enters").expect("is there");
+    let address = link_address(index);
+    for identification in [100, 0, u16::MAX] {
+        let sent = encapsulated(identification);
+        // SAFETY: the call reads the frame and the address.
+        let done = unsafe {
+            libc::sendto(
+                out.as_raw_fd(),
+                sent.as_ptr().cast(),
+                sent.len(),
+                0,
+                (&raw const address).cast(),
+                size_of_val(&address) as u32,
+            )
+        };
+        assert_eq!(done, sent.len() as isize);
+        let mut frame = vec![0; 2_000];
+        let arrived = loop {
+            let (length, _) =
+                rustix::net::recv(&tap, &mut frame[..], RecvFlags::empty()).expect("arrives");
+            if frame[23] == 41 {
+                break &frame[..length];
+            }
+        };
+        assert!(arrived == sent, "{identification}: {} bytes of {}", arrived.len(), sent.len());
+    }
+    assert_eq!(counters(to)["by_rule"], 0);
+}
+
+fn link_address(index: u32) -> libc::sockaddr_ll {
+    // SAFETY: all zeros is a value of this structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = 0x0800_u16.to_be();
+    address.sll_ifindex = index as i32;
+    address
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::bed::{MIB, PORT, counters, exchange, pair, run, steer};
+use crate::bed::{MIB, PORT, counters, exchange, pair, refused, run, steer};
 
 #[test]
 fn a_rule_names_the_queue() {
@@ -52,4 +52,28 @@ fn contexts_and_tables_spread_flows() {
     });
     assert!(refused.expect("enters").is_err(), "a rule that drops lets a flow pass");
     assert!(counters(&pair.right)["dropped_by_rule"] > 0);
+}
+
+#[test]
+fn a_rule_and_its_context_name_queues_that_there_are() {
+    const RULE: &str = "flow-type tcp4 dst-port 4000";
+    let pair = pair(1_500);
+    let (end, device) = (&pair.right, pair.right.device());
+    let said = run(end, &format!("ethtool -X {device} context new start 2 equal 2"));
+    let context = said.trim().rsplit(' ').next().expect("a number");
+    // There are four: the context's last is 3, to which the rule's is added.
+    let why = refused(end, &format!("ethtool -N {device} {RULE} context {context} action 1"));
+    assert!(why.contains("Invalid argument"), "{why}");
+    run(end, &format!("ethtool -N {device} {RULE} context {context} action 0"));
+    run(end, &format!("ethtool -N {device} delete 0"));
+    // Neither does the context grow past them under a rule.
+    run(end, &format!("ethtool -X {device} context {context} start 0 equal 2"));
+    run(end, &format!("ethtool -N {device} {RULE} context {context} action 2"));
+    refused(end, &format!("ethtool -X {device} context {context} start 1 equal 2"));
+    // Nor do queues go that both together name.
+    refused(end, &format!("ethtool -L {device} combined 3"));
+    exchange(&pair, pair.right.v4(), MIB);
+    run(end, &format!("ethtool -N {device} delete 0"));
+    run(end, &format!("ethtool -X {device} context {context} start 1 equal 2"));
+    run(end, &format!("ethtool -L {device} combined 3"));
 }

@@ -125,3 +125,17 @@ fn the_module_goes_while_a_queue_is_held() {
     child.kill().expect("kills");
     child.wait().expect("ends");
 }
+
+#[test]
+fn who_has_only_a_namespace_makes_no_nics() {
+    let make = |kind| {
+        let mut make = Command::new("unshare");
+        make.args(["--user", "--map-root-user", "--net", "ip", "link", "add", "w0", "type", kind]);
+        make.output().expect("starts")
+    };
+    let possible = make("veth");
+    assert!(possible.status.success(), "{}", String::from_utf8_lossy(&possible.stderr));
+    let refused = make("wire");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("CAP_NET_ADMIN of a namespace"), "{why}");
+}

@@ -85,8 +85,8 @@ impl Lender {
                 "the module does not lend from this kind of file ({error}): it takes regular files and \
                  block devices of local file systems, and TCP sockets"
             )),
-            Some(libc::ENOBUFS) => unavailable(
-                "as many files are bound as the module allows (sources_max): drop some sources"
+            Some(libc::EMFILE) => unavailable(
+                "as many files are bound as the module or RLIMIT_NOFILE allows: drop some sources"
                     .to_owned(),
             ),
             _ => Error::io("binding a file to be lent from", error),

@@ -1,0 +1,143 @@
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use io_uring::{cqueue, squeue};
+
+use crate::device::{
+    CANCEL_ALL, Device, Lending, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
+    further, on_disk,
+};
+use crate::failing::ready;
+
+const BYTES: u32 = 300_000;
+
+/// The counter of the calling thread.
+struct Failing(File);
+
+impl Failing {
+    fn new() -> Self {
+        let path = "/proc/thread-self/fail-nth";
+        Self(File::options().read(true).write(true).open(path).expect("opens"))
+    }
+
+    /// From here on, the allocation of this number fails.
+    fn arm(&self, number: u32) {
+        self.0.write_all_at(number.to_string().as_bytes(), 0).expect("sets");
+    }
+
+    /// None does any more; whether one has.
+    fn disarm(&self) -> bool {
+        let mut left = [0; 16];
+        let read = self.0.read_at(&mut left, 0).expect("reads");
+        self.arm(0);
+        std::str::from_utf8(&left[..read]).expect("digits").trim() == "0"
+    }
+}
+
+/// Runs requests with each of the allocations failing that they cause; how many there were.
+fn run(
+    lending: &mut Lending,
+    failing: &Failing,
+    name: &str,
+    make: &mut dyn FnMut(&Lending) -> Vec<squeue::Entry>,
+) -> u32 {
+    for number in 1.. {
+        for slot in 0..8 {
+            let _ = lending.run(lending.put(slot));
+        }
+        let entries = make(lending);
+        for entry in &entries {
+            // SAFETY: what the requests refer to, the test keeps until they have completed.
+            unsafe { lending.ring.submission().push(entry) }.expect("room");
+        }
+        failing.arm(number);
+        let _ = lending.ring.submit();
+        let failed = failing.disarm();
+        // What was not begun for want of memory.
+        lending.ring.submit().expect("submits");
+        let done = lending.wait(entries.len());
+        // From EFAULT on: of requests whose slot stayed empty, or whose GET never waited.
+        let foreseen =
+            [libc::ENOMEM, libc::EAGAIN, libc::ECANCELED, libc::EFAULT, libc::EINVAL, libc::ENOENT];
+        for result in done.iter().map(cqueue::Entry::result) {
+            assert!(result >= 0 || foreseen.contains(&-result), "{name}: {result}");
+        }
+        if !failed {
+            println!("{name}: {} allocations", number - 1);
+            return number - 1;
+        }
+    }
+    unreachable!("one always fails")
+}
+
+#[test]
+fn any_allocation_may_fail() {
+    if !ready() {
+        handoff_lab::skip!("this kernel fails no allocations on demand");
+    }
+    let mut lending = Lending::new();
+    let failing = Failing::new();
+    let file = on_disk();
+    file.write_all_at(&bytes_at(0, 1 << 20), 0).expect("writes");
+    let direct = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .expect("opens");
+    let made = File::open("/proc/cpuinfo").expect("opens");
+    let ((mut from, to), (out, mut far), (_silent, still)) =
+        (connection(), connection(), connection());
+    let reader = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()));
+    let [cached, direct, made, stream, still] =
+        [file.as_raw_fd(), direct.as_raw_fd(), made.as_raw_fd(), to.as_raw_fd(), still.as_raw_fd()]
+            .map(|fd| lending.device.bind(&fd, SOURCE).expect("binds"));
+    let target = lending.device.bind(&out, TARGET).expect("binds");
+
+    let mut count = 0;
+    let mut each = |name: &str, make: &mut dyn FnMut(&Lending) -> Vec<squeue::Entry>| {
+        count += run(&mut lending, &failing, name, make);
+    };
+    each("null", &mut |it| vec![it.get_with(0, NULL, 0, 64, REPLACE | further(7))]);
+    each("cache", &mut |it| vec![it.get(0, cached, 0, BYTES)]);
+    each("cache, many", &mut |it| vec![it.get_with(0, cached, 0, 5_000, further(3))]);
+    each("past the cache", &mut |it| vec![it.get(0, direct, 0, 65_536)]);
+    each("made", &mut |it| vec![it.get(0, made, 0, 1_000)]);
+    each("stream", &mut |it| {
+        from.write_all(&[1; 5_000]).expect("sends");
+        vec![it.get(0, stream, 0, 5_000)]
+    });
+    each("waiting", &mut |it| vec![it.get(0, still, 0, 10), it.cancel(0, CANCEL_ALL)]);
+    each("fresh", &mut |it| vec![it.fresh(0, 1, BYTES)]);
+    each("fresh, sent and put", &mut |it| {
+        vec![it.fresh(0, 1, 5_000), it.send(1, target, 0, 5_000, 0), it.put(0), it.put(1)]
+    });
+    // The ring's requests are in its own cache by now, so these are the module's and the sockets'.
+    assert!(count > 20, "{count}");
+    for slot in 0..8 {
+        let _ = lending.run(lending.put(slot));
+    }
+    let query = lending.until_all_are_back();
+    assert_eq!((query.user_bytes, query.waiting), (0, 0), "{query:?}");
+
+    let open = || {
+        let device = Device(OpenOptions::new().read(true).write(true).open("/dev/getbuf")?);
+        device.bind(&file, SOURCE)
+    };
+    for number in 1.. {
+        failing.arm(number);
+        let opened = open();
+        if !failing.disarm() {
+            opened.expect("no allocation failed");
+            assert!(number > 3, "{number}");
+            break;
+        }
+    }
+    drop(lending);
+    out.shutdown(std::net::Shutdown::Both).expect("ends");
+    reader.join().expect("ends").expect("receives");
+    let device = Device::open();
+    eventually("all lends are back", || (device.query().module_lends == 0).then_some(()));
+    assert_eq!(device.query().user_bound, 0);
+}

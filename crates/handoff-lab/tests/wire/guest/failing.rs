@@ -1,0 +1,56 @@
+//! Settings while memory is short: each is refused or done, and the NIC goes on.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bed::{MIB, exchange, pair, run, split_headers, steer};
+use crate::failing::ready;
+
+#[test]
+fn any_allocation_of_a_setting_may_fail() {
+    if !ready() {
+        handoff_lab::skip!("this kernel fails no allocations on demand");
+    }
+    let pair = pair(1_500);
+    let (end, device) = (&pair.right, pair.right.device());
+    split_headers(end);
+    let settings = [
+        format!("ethtool -G {device} rx 512 tx 64"),
+        format!("ethtool -L {device} combined 2"),
+        format!("ethtool -G {device} rx 128 tx 256"),
+        format!("ethtool -L {device} combined 4"),
+        format!("ethtool -X {device} context new start 0 equal 2"),
+        format!("ethtool -N {device} flow-type udp4 dst-port 9 action 1"),
+        format!("ethtool -S {device}"),
+        "ip link add w0 type wire".to_owned(),
+        "ip link del w0".to_owned(),
+        format!("ip link set {device} down"),
+        format!("ip link set {device} up"),
+    ];
+    // One allocation fails in the life of each command, anywhere from its start to its end.
+    let begin = Instant::now();
+    let limit = match std::env::var_os("HANDOFF_SOAK") {
+        Some(_) => Duration::from_secs(600),
+        None => Duration::from_secs(20),
+    };
+    let mut nth: u64 = 1;
+    let (mut done, mut refused) = (0, 0);
+    while begin.elapsed() < limit {
+        for setting in &settings {
+            nth =
+                nth.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let which = 100 + (nth >> 33) % 900;
+            let script = format!("echo {which} > /proc/self/fail-nth; exec {setting}");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+            let status = end.namespace().attach(&mut shell).status().expect("starts");
+            *if status.success() { &mut done } else { &mut refused } += 1;
+        }
+    }
+    println!("{done} done, {refused} refused");
+    assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
+    run(end, &format!("ip link set {device} up; ethtool -L {device} combined 4"));
+    steer(end, 1);
+    // An address of IPv6 goes with the link.
+    exchange(&pair, pair.right.v4(), MIB);
+}

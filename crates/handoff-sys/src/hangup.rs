@@ -1,0 +1,69 @@
+//! A session that ends: SIGHUP, and a terminal that is gone.
+//!
+//! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then
+//! on everything written to it fails with EIO.
+
+use std::{io, mem, ptr};
+
+/// Whether this process was started to outlive its session, as by nohup(1): SIGHUP is ignored.
+pub fn is_ignored() -> bool {
+    // SAFETY: all zeros is a value of this structure.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: nothing is set, and the structure is written during the call.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Has this process, and those that it becomes, outlive the session.
+///
+/// Allowed between fork and exec.
+///
+/// # Errors
+///
+/// What `sigaction(2)` refuses: nothing that is known.
+pub fn ignore() -> io::Result<()> {
+    // SAFETY: ignoring a signal runs no code.
+    let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Where standard output or standard error is a terminal that is gone, what is written there goes
+/// nowhere from now on, instead of failing: `println!` and `eprintln!` panic at a failure.
+///
+/// Allowed in a signal's handler; `errno` stays.
+pub fn fall_silent() {
+    for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        let mut asked = libc::pollfd { fd, events: 0, revents: 0 };
+        // SAFETY: the thread's own errno.
+        let errno = unsafe { *libc::__errno_location() };
+        // SAFETY: one structure, written during the call.
+        let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
+        if answered == 1 && asked.revents & libc::POLLHUP != 0 {
+            // SAFETY: the path ends with a zero; descriptors of this process's own are exchanged, and
+            // the one that is closed was opened here.
+            unsafe {
+                let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if nowhere >= 0 {
+                    libc::dup2(nowhere, fd);
+                    libc::close(nowhere);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_to_outlive_the_session_is_told_so() {
+        // SAFETY: the default runs no code of ours.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        assert!(!is_ignored());
+        ignore().expect("is ignored");
+        assert!(is_ignored());
+    }
+}
