@@ -29,6 +29,9 @@ use crate::run;
 /// How a line begins that names something left behind.
 pub(crate) const LEFT: &str = "left behind: ";
 
+/// This program, also when it was built anew since it started.
+pub(crate) const OURSELVES: &str = "/proc/self/exe";
+
 /// What is below it is gone before and after each run.
 const SCRATCH: &str = "target/scratch";
 
@@ -64,8 +67,7 @@ fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
     // SAFETY: neither flag separates this thread's file descriptors from the others'.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }
         .map_err(|error| format!("namespaces: {error}"))?;
-    let ourselves = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut first = Command::new(ourselves);
+    let mut first = Command::new(OURSELVES);
     first.args(["sandbox", "--inside", "--"]).args(command);
     // Our own id means nothing in there, so whether we still live is not asked.
     // SAFETY: between fork and exec only a system call is made.

@@ -232,10 +232,7 @@ impl Session {
     }
 
     fn tests(&mut self, stages: &[String]) {
-        let Ok(ourselves) = std::env::current_exe() else {
-            return self.failures.push("tests: our own path is not known".to_owned());
-        };
-        let mut lab = Command::new(ourselves);
+        let mut lab = Command::new(sandbox::OURSELVES);
         lab.args(["sandbox", "--", HANDOFF, "lab", "test"]);
         lab.args(["--report", REPORT, "--keep", FAILURES, "--may-skip", MAY_SKIP]);
         if self.soak {
