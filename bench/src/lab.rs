@@ -112,10 +112,10 @@ mod tests {
             let context = Context { json: true, stop: &stop, out: &mut Vec::new() };
             let fixture = "lab::tests::guest::fixture::does_not_end";
             let arguments = ["--exact", "--ignored", fixture].map(str::to_owned);
-            let limit = Duration::from_secs(10);
+            let limit = Duration::from_secs(3);
             match crate::lab::run(&arguments, &Carried::default(), 0, limit, &context) {
                 Err(BenchError::Failed(cause)) => {
-                    assert!(cause.contains("did not end within 10s"), "{cause}");
+                    assert!(cause.contains("did not end within 3s"), "{cause}");
                 }
                 Err(BenchError::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
                 Err(error) => panic!("{error}"),

@@ -347,7 +347,7 @@ mod guest {
 
     #[test]
     fn over_veth_a_stream_leaves_as_it_was_lent() {
-        within(LONG, || a_stream_leaves_as_it_was_lent(&delayed_pair(), 256 << 10));
+        within(LONG, || a_stream_leaves_as_it_was_lent(&delayed_pair(), 64 << 10));
     }
 
     /// A ring that holds everything for so long lets little pass.

@@ -10,9 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
-use traffic::{engines_apart, filled, patience, pattern, tcp, within, without_ring};
+use traffic::{engines_apart, filled, narrow_tcp, patience, pattern, tcp, within, without_ring};
 
 const LONG: Duration = Duration::from_secs(30);
+/// More than the buffers of a narrow connection take.
+const BLOCKED: usize = 1 << 20;
 
 #[test]
 fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
@@ -43,11 +45,11 @@ fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
 fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let (near, far) = tcp("127.0.0.1");
+            let (near, far) = narrow_tcp();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(32 << 20).unwrap();
-            let (first, _loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            let mut region = Region::anonymous(2 << 20).unwrap();
+            let (first, _loan) = socket.send(filled(&mut region, 1, BLOCKED)).unwrap().split();
             let mut others: Vec<_> = (0..50)
                 .map(|seed| socket.send(filled(&mut region, seed, 100)).unwrap().split().0)
                 .collect();
@@ -83,11 +85,11 @@ fn a_wait_does_not_sleep_through_sends_that_end_with_the_stream() {
 fn a_blocked_send_is_cancelled() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let (near, far) = tcp("127.0.0.1");
+            let (near, far) = narrow_tcp();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(32 << 20).unwrap();
-            let (mut sent, loan) = socket.send(filled(&mut region, 1, 24 << 20)).unwrap().split();
+            let mut region = Region::anonymous(2 << 20).unwrap();
+            let (mut sent, loan) = socket.send(filled(&mut region, 1, BLOCKED)).unwrap().split();
             driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
             sent.cancel();
             sent.cancel();
@@ -99,7 +101,7 @@ fn a_blocked_send_is_cancelled() {
                 driver.turn(Wait::Event).unwrap();
             };
             let Error::Canceled { done } = error else { panic!("{engine}: {error}") };
-            assert!(done > 0 && done < 24 << 20, "{engine}: {done}");
+            assert!(done > 0 && done < BLOCKED, "{engine}: {done}");
             let refused = socket.send(filled(&mut region, 1, 10)).unwrap_err();
             assert!(matches!(refused.error, Error::StreamBroken { sent, .. } if sent == done));
             let reader = thread::spawn(move || {
@@ -111,7 +113,7 @@ fn a_blocked_send_is_cancelled() {
             let back = driver.block_on(loan).unwrap();
             assert_eq!(back.receipt.tally.total(), done as u64, "{engine}");
             drop(socket);
-            assert!(reader.join().unwrap() == pattern(1, 24 << 20)[..done], "{engine}");
+            assert!(reader.join().unwrap() == pattern(1, BLOCKED)[..done], "{engine}");
             assert_eq!(driver.in_flight(), 0);
         }
     });
@@ -121,11 +123,11 @@ fn a_blocked_send_is_cancelled() {
 fn empty_pieces_take_no_room_in_a_message() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let (near, mut far) = tcp("127.0.0.1");
+            let (near, mut far) = narrow_tcp();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(32 << 20).unwrap();
-            let lens = [0, 5, 0, 0, 12 << 20, 0, 1 << 20, 0];
+            let mut region = Region::anonymous(2 << 20).unwrap();
+            let lens = [0, 5, 0, 0, BLOCKED, 0, 70_000, 0];
             let pieces: Vec<_> = lens
                 .iter()
                 .enumerate()

@@ -11,7 +11,7 @@ use crate::traffic::{narrow_tcp, pattern};
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// More than the buffers of a narrow connection take.
-pub(crate) const STALLED: usize = 2 << 20;
+pub(crate) const STALLED: usize = 512 << 10;
 
 /// How far a send is when something happens to it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,7 +10,15 @@ use socket2::SockRef;
 
 /// Bytes that tell where they belong.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|place| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8).collect()
+    /// So many bytes on, they come again.
+    const PERIOD: usize = 251 << 8;
+    let byte = |place: usize| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8;
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend((0..len.min(PERIOD)).map(byte));
+    while bytes.len() < len {
+        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
+    }
+    bytes
 }
 
 /// A driver with a ring where there is one, and one without.
@@ -48,7 +56,7 @@ pub(crate) fn tcp(address: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// As [`tcp`], with so little room on the way that 2 MiB block until the peer reads.
+/// As [`tcp`], with so little room on the way that 512 KiB block until the peer reads.
 pub(crate) fn narrow_tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();

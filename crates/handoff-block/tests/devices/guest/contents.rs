@@ -44,7 +44,8 @@ fn exercise(target: Kind, sizes: &[u64], change: impl FnOnce(&mut Spec), engine:
     let file = device.open();
     let mut model = vec![0u8; size as usize];
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..120 {
+    let requests = if std::env::var_os("HANDOFF_SOAK").is_some() { 120 } else { 40 };
+    for _ in 0..requests {
         let len = (1 + random.below(700 * 1024 / block)) * block;
         let offset = random.below((size - len) / block + 1) * block;
         let range = offset as usize..(offset + len) as usize;

@@ -42,15 +42,17 @@ fn every_row_receives_from_another_host_and_the_nic_is_put_back() {
     let pair = Pair::wire(1_500).expect("a pair of NICs");
     shell(&pair.right, &format!("ethtool -K {} rx-gro-hw on", pair.right.device()));
     let before = settings(&pair.right);
-    let receiver = receiving(&pair, &["--time", "0.05", "--rounds", "1", "--meter"]);
+    // Rows that look at what they receive are gone through where both ends are on one host.
+    let words = ["--time", "0.05", "--rounds", "1", "--meter", "--only", "check=no"];
+    let receiver = receiving(&pair, &words);
     assert_eq!(receiver.target(), pair.right.v4().to_string());
     assert_ne!(settings(&pair.right), before);
     let sender = sending(&pair, &receiver);
     let ended = receiver.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let rows = ended.rows();
-    // Five ways to receive, looking at it or not, and one of them once more with larger chunks.
-    assert_eq!(rows.len(), 12, "{ended:?}");
+    // Five ways to receive, and one of them once more with larger chunks.
+    assert_eq!(rows.len(), 6, "{ended:?}");
     for row in &rows {
         assert!(row["skipped"].is_null(), "{row}");
         assert_eq!((&row["config"]["mtu"], &row["config"]["gro"]), (&1_500.into(), &true.into()));

@@ -19,14 +19,15 @@ fn kill(pid: i32) {
 
 /// Rounds of killing, at moments that differ.
 fn killed_under_load(arguments: &[&str]) {
-    let rounds = if std::env::var_os("HANDOFF_SOAK").is_some() { 100 } else { 10 };
+    let soak = std::env::var_os("HANDOFF_SOAK").is_some();
+    let (rounds, apart) = if soak { (100, 90) } else { (4, 225) };
     let files = Files::new(2, 48 << 20);
     let files = [files.name(0), files.name(1)].map(str::to_owned);
     let device = Added::new(&[&arguments[..1], &[&files[0], &files[1]], &arguments[1..]].concat());
     let load = verifier(&device.node(), "64m", 6 + 2 * rounds, &[]);
     let mut server = device.server(None);
     for round in 0..rounds {
-        std::thread::sleep(Duration::from_millis(150 + 90 * (round % 10)));
+        std::thread::sleep(Duration::from_millis(150 + apart * (round % 10)));
         kill(server);
         server = device.server(Some(server));
     }
@@ -62,9 +63,9 @@ fn a_server_of_batches_that_was_held_up_finds_all_requests() {
     let deep = ["--engine", "batch-auto", "--depth", "2048"];
     let device = Added::new(&[&["loop", files.name(0)], &deep[..]].concat());
     let many = ["--bsrange=4k-4k", "--iodepth=2048", "--iodepth_batch_submit=2048"];
-    let load = verifier(&device.node(), "16m", 6, &many);
+    let load = verifier(&device.node(), "16m", 4, &many);
     let server = Pid::from_raw(device.server(None)).expect("a process");
-    for _ in 0..3 {
+    for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(700));
         kill_process(server, Signal::STOP).expect("held up");
         std::thread::sleep(Duration::from_millis(700));
@@ -308,7 +309,8 @@ fn a_mirror_takes_out_a_leg_whose_writes_fail() {
         let disk = flaky();
         let path = disk.path().to_str().expect("UTF-8");
         let device = Added::new(&["mirror", path, files.name(0), "--engine", engine]);
-        let load = device.load("8m", 3, &[]);
+        // Long enough to meet the fault, and seldom enough to leave the guest's processors to others.
+        let load = device.load("8m", 3, &["--rate_iops=60"]);
         disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
         verified(load);
         let show = device.show();

@@ -5,15 +5,26 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 
 use handoff_lab::topology::{Discard, Namespace, Pair};
+use handoff_meter::Report;
 use io_uring::{IoUring, cqueue, opcode, types};
 
-use crate::counting::{EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself, place};
+use crate::counting::{Counting, EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself, place};
 use crate::files::{filled_file_in, read_all, rewind, write_all};
 
+/// One after the other, since attaching takes longer than any of them.
 #[test]
-fn sendfile_to_a_device_that_ends_packets_copies_nothing() {
+fn sockets_copy_what_they_should() {
     let counting = counting!(myself());
-    let sink = handoff_lab::topology_or_skip!(Discard::new());
+    sendfile_to_a_device_that_ends_packets_copies_nothing(&counting);
+    send_zc_to_a_device_that_ends_packets_copies_nothing(&counting);
+    plain_send_to_the_same_device_copies_each_byte(&counting);
+    send_zc_over_loopback_is_copied_on_its_way_in(&counting);
+    tcp_over_loopback_copies_in_and_out(&counting);
+    a_copy_with_a_checksum_is_counted_once(&counting);
+}
+
+fn sendfile_to_a_device_that_ends_packets_copies_nothing(counting: &Counting) {
+    let sink = Discard::new().expect("a guest has them");
     let socket = connected(sink.namespace(), (sink.v4(), 9).into());
     for directory in [TMPFS, EXT4] {
         let mut file = filled_file_in(directory);
@@ -29,20 +40,16 @@ fn sendfile_to_a_device_that_ends_packets_copies_nothing() {
     }
 }
 
-#[test]
-fn send_zc_to_a_device_that_ends_packets_copies_nothing() {
-    let counting = counting!(myself());
-    let sink = handoff_lab::topology_or_skip!(Discard::new());
+fn send_zc_to_a_device_that_ends_packets_copies_nothing(counting: &Counting) {
+    let sink = Discard::new().expect("a guest has them");
     let socket = connected(sink.namespace(), (sink.v4(), 9).into());
     let counted = counting.during(|| send_zc(&socket));
     assert_near("copied", counted.copied_bytes, 0);
     assert_near("moved", counted.moved_bytes, SIZE);
 }
 
-#[test]
-fn plain_send_to_the_same_device_copies_each_byte() {
-    let counting = counting!(myself());
-    let sink = handoff_lab::topology_or_skip!(Discard::new());
+fn plain_send_to_the_same_device_copies_each_byte(counting: &Counting) {
+    let sink = Discard::new().expect("a guest has them");
     let socket = connected(sink.namespace(), (sink.v4(), 9).into());
     let piece = vec![7; PIECE];
     let counted = counting.during(|| {
@@ -54,10 +61,8 @@ fn plain_send_to_the_same_device_copies_each_byte() {
     assert_near("moved", counted.moved_bytes, SIZE);
 }
 
-#[test]
-fn send_zc_over_loopback_is_copied_on_its_way_in() {
-    let counting = counting!(myself());
-    let namespace = handoff_lab::topology_or_skip!(Namespace::new());
+fn send_zc_over_loopback_is_copied_on_its_way_in(counting: &Counting) {
+    let namespace = Namespace::new().expect("a guest has them");
     // Never read: what arrives is dropped when its queue is full, after the copy.
     let receiver =
         namespace.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).expect("run").expect("bound");
@@ -69,9 +74,7 @@ fn send_zc_over_loopback_is_copied_on_its_way_in() {
     assert_near("orphaned", place(&report, "skb_copy_ubufs").bytes, SIZE);
 }
 
-#[test]
-fn tcp_over_loopback_copies_in_and_out() {
-    let counting = counting!(myself());
+fn tcp_over_loopback_copies_in_and_out(counting: &Counting) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
     let address = listener.local_addr().expect("bound");
     let counted = counting.during(|| {
@@ -83,24 +86,26 @@ fn tcp_over_loopback_copies_in_and_out() {
     assert_near("moved", counted.moved_bytes, 2 * SIZE);
 }
 
-#[test]
-fn a_copy_with_a_checksum_is_counted_once() {
-    let counting = counting!(myself());
+fn a_copy_with_a_checksum_is_counted_once(counting: &Counting) {
     // Datagrams that are cut into fragments are summed while they are copied.
-    let pair = handoff_lab::topology_or_skip!(Pair::new(1_500));
+    let pair = Pair::new(1_500).expect("a guest has them");
     let receiver = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
     let receiver = receiver.expect("run").expect("bound");
     let socket = connected(pair.left.namespace(), receiver.local_addr().expect("bound"));
     let piece = vec![7; PIECE];
+    let before = counting.report();
     counting.during(|| {
         for _ in 0..SIZE / PIECE {
             assert_eq!(socket.send(&piece).expect("sent"), PIECE);
         }
     });
-    let report = counting.report();
+    let after = counting.report();
     let by = |function: &str| {
-        let places = report.places.iter().filter(|place| place.function == function);
-        places.map(|place| place.bytes).sum::<u64>()
+        let of = |report: &Report| {
+            let places = report.places.iter().filter(|place| place.function == function);
+            places.map(|place| place.bytes).sum::<u64>()
+        };
+        of(&after) - of(&before)
     };
     assert_near("summed", by("csum_and_copy_from_iter_full"), SIZE);
     assert_near("not summed", by("_copy_from_iter"), 0);

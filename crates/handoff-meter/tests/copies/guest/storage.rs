@@ -6,25 +6,33 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::counting::{EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself, place};
+use crate::counting::{Counting, EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself, place};
 use crate::files::{file_in, filled_file_in, read_all, write_all};
 
+/// One after the other, since attaching takes longer than any of them.
 #[test]
-fn writing_to_tmpfs_copies_each_byte_once() {
+fn files_and_devices_copy_what_they_should() {
     let counting = counting!(myself());
+    writing_to_tmpfs_copies_each_byte_once(&counting);
+    a_loop_of_read_and_write_copies_twice(&counting);
+    memory_that_must_be_faulted_in_first_is_counted_once(&counting);
+    filling_with_zeroes_is_no_copy(&counting);
+    writing_through_a_ring_moves_and_copies_the_same(&counting);
+}
+
+fn writing_to_tmpfs_copies_each_byte_once(counting: &Counting) {
     let mut file = file_in(TMPFS);
     let counted = counting.during(|| write_all(&mut file));
     assert_near("copied", counted.copied_bytes, SIZE);
     assert_near("moved", counted.moved_bytes, SIZE);
+    assert_eq!(counted.libc_bytes, None, "nobody has asked for it");
     let report = counting.report();
     let place = place(&report, "copy_folio_from_iter_atomic");
     assert!(place.path.iter().any(|caller| caller == "vfs_write"), "{place:?}");
     assert_near("by path", place.bytes, SIZE);
 }
 
-#[test]
-fn a_loop_of_read_and_write_copies_twice() {
-    let counting = counting!(myself());
+fn a_loop_of_read_and_write_copies_twice(counting: &Counting) {
     for directory in [TMPFS, EXT4] {
         let mut from = filled_file_in(directory);
         let mut to = file_in(directory);
@@ -40,9 +48,7 @@ fn a_loop_of_read_and_write_copies_twice() {
     }
 }
 
-#[test]
-fn memory_that_must_be_faulted_in_first_is_counted_once() {
-    let counting = counting!(myself());
+fn memory_that_must_be_faulted_in_first_is_counted_once(counting: &Counting) {
     let source = filled_file_in(TMPFS);
     let mut to = file_in(TMPFS);
     // SAFETY: a new mapping at an address of the kernel's choice.
@@ -63,18 +69,14 @@ fn memory_that_must_be_faulted_in_first_is_counted_once() {
     assert_near("copied", counted.copied_bytes, SIZE);
 }
 
-#[test]
-fn filling_with_zeroes_is_no_copy() {
-    let counting = counting!(myself());
+fn filling_with_zeroes_is_no_copy(counting: &Counting) {
     let mut zeroes = File::open("/dev/zero").expect("a device");
     let counted = counting.during(|| read_all(&mut zeroes));
     assert_near("copied", counted.copied_bytes, 0);
     assert_near("moved", counted.moved_bytes, SIZE);
 }
 
-#[test]
-fn writing_through_a_ring_moves_and_copies_the_same() {
-    let counting = counting!(myself());
+fn writing_through_a_ring_moves_and_copies_the_same(counting: &Counting) {
     let file = file_in(TMPFS);
     let mut ring = IoUring::new(4).expect("a ring");
     let piece = vec![7; PIECE];
