@@ -255,6 +255,8 @@ impl<'a> Job<'a> {
         let mut future = pin!(future);
         let mut context = TaskContext::from_waker(Waker::noop());
         let until = Instant::now() + time;
+        // The futures see that somebody turns the driver.
+        self.driver.turn(Wait::No).ok()?;
         loop {
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
                 return Some(value);
