@@ -94,7 +94,7 @@ mod native {
         let place = tempfile::tempdir().expect("a directory");
         let script =
             "touch /run/left /dev/shm/other; setsid sleep 1000 < /dev/null > /dev/null 2>&1 &
-                      until pidof sleep > /dev/null; do :; done; exit 7";
+                      until grep -q sleep /proc/$!/comm; do :; done; exit 7";
         let mut sandbox = Command::new(env!("CARGO_BIN_EXE_xtask"));
         sandbox.args(["sandbox", "--", "sh", "-c", script]).current_dir(place.path());
         let output = sandbox.output().expect("it starts");
