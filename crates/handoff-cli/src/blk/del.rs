@@ -7,6 +7,7 @@ use handoff_block::Control;
 use handoff_block::state::Directory;
 
 use super::holders::{self, Holder};
+use super::supervise;
 use crate::{Context, Failure, output};
 
 /// How long a device may be held by who only looks at it, and its number by who lets go of it.
@@ -57,7 +58,9 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             stop_unused(&mut control, *id, context)?;
         }
         control.remove(*id)?;
+        // Before the number is free, and another device's.
         Directory::of(*id).remove();
+        supervise::forget_log(*id);
         let deadline = Instant::now() + PATIENCE;
         while !control.is_gone(*id, PAUSE)? {
             context.stop.check()?;

@@ -117,6 +117,12 @@ fn log_path(id: u32) -> String {
     format!("{DIRECTORY}/{id}.log")
 }
 
+/// Removes the log of a device that has ended well.
+pub(super) fn forget_log(id: u32) {
+    // Whoever removes the device and who served it both do this.
+    let _ = fs::remove_file(log_path(id));
+}
+
 /// Has this process and those that it starts log to a file. It has no name before there is a device,
 /// so that nothing is left where none comes to be.
 fn log() -> Result<File, Failure> {
@@ -216,7 +222,7 @@ pub(super) fn watch(
         let status = wait(&mut child, context).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
             if status.success() {
-                let _ = fs::remove_file(log_path(id));
+                forget_log(id);
                 return Ok(());
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));

@@ -20,6 +20,8 @@ const SENDERS: std::ops::Range<u16> = 4000..4004;
 const COUNT: usize = 80;
 /// Bytes that a port holds before it is congested, on both sides.
 const RECEIVE: u32 = 150_000;
+/// Messages that are read in one go before there is another cut.
+const FLOOD: usize = 2 * RECEIVE as usize / LEN;
 /// The port that receives, on both sides.
 const PORT: u16 = 5000;
 
@@ -79,8 +81,15 @@ impl Kernel<'_> {
         }
     }
 
+    /// Reads all that is there. A sender that keeps up makes that long, and is cut now and then.
     fn read(&mut self) {
+        let mut flood = 0;
         while let Some(message) = self.socket.receive().expect("receives") {
+            flood += 1;
+            if flood % FLOOD == 0 {
+                self.cuts += 1;
+                cut_all(self.ours);
+            }
             let number = self.received.entry(message.from).or_default();
             assert!(message.payload == pattern(*number as u32, LEN), "message {number}");
             *number += 1;
