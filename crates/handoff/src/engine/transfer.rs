@@ -146,7 +146,19 @@ impl TransferOp {
         })
     }
 
+    /// Whether a call would not block now. Several may wait for one event, of which the first to be told
+    /// leaves nothing for the others.
+    fn is_ready(&self) -> bool {
+        let mut asked =
+            libc::pollfd { fd: self.file.raw(), events: self.direction.events(), revents: 0 };
+        // SAFETY: the entry is one, and lives through the call, which waits for nothing.
+        unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
+    }
+
     fn call(&self) -> i32 {
+        if self.pollable && !self.is_ready() {
+            return -libc::EAGAIN;
+        }
         let (Span { start, len, .. }, offset) = self.left(None);
         let fd = self.file.raw();
         // SAFETY: the range belongs to the record, alone and for the length of the call.
