@@ -40,7 +40,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     }
     let mut again = false;
     match result {
-        0 if op.socket.stream => op.end = Some(Ok(())),
+        0 if op.socket.stream => op.ends(Ok(())),
         0.. => {}
         _ if -result == libc::ENOBUFS => {
             // A chunk may have come back since the kernel looked.
@@ -57,8 +57,8 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
             op.way = Way::Queue;
             again = true;
         }
-        _ if -result == libc::EFAULT => op.end = Some(Err(unreadable())),
-        _ => op.end = Some(Err(Error::errno("receiving", -result))),
+        _ if -result == libc::EFAULT => op.ends(Err(unreadable())),
+        _ => op.ends(Err(Error::errno("receiving", -result))),
     }
     if !cqueue::more(flags) {
         op.armed = false;
@@ -102,9 +102,9 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
     }
     pool.untake_chunk(chunk);
     if read == 0 {
-        op.end = Some(Ok(()));
+        op.ends(Ok(()));
     } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-        op.end = Some(Err(Error::io("receiving", error)));
+        op.ends(Err(Error::io("receiving", error)));
     }
     Read::Nothing
 }

@@ -126,9 +126,14 @@ impl ReceiveOp {
         self.armed
     }
 
-    /// Nobody can turn the driver: nothing comes any more.
+    /// Nothing comes any more; of several reasons the first is told.
+    pub(crate) fn ends(&mut self, how: Result<()>) {
+        self.end.get_or_insert(how);
+    }
+
+    /// Nobody can turn the driver.
     pub(crate) fn is_last(&mut self) {
-        self.end.get_or_insert(Err(Error::DriverGone));
+        self.ends(Err(Error::DriverGone));
     }
 
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
@@ -215,7 +220,7 @@ pub(crate) fn arm(inner: &Inner, key: Key) {
             let mut ring = ring.borrow_mut();
             if let Err(error) = ring.make_room(1) {
                 op.armed = false;
-                op.end = Some(Err(Error::io("submitting a receive", error)));
+                op.ends(Err(Error::io("submitting a receive", error)));
                 drop((ring, inflight));
                 return advance(inner, key);
             }

@@ -156,7 +156,7 @@ pub(super) fn completed(
     let has_pool = op.pool.is_some();
     let flow = flow(op);
     match -result {
-        0 => op.end = Some(Ok(())),
+        0 => op.ends(Ok(())),
         libc::ECANCELED if flow.left.is_some() => {
             op.way = Way::Pool;
             return true;
@@ -175,14 +175,16 @@ pub(super) fn completed(
                 op.way = Way::Pool;
                 return true;
             }
-            op.end = Some(Err(unavailable(op, reason)));
+            let error = unavailable(op, reason);
+            op.ends(Err(error));
         }
         libc::EFAULT => {
             let reason = "the connection's bytes are in the memory of another rx queue: steer it to \
                           one queue before it is made";
-            op.end = Some(Err(unavailable(op, reason)));
+            let error = unavailable(op, reason);
+            op.ends(Err(error));
         }
-        errno => op.end = Some(Err(Error::errno("receiving from an rx queue", errno))),
+        errno => op.ends(Err(Error::errno("receiving from an rx queue", errno))),
     }
     false
 }
@@ -198,7 +200,8 @@ pub(super) fn arrived(
     let (spans, bytes) = op.arrivals.push_told(completions);
     if spans == 0 {
         let reason = "the kernel tells of bytes outside of the area";
-        op.end = Some(Err(unavailable(op, reason)));
+        let error = unavailable(op, reason);
+        op.ends(Err(error));
         return 1;
     }
     let has_pool = op.pool.is_some();
@@ -248,7 +251,8 @@ fn wait_for_chunk(inner: &Inner, key: Key, op: &mut ReceiveOp) -> bool {
             "all {} chunks of the area are in the NIC's ring or in sockets' queues: make it larger",
             flow.queue.chunks()
         );
-        op.end = Some(Err(unavailable(op, &reason)));
+        let error = unavailable(op, &reason);
+        op.ends(Err(error));
     }
     false
 }
