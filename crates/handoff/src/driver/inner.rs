@@ -16,7 +16,7 @@ use crate::executor::Unpark;
 use crate::inflight::{Inflight, Key};
 use crate::lease::Backing;
 use crate::readiness::Epoll;
-use crate::ring::{Ring, Until};
+use crate::ring::Ring;
 use crate::sink::group::Groups;
 use crate::socket::SocketShared;
 use crate::source::kernel::LenderShared;
@@ -229,7 +229,7 @@ impl Inner {
         let start = thread_time();
         act();
         if !self.is_quiet() {
-            self.turn(Until::Now).ok()?;
+            self.turn_and_wake_later().ok()?;
         }
         Some(thread_time().saturating_sub(start))
     }

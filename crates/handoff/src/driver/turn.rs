@@ -4,12 +4,14 @@
 //! Contracts:
 //! - whoever waits is woken when all that was taken from the kernel has been told, so that a waker may do
 //!   anything: what it sends, or a turn of its own, finds what came earlier told earlier;
-//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic.
+//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
+//! - a driver that goes calls none before everything else is done.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::panic::{self, AssertUnwindSafe};
 use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::inner::{Backend, Inner, Mark};
@@ -47,8 +49,9 @@ impl Inner {
             return Ok(0);
         }
         // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
-        // others to whoever called it, or they would stand on each other.
-        let wakes = !self.waking.get() || !matches!(until, Until::Now | Until::Soon);
+        // others to whoever called it, or they would stand on each other. A driver that goes wakes at its end.
+        let only_looks = matches!(until, Until::Now | Until::Soon);
+        let wakes = !self.gone.get() && !(self.waking.get() && only_looks);
         if wakes {
             self.wake_all();
         }
@@ -73,7 +76,7 @@ impl Inner {
         self.start_marked();
         // Who is to be woken by now has something to do.
         let until = match until {
-            Until::One | Until::OneOr(_) if !self.wakes.borrow().is_empty() => Until::Now,
+            Until::One | Until::OneOr(_) if !self.gone.get() && self.has_wakes() => Until::Now,
             until => until,
         };
         let events = wait(until).and_then(|ready| self.tell(&ready));
@@ -109,7 +112,7 @@ impl Inner {
     fn tell(&self, ready: &[Ready]) -> Result<usize> {
         if let Backend::Ring(ring) = &self.backend {
             let count = self.take_completions(ring)?;
-            let more = self.has_marks() || self.has_later();
+            let more = self.has_marks() || self.has_later() || self.has_wakes();
             ring.borrow_mut().settle_event(more);
             return Ok(count);
         }
@@ -122,19 +125,30 @@ impl Inner {
         Ok(ready.len())
     }
 
-    /// Wakes whoever waits: at once, or when all that there is has been told.
+    /// Wakes whoever waits: at once, or when all that there is has been told and those before it are woken.
     #[inline]
     pub(crate) fn wake(&self, waker: Option<Waker>) {
-        let Some(waker) = waker else { return };
-        if self.telling.get() {
-            self.wakes.borrow_mut().push_back(waker);
-        } else {
-            waker.wake();
+        self.wake_each([waker]);
+    }
+
+    /// The same for several, of which one that panics keeps none of the others.
+    pub(crate) fn wake_each<const N: usize>(&self, wakers: [Option<Waker>; N]) {
+        let mut wakers = wakers.into_iter().flatten().peekable();
+        if wakers.peek().is_none() {
+            return;
+        }
+        self.wakes.borrow_mut().extend(wakers);
+        if !self.telling.get() && !self.waking.get() && !self.gone.get() {
+            self.wake_all();
         }
     }
 
+    fn has_wakes(&self) -> bool {
+        !self.wakes.borrow().is_empty()
+    }
+
     fn wake_all(&self) {
-        if self.wakes.borrow().is_empty() {
+        if !self.has_wakes() {
             return;
         }
         let before = self.waking.replace(true);
@@ -152,9 +166,22 @@ impl Inner {
             }
         }
         self.waking.set(before);
-        if let Some(panic) = panicked {
+        // Another panic would end the process.
+        if let (Some(panic), false) = (panicked, thread::panicking()) {
             panic::resume_unwind(panic);
         }
+    }
+
+    /// A turn that submits, and leaves it to the next to wake who waits: whoever calls this has something in
+    /// hand that a panic must not take away.
+    pub(super) fn turn_and_wake_later(&self) -> Result<usize> {
+        let before = self.waking.replace(true);
+        let events = self.turn(Until::Now);
+        self.waking.set(before);
+        if self.has_wakes() {
+            self.attend();
+        }
+        events
     }
 
     fn next_to_wake(&self) -> Option<Waker> {
@@ -333,8 +360,10 @@ impl Drop for Inner {
     /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
     /// moment to end, and what the kernel keeps beyond that stays its own.
     fn drop(&mut self) {
+        self.gone.set(true);
         let ending = self.inflight.borrow_mut().give_up();
-        self.end(ending);
+        // Wakers that were left behind are dropped meanwhile, which must not keep memory from the kernel.
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| self.end(ending)));
         if let Err(error) = self.end_waits() {
             tracing::warn!(%error, "ending the waits of a driver failed");
         }
@@ -354,6 +383,9 @@ impl Drop for Inner {
                 leaked,
                 "the kernel still holds buffers of operations; their memory is kept for it"
             );
+        }
+        if let (Err(panic), false) = (ended, thread::panicking()) {
+            panic::resume_unwind(panic);
         }
     }
 }

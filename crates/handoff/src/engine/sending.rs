@@ -320,9 +320,7 @@ fn settle_up(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
     let loan_waker = if returned { op.loan_waker.take() } else { None };
     if !returned || op.loan_held {
         drop(inflight);
-        inner.wake(sent_waker);
-        inner.wake(loan_waker);
-        return;
+        return inner.wake_each([sent_waker, loan_waker]);
     }
     let receipt = op.receipt();
     let group_waker = match op.group.take() {
@@ -336,9 +334,7 @@ fn settle_up(inner: &Inner, mut inflight: RefMut<'_, Inflight>, key: Key) {
         inflight.vacate(key);
     }
     drop(inflight);
-    inner.wake(sent_waker);
-    inner.wake(loan_waker);
-    inner.wake(group_waker);
+    inner.wake_each([sent_waker, loan_waker, group_waker]);
 }
 
 /// Hands the buffer of a returned send to its holder.
