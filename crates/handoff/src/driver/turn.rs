@@ -51,7 +51,7 @@ impl Inner {
         // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
         // others to whoever called it, or they would stand on each other. A driver that goes wakes at its end.
         let only_looks = matches!(until, Until::Now | Until::Soon);
-        let wakes = !self.gone.get() && !(self.waking.get() && only_looks);
+        let wakes = !(self.gone.get() || self.waking.get() && only_looks);
         if wakes {
             self.wake_all();
         }
