@@ -387,7 +387,7 @@ impl World {
                         }
                     }
                 }
-                Output::Close { connection, reason } => {
+                Output::Close { connection, reason, .. } => {
                     assert!(
                         matches!(reason, Reason::Asked | Reason::Silent | Reason::FormerLife),
                         "{reason}"
