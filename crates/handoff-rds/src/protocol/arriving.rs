@@ -4,7 +4,8 @@
 //! - a message that was announced takes nothing; bytes that have come are held until they are taken;
 //! - a peer holds no more than three times what it leaves free, so that many headers or much data of one leave room for
 //!   others; a peer that holds nothing has room for a message as long as there is any;
-//! - at the limit, of all messages in their midst the oldest goes on, so that there always is one that ends;
+//! - at the limit, where no whole message waits to be taken, the oldest of those in their midst goes on, so
+//!   that there always is one that ends;
 //! - a message of which next to nothing comes for as long as [`Limits::patience`](super::Limits::patience)
 //!   ends its connection.
 
@@ -92,8 +93,12 @@ impl<B, R> Host<B, R> {
     }
 
     fn is_crowded(&self, id: ConnectionId) -> bool {
-        let is_oldest = self.begun.first() == Some(&id);
-        self.statistics.held_bytes >= self.limits.held && self.begun.contains(&id) && !is_oldest
+        if self.statistics.held_bytes < self.limits.held || !self.begun.contains(&id) {
+            return false;
+        }
+        // Where whole messages wait to be taken, they make room.
+        let whole = self.ports.values().any(|port| port.held > 0);
+        whole || self.begun.first() != Some(&id)
     }
 
     /// Something has made room: a payload that waited goes on, or waits again.
