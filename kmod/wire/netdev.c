@@ -287,6 +287,7 @@ void wire_setup(struct net_device *dev)
 	dev->sysfs_groups[0] = &wire_fault_group;
 	dev->priv_flags |= IFF_LIVE_ADDR_CHANGE;
 	dev->max_mtu = ETH_MAX_MTU;
+	dev->netmem_tx = NETMEM_TX_DMA;
 	dev->needs_free_netdev = true;
 	dev->features = always | switchable;
 	/* Checksums are always checked: the stack can't where payload is unreadable. */

@@ -63,6 +63,53 @@ static void wire_note(struct wire_buffers *buffers, struct wire_completion *comp
 	}
 }
 
+/*
+ * Bytes of a frame that the kernel may be unable to read, from this one on, as a device finds them:
+ * by their DMA addresses. Returns how many there are in one piece, 0 where there is no memory.
+ */
+static u32 wire_peek(struct sk_buff *skb, u32 at, const u8 **data)
+{
+	u32 start = skb_headlen(skb);
+	unsigned int i;
+
+	if (at < start) {
+		*data = skb->data + at;
+		return start - at;
+	}
+	for (i = 0; i < skb_shinfo(skb)->nr_frags; i++) {
+		const skb_frag_t *frag = &skb_shinfo(skb)->frags[i];
+		u32 end = start + skb_frag_size(frag);
+		phys_addr_t address;
+		struct page *page;
+
+		if (at < end) {
+			if (!skb_frag_is_net_iov(frag)) {
+				*data = skb_frag_address(frag) + at - start;
+				return end - at;
+			}
+			/* Memory of a provider is mapped already. */
+			address = dma_to_phys(wire_parent,
+					      skb_frag_dma_map(wire_parent, frag, at - start));
+			page = pfn_to_online_page(PHYS_PFN(address));
+			if (!page)
+				return 0;
+			*data = page_address(page) + offset_in_page(address);
+			return min_t(u32, end - at, PAGE_SIZE - offset_in_page(address));
+		}
+		start = end;
+	}
+	return 0;
+}
+
+/* The next bytes of a frame that is read from this byte on. */
+static u32 wire_read(struct sk_buff *skb, struct skb_seq_state *state, u32 from, u32 at,
+		     const u8 **data)
+{
+	if (skb_frags_readable(skb))
+		return skb_seq_read(at, data, state);
+	return wire_peek(skb, from + at, data);
+}
+
 static int wire_place_bytes(struct wire_buffers *buffers, struct sk_buff *skb, u32 from, u32 length,
 			    struct wire_completion *completion, __wsum *sum)
 {
@@ -73,7 +120,7 @@ static int wire_place_bytes(struct wire_buffers *buffers, struct sk_buff *skb, u
 
 	skb_prepare_seq_read(skb, from, from + length, &state);
 	while (at < length && !err) {
-		u32 block = min(skb_seq_read(at, &data, &state), length - at);
+		u32 block = min(wire_read(skb, &state, from, at, &data), length - at);
 
 		if (!block)
 			err = -EFAULT;
@@ -222,7 +269,7 @@ static void wire_read_header(struct sk_buff *skb, u8 *to, u32 length)
 
 	skb_prepare_seq_read(skb, 0, length, &state);
 	while (at < length) {
-		u32 block = min(skb_seq_read(at, &data, &state), length - at);
+		u32 block = min(wire_read(skb, &state, 0, at, &data), length - at);
 
 		if (!block)
 			break;

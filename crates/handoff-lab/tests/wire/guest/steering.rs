@@ -1,17 +1,16 @@
 //! Which queue a packet comes by.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use handoff_lab::topology::PairEnd;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
 use netlink_packet_core::NLM_F_DUMP;
-use rustix::net::{AddressFamily, SocketType};
 
-use crate::bed::{MIB, PORT, counters, exchange, pair, refused, run, steer};
+use crate::bed::{MIB, PORT, counters, exchange, interface_index, pair, refused, run, steer};
 
 #[test]
 fn a_rule_names_the_queue() {
@@ -137,11 +136,8 @@ fn interrupts(device: &str, queue: u32) -> (u32, Vec<u64>) {
 
 /// The interrupts that the netdev family names for the interface at this end.
 fn napi_interrupts(end: &PairEnd) -> Vec<u32> {
+    let index = interface_index(end);
     let asked = end.namespace().run(|| {
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
-            .map_err(io::Error::from)?;
-        let index = rustix::net::netdevice::name_to_index(socket, end.device());
-        let index = index.map_err(io::Error::from)?;
         let mut netlink = Netlink::generic()?;
         let family = netlink.family(netdev::FAMILY)?;
         let of = Attributes::new().with(netdev::NAPI_IFINDEX, &index.to_ne_bytes());
