@@ -9,12 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs}
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
+use super::visitors::Visitors;
 use crate::Failure;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
@@ -185,10 +187,11 @@ fn prepare(socket: &Socket) -> io::Result<()> {
 /// A socket that waits for the peer.
 pub(crate) struct Listener {
     socket: Socket,
+    pub(crate) visitors: Visitors,
 }
 
 impl Listener {
-    /// Listens.
+    /// Listens, for those of these addresses, or all where none are given.
     ///
     /// # Errors
     ///
@@ -196,6 +199,7 @@ impl Listener {
     pub(crate) fn bind(
         endpoint: &Endpoint,
         family: Family,
+        from: &[IpNet],
         patience: Patience<'_>,
     ) -> Result<Self, Failure> {
         let addresses = if endpoint.host.is_empty() {
@@ -213,7 +217,7 @@ impl Listener {
         let mut errors = Vec::new();
         for address in addresses {
             match Self::listen(address, family) {
-                Ok(socket) => return Ok(Self { socket }),
+                Ok(socket) => return Ok(Self { socket, visitors: Visitors::new(from) }),
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
         }
@@ -259,7 +263,7 @@ impl Listener {
     ) -> Result<(TcpStream, SocketAddr), Failure> {
         loop {
             if !patience.wait(&self.socket, PollFlags::IN)? {
-                return Err(Failure::failed("not all streams of the transfer connected in time"));
+                return Err(Failure::failed("nobody connected in time (--connect-timeout)"));
             }
             match self.try_accept() {
                 Ok(Some(accepted)) => return Ok(accepted),
@@ -271,7 +275,7 @@ impl Listener {
         }
     }
 
-    /// Takes a connection that is there.
+    /// Takes a connection that is there, and whose address may connect.
     ///
     /// # Errors
     ///
@@ -280,6 +284,10 @@ impl Listener {
         match self.socket.accept() {
             Ok((socket, peer)) => {
                 let peer = peer.as_socket().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
+                if !self.visitors.may_come(peer.ip()) {
+                    self.visitors.turned_away(peer, "it is none of those that --from lets in");
+                    return Ok(None);
+                }
                 match socket.set_nonblocking(true).and_then(|()| prepare(&socket)) {
                     Ok(()) => Ok(Some((socket.into(), peer))),
                     Err(error) => {
