@@ -94,6 +94,7 @@ pub(super) fn copy(
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM)
                 if copied == 0 =>
             {
+                job.progress.set_position(0);
                 return Ok(None);
             }
             Err(error) => {

@@ -35,7 +35,7 @@ fn join(kind: &str, address: &str, number: usize) -> TcpStream {
                 stream: 0,
                 transfer: number as u128,
                 length: Some(i64::MAX as u64),
-                sparse: number % 2 == 0,
+                sparse: number.is_multiple_of(2),
                 preserves: true,
             };
             stream.write_all(&hello.encode())
