@@ -14,7 +14,7 @@ mod guest {
 
     use crate::session::{Ended, Running, cp, path, pattern, transfer};
 
-    /// How the receiving interface is set, by ethtool: rings, channels, table, rules.
+    /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
     fn settings(end: &PairEnd) -> String {
         let device = end.device();
         let ask = |flag: &str| {
@@ -24,7 +24,7 @@ mod guest {
             assert!(output.status.success(), "ethtool {flag}: {output:?}");
             String::from_utf8(output.stdout).expect("text")
         };
-        ["-g", "-l", "-x", "-n"].map(ask).concat()
+        ["-g", "-l", "-x", "-n", "-k"].map(ask).concat()
     }
 
     fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
@@ -123,7 +123,8 @@ mod guest {
         let mut receiver = cp(&[&listen, path(&copy), "--nic", pair.right.device()]);
         let receiver = Running::start(pair.right.namespace().attach(&mut receiver));
         receiver.address();
-        assert_ne!(settings(&pair.right), before);
+        assert!(before.contains("rx-gro-hw: off"), "{before}");
+        assert!(settings(&pair.right).contains("rx-gro-hw: on"), "{}", settings(&pair.right));
         receiver.signal(Signal::INT);
         assert_eq!(receiver.end().code, Some(130));
         assert_eq!(settings(&pair.right), before);

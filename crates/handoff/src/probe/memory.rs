@@ -61,6 +61,16 @@ pub(crate) fn lock_limit() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|_| !holds(CapabilitySet::IPC_LOCK))
 }
 
+/// Bytes that this process has locked or pinned, as io_uring does with registered buffers.
+pub(crate) fn locked_already() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let of = |line: &str| {
+        let amount = line.strip_prefix("VmLck:").or_else(|| line.strip_prefix("VmPin:"))?;
+        amount.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    status.lines().filter_map(of).sum::<u64>() << 10
+}
+
 pub(super) fn locked() -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
     Ok(explain(limit, holds(CapabilitySet::IPC_LOCK)))

@@ -181,7 +181,9 @@ impl Ring {
 pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> Error {
     let short = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS));
     match probe::memory::lock_limit().filter(|_| short) {
-        Some(limit) => Error::Memlock { action, need, limit },
+        Some(limit) => {
+            Error::Memlock { action, need, locked: probe::memory::locked_already(), limit }
+        }
         None => Error::io(action, error),
     }
 }

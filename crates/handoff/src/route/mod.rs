@@ -178,6 +178,18 @@ impl Route {
         &self.passed_over
     }
 
+    /// Bytes by whether the CPU copied them out of the source: those that an engine took which has ended,
+    /// or was dropped midway.
+    pub fn taken(&self) -> Tally {
+        self.taken
+    }
+
+    /// Bytes that the sink has taken, by whether the CPU copied them; those of splice once it has ended,
+    /// or was dropped midway.
+    pub fn given(&self) -> Tally {
+        self.given
+    }
+
     /// Carries all bytes. Dropped midway, what is on the way may arrive or not, and what was taken
     /// from a stream is gone from there.
     pub async fn run(&mut self) -> Carried {
@@ -244,7 +256,7 @@ impl Route {
     }
 
     async fn splice(&mut self) -> Result<()> {
-        let mut way = splice::Way {
+        let way = splice::Way {
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
@@ -262,16 +274,19 @@ impl Route {
                 RouteSink::Socket(_) => None,
             },
         };
-        let before = self.moved.get();
-        let ended = way.run(&self.moved).await;
-        drop(way);
-        let bytes = self.moved.get() - before;
-        self.taken.unknown += bytes;
-        match &self.sink {
-            RouteSink::File(file, _) => self.given.count(bytes, Some(!file.is_direct())),
-            RouteSink::Socket(_) => self.given.count(bytes, None),
-        }
-        ended
+        let copied = match &self.sink {
+            RouteSink::File(file, _) => Some(!file.is_direct()),
+            RouteSink::Socket(_) => None,
+        };
+        let (before, moved) = (self.moved.get(), &self.moved);
+        let (taken, given) = (&mut self.taken, &mut self.given);
+        let count = |_: &mut splice::Way| {
+            let bytes = moved.get() - before;
+            taken.unknown += bytes;
+            given.count(bytes, copied);
+        };
+        let mut way = Counting { what: way, count };
+        way.what.run(moved).await
     }
 
     /// What is left of the source's range.
@@ -283,7 +298,9 @@ impl Route {
     async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
-        let result = poll_fn(|context| {
+        let taken = &mut self.taken;
+        let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
+        poll_fn(|context| {
             // Without a ring pieces come and go at once: the thread's other futures have their turn all
             // the same.
             for _ in 0..PIECES {
@@ -294,7 +311,7 @@ impl Route {
                     let Given { piece, bytes, tally, result } = given;
                     self.moved.update(|moved| moved + bytes as u64);
                     self.given += tally;
-                    supply.put_back(piece);
+                    supply.what.put_back(piece);
                     // The end of the source is no success while the sink may fail.
                     if !matches!(ended, Some(Err(_)))
                         && let Err(error) = result
@@ -309,7 +326,7 @@ impl Route {
                     None => {}
                 }
                 let lent: usize = out.iter().map(Giving::bytes).sum();
-                match supply.poll_next(context) {
+                match supply.what.poll_next(context) {
                     Poll::Ready(Some(Ok(piece))) => {
                         let position = self.moved.get() + lent as u64;
                         match Giving::start(&self.sink, piece, position) {
@@ -325,9 +342,20 @@ impl Route {
             context.waker().wake_by_ref();
             Poll::Pending
         })
-        .await;
-        self.taken += supply.taken();
-        result
+        .await
+    }
+}
+
+/// A supply, or whatever else counts, whose count is taken when it has served, also where its future is
+/// dropped midway.
+struct Counting<T, F: FnMut(&mut T)> {
+    what: T,
+    count: F,
+}
+
+impl<T, F: FnMut(&mut T)> Drop for Counting<T, F> {
+    fn drop(&mut self) {
+        (self.count)(&mut self.what);
     }
 }
 
