@@ -76,19 +76,16 @@ pub(crate) fn patience(time: Duration) -> Duration {
     if std::env::var_os("HANDOFF_EMULATED").is_some() { time * 9 } else { time }
 }
 
-/// How long the threads of this process were ready to run so far, and others ran instead; 0 where the kernel
-/// does not tell.
-fn kept_waiting() -> Duration {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let told = threads.filter_map(|thread| {
-        let counts = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        counts.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(told.sum())
+/// How long there was somebody on this machine so far who was ready to run, and others ran instead (`PSI`); 0
+/// where the kernel does not tell.
+fn machine_was_short() -> Duration {
+    let told = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
+    let some = told.lines().find_map(|line| line.strip_prefix("some ")?.split_once("total="));
+    Duration::from_micros(some.and_then(|(_, total)| total.parse().ok()).unwrap_or(0))
 }
 
-/// Runs a test that must not hang: time counts in which nobody kept it from running, however busy the
-/// machine is.
+/// Runs a test that must not hang: time counts in which the machine had processors for all, so that a busy
+/// one is no hang.
 pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
     const LOOK: Duration = Duration::from_millis(100);
     let time = patience(time);
@@ -99,9 +96,10 @@ pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
     });
     let mut left = time;
     while !left.is_zero() {
-        let before = kept_waiting();
+        let before = machine_was_short();
         if let Err(mpsc::RecvTimeoutError::Timeout) = over.recv_timeout(LOOK) {
-            left = left.saturating_sub(LOOK.saturating_sub(kept_waiting().saturating_sub(before)));
+            left = left
+                .saturating_sub(LOOK.saturating_sub(machine_was_short().saturating_sub(before)));
             continue;
         }
         if let Err(panic) = runner.join() {
