@@ -4,15 +4,17 @@ mod guest {
     use std::fs;
     use std::io::Write;
     use std::net::TcpStream;
+    use std::os::fd::AsFd as _;
     use std::process::Command;
     use std::thread::sleep;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use handoff_lab::topology::{Pair, PairEnd};
+    use handoff_sys::tcp;
     use rustix::process::Signal;
     use serde_json::Value;
 
-    use crate::session::{Ended, Running, cp, path, pattern, transfer};
+    use crate::session::{Ended, PATIENCE, Running, cp, path, pattern, transfer};
 
     /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
     fn settings(end: &PairEnd) -> String {
@@ -81,9 +83,15 @@ mod guest {
         let address = address.strip_prefix("tcp://").expect("of TCP");
         let sent = pair.left.namespace().run(|| {
             let mut stream = TcpStream::connect(address).expect("the kernel answers");
+            let acknowledged =
+                |stream: &TcpStream| tcp::bytes_acked(stream.as_fd()).expect("tells");
+            let all = acknowledged(&stream) + LEN as u64;
             stream.write_all(&pattern(LEN)).expect("there is room");
-            // Long enough for packets to cross.
-            sleep(Duration::from_millis(300));
+            let begin = Instant::now();
+            while acknowledged(&stream) < all {
+                assert!(begin.elapsed() < PATIENCE, "the packets do not arrive");
+                sleep(Duration::from_millis(2));
+            }
         });
         sent.expect("runs there");
         receiver.signal(Signal::CONT);

@@ -66,11 +66,10 @@ fn lent_memory_is_back_when_the_engine_has_read_it() {
     let begin = Instant::now();
     // SAFETY: the memory is not touched before the notification below has come.
     unsafe { ring.submission().push(&request) }.expect("room");
-    ring.submit_and_wait(1).expect("submits");
-    let sent = ring.completion().next().expect("a completion");
+    ring.submit().expect("submits");
+    let sent = ring.completion().next().expect("the send waits for nobody");
     assert_eq!(sent.result(), 32_768);
     assert!(cqueue::more(sent.flags()));
-    assert!(begin.elapsed() < DELAY, "sent only after {:?}", begin.elapsed());
     ring.submit_and_wait(1).expect("waits");
     let back = ring.completion().next().expect("a notification");
     assert!(cqueue::notif(back.flags()));
