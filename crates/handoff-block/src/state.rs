@@ -16,7 +16,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, PassedOver};
@@ -449,6 +449,9 @@ impl State {
                 )?;
             }
         }
+        // What is touched first when memory is short may wait for what waits for this device.
+        // SAFETY: the mapping just made, which stays what it is.
+        unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
         Ok(mapping)
     }
 }

@@ -366,6 +366,7 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
             fields.map(str::to_owned).collect::<Vec<_>>()
         };
         let supervisor: i32 = stat(&format!("/proc/{server}/stat"))[1].parse().expect("a number");
+        let memory = device.show()["memory"].as_u64();
         for pid in [server, supervisor] {
             let said =
                 |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
@@ -373,6 +374,11 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
             let status = said("status");
             let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
             assert!(!locked.expect("a line").trim().starts_with("0 "), "{engine}: {status}");
+            // What it will need it has taken, before there is a request.
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let resident = resident.expect("a line").trim().trim_end_matches(" kB");
+            let resident = 1024 * resident.parse::<u64>().expect("a number");
+            assert!(pid != server || Some(resident) >= memory, "{engine}: {memory:?} and {status}");
             let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
             for task in tasks.map(|task| task.expect("one").path()) {
                 let flags: u32 =
