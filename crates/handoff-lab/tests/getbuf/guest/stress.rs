@@ -360,7 +360,7 @@ fn survive(mut numbers: Numbers, mut lending: Lending<Box<dyn Queues>>) {
         crate::device::SEND,
     ];
     // On the sanitizer kernel few are done in a second.
-    while done < 100 || begin.elapsed() < going_on(1, 15) {
+    while done < 100 || begin.elapsed() < going_on(1, 30) {
         let operation = match numbers.below(20) {
             0 => numbers.next() as u32,
             some => operations[some as usize % operations.len()],
