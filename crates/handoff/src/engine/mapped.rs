@@ -11,11 +11,12 @@ use std::rc::Rc;
 
 use handoff_sys::tcp::{ZEROCOPY_RECEIVE, ZerocopyReceive};
 
-use crate::engine::multishot;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
+use super::multishot;
 use crate::error::Error;
-use crate::inflight::Key;
-use crate::source::window::Window;
+use crate::lease::Window;
+use crate::mechanism::ReceiveEngine;
+use crate::op::{Mapped, ReceiveOp, Way};
+use crate::ring::Key;
 
 /// How many bytes decide whether too few are mapped.
 const ENOUGH: u64 = 1 << 20;
@@ -25,15 +26,6 @@ const MOST: u32 = 16;
 
 /// The part of the structure that every kernel with the option knows.
 const KNOWN: usize = offset_of!(ZerocopyReceive, inq);
-
-/// What was mapped, and what had to be copied.
-#[derive(Debug, Default)]
-pub(crate) struct Mapped {
-    pub(crate) bytes: u64,
-    pub(crate) copied: u64,
-    /// Why mapping was given up.
-    pub(crate) left: Option<String>,
-}
 
 /// The socket can be read; whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {

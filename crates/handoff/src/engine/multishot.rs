@@ -7,14 +7,13 @@ use std::rc::Rc;
 
 use io_uring::{cqueue, opcode, squeue};
 
-use crate::endpoint::with_target;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
-use crate::engine::zcrx::Flow;
 use crate::error::Error;
-use crate::inflight::Key;
-use crate::ring::Completion;
-use crate::source::pool::PoolShared;
-use crate::source::received::Received;
+use crate::lease::Received;
+use crate::lease::pool::PoolShared;
+use crate::mechanism::ReceiveEngine;
+use crate::op::{Flow, ReceiveOp, Way};
+use crate::ring::endpoint::with_target;
+use crate::ring::{Completion, Key};
 
 fn pool(op: &ReceiveOp) -> Rc<PoolShared> {
     Rc::clone(op.pool.as_ref().expect("what receives into a pool has one"))

@@ -11,7 +11,7 @@ use io_uring::{opcode, types};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open, sendfile as send_file};
 
 use super::{Answer, Finding, ring, send};
-use crate::source::kernel;
+use crate::lease::kernel;
 
 const PAYLOAD: &[u8] = b"handoff";
 

@@ -12,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Queues, Ring, Until};
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Registration, SLOT_SPAN};
+use crate::memory::{Backing, Registration, SLOT_SPAN};
 use crate::probe;
 
 /// A table of slots; runs of them are handed out first fit.

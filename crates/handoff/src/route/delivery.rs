@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use super::RouteSink;
 use crate::error::{Error, Result};
 use crate::file::Transfer;
-use crate::lease::Lend;
+use crate::op::loan::Lend;
 use crate::outcome::Tally;
-use crate::sink::socket::Finishing;
+use crate::socket::send::Finishing;
 
 /// A piece on its way.
 pub(super) struct Giving<B: Lend> {

@@ -11,6 +11,7 @@
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod delivery;
+mod splice;
 mod supply;
 
 use std::cell::Cell;
@@ -24,12 +25,12 @@ use std::task::Poll;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::driver::Driver;
-use crate::engine::{Engine, splice};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::lease::Intake;
+use crate::mechanism::Engine;
 use crate::outcome::Tally;
 use crate::socket::Socket;
-use crate::source::intake::Intake;
 use delivery::{Given, Giving};
 use supply::{CHUNK, Lent, Read, Received, Supply};
 

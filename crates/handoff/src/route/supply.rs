@@ -9,14 +9,13 @@ use super::{PIECE, PIECES};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::file::{File, Transfer};
-use crate::lease::Lend;
+use crate::getbuf::{Getting, KernelSource, Lender};
+use crate::lease::{self, Intake, Lease};
+use crate::memory::{Buffer, Region};
+use crate::op::loan::Lend;
 use crate::outcome::Tally;
 use crate::socket::Socket;
-use crate::source::intake::Intake;
-use crate::source::kernel::{Getting, KernelSource, Lease, Lender};
-use crate::source::memory::{Buffer, Region};
-use crate::source::received;
-use crate::source::socket::Receiver;
+use crate::socket::receive::Receiver;
 
 /// Bytes of a chunk that a stream is received into.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -209,7 +208,7 @@ impl Received {
 }
 
 impl Supply for Received {
-    type Piece = Vec<received::Received>;
+    type Piece = Vec<lease::Received>;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
         if let Some(error) = self.failure.take() {

@@ -1,0 +1,26 @@
+//! The records: what is under way, one file for each kind. They are data, and say what state they are in;
+//! what is done with them is the engines' part.
+
+pub(crate) mod chooser;
+mod flow;
+mod get;
+pub(crate) mod group;
+pub(crate) mod layout;
+pub(crate) mod loan;
+mod outstanding;
+mod receive;
+mod records;
+mod send;
+mod socket_state;
+mod transfer;
+
+pub(crate) use flow::Flow;
+pub(crate) use get::GetOp;
+pub(crate) use layout::Layout;
+pub(crate) use loan::Loan;
+pub(crate) use receive::{Mapped, ReceiveOp, Way};
+pub(crate) use records::{Kind, Op, Records};
+pub(crate) use send::{Place, SendOp};
+pub use socket_state::SendStats;
+pub(crate) use socket_state::SocketShared;
+pub(crate) use transfer::{Direction, TransferOp};

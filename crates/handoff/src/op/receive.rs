@@ -1,0 +1,155 @@
+//! A receive: what it draws on, what has come and nobody has taken, how it ended.
+
+use std::rc::Rc;
+use std::task::Waker;
+
+use super::flow::Flow;
+use super::socket_state::SocketShared;
+use crate::error::{Error, Result};
+use crate::lease::pool::PoolShared;
+use crate::lease::{Arrivals, Intake, Received, Window};
+use crate::mechanism::ReceiveEngine;
+use crate::outcome::Tally;
+use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
+
+/// Where a receive gets its bytes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Queue,
+    Window,
+    Pool,
+}
+
+/// A receive from its start to its end.
+pub(crate) struct ReceiveOp {
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) way: Way,
+    pub(crate) flow: Option<Flow>,
+    pub(crate) window: Option<Window>,
+    pub(crate) mapped: Mapped,
+    pub(crate) pool: Option<Rc<PoolShared>>,
+    /// Bytes received into the pool.
+    pub(crate) copied: u64,
+    /// Spans that nobody has taken.
+    pub(crate) arrivals: Arrivals,
+    /// The kernel has the request, or watches the socket.
+    pub(crate) armed: bool,
+    /// It watches the socket.
+    pub(crate) watched: bool,
+    /// The kernel did not wait for bytes, as some don't on a socket that is non-blocking: the driver does.
+    pub(crate) blocked: bool,
+    /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
+    /// which bounds the others.
+    pub(crate) paused: bool,
+    /// The stream ended, well or not; told once what came before has been taken.
+    pub(crate) end: Option<Result<()>>,
+    pub(crate) told: bool,
+    pub(crate) held: bool,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl ReceiveOp {
+    pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
+        Self {
+            way: match &intake {
+                Intake { queue: Some(_), .. } => Way::Queue,
+                Intake { window: Some(_), .. } if socket.stream => Way::Window,
+                _ => Way::Pool,
+            },
+            socket,
+            arrivals: Arrivals::new(intake.queue.clone()),
+            flow: intake.queue.map(Flow::open),
+            window: intake.window,
+            mapped: Mapped::default(),
+            pool: intake.pool,
+            copied: 0,
+            armed: false,
+            watched: false,
+            blocked: false,
+            paused: false,
+            end: None,
+            told: false,
+            held: true,
+            waker: None,
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        self.armed
+    }
+
+    /// Nobody can turn the driver: nothing comes any more.
+    pub(crate) fn is_last(&mut self) {
+        self.end.get_or_insert(Err(Error::DriverGone));
+    }
+
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
+    /// The driver goes: what is received is not wanted any more.
+    pub(crate) fn give_up(&mut self) {
+        self.held = false;
+    }
+
+    pub(crate) fn end_wait(&mut self) {
+        self.armed = false;
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
+        tally.zero_copy += self.mapped.bytes;
+        tally.copied += self.copied;
+        tally
+    }
+
+    /// The engine at work, and why it is this one.
+    pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
+        let engine = match (self.way, &self.flow) {
+            (Way::Queue, Some(flow)) => flow.engine(),
+            (Way::Window, _) => ReceiveEngine::TcpZerocopyReceive,
+            _ if has_ring => ReceiveEngine::Multishot,
+            _ => ReceiveEngine::Epoll,
+        };
+        let reason = match (&self.flow, &self.window, &self.mapped.left) {
+            (Some(flow), ..) => flow.reason(),
+            (_, _, Some(left)) => left.clone(),
+            (_, Some(_), _) if self.way == Way::Window => "a window was given".to_owned(),
+            (_, Some(_), _) => "only streams can be mapped".to_owned(),
+            _ if has_ring => {
+                "the kernel copies into the pool, and nothing else was given".to_owned()
+            }
+            _ => "there is no ring".to_owned(),
+        };
+        (engine, reason)
+    }
+
+    /// Whether requests of a ring receive.
+    pub(crate) fn goes_by_ring(&self, has_ring: bool) -> bool {
+        has_ring && self.way != Way::Window
+    }
+
+    /// What the kernel is to do: receive, or say when there is something.
+    pub(crate) fn stage(&self) -> u8 {
+        if self.watched { STAGE_READY } else { STAGE_RECEIVE }
+    }
+
+    /// Gives the waker of before, to be dropped where it may use the driver.
+    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
+        self.waker.replace(waker)
+    }
+
+    /// All that nobody has taken, to be dropped where it may use the driver.
+    pub(crate) fn rest(&mut self) -> Vec<Received> {
+        self.arrivals.by_ref().collect()
+    }
+}
+
+/// What was mapped, and what had to be copied.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
+    pub(crate) copied: u64,
+    /// Why mapping was given up.
+    pub(crate) left: Option<String>,
+}
