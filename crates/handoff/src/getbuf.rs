@@ -15,7 +15,7 @@ use handoff_sys::getbuf;
 use crate::core::Core;
 use crate::engine::get_buf;
 use crate::error::{Error, Result};
-use crate::lease::kernel::{Binding, LenderShared, why_not};
+use crate::lease::kernel::{Binding, LenderShared};
 use crate::lease::{Bytes, Lease, LeaseMut};
 use crate::op::{GetOp, Op};
 use crate::reactor::Reactor;
@@ -53,13 +53,11 @@ impl Lender {
         if driver.io.ring_id() == 0 {
             return Err(driver.io.no_ring("lending buffers of the kernel"));
         }
-        let device =
-            OpenOptions::new().read(true).write(true).open(getbuf::PATH).map_err(|error| {
-                match why_not(&error) {
-                    (reason, Some(remedy)) => unavailable(format!("{reason} ({remedy})")),
-                    (reason, None) => unavailable(reason),
-                }
-            })?;
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(getbuf::PATH)
+            .map_err(|error| unavailable(handoff_probe::why_no_get_buf(&error)))?;
         getbuf::query(&device)
             .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
         let shared = LenderShared {

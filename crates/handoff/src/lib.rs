@@ -38,7 +38,6 @@ mod mechanism;
 mod memory;
 mod op;
 mod outcome;
-pub mod probe;
 mod reactor;
 mod receipt;
 mod requests;

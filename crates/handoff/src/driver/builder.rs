@@ -2,7 +2,6 @@
 
 use super::Driver;
 use crate::error::{Error, Result};
-use crate::probe;
 use crate::reactor::Reactor;
 use crate::ring::{Epoll, Io, Ring, Shape};
 
@@ -114,7 +113,7 @@ impl DriverBuilder {
                     (true, true) => Shape::Mixed,
                 },
             )
-            .map_err(|error| probe::why_no_ring(&error)),
+            .map_err(|error| handoff_probe::why_no_ring(&error)),
         };
         let io = match ring {
             Ok(ring) => Io::of_ring(ring),

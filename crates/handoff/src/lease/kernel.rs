@@ -13,7 +13,6 @@
 //! - it is no snapshot: who may write to the file changes what is lent, as with `sendfile(2)`.
 
 use std::fmt;
-use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::rc::{Rc, Weak};
 
@@ -43,21 +42,6 @@ impl Drop for Binding {
         if let Err(error) = getbuf::unbind(&self.lender.device.fd, self.id) {
             tracing::warn!(%error, "a file stays bound to be lent from");
         }
-    }
-}
-
-/// Why the device is not to be had, and what to do, where that is known.
-pub(crate) fn why_not(error: &io::Error) -> (String, Option<&'static str>) {
-    match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => (
-            format!("there is no {}: the module getbuf is not loaded", getbuf::PATH),
-            Some("build and load the module: kmod/getbuf/README.md says how"),
-        ),
-        Some(libc::EACCES | libc::EPERM) => (
-            format!("{} may not be opened: {error}", getbuf::PATH),
-            Some("run as root, or let a udev rule give this user the device"),
-        ),
-        _ => (format!("{} cannot be opened: {error}", getbuf::PATH), None),
     }
 }
 

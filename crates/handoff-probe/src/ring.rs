@@ -163,8 +163,8 @@ fn name(errno: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
     use super::*;
+    use crate::State;
 
     #[test]
     fn refusals_are_told_apart() {

@@ -3,7 +3,7 @@
 //! Kernel interface: `sendfile(2)`, `IORING_OP_SPLICE`, and get-buf, whose module of this project
 //! makes a device.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 
 use handoff_sys::getbuf;
@@ -11,7 +11,6 @@ use io_uring::{opcode, types};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open, sendfile as send_file};
 
 use super::{Answer, Finding, ring, send};
-use crate::lease::kernel;
 
 const PAYLOAD: &[u8] = b"handoff";
 
@@ -33,11 +32,11 @@ pub(super) fn sendfile() -> Finding {
 }
 
 pub(super) fn on_ring() -> Finding {
-    let failed = |error: std::io::Error| Answer::unknown(format!("a pipe fails: {error}"));
+    let failed = |error: io::Error| Answer::unknown(format!("a pipe fails: {error}"));
     let mut ring = ring::ring()?;
     ring::knows(&ring, opcode::Splice::CODE, "SPLICE")?;
-    let (source, mut fill) = std::io::pipe().map_err(failed)?;
-    let (mut drain, sink) = std::io::pipe().map_err(failed)?;
+    let (source, mut fill) = io::pipe().map_err(failed)?;
+    let (mut drain, sink) = io::pipe().map_err(failed)?;
     fill.write_all(PAYLOAD).map_err(failed)?;
     let entry = opcode::Splice::new(
         types::Fd(source.as_raw_fd()),
@@ -52,7 +51,7 @@ pub(super) fn on_ring() -> Finding {
     let done = ring::next(&mut ring)
         .map_err(|error| Answer::unknown(format!("the request did not complete: {error}")))?;
     if done.result() != PAYLOAD.len() as i32 {
-        let error = std::io::Error::from_raw_os_error(-done.result());
+        let error = io::Error::from_raw_os_error(-done.result());
         return Err(Answer::no(format!("the kernel refuses the request: {error}")));
     }
     let mut arrived = [0; PAYLOAD.len()];
@@ -67,13 +66,25 @@ pub(super) fn on_ring() -> Finding {
 pub(super) fn get_buf() -> Finding {
     match open(getbuf::PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Ok(Answer::yes()),
-        Err(error) => {
-            let (reason, remedy) = kernel::why_not(&error.into());
-            let answer = match remedy {
-                Some(remedy) => Answer::no(reason).remedy(remedy),
-                None => Answer::unknown(reason),
-            };
-            Err(answer)
+        Err(error) => Err(no_get_buf(&error.into())),
+    }
+}
+
+/// In one line, why the device of get-buf could not be opened, and what would help.
+pub fn why_no_get_buf(error: &io::Error) -> String {
+    no_get_buf(error).in_one_line()
+}
+
+fn no_get_buf(error: &io::Error) -> Answer {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => {
+            Answer::no(format!("there is no {}: the module getbuf is not loaded", getbuf::PATH))
+                .remedy("build and load the module: kmod/getbuf/README.md says how")
         }
+        Some(libc::EACCES | libc::EPERM) => {
+            Answer::no(format!("{} may not be opened: {error}", getbuf::PATH))
+                .remedy("run as root, or let a udev rule give this user the device")
+        }
+        _ => Answer::unknown(format!("{} cannot be opened: {error}", getbuf::PATH)),
     }
 }

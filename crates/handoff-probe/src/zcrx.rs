@@ -46,8 +46,8 @@ fn explain(answer: std::io::Result<query::Zcrx>) -> Finding {
 mod tests {
     use std::io::Error;
 
-    use super::super::State;
     use super::*;
+    use crate::State;
 
     #[test]
     fn the_query_is_read() {

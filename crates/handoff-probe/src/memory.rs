@@ -57,7 +57,7 @@ impl Drop for Scratch {
 }
 
 /// Bytes that this thread may lock, if that is limited.
-pub(crate) fn lock_limit() -> Option<u64> {
+pub fn lock_limit() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|_| !holds(CapabilitySet::IPC_LOCK))
 }
 
@@ -140,8 +140,8 @@ fn pool(counter: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
     use super::*;
+    use crate::State;
 
     #[test]
     fn the_limit_is_told() {

@@ -209,8 +209,8 @@ fn no_loopback(error: &std::io::Error) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
     use super::*;
+    use crate::State;
 
     #[test]
     fn errors_of_a_send_are_told_apart() {

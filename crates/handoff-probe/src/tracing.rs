@@ -87,8 +87,8 @@ fn plain(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
     use super::*;
+    use crate::State;
 
     #[test]
     fn refusals_are_told_apart() {

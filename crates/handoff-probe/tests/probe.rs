@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::thread;
 
-use handoff::probe::{self, Capability, State};
 use handoff_lab::topology::Namespace;
+use handoff_probe::{self as probe, Capability, State};
 use rustix::fs::Uid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 

@@ -1,6 +1,6 @@
 //! The probe without locked memory. The limit belongs to the process, hence a program of its own.
 
-use handoff::probe::{self, Capability, State};
+use handoff_probe::{self as probe, Capability, State};
 use rustix::fs::Uid;
 use rustix::process::{Resource, Rlimit, setrlimit};
 

@@ -22,7 +22,7 @@ mod devices;
 mod interface;
 mod kernel_module;
 mod lab;
-pub(crate) mod memory;
+mod memory;
 mod netlink;
 mod rds;
 mod receive;
@@ -33,6 +33,8 @@ mod tracing;
 mod zcrx;
 
 pub use interface::{interface, interfaces};
+pub use memory::lock_limit;
+pub use splice::why_no_get_buf;
 
 /// Whether a mechanism is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +163,10 @@ impl Answer {
         self.remedy = Some(remedy.into());
         self
     }
+
+    fn in_one_line(self) -> String {
+        [self.reason, self.remedy].into_iter().flatten().collect::<Vec<_>>().join("; remedy: ")
+    }
 }
 
 /// A finding; `Err` is an answer too, that of a step on the way.
@@ -246,9 +252,8 @@ const PROBES: &[Probe] = &[
 ];
 
 /// In one line, why the kernel refused a ring, and what would help.
-pub(crate) fn why_no_ring(error: &std::io::Error) -> String {
-    let Answer { reason, remedy, .. } = ring::refused(error);
-    [reason, remedy].into_iter().flatten().collect::<Vec<_>>().join("; remedy: ")
+pub fn why_no_ring(error: &std::io::Error) -> String {
+    ring::refused(error).in_one_line()
 }
 
 /// Asks about every mechanism, network interfaces last.
