@@ -10,9 +10,10 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use super::answer::{Answer, Finding};
 use super::kernel_module;
+use super::ring;
 use super::ring::PATIENCE;
-use super::{Answer, Finding, ring};
 
 const CONTROL: &str = "/dev/ublk-control";
 

@@ -10,8 +10,9 @@ use netlink_packet_route::link::InfoKind;
 use rustix::io::Errno;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use super::answer::{Answer, Finding};
 use super::kernel_module;
-use super::{Answer, Finding, netlink};
+use super::netlink;
 
 pub(super) fn namespace() -> Finding {
     in_namespace(|| Ok(Answer::yes()))

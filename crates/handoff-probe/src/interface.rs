@@ -12,8 +12,8 @@ use handoff_sys::ethtool::{self as abi, Features};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rustix::net::{AddressFamily, SocketType, socket};
 
+use super::answer::{Answer, Capability, System, named};
 use super::netlink::{self, DataSplit};
-use super::{Answer, Capability, System, named};
 
 /// The network interfaces of this network namespace, by name.
 pub fn interfaces() -> Vec<String> {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Answer;
+use super::answer::Answer;
 
 /// Where modprobe reads its configuration, see modprobe.d(5).
 const CONFIGURATION: &[&str] = &[

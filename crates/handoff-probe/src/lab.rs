@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::fs::{Access, Mode, OFlags, access, open};
 use rustix::io::Errno;
 
-use super::{Answer, Finding};
+use super::answer::{Answer, Finding};
 
 const KVM: &str = "/dev/kvm";
 const KVM_GET_API_VERSION: libc::c_ulong = 0xae00;

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
 
+use super::answer::{Answer, Finding};
 use super::kernel_module::{self, Module};
-use super::{Answer, Finding};
 
 pub(super) fn sockets() -> Finding {
     socket().map(|_| Answer::yes())

@@ -12,8 +12,9 @@ use handoff_sys::tcp::{ZEROCOPY_RECEIVE, ZerocopyReceive};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::answer::{Answer, Finding};
 use super::memory::Scratch;
-use super::{Answer, Finding, ring, send};
+use super::{ring, send};
 
 const GROUP: u16 = 0;
 const BUFFERS: u16 = 4;

@@ -8,8 +8,8 @@ use std::io;
 
 use io_uring::{IoUring, Probe, cqueue, squeue, types};
 
+use super::answer::{Answer, Finding};
 use super::memory::Scratch;
-use super::{Answer, Finding};
 
 /// How long a probe waits for something that takes microseconds where it works.
 pub(super) const PATIENCE: types::Timespec = types::Timespec::new().sec(2);
@@ -164,7 +164,7 @@ fn name(errno: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::answer::State;
 
     #[test]
     fn refusals_are_told_apart() {

@@ -16,8 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendFlags, send};
 
+use super::answer::{Answer, Finding};
 use super::memory::Scratch;
-use super::{Answer, Finding, ring};
+use super::ring;
 
 pub(super) fn send_zc() -> Finding {
     let mut ring = ring::ring()?;
@@ -210,7 +211,7 @@ fn no_loopback(error: &std::io::Error) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::answer::State;
 
     #[test]
     fn errors_of_a_send_are_told_apart() {

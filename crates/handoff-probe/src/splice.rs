@@ -10,7 +10,8 @@ use handoff_sys::getbuf;
 use io_uring::{opcode, types};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open, sendfile as send_file};
 
-use super::{Answer, Finding, ring, send};
+use super::answer::{Answer, Finding};
+use super::{ring, send};
 
 const PAYLOAD: &[u8] = b"handoff";
 

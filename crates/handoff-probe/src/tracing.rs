@@ -9,9 +9,10 @@ use std::os::fd::AsFd;
 
 use rustix::thread::CapabilitySet;
 
+use super::answer::{Answer, Finding};
 use super::btf::{Btf, Kind};
 use super::memory::holds;
-use super::{Answer, Finding, ring};
+use super::ring;
 
 /// A function of every kernel with networking, and one that the meter counts at.
 const TRACED: &str = "skb_copy_datagram_iter";
@@ -88,7 +89,7 @@ fn plain(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::answer::State;
 
     #[test]
     fn refusals_are_told_apart() {

@@ -8,8 +8,9 @@ use handoff_sys::query;
 use io_uring::opcode;
 use rustix::thread::CapabilitySet;
 
+use super::answer::{Answer, Finding};
 use super::memory::holds;
-use super::{Answer, Finding, ring};
+use super::ring;
 
 pub(super) fn zcrx() -> Finding {
     let ring = ring::ring()?;
@@ -47,7 +48,7 @@ mod tests {
     use std::io::Error;
 
     use super::*;
-    use crate::State;
+    use crate::answer::State;
 
     #[test]
     fn the_query_is_read() {
