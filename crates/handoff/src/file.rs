@@ -13,12 +13,14 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
 
+use crate::core::Core;
 use crate::engine::transfer;
 use crate::error::{Error, Result};
+use crate::handle::{self, Awaited, Handle};
 use crate::memory::Buffer;
 use crate::op::loan::{Lend, LendMut, Lendable, Refused};
 use crate::op::{Direction, Op, TransferOp};
@@ -136,7 +138,7 @@ impl File {
         let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
         let key = self.driver.records.borrow_mut().insert(|| Op::Transfer(op));
         transfer::start(&self.driver, key);
-        Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })
+        Ok(Transfer(Handle::new(Rc::clone(&self.driver), key)))
     }
 }
 
@@ -156,12 +158,8 @@ impl fmt::Debug for File {
 ///
 /// Dropped, a read is cancelled and a write goes on; the buffer is kept until the kernel is done.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
-pub struct Transfer<B: Lendable> {
-    driver: Rc<Reactor>,
-    /// `None` once the buffer was taken.
-    key: Option<Key>,
-    buffer: PhantomData<B>,
-}
+#[derive(Debug)]
+pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 
 /// What a read or write came to.
 #[derive(Debug)]
@@ -172,6 +170,31 @@ pub struct Transferred<B> {
     pub buffer: B,
 }
 
+/// That a read or write is over.
+pub(crate) struct Moved<B>(PhantomData<B>);
+
+impl<B: Lendable> Awaited for Moved<B> {
+    type Key = Key;
+    type Output = Transferred<B>;
+
+    fn take(core: &Core, key: Key) -> Option<Transferred<B>> {
+        let (loan, result) = transfer::take(core, key)?;
+        Some(Transferred { result, buffer: B::from_loan(loan) })
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().transfer(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        transfer::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Transferred<B> {
+        handle::never_back(&error)
+    }
+}
+
 impl<B: Lendable> Transfer<B> {
     /// Buffer and result, once the operation is over.
     ///
@@ -179,47 +202,19 @@ impl<B: Lendable> Transfer<B> {
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
-        self.take().ok_or(self)
-    }
-
-    fn take(&mut self) -> Option<Transferred<B>> {
-        let (loan, result) = transfer::take(&self.driver, self.key?)?;
-        self.key = None;
-        Some(Transferred { result, buffer: B::from_loan(loan) })
+        self.0.take().ok_or(self)
     }
 }
 
 impl<B: Lendable> Future for Transfer<B> {
     type Output = Transferred<B>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
-        let this = self.get_mut();
-        if let Some(over) = this.take() {
-            return Poll::Ready(over);
-        }
-        let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.expect_driven();
-        let before = this.driver.records.borrow_mut().transfer(key).wait(context.waker().clone());
-        drop(before);
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
+        Pin::new(&mut self.0).poll(context)
     }
 }
 
 impl<B: Lendable> Unpin for Transfer<B> {}
-
-impl<B: Lendable> Drop for Transfer<B> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            transfer::let_go(&self.driver, key);
-        }
-    }
-}
-
-impl<B: Lendable> fmt::Debug for Transfer<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("key", &self.key).finish_non_exhaustive()
-    }
-}
 
 /// Future of [`File::readable`] and [`File::writable`].
 #[must_use = "futures do nothing unless polled"]

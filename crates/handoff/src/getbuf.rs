@@ -8,13 +8,14 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use handoff_sys::getbuf;
 
 use crate::core::Core;
 use crate::engine::get_buf;
 use crate::error::{Error, Result};
+use crate::handle::{Awaited, Handle};
 use crate::lease::kernel::{Binding, LenderShared};
 use crate::lease::{Bytes, Lease, LeaseMut};
 use crate::op::{GetOp, Op};
@@ -101,7 +102,7 @@ impl Lender {
         let getting = Getting::start(Rc::clone(&self.driver), |driver| {
             get_buf::fresh(&self.shared, driver, len)
         });
-        getting.map(Fresh)
+        getting.map(|getting| Fresh(getting.0))
     }
 
     /// What is out, and was.
@@ -167,19 +168,36 @@ impl fmt::Debug for KernelSource {
     }
 }
 
-fn unavailable(reason: String) -> Error {
-    Error::EngineUnavailable { engine: "get-buf", reason }
-}
-
 /// A lend under way: a future of the lease, or of `None` at the end of the file or stream.
 ///
 /// Dropped, it asks for the wait to end; what was lent by then goes back. Of a stream, those bytes are
 /// lost to who reads on.
 #[must_use = "what is lent goes back when nobody takes it"]
-pub struct Getting {
-    driver: Rc<Reactor>,
-    /// `None` once the lease was taken.
-    key: Option<Key>,
+#[derive(Debug)]
+pub struct Getting(Handle<Got>);
+
+/// That the kernel has lent, or not.
+pub(crate) enum Got {}
+
+impl Awaited for Got {
+    type Key = Key;
+    type Output = Result<Option<Bytes>>;
+
+    fn take(core: &Core, key: Key) -> Option<Result<Option<Bytes>>> {
+        get_buf::take(core, key)
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().get_op(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        get_buf::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Result<Option<Bytes>> {
+        Err(error)
+    }
 }
 
 impl Getting {
@@ -189,7 +207,7 @@ impl Getting {
         let op = op(&driver)?;
         let key = driver.records.borrow_mut().insert(|| Op::Get(op));
         get_buf::start(&driver, key);
-        Ok(Self { driver, key: Some(key) })
+        Ok(Self(Handle::new(driver, key)))
     }
 
     /// The lease, once there is one.
@@ -198,27 +216,7 @@ impl Getting {
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Result<Option<Lease>>, Self> {
-        self.take().map(whole).ok_or(self)
-    }
-
-    fn take(&mut self) -> Option<Result<Option<Bytes>>> {
-        let result = get_buf::take(&self.driver, self.key?)?;
-        self.key = None;
-        Some(result)
-    }
-
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>>> {
-        if let Some(result) = self.take() {
-            return Poll::Ready(result);
-        }
-        let key = self.key.expect("a future is not polled after it was ready");
-        if let Err(error) = self.driver.check_driven() {
-            return Poll::Ready(Err(error));
-        }
-        let waker = context.waker().clone();
-        let before = self.driver.records.borrow_mut().get_op(key).waker.replace(waker);
-        drop(before);
-        Poll::Pending
+        self.0.take().map(whole).ok_or(self)
     }
 }
 
@@ -229,35 +227,25 @@ fn whole(result: Result<Option<Bytes>>) -> Result<Option<Lease>> {
 impl Future for Getting {
     type Output = Result<Option<Lease>>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().poll_bytes(context).map(whole)
-    }
-}
-
-impl Drop for Getting {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            get_buf::let_go(&self.driver, key);
-        }
-    }
-}
-
-impl fmt::Debug for Getting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Getting").field("key", &self.key).finish_non_exhaustive()
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(whole)
     }
 }
 
 /// New pages under way: a future of the lease to fill.
 #[must_use = "what is lent goes back when nobody takes it"]
 #[derive(Debug)]
-pub struct Fresh(Getting);
+pub struct Fresh(Handle<Got>);
 
 impl Future for Fresh {
     type Output = Result<LeaseMut>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let bytes = self.get_mut().0.poll_bytes(context);
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let bytes = Pin::new(&mut self.0).poll(context);
         bytes.map(|result| result.map(|bytes| LeaseMut(bytes.expect("new pages have no end"))))
     }
+}
+
+fn unavailable(reason: String) -> Error {
+    Error::EngineUnavailable { engine: "get-buf", reason }
 }

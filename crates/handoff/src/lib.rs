@@ -33,6 +33,7 @@ mod error;
 mod executor;
 mod file;
 mod getbuf;
+mod handle;
 mod lease;
 mod mechanism;
 mod memory;

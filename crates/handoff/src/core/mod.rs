@@ -181,16 +181,4 @@ impl Core {
              by Driver::block_on or an Executor, spawn handoff::tokio::drive, or call Driver::turn"
         );
     }
-
-    /// As [`check_driven`](Self::check_driven) for a future of a lent buffer, which can't end without it.
-    ///
-    /// # Panics
-    ///
-    /// When the driver is gone and the kernel still has the buffer.
-    #[inline]
-    pub(crate) fn expect_driven(&self) {
-        if let Err(error) = self.check_driven() {
-            panic!("a lent buffer did not come back: {error}");
-        }
-    }
 }

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Bytes;
 use crate::lease::kernel::{Binding, Held, LenderShared};
-use crate::op::GetOp;
+use crate::op::{GetOp, GetState};
 use crate::ring::token::{DETACHED, STAGE_GET};
 use crate::ring::{Endpoint, Key, Target, Token, memlock_or};
 
@@ -105,13 +105,13 @@ pub(crate) fn start(core: &Core, key: Key) {
         let op = records.get_op(key);
         let asked = push(core, op.command, &op.lender.device, token.to_user_data());
         match asked {
-            Ok(()) => op.in_kernel = true,
+            Ok(()) => op.state = GetState::Asked { in_kernel: true },
             Err(error) => {
                 release_slots(op, core);
-                op.result = Some(Err(Error::io("asking for a lend", error)));
+                op.state = GetState::Over(Err(Error::io("asking for a lend", error)));
             }
         }
-        op.in_kernel
+        op.kernel_holds()
     };
     core.due.attend();
     if !asked {
@@ -133,8 +133,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
     {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        op.in_kernel = false;
-        op.result = Some(if result > 0 {
+        op.state = GetState::Over(if result > 0 {
             let held = Held::new(Rc::clone(&op.lender), op.slot, op.fill);
             Ok(Some(Bytes::new(held, result as u32)))
         } else {
@@ -147,14 +146,10 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
 
 /// Hands the lease to its holder, once it is there.
 pub(crate) fn take(core: &Core, key: Key) -> Option<Result<Option<Bytes>>> {
-    let result = {
+    let (result, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        let result = op.result.take()?;
-        op.held = false;
-        // So that the record is over.
-        op.result = Some(Ok(None));
-        result
+        (op.tell()?, op.holder.leave())
     };
     advance(core, key);
     Some(result)
@@ -162,17 +157,16 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<Result<Option<Bytes>>> {
 
 /// The driver goes: a wait for data ends.
 pub(crate) fn end(core: &Core, key: Key) {
-    let waits = core.records.borrow_mut().get_op(key).in_kernel;
+    let waits = core.records.borrow_mut().get_op(key).kernel_holds();
     if waits { cancel(core, key) } else { advance(core, key) }
 }
 
 /// The holder goes: a wait for data is not wanted any more.
 pub(crate) fn let_go(core: &Core, key: Key) {
-    let waits = {
+    let (waits, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        op.held = false;
-        op.in_kernel
+        (op.kernel_holds(), op.holder.leave())
     };
     if waits { cancel(core, key) } else { advance(core, key) }
 }
@@ -225,12 +219,12 @@ fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.get_op(key);
     let mut waker = None;
-    if op.result.is_some() {
+    if op.is_over() {
         core.news.set(true);
-        waker = op.waker.take();
+        waker = op.holder.take_waker();
     }
-    let over = (!op.held && op.result.is_some())
-        .then(|| (op.result.take(), op.source.take(), op.waker.take(), Rc::clone(&op.lender)));
+    let over = (op.holder.is_gone() && op.is_over())
+        .then(|| (op.tell(), op.source.take(), Rc::clone(&op.lender)));
     if over.is_some() {
         records.vacate(key);
     }

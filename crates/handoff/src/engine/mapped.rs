@@ -88,7 +88,7 @@ fn map(key: Key, op: &mut ReceiveOp) -> Step {
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => Step::Nothing(0),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => Step::Failed,
                 Err(error) => {
-                    op.end = Some(Err(Error::EngineUnavailable {
+                    op.end(Err(Error::EngineUnavailable {
                         engine: ReceiveEngine::TcpZerocopyReceive.name(),
                         reason: format!("the socket's pages can't be mapped: {error}"),
                     }));

@@ -12,7 +12,7 @@ use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
-use crate::op::{Place, SocketShared};
+use crate::op::{Place, SendState, SocketShared};
 use crate::ring::token::{STAGE_HEADER, STAGE_READY};
 use crate::ring::{Backend, Key, Ring, Token};
 
@@ -89,10 +89,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.in_kernel -= 1;
-        if op.cancelled && op.result.is_none() {
-            let done = op.done;
-            op.settle(Err(Error::Canceled { done }));
-        }
+        op.end_if_asked();
         Rc::clone(&op.socket)
     };
     progressed(core, &socket, key);
@@ -106,7 +103,7 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         sending::advance(core, key);
         pump_or_mark(core, socket);
     } else {
-        let settled = core.records.borrow_mut().send(key).result.is_some();
+        let settled = core.records.borrow_mut().send(key).is_settled();
         if settled {
             sending::advance(core, key);
         } else {
@@ -121,7 +118,7 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) {
     queue.started -= 1;
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
-    if let Some(result) = &op.result {
+    if let SendState::Settled(result) = &op.state {
         // Those that start first end first, but for what was cancelled.
         if let Some(place) = queue.waiting.iter().position(|waiting| *waiting == key) {
             queue.waiting.remove(place);
@@ -185,15 +182,13 @@ pub(crate) fn cancel(core: &Core, key: Key) {
     let (socket, under_way) = {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
-        if op.result.is_some() || op.cancelled {
+        if !op.ask_to_end() {
             return;
         }
-        op.cancelled = true;
         let stages = [op.next_attempt(), STAGE_HEADER, STAGE_READY];
         let under_way = (op.in_kernel > 0).then_some(stages);
         if under_way.is_none() {
-            let done = op.done;
-            op.settle(Err(Error::Canceled { done }));
+            op.end_if_asked();
         }
         (Rc::clone(&op.socket), under_way)
     };
@@ -220,11 +215,10 @@ fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     let op = records.send(key);
     if let Some(error) = socket.queue.borrow().broken() {
         op.settle(Err(error));
-    } else if op.cancelled {
-        let done = op.done;
-        op.settle(Err(Error::Canceled { done }));
+    } else {
+        op.end_if_asked();
     }
-    op.result.is_none().then(|| op.goes_by_ring())
+    (!op.is_settled()).then(|| op.goes_by_ring())
 }
 
 /// Queues the sends at the front of a stream as one chain.
@@ -237,7 +231,7 @@ fn chain(core: &Core, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     for key in &queue.waiting {
         let op = records.send(*key);
         let more = uring_zc::requests(op);
-        if !op.goes_by_ring() || op.cancelled || requests + more > most {
+        if !op.goes_by_ring() || op.is_ending() || requests + more > most {
             break;
         }
         requests += more;

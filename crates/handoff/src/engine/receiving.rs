@@ -13,9 +13,9 @@ use super::{mapped, multishot, zcrx};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Arrivals;
-use crate::op::{Kind, Way};
+use crate::op::{End, Kind, ReceiveState, Way};
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
-use crate::ring::{Backend, Completion, Key, Token};
+use crate::ring::{Completion, Key, Token};
 
 /// Has the kernel receive, unless it does or has reason not to. The receive may be over and gone
 /// since it was marked.
@@ -26,20 +26,18 @@ pub(crate) fn arm(core: &Core, key: Key) {
             return;
         }
         let op = records.receive(key);
-        if op.armed || op.end.is_some() || !op.held {
+        if op.kernel_holds() || op.has_ended() || op.holder.is_gone() {
             return;
         }
-        op.armed = true;
-        op.watched = std::mem::take(&mut op.blocked) || !op.goes_by_ring(core.io.has_ring());
-        if let (false, Backend::Ring(ring)) = (op.watched, &core.io.backend) {
+        let watches = op.state == ReceiveState::Blocked || !op.goes_by_ring(core.io.has_ring());
+        if let (false, Some(ring)) = (watches, core.io.ring()) {
             let entry = match op.way {
                 Way::Queue => zcrx::request(core, op),
                 _ => multishot::request(op),
             };
             let mut ring = ring.borrow_mut();
             if let Err(error) = ring.make_room(1) {
-                op.armed = false;
-                op.end = Some(Err(Error::io("submitting a receive", error)));
+                op.end(Err(Error::io("submitting a receive", error)));
                 drop((ring, records));
                 return advance(core, key);
             }
@@ -47,8 +45,10 @@ pub(crate) fn arm(core: &Core, key: Key) {
             // SAFETY: the chunks belong to the pool, which the record keeps until the last
             // completion, or to the area, which the driver keeps until the ring is closed.
             unsafe { ring.push(&entry.user_data(token.to_user_data())) };
+            op.state = ReceiveState::Receiving;
             return;
         }
+        op.state = ReceiveState::Watching;
         Rc::clone(&op.socket)
     };
     core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
@@ -60,10 +60,10 @@ pub(crate) fn completed(core: &Core, key: Key, completions: &[Completion]) -> us
     let first = &completions[0];
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
-    if op.way == Way::Queue && op.held && cqueue::more(first.flags) {
+    if op.way == Way::Queue && !op.holder.is_gone() && cqueue::more(first.flags) {
         let taken = zcrx::arrived(core, key, op, completions);
         core.news.set(true);
-        let waker = op.waker.take();
+        let waker = op.holder.take_waker();
         drop(records);
         core.due.wake(waker);
         return taken;
@@ -72,7 +72,7 @@ pub(crate) fn completed(core: &Core, key: Key, completions: &[Completion]) -> us
         Way::Queue => zcrx::completed(core, key, op, first),
         _ => multishot::completed(key, op, first),
     };
-    if again && !op.armed && op.held {
+    if again && !op.kernel_holds() && !op.holder.is_gone() {
         core.due.mark_receive(key);
     }
     drop(records);
@@ -85,8 +85,8 @@ pub(crate) fn ready(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
         let op = records.receive(key);
-        op.armed = false;
-        if op.held {
+        op.state = ReceiveState::Idle;
+        if !op.holder.is_gone() {
             let again = match op.way {
                 _ if op.goes_by_ring(core.io.has_ring()) => true,
                 Way::Queue => true,
@@ -109,7 +109,8 @@ pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
     if op.arrivals.is_empty() {
         return false;
     }
-    if std::mem::take(&mut op.paused) {
+    if op.state == ReceiveState::Paused {
+        op.state = ReceiveState::Idle;
         core.due.mark_receive(key);
     }
     into.take_over(&mut op.arrivals);
@@ -120,17 +121,21 @@ pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
 pub(crate) fn end(core: &Core, key: Key) -> Option<Result<()>> {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
-    let end = op.end.as_mut()?;
-    let told = std::mem::replace(&mut op.told, true);
-    Some(if told { Ok(()) } else { std::mem::replace(end, Ok(())) })
+    match std::mem::replace(&mut op.end, End::Told) {
+        End::Open => {
+            op.end = End::Open;
+            None
+        }
+        End::Came(end) => Some(end),
+        End::Told => Some(Ok(())),
+    }
 }
 
 /// The holder of a receive goes, and has not handed out all that it took over.
 pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
-    let (armed, spans) = {
+    let (stage, spans, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.receive(key);
-        op.held = false;
         op.socket.received.set(false);
         if let Some(window) = &op.window {
             window.forget(key);
@@ -141,11 +146,11 @@ pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
         if let Some(flow) = &op.flow {
             flow.queue().forget(key);
         }
-        (op.armed.then(|| op.stage()), (taken.collect::<Vec<_>>(), op.rest()))
+        (op.stage(), (taken.collect::<Vec<_>>(), op.rest()), op.holder.leave())
     };
     // Chunks go back to where they came from, which looks at the driver.
     drop(spans);
-    if let Some(stage) = armed {
+    if let Some(stage) = stage {
         // What that ends sees to the record; without a ring it is told at once.
         if core.cancel(Token { key, stage }) {
             ready(core, key);
@@ -159,14 +164,13 @@ fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
     let mut waker = None;
-    if !op.arrivals.is_empty() || op.end.is_some() {
+    if !op.arrivals.is_empty() || op.has_ended() {
         core.news.set(true);
-        waker = op.waker.take();
+        waker = op.holder.take_waker();
     }
-    let spans = if op.held { Vec::new() } else { op.rest() };
-    let over = (!op.held && !op.armed)
-        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()))
-        .map(|over| (over, op.waker.take()));
+    let spans = if op.holder.is_gone() { op.rest() } else { Vec::new() };
+    let over = (op.holder.is_gone() && !op.kernel_holds())
+        .then(|| (Rc::clone(&op.socket), op.flow.take(), op.window.take(), op.pool.take()));
     if over.is_some() {
         records.vacate(key);
     }

@@ -7,10 +7,11 @@
 
 use std::cell::RefMut;
 use std::rc::Rc;
+use std::task::Waker;
 
 use crate::core::Core;
 use crate::error::Result;
-use crate::op::{Loan, Records, SendOp};
+use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
 use crate::receipt::Receipt;
 use crate::ring::Key;
 
@@ -23,7 +24,7 @@ pub(crate) fn advance(core: &Core, key: Key) {
 /// As [`advance`], for who holds the records.
 #[inline]
 pub(crate) fn advance_held(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
-    if records.send(key).result.is_some() {
+    if records.send(key).is_settled() {
         core.news.set(true);
     }
     let_advance(core, records, key);
@@ -41,30 +42,35 @@ fn let_advance(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
 /// woken task with its handles), so the records are let go of first.
 fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
     let op = records.send(key);
-    let sent_waker = op.sent_waker.take();
-    let returned = !op.kernel_holds();
-    let loan_waker = if returned { op.loan_waker.take() } else { None };
-    if !returned || op.loan_held {
+    let sent_waker = op.sent.take_waker();
+    if op.kernel_holds() {
         drop(records);
-        core.due.wake(sent_waker);
-        core.due.wake(loan_waker);
-        return;
+        return core.due.wake(sent_waker);
     }
     let receipt = op.receipt();
-    let group_waker = match op.group.take() {
-        Some(group) => core.groups.borrow_mut().give(group, &mut op.loan, receipt),
-        None => None,
+    let back_waker = match &mut op.back_to {
+        BackTo::Holder(Waiter::Gone) => None,
+        BackTo::Holder(holder) => {
+            let waker = holder.take_waker();
+            drop(records);
+            core.due.wake(sent_waker);
+            return core.due.wake(waker);
+        }
+        BackTo::Group(group) => {
+            let waker = core.groups.borrow_mut().give(*group, &mut op.loan, receipt);
+            op.back_to = BackTo::Holder(Waiter::Gone);
+            waker
+        }
     };
     // Most went to their group, and the place they left is still being written.
     let _unwanted = if op.loan.is_some() { op.loan.take() } else { None };
     let _socket = Rc::clone(&op.socket);
-    if !op.sent_held {
+    if op.sent.is_gone() {
         records.vacate(key);
     }
     drop(records);
     core.due.wake(sent_waker);
-    core.due.wake(loan_waker);
-    core.due.wake(group_waker);
+    core.due.wake(back_waker);
 }
 
 /// Hands the buffer of a returned send to its holder.
@@ -74,7 +80,7 @@ pub(crate) fn take_back(core: &Core, key: Key) -> Option<(Loan, Receipt)> {
     if !op.is_returned() {
         return None;
     }
-    op.loan_held = false;
+    let _waker = op.give_up_buffer();
     let back = (op.loan.take().expect("a loan is taken back once"), op.receipt());
     let_advance(core, records, key);
     Some(back)
@@ -84,15 +90,16 @@ pub(crate) fn take_back(core: &Core, key: Key) -> Option<(Loan, Receipt)> {
 pub(crate) fn take_sent(core: &Core, key: Key) -> Option<Result<usize>> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
-    let result = std::mem::replace(op.result.as_mut()?, Ok(0));
-    op.sent_held = false;
+    let result = op.tell()?;
+    let _waker = op.sent.leave();
     let_advance(core, records, key);
-    Some(result.map_err(|error| *error))
+    Some(result)
 }
 
-/// A handle goes without having been asked: the send goes on, and nobody waits for it.
-pub(crate) fn let_go(core: &Core, key: Key, change: impl FnOnce(&mut SendOp)) {
+/// A handle goes without having been asked: the send goes on, and nobody waits for it. `leave` gives the
+/// handle's waker.
+pub(crate) fn let_go(core: &Core, key: Key, leave: impl FnOnce(&mut SendOp) -> Option<Waker>) {
     let mut records = core.records.borrow_mut();
-    change(records.send(key));
+    let _waker = leave(records.send(key));
     let_advance(core, records, key);
 }

@@ -15,7 +15,7 @@ use io_uring::{opcode, squeue};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::Span;
-use crate::op::{Direction, Loan, TransferOp};
+use crate::op::{Direction, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
 use crate::ring::{Backend, Key, Ring, Token};
@@ -82,9 +82,9 @@ pub(crate) fn start(core: &Core, key: Key) {
                         // SAFETY: the range belongs to the record, which keeps it in place until the
                         // completion.
                         unsafe { ring.push(&entry) };
-                        op.in_kernel = true;
+                        op.state = TransferState::InKernel;
                     }
-                    Err(error) => op.result = Some(Err(Error::io("submitting a transfer", error))),
+                    Err(error) => op.end(Err(Error::io("submitting a transfer", error))),
                 }
             }
             Backend::Readiness(_) if op.pollable => {
@@ -102,7 +102,7 @@ fn wait_for_file(core: &Core, key: Key) {
     let (file, events) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.in_kernel = true;
+        op.state = TransferState::InKernel;
         (Rc::clone(&op.file), op.direction.events())
     };
     core.await_readiness(&file, events, Token { key, stage: STAGE_READY });
@@ -113,10 +113,12 @@ pub(crate) fn ready(core: &Core, key: Key) {
     let again = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.in_kernel = false;
-        op.end_if_last();
-        let by_call = matches!(core.io.backend, Backend::Readiness(_));
-        op.held && op.result.is_none() && (!by_call || op.took(call(op)))
+        if op.came_back() {
+            let done = op.done;
+            op.end(Err(Error::Canceled { done }));
+        }
+        let by_call = !core.io.has_ring();
+        !op.holder.is_gone() && !op.is_over() && (!by_call || op.took(call(op)))
     };
     if again { start(core, key) } else { advance(core, key) }
 }
@@ -126,10 +128,13 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
     let (again, wait) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.in_kernel = false;
-        let again = op.took(result) && op.held;
-        op.end_if_last();
-        (again && op.result.is_none(), op.pollable && -result == libc::EAGAIN)
+        let last = op.came_back();
+        let again = op.took(result);
+        if again && last {
+            let done = op.done;
+            op.end(Err(Error::Canceled { done }));
+        }
+        (again && !last && !op.holder.is_gone(), op.pollable && -result == libc::EAGAIN)
     };
     match (again, wait) {
         (true, true) => wait_for_file(core, key),
@@ -140,12 +145,11 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
 
 /// Hands buffer and result to the holder, once the operation is over.
 pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
-    let (loan, result) = {
+    let (loan, result, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        let result = op.result.take()?;
-        op.held = false;
-        (op.loan.take().expect("a buffer is taken once"), result)
+        let result = op.tell()?;
+        (op.loan.take().expect("a buffer is taken once"), result, op.holder.leave())
     };
     advance(core, key);
     Some((loan, result))
@@ -153,17 +157,16 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
 
 /// The holder goes. A write goes on with the request under way; a read is not wanted any more.
 pub(crate) fn let_go(core: &Core, key: Key) {
-    let (under_way, writes) = {
+    let (under_way, writes, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.held = false;
-        (op.in_kernel, op.direction == Direction::Write)
+        (op.kernel_holds(), op.direction == Direction::Write, op.holder.leave())
     };
     if !under_way {
         return advance(core, key);
     }
     // Without a ring the operation may be over, and its record gone, when this returns.
-    if matches!(core.io.backend, Backend::Ring(_)) && !writes {
+    if core.io.has_ring() && !writes {
         let _ = core.cancel(Token { key, stage: STAGE_TRANSFER });
     }
     if core.cancel(Token { key, stage: STAGE_READY }) {
@@ -175,12 +178,12 @@ fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.transfer(key);
     let mut waker = None;
-    if op.result.is_some() {
+    if op.is_over() {
         core.news.set(true);
-        waker = op.waker.take();
+        waker = op.holder.take_waker();
     }
     let over =
-        (!op.held && !op.in_kernel).then(|| (op.loan.take(), op.waker.take(), Rc::clone(&op.file)));
+        (op.holder.is_gone() && !op.kernel_holds()).then(|| (op.loan.take(), Rc::clone(&op.file)));
     if over.is_some() {
         records.vacate(key);
     }

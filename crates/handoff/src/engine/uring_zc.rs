@@ -18,11 +18,10 @@ use io_uring::{cqueue, opcode, squeue};
 
 use super::{order, sending};
 use crate::core::Core;
-use crate::error::Error;
 use crate::mechanism::Engine;
 use crate::memory::{Backing, Piece, Span};
 use crate::op::layout::MAX_PIECES;
-use crate::op::{Layout, Place, SendOp};
+use crate::op::{Layout, Place, SendOp, SendState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::STAGE_HEADER;
 use crate::ring::{Key, MAX_REQUEST, Ring, Token};
@@ -226,15 +225,18 @@ pub(crate) fn completed(
     if op.in_kernel > 0 {
         return;
     }
-    if std::mem::take(&mut op.blocked) && op.result.is_none() {
-        drop(records);
-        return order::wait_for_room(core, key);
-    }
-    if op.result.is_none() && op.done == op.total {
-        op.settle(Ok(op.done));
+    match op.state {
+        SendState::Blocked => {
+            op.state = SendState::Going;
+            drop(records);
+            return order::wait_for_room(core, key);
+        }
+        SendState::Going | SendState::Ending if op.done == op.total => op.settle(Ok(op.done)),
+        SendState::Ending => op.end_if_asked(),
+        _ => {}
     }
     // A datagram that is settled stands in nobody's way.
-    if !op.socket.stream && op.result.is_some() {
+    if !op.socket.stream && op.is_settled() {
         return sending::advance_held(core, records, key);
     }
     let socket = Rc::clone(&op.socket);
@@ -245,18 +247,14 @@ pub(crate) fn completed(
 /// What a failing request means for its send: an end, another try, or another engine.
 fn failed(core: &Core, op: &mut SendOp, errno: i32) {
     match errno {
-        _ if op.result.is_some() => {}
+        _ if op.is_settled() => {}
         // The request of an empty payload, behind a header that was all there is to send.
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
-        libc::ECANCELED if !op.cancelled => {}
+        libc::ECANCELED if !op.is_ending() => {}
         // A kernel that does not wait for room on a socket that is non-blocking.
-        libc::EAGAIN if !op.cancelled => op.blocked = true,
-        libc::EAGAIN => {
-            let done = op.done;
-            op.settle(Err(Error::Canceled { done }));
-        }
-        libc::EINTR => {}
+        libc::EAGAIN if !op.is_ending() => op.state = SendState::Blocked,
+        libc::EAGAIN | libc::EINTR => {}
         libc::EFAULT if op.lost_its_slot(core.io.ring_id()) => {}
         // Its pages are pinned already, in the slot.
         libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),

@@ -13,7 +13,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use crate::core::Core;
 use crate::error::Error;
-use crate::op::{Flow, ReceiveOp, Way};
+use crate::op::{Flow, ReceiveOp, ReceiveState, Way};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Token};
@@ -47,11 +47,11 @@ pub(super) fn completed(
         arrived(core, key, op, std::slice::from_ref(completion));
         return false;
     }
-    op.armed = false;
+    op.state = ReceiveState::Idle;
     let has_pool = op.pool.is_some();
     let flow = flow(op);
     match -result {
-        0 => op.end = Some(Ok(())),
+        0 => op.end(Ok(())),
         libc::ECANCELED if flow.left.is_some() => {
             op.way = Way::Pool;
             return true;
@@ -59,7 +59,7 @@ pub(super) fn completed(
         // The completion queue was full, for the first.
         libc::ENOSPC | libc::EINTR => return true,
         libc::EAGAIN => {
-            op.blocked = true;
+            op.state = ReceiveState::Blocked;
             return true;
         }
         libc::ENOMEM => return wait_for_chunk(core, key, op),
@@ -70,14 +70,16 @@ pub(super) fn completed(
                 op.way = Way::Pool;
                 return true;
             }
-            op.end = Some(Err(unavailable(op, reason)));
+            let error = unavailable(op, reason);
+            op.end(Err(error));
         }
         libc::EFAULT => {
             let reason = "the connection's bytes are in the memory of another rx queue: steer it to \
                           one queue before it is made";
-            op.end = Some(Err(unavailable(op, reason)));
+            let error = unavailable(op, reason);
+            op.end(Err(error));
         }
-        errno => op.end = Some(Err(Error::errno("receiving from an rx queue", errno))),
+        errno => op.end(Err(Error::errno("receiving from an rx queue", errno))),
     }
     false
 }
@@ -93,7 +95,8 @@ pub(super) fn arrived(
     let (spans, bytes) = op.arrivals.push_told(completions);
     if spans == 0 {
         let reason = "the kernel tells of bytes outside of the area";
-        op.end = Some(Err(unavailable(op, reason)));
+        let error = unavailable(op, reason);
+        op.end(Err(error));
         return 1;
     }
     let has_pool = op.pool.is_some();
@@ -124,7 +127,7 @@ fn weigh(core: &Core, key: Key, flow: &mut Flow) {
 
 /// The kernel found no chunk to copy to. Those that we hold will come back; those in its own hands may.
 fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
-    let held = op.held;
+    let held = !op.holder.is_gone();
     let flow = flow(op);
     if flow.queue.replenish(core.io.ring_raw()) {
         return true;
@@ -137,14 +140,15 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         flow.queue.starve(key);
     } else if flow.dry < PATIENCE {
         flow.dry += 1;
-        op.armed = true;
+        op.state = ReceiveState::Watching;
         core.tell_later(Token { key, stage: STAGE_READY });
     } else {
         let reason = format!(
             "all {} chunks of the area are in the NIC's ring or in sockets' queues: make it larger",
             flow.queue.chunks()
         );
-        op.end = Some(Err(unavailable(op, &reason)));
+        let error = unavailable(op, &reason);
+        op.end(Err(error));
     }
     false
 }
@@ -183,7 +187,7 @@ mod tests {
         let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
         let op = ReceiveOp::new(socket, intake);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
-        core.records.borrow_mut().receive(key).armed = true;
+        core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
 
         let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
         for round in 0..100 {

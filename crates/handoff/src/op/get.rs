@@ -1,10 +1,10 @@
 //! A lend of a buffer of the kernel.
 
 use std::rc::Rc;
-use std::task::Waker;
 
 use handoff_sys::getbuf::Command;
 
+use super::waiter::Waiter;
 use crate::error::Result;
 use crate::lease::Bytes;
 use crate::lease::kernel::{Binding, LenderShared};
@@ -19,10 +19,21 @@ pub(crate) struct GetOp {
     pub(crate) len: u32,
     pub(crate) slot: u16,
     pub(crate) fill: Option<u16>,
-    pub(crate) in_kernel: bool,
-    pub(crate) held: bool,
-    pub(crate) result: Option<Result<Option<Bytes>>>,
-    pub(crate) waker: Option<Waker>,
+    pub(crate) state: GetState,
+    pub(crate) holder: Waiter,
+}
+
+/// How far a lend is.
+pub(crate) enum GetState {
+    /// The kernel is to be asked, or has been.
+    Asked {
+        /// It has the request.
+        in_kernel: bool,
+    },
+    /// The kernel has lent, or not.
+    Over(Result<Option<Bytes>>),
+    /// So it is, and its holder has the result.
+    Told,
 }
 
 impl GetOp {
@@ -40,19 +51,24 @@ impl GetOp {
             len,
             slot,
             fill,
-            in_kernel: false,
-            held: true,
-            result: None,
-            waker: None,
+            state: GetState::Asked { in_kernel: false },
+            holder: Waiter::Polls,
         }
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
-        self.in_kernel
+        matches!(self.state, GetState::Asked { in_kernel: true })
     }
 
-    /// The driver goes: nobody waits for it.
-    pub(crate) fn give_up(&mut self) {
-        self.held = false;
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, GetState::Over(_) | GetState::Told)
+    }
+
+    /// The result, for its holder.
+    pub(crate) fn tell(&mut self) -> Option<Result<Option<Bytes>>> {
+        let GetState::Over(result) = &mut self.state else { return None };
+        let result = std::mem::replace(result, Ok(None));
+        self.state = GetState::Told;
+        Some(result)
     }
 }

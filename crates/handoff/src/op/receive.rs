@@ -1,10 +1,10 @@
 //! A receive: what it draws on, what has come and nobody has taken, how it ended.
 
 use std::rc::Rc;
-use std::task::Waker;
 
 use super::flow::Flow;
 use super::socket_state::SocketShared;
+use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::lease::pool::PoolShared;
 use crate::lease::{Arrivals, Intake, Received, Window};
@@ -32,20 +32,36 @@ pub(crate) struct ReceiveOp {
     pub(crate) copied: u64,
     /// Spans that nobody has taken.
     pub(crate) arrivals: Arrivals,
-    /// The kernel has the request, or watches the socket.
-    pub(crate) armed: bool,
-    /// It watches the socket.
-    pub(crate) watched: bool,
-    /// The kernel did not wait for bytes, as some don't on a socket that is non-blocking: the driver does.
-    pub(crate) blocked: bool,
-    /// Nobody takes what is there, so nothing is added: empty datagrams take no chunk of the pool,
-    /// which bounds the others.
-    pub(crate) paused: bool,
-    /// The stream ended, well or not; told once what came before has been taken.
-    pub(crate) end: Option<Result<()>>,
-    pub(crate) told: bool,
-    pub(crate) held: bool,
-    pub(crate) waker: Option<Waker>,
+    pub(crate) state: ReceiveState,
+    /// How the stream ended, which is told when what came before has been taken.
+    pub(crate) end: End,
+    pub(crate) holder: Waiter,
+}
+
+/// What a receive does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveState {
+    /// Nothing: it is marked to be started, or waits for a chunk.
+    Idle,
+    /// Nothing, since nobody takes what is there: empty datagrams take no chunk of the pool, which bounds
+    /// the others.
+    Paused,
+    /// Nothing: the kernel did not wait for bytes, as some don't on a socket that is non-blocking. The driver
+    /// is to.
+    Blocked,
+    /// The kernel has the request.
+    Receiving,
+    /// The driver waits for the socket, or for a moment.
+    Watching,
+}
+
+/// Whether a stream has ended.
+pub(crate) enum End {
+    Open,
+    /// It has, well or not.
+    Came(Result<()>),
+    /// The holder knows.
+    Told,
 }
 
 impl ReceiveOp {
@@ -63,37 +79,30 @@ impl ReceiveOp {
             mapped: Mapped::default(),
             pool: intake.pool,
             copied: 0,
-            armed: false,
-            watched: false,
-            blocked: false,
-            paused: false,
-            end: None,
-            told: false,
-            held: true,
-            waker: None,
+            state: ReceiveState::Idle,
+            end: End::Open,
+            holder: Waiter::Polls,
         }
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
-        self.armed
+        matches!(self.state, ReceiveState::Receiving | ReceiveState::Watching)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(self.end, End::Open)
+    }
+
+    /// Nothing comes any more.
+    pub(crate) fn end(&mut self, result: Result<()>) {
+        self.end = End::Came(result);
     }
 
     /// Nobody can turn the driver: nothing comes any more.
     pub(crate) fn is_last(&mut self) {
-        self.end.get_or_insert(Err(Error::DriverGone));
-    }
-
-    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
-        self.waker.take()
-    }
-
-    /// The driver goes: what is received is not wanted any more.
-    pub(crate) fn give_up(&mut self) {
-        self.held = false;
-    }
-
-    pub(crate) fn end_wait(&mut self) {
-        self.armed = false;
+        if !self.has_ended() {
+            self.end(Err(Error::DriverGone));
+        }
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -129,14 +138,13 @@ impl ReceiveOp {
         has_ring && self.way != Way::Window
     }
 
-    /// What the kernel is to do: receive, or say when there is something.
-    pub(crate) fn stage(&self) -> u8 {
-        if self.watched { STAGE_READY } else { STAGE_RECEIVE }
-    }
-
-    /// Gives the waker of before, to be dropped where it may use the driver.
-    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
-        self.waker.replace(waker)
+    /// What the kernel does, if anything: it receives, or says when there is something.
+    pub(crate) fn stage(&self) -> Option<u8> {
+        match self.state {
+            ReceiveState::Receiving => Some(STAGE_RECEIVE),
+            ReceiveState::Watching => Some(STAGE_READY),
+            ReceiveState::Idle | ReceiveState::Paused | ReceiveState::Blocked => None,
+        }
     }
 
     /// All that nobody has taken, to be dropped where it may use the driver.

@@ -15,9 +15,9 @@ use std::task::Waker;
 
 use super::get::GetOp;
 use super::layout::Layout;
-use super::receive::ReceiveOp;
+use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
-use super::transfer::TransferOp;
+use super::transfer::{TransferOp, TransferState};
 use crate::error::{Error, Result};
 use crate::ring::token::GENERATIONS;
 use crate::ring::{Key, Token};
@@ -191,39 +191,13 @@ impl Records {
         place.is_some()
     }
 
-    /// The driver goes: nothing that ends now is started again, and nobody waits for it. Gives the
-    /// keys of the sends, of the transfers, and of the lends.
-    pub(crate) fn give_up(&mut self) -> Vec<Key> {
-        let mut keys = Vec::new();
-        for (index, record) in self.records.iter_mut().enumerate() {
-            let key = Key { index: index as u32, generation: record.uses };
-            match &mut record.op {
-                Op::Send(op) => {
-                    op.cancelled = true;
-                    keys.push(key);
-                }
-                Op::Transfer(op) => {
-                    op.give_up();
-                    keys.push(key);
-                }
-                Op::Receive(op) => op.give_up(),
-                Op::Get(op) => {
-                    op.give_up();
-                    keys.push(key);
-                }
-                Op::Vacant => {}
-            }
-        }
-        keys
-    }
-
-    /// Nobody can turn the driver any more: nothing that ends now is started again, and its holders are
-    /// told. Gives the keys of all.
+    /// Nobody can turn the driver any more: nothing that ends now is started again, and who still holds it
+    /// is told. Gives the keys of all.
     pub(crate) fn end_all(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
         for (index, record) in self.records.iter_mut().enumerate() {
             match &mut record.op {
-                Op::Send(op) => op.cancelled = true,
+                Op::Send(op) => drop(op.ask_to_end()),
                 Op::Transfer(op) => op.is_last(),
                 Op::Receive(op) => op.is_last(),
                 Op::Get(_) => {}
@@ -239,13 +213,10 @@ impl Records {
         let mut wakers = Vec::new();
         for record in &mut self.records {
             match &mut record.op {
-                Op::Send(op) => {
-                    wakers.extend(op.sent_waker.take());
-                    wakers.extend(op.loan_waker.take());
-                }
-                Op::Transfer(op) => wakers.extend(op.take_waker()),
-                Op::Receive(op) => wakers.extend(op.take_waker()),
-                Op::Get(op) => wakers.extend(op.waker.take()),
+                Op::Send(op) => wakers.extend(op.take_wakers()),
+                Op::Transfer(op) => wakers.extend(op.holder.take_waker()),
+                Op::Receive(op) => wakers.extend(op.holder.take_waker()),
+                Op::Get(op) => wakers.extend(op.holder.take_waker()),
                 Op::Vacant => {}
             }
         }
@@ -256,8 +227,8 @@ impl Records {
     pub(crate) fn end_wait(&mut self, token: Token) {
         match self.get(token.key) {
             Op::Send(op) => op.in_kernel -= 1,
-            Op::Receive(op) => op.end_wait(),
-            Op::Transfer(op) => op.end_wait(),
+            Op::Receive(op) => op.state = ReceiveState::Idle,
+            Op::Transfer(op) => op.state = TransferState::Idle,
             Op::Get(_) | Op::Vacant => {
                 unreachable!("what waits for readiness keeps its record")
             }

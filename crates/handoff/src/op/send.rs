@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::group::GroupKey;
 use super::loan::Loan;
 use super::socket_state::SocketShared;
+use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::Span;
@@ -60,10 +61,7 @@ pub(crate) struct SendOp {
     pub(crate) receipt: Receipt,
     /// The errno for which the send is copied although its socket chose otherwise.
     failure: Option<NonZeroI32>,
-    pub(crate) result: Option<Result<usize, Box<Error>>>,
-    pub(crate) cancelled: bool,
-    /// The socket had no room and the request did not wait for it.
-    pub(crate) blocked: bool,
+    pub(crate) state: SendState,
     /// The driver's turn in which the request was submitted.
     pub(crate) turn: u32,
     pub(crate) place: Place,
@@ -73,13 +71,32 @@ pub(crate) struct SendOp {
     pub(crate) kept_from_slot: bool,
     /// Whether the header lies in memory that the kernel may hold until the return.
     pub(crate) header_lent: bool,
-    pub(crate) group: Option<GroupKey>,
-    /// Someone holds a [`Sent`](crate::Sent).
-    pub(crate) sent_held: bool,
-    /// Someone holds an [`OnLoan`](crate::OnLoan).
-    pub(crate) loan_held: bool,
-    pub(crate) sent_waker: Option<Waker>,
-    pub(crate) loan_waker: Option<Waker>,
+    /// Who holds the [`Sent`](crate::Sent).
+    pub(crate) sent: Waiter,
+    pub(crate) back_to: BackTo,
+}
+
+/// How far a send is.
+pub(crate) enum SendState {
+    /// It goes on until the kernel has taken all bytes.
+    Going,
+    /// The socket had no room, and the request did not wait for it: the driver does, when no request is
+    /// under way.
+    Blocked,
+    /// It was asked to end, and does when no request is under way.
+    Ending,
+    /// The kernel has taken all bytes, or why not. Some of them may still be on loan.
+    Settled(Result<usize, Box<Error>>),
+    /// So it is, and its holder has the result.
+    Told,
+}
+
+/// Who gets the buffer of a send when the kernel lets go of it.
+pub(crate) enum BackTo {
+    /// Who holds the [`OnLoan`](crate::OnLoan).
+    Holder(Waiter),
+    /// The group, which has none.
+    Group(GroupKey),
 }
 
 impl SendOp {
@@ -104,19 +121,14 @@ impl SendOp {
             attempts: SmallVec::new(),
             receipt: Receipt::default(),
             failure: None,
-            result: None,
-            cancelled: false,
-            blocked: false,
+            state: SendState::Going,
             turn: 0,
             place: Place::Alone,
             slot: None,
             kept_from_slot: false,
             header_lent: false,
-            group: None,
-            sent_held: true,
-            loan_held: true,
-            sent_waker: None,
-            loan_waker: None,
+            sent: Waiter::Polls,
+            back_to: BackTo::Holder(Waiter::Polls),
         }
     }
 
@@ -144,7 +156,7 @@ impl SendOp {
     }
 
     pub(crate) fn is_returned(&self) -> bool {
-        self.result.is_some() && !self.kernel_holds()
+        self.is_settled() && !self.kernel_holds()
     }
 
     /// What became of the send so far.
@@ -154,9 +166,69 @@ impl SendOp {
 
     /// Whether the stage that the send has reached asks for more than a holder who comes by himself.
     pub(crate) fn is_due(&self) -> bool {
-        self.result.is_some()
-            && (self.sent_waker.is_some()
-                || (!self.kernel_holds() && (self.loan_waker.is_some() || !self.loan_held)))
+        self.is_settled()
+            && (self.sent.waits()
+                || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
+    }
+
+    /// Whether the kernel has taken all bytes, or failed to.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.state, SendState::Settled(_) | SendState::Told)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.state, SendState::Ending)
+    }
+
+    /// Asks the send to end, unless it has; says whether that was news.
+    pub(crate) fn ask_to_end(&mut self) -> bool {
+        let news = matches!(self.state, SendState::Going | SendState::Blocked);
+        if news {
+            self.state = SendState::Ending;
+        }
+        news
+    }
+
+    /// Ends what was asked to end, as no request of it is under way.
+    pub(crate) fn end_if_asked(&mut self) {
+        if self.is_ending() {
+            let done = self.done;
+            self.settle(Err(Error::Canceled { done }));
+        }
+    }
+
+    /// The result, for its holder, who goes.
+    pub(crate) fn tell(&mut self) -> Option<Result<usize>> {
+        let SendState::Settled(result) = &mut self.state else { return None };
+        let result = std::mem::replace(result, Ok(0));
+        self.state = SendState::Told;
+        Some(result.map_err(|error| *error))
+    }
+
+    /// The holder of the buffer goes, or has it. Gives its waker.
+    #[must_use]
+    pub(crate) fn give_up_buffer(&mut self) -> Option<Waker> {
+        match &mut self.back_to {
+            BackTo::Holder(holder) => holder.leave(),
+            BackTo::Group(_) => None,
+        }
+    }
+
+    /// Who holds the buffer's return waits for it. Gives the waker of before.
+    pub(crate) fn wait_for_buffer(&mut self, waker: Waker) -> Option<Waker> {
+        match &mut self.back_to {
+            BackTo::Holder(holder) => holder.wait(waker),
+            BackTo::Group(_) => unreachable!("a group's buffers have no holder"),
+        }
+    }
+
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let back = match &mut self.back_to {
+            BackTo::Holder(holder) => holder.take_waker(),
+            BackTo::Group(_) => None,
+        };
+        [self.sent.take_waker(), back].into_iter().flatten()
     }
 
     pub(crate) fn header_len(&self) -> usize {
@@ -228,11 +300,11 @@ impl SendOp {
 
     /// Settles what the caller is told of the sending.
     pub(crate) fn settle(&mut self, result: Result<usize>) {
-        debug_assert!(self.result.is_none(), "a send is settled once");
+        debug_assert!(!self.is_settled(), "a send is settled once");
         if result.is_ok() {
             self.socket.count(|stats| stats.messages += 1);
         }
-        self.result = Some(result.map_err(Box::new));
+        self.state = SendState::Settled(result.map_err(Box::new));
     }
 
     /// Whether a failure is about zero copy itself, so that copying this send may do better.

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::rc::Rc;
-use std::task::Waker;
 
 use super::loan::Loan;
+use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::ring::{Endpoint, MAX_REQUEST};
@@ -44,12 +44,22 @@ pub(crate) struct TransferOp {
     pub(crate) loan: Option<Loan>,
     pub(crate) done: usize,
     pub(crate) total: usize,
-    pub(crate) in_kernel: bool,
-    pub(crate) result: Option<Result<usize>>,
-    pub(crate) held: bool,
-    /// Nothing is asked of the kernel any more.
-    pub(crate) last: bool,
-    pub(crate) waker: Option<Waker>,
+    pub(crate) state: TransferState,
+    pub(crate) holder: Waiter,
+}
+
+/// How far a transfer is.
+pub(crate) enum TransferState {
+    /// The kernel has nothing of it, and is to be asked.
+    Idle,
+    /// The kernel has a request of it, or waits for the file.
+    InKernel,
+    /// As well, and nothing is asked of the kernel after that.
+    Last,
+    /// All was moved, or why not.
+    Over(Result<usize>),
+    /// So it is, and its holder has the result.
+    Told,
 }
 
 impl TransferOp {
@@ -69,40 +79,42 @@ impl TransferOp {
             loan: Some(loan),
             done: 0,
             total,
-            in_kernel: false,
-            result: None,
-            held: true,
-            last: false,
-            waker: None,
+            state: TransferState::Idle,
+            holder: Waiter::Polls,
         }
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
-        self.in_kernel
+        matches!(self.state, TransferState::InKernel | TransferState::Last)
     }
 
-    /// The wait for the file ends with the driver that has no ring.
-    pub(crate) fn end_wait(&mut self) {
-        self.in_kernel = false;
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, TransferState::Over(_) | TransferState::Told)
     }
 
     /// Nobody can turn the driver: the request under way is the last.
     pub(crate) fn is_last(&mut self) {
-        self.last = true;
+        if self.kernel_holds() {
+            self.state = TransferState::Last;
+        }
     }
 
-    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
-        self.waker.take()
+    /// The kernel has let go, of what was the last request or not.
+    pub(crate) fn came_back(&mut self) -> bool {
+        matches!(std::mem::replace(&mut self.state, TransferState::Idle), TransferState::Last)
     }
 
-    /// The driver goes: the request under way is the last.
-    pub(crate) fn give_up(&mut self) {
-        self.held = false;
+    /// The result, for its holder.
+    pub(crate) fn tell(&mut self) -> Option<Result<usize>> {
+        let TransferState::Over(result) = &mut self.state else { return None };
+        let result = std::mem::replace(result, Ok(0));
+        self.state = TransferState::Told;
+        Some(result)
     }
 
-    /// Gives the waker of before, to be dropped where it may use the driver.
-    pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
-        self.waker.replace(waker)
+    /// It is over, with this result.
+    pub(crate) fn end(&mut self, result: Result<usize>) {
+        self.state = TransferState::Over(result);
     }
 
     /// The next range, with its slot in `ring`, and where it goes in the file.
@@ -115,31 +127,22 @@ impl TransferOp {
         (span, offset)
     }
 
-    /// What is not over by now is not gone on with, if that was the last request.
-    pub(crate) fn end_if_last(&mut self) {
-        if self.last && self.result.is_none() {
-            self.result = Some(Err(Error::Canceled { done: self.done }));
-        }
-    }
-
     /// Takes the outcome of one request in; says whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
             _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN) => return true,
-            _ if -result == libc::ECANCELED => {
-                self.result = Some(Err(Error::Canceled { done: self.done }))
-            }
+            _ if -result == libc::ECANCELED => self.end(Err(Error::Canceled { done: self.done })),
             _ if result < 0 => {
                 let action = match self.direction {
                     Direction::Read => "reading",
                     Direction::Write => "writing",
                     Direction::AwaitRead | Direction::AwaitWrite => "waiting for a file",
                 };
-                self.result = Some(Err(Error::errno(action, -result)));
+                self.end(Err(Error::errno(action, -result)));
             }
-            _ if self.direction.only_waits() => self.result = Some(Ok(0)),
+            _ if self.direction.only_waits() => self.end(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {
-                self.result = Some(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
+                self.end(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
             }
             _ => {
                 self.done += result as usize;
@@ -147,7 +150,7 @@ impl TransferOp {
                 if result > 0 && self.done < self.total && wants_all {
                     return true;
                 }
-                self.result = Some(Ok(self.done));
+                self.end(Ok(self.done));
             }
         }
         false

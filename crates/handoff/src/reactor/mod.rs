@@ -333,7 +333,7 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         // The ring gives back what is dropped from here on.
         self.due.close();
-        let ending = self.records.borrow_mut().give_up();
+        let ending = self.records.borrow_mut().end_all();
         self.end(ending);
         self.closing.set(true);
         if let Backend::Ring(ring) = &self.io.backend

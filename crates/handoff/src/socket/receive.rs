@@ -118,7 +118,7 @@ impl Future for NextSpan<'_> {
         if let Err(error) = driver.check_driven() {
             return Poll::Ready(Some(Err(error)));
         }
-        let before = driver.records.borrow_mut().receive(*key).wait(context.waker().clone());
+        let before = driver.records.borrow_mut().receive(*key).holder.wait(context.waker().clone());
         drop(before);
         Poll::Pending
     }

@@ -9,17 +9,18 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::Socket;
 use super::group::Group;
+use crate::core::Core;
 use crate::engine::{order, sending};
 use crate::error::{Error, Result};
+use crate::handle::{self, Awaited, Handle};
 use crate::mechanism::Engine;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Lend, Refused, Returned};
-use crate::op::{Op, SendOp};
-use crate::reactor::Reactor;
+use crate::op::{BackTo, Op, SendOp};
 use crate::receipt::Receipt;
 use crate::ring::Key;
 
@@ -76,8 +77,8 @@ impl<'a, B: Lend> Message<'a, B> {
         let driver = Rc::clone(&self.socket.driver);
         let key = self.accept(|_| {})?;
         Ok(Sending {
-            sent: Sent { driver: Rc::clone(&driver), key: Some(key) },
-            loan: OnLoan { driver, key: Some(key), buffer: PhantomData },
+            sent: Sent(Handle::new(Rc::clone(&driver), key)),
+            loan: OnLoan(Handle::new(driver, key)),
         })
     }
 
@@ -95,11 +96,10 @@ impl<'a, B: Lend> Message<'a, B> {
         }
         let group = group.key();
         let key = self.accept(|op| {
-            op.group = Some(group);
-            op.loan_held = false;
+            op.back_to = BackTo::Group(group);
             driver.groups.borrow_mut().join(group);
         })?;
-        Ok(Sent { driver, key: Some(key) })
+        Ok(Sent(Handle::new(driver, key)))
     }
 
     /// Whether a buffer of the kernel can go in this message.
@@ -180,9 +180,9 @@ impl<'a, B: Lend> Message<'a, B> {
         };
         if pick.timed {
             let cost = driver.time(|| order::accept(driver, shared, key));
-            let blocked = driver.records.borrow_mut().send(key).result.is_none();
+            let settled = driver.records.borrow_mut().send(key).is_settled();
             // The time of a send that has to wait for room says nothing about copying.
-            if let (false, Some(nanos)) = (blocked, cost) {
+            if let (true, Some(nanos)) = (settled, cost) {
                 shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
@@ -267,10 +267,31 @@ impl<B: Lend> Future for Finishing<B> {
 
 /// The kernel took the bytes of a send: a future of their count, header included.
 #[must_use = "dropped, it hides whether the send failed"]
-pub struct Sent {
-    driver: Rc<Reactor>,
-    /// `None` once the result was taken.
-    key: Option<Key>,
+#[derive(Debug)]
+pub struct Sent(Handle<Taken>);
+
+/// That the kernel took the bytes of a send.
+pub(crate) enum Taken {}
+
+impl Awaited for Taken {
+    type Key = Key;
+    type Output = Result<usize>;
+
+    fn take(core: &Core, key: Key) -> Option<Result<usize>> {
+        sending::take_sent(core, key)
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().send(key).sent.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        sending::let_go(core, key, |op| op.sent.leave());
+    }
+
+    fn without_driver(error: Error) -> Result<usize> {
+        Err(error)
+    }
 }
 
 impl Sent {
@@ -280,21 +301,15 @@ impl Sent {
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Result<usize>, Self> {
-        self.take().ok_or(self)
-    }
-
-    fn take(&mut self) -> Option<Result<usize>> {
-        let result = sending::take_sent(&self.driver, self.key?)?;
-        self.key = None;
-        Some(result)
+        self.0.take().ok_or(self)
     }
 
     /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as it would have
     /// when that comes too late; on a stream a send that stopped midway breaks the stream. A send
     /// that the kernel has behind another of its stream ends when that one does.
     pub fn cancel(&self) {
-        if let Some(key) = self.key {
-            order::cancel(&self.driver, key);
+        if let Some(key) = self.0.key() {
+            order::cancel(self.0.driver(), key);
         }
     }
 }
@@ -302,33 +317,8 @@ impl Sent {
 impl Future for Sent {
     type Output = Result<usize>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize>> {
-        let this = self.get_mut();
-        if let Some(result) = this.take() {
-            return Poll::Ready(result);
-        }
-        let key = this.key.expect("a future is not polled after it was ready");
-        if let Err(error) = this.driver.check_driven() {
-            return Poll::Ready(Err(error));
-        }
-        let waker = context.waker().clone();
-        let before = this.driver.records.borrow_mut().send(key).sent_waker.replace(waker);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Drop for Sent {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            sending::let_go(&self.driver, key, |op| op.sent_held = false);
-        }
-    }
-}
-
-impl fmt::Debug for Sent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sent").field("key", &self.key).finish_non_exhaustive()
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize>> {
+        Pin::new(&mut self.0).poll(context)
     }
 }
 
@@ -337,11 +327,32 @@ impl fmt::Debug for Sent {
 /// It can't end without its driver: polled when the last [`Driver`](crate::Driver) was dropped and the
 /// kernel has kept the buffer, it panics.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
-pub struct OnLoan<B: Lend> {
-    driver: Rc<Reactor>,
-    /// `None` once the buffer was taken.
-    key: Option<Key>,
-    buffer: PhantomData<B>,
+#[derive(Debug)]
+pub struct OnLoan<B: Lend>(Handle<Back<B>>);
+
+/// That the kernel has let go of the buffer of a send.
+pub(crate) struct Back<B>(PhantomData<B>);
+
+impl<B: Lend> Awaited for Back<B> {
+    type Key = Key;
+    type Output = Returned<B>;
+
+    fn take(core: &Core, key: Key) -> Option<Returned<B>> {
+        let (loan, receipt) = sending::take_back(core, key)?;
+        Some(Returned { buffer: B::from_loan(loan), receipt })
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().send(key).wait_for_buffer(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        sending::let_go(core, key, SendOp::give_up_buffer);
+    }
+
+    fn without_driver(error: Error) -> Returned<B> {
+        handle::never_back(&error)
+    }
 }
 
 impl<B: Lend> OnLoan<B> {
@@ -351,46 +362,17 @@ impl<B: Lend> OnLoan<B> {
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Returned<B>, Self> {
-        self.take().ok_or(self)
-    }
-
-    fn take(&mut self) -> Option<Returned<B>> {
-        let (loan, receipt) = sending::take_back(&self.driver, self.key?)?;
-        self.key = None;
-        Some(Returned { buffer: B::from_loan(loan), receipt })
+        self.0.take().ok_or(self)
     }
 }
 
 impl<B: Lend> Future for OnLoan<B> {
     type Output = Returned<B>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<B>> {
-        let this = self.get_mut();
-        if let Some(returned) = this.take() {
-            return Poll::Ready(returned);
-        }
-        let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.expect_driven();
-        let waker = context.waker().clone();
-        let before = this.driver.records.borrow_mut().send(key).loan_waker.replace(waker);
-        drop(before);
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<B>> {
+        Pin::new(&mut self.0).poll(context)
     }
 }
 
 impl<B: Lend> Unpin for OnLoan<B> {}
 impl<B: Lend> Unpin for Finishing<B> {}
-
-impl<B: Lend> Drop for OnLoan<B> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            sending::let_go(&self.driver, key, |op| op.loan_held = false);
-        }
-    }
-}
-
-impl<B: Lend> fmt::Debug for OnLoan<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnLoan").field("key", &self.key).finish_non_exhaustive()
-    }
-}
