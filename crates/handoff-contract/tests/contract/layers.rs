@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use sources::{Crate, ModulePath};
 
 /// Crates whose modules have no order yet.
-const UNORDERED: [&str; 10] = [
+const UNORDERED: [&str; 9] = [
     "bench",
-    "crates/handoff",
     "crates/handoff-block",
     "crates/handoff-cli",
     "crates/handoff-lab",
