@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod executor;
 mod file;
+#[cfg(feature = "getbuf")]
 mod getbuf;
 mod handle;
 mod lease;
@@ -41,6 +42,7 @@ mod op;
 mod outcome;
 mod reactor;
 mod receipt;
+#[cfg(feature = "ublk")]
 mod requests;
 mod ring;
 mod route;
@@ -52,11 +54,13 @@ pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{File, Readiness, Transfer, Transferred};
+#[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, Getting, KernelSource, LendStats, Lender};
-pub use lease::{
-    Intake, Lease, LeaseMut, Pool, Received, Request, RequestKind, RxBinding, RxQueue, RxStats,
-    Window,
-};
+pub use lease::{Intake, Pool, Received, RxBinding, RxQueue, RxStats, Window};
+#[cfg(any(feature = "getbuf", feature = "ublk"))]
+pub use lease::{Lease, LeaseMut};
+#[cfg(feature = "ublk")]
+pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{Buffer, Memory, Pages, Region, SharedBuffer, SharedRegion, View};
 pub use op::SendStats;
@@ -65,6 +69,7 @@ pub use op::layout::MAX_HEADER;
 pub use op::loan::{Lend, LendMut, Lendable, Refused, Returned};
 pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;
+#[cfg(feature = "ublk")]
 pub use requests::RequestQueue;
 pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
 pub use socket::Socket;

@@ -21,11 +21,13 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::file::File;
+#[cfg(feature = "getbuf")]
 use crate::getbuf::Lender;
 use crate::lease::{Pool, RxBinding, RxQueue, Window};
 use crate::memory::{Memory, Region};
 use crate::op::loan::Lend;
 use crate::reactor::Reactor;
+#[cfg(feature = "ublk")]
 use crate::requests::RequestQueue;
 use crate::ring::{Backend, Until};
 use crate::socket::Socket;
@@ -170,6 +172,7 @@ impl Driver {
     /// # Errors
     ///
     /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::NoRing`] without a ring.
+    #[cfg(feature = "getbuf")]
     pub fn lender(&self) -> Result<Lender> {
         Lender::open(&self.reactor)
     }
@@ -182,6 +185,7 @@ impl Driver {
     ///
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring; when the ring's table of buffers has no room
     /// for the depth; what the kernel says of the descriptor.
+    #[cfg(feature = "ublk")]
     pub fn requests(
         &self,
         device: impl Into<OwnedFd>,

@@ -4,12 +4,20 @@
 //! [`sending`] (how it ends). A receive goes [`receiving`] -> [`zcrx`], [`mapped`] or [`multishot`], as what it draws on says.
 
 pub(crate) mod copy;
+#[cfg_attr(
+    not(feature = "getbuf"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
 pub(crate) mod get_buf;
 pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;
 pub(crate) mod multishot;
 pub(crate) mod order;
 pub(crate) mod receiving;
+#[cfg_attr(
+    not(feature = "ublk"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
 pub(crate) mod requests;
 pub(crate) mod sending;
 pub(crate) mod transfer;

@@ -7,7 +7,8 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::lease::{Bytes, Lease, LeaseMut, Received, Ticket};
+use crate::lease::kernel::{Bytes, Lease, LeaseMut};
+use crate::lease::{Received, Ticket};
 use crate::memory::{Buffer, Piece, SharedBuffer, Span};
 use crate::receipt::Receipt;
 

@@ -37,6 +37,10 @@ pub(crate) enum Op {
     /// A multishot receive.
     Receive(ReceiveOp),
     /// A lend of a buffer of the kernel.
+    #[cfg_attr(
+        not(feature = "getbuf"),
+        allow(dead_code, reason = "what only handles use, which are not there")
+    )]
     Get(GetOp),
 }
 

@@ -11,6 +11,8 @@
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod delivery;
+#[cfg(feature = "getbuf")]
+mod lent;
 mod splice;
 mod supply;
 
@@ -32,7 +34,9 @@ use crate::mechanism::Engine;
 use crate::outcome::Tally;
 use crate::socket::Socket;
 use delivery::{Given, Giving};
-use supply::{CHUNK, Lent, Read, Received, Supply};
+#[cfg(feature = "getbuf")]
+use lent::FromKernel;
+use supply::{CHUNK, FromFile, FromStream, Supply};
 
 /// The most pieces that are out at once.
 pub(crate) const PIECES: usize = 16;
@@ -63,6 +67,7 @@ pub enum RouteSink {
 pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`Lender`](crate::Lender)), and sent or
     /// written from there.
+    #[cfg(feature = "getbuf")]
     GetBuf,
     /// splice(2) through a pipe. Nobody tells when the pages are free again, nor whether they were
     /// copied.
@@ -75,11 +80,16 @@ pub enum RouteEngine {
 
 impl RouteEngine {
     /// Best first.
+    #[cfg(feature = "getbuf")]
     pub const ALL: [Self; 4] = [Self::GetBuf, Self::Splice, Self::Memory, Self::Copy];
+    /// Best first.
+    #[cfg(not(feature = "getbuf"))]
+    pub const ALL: [Self; 3] = [Self::Splice, Self::Memory, Self::Copy];
 
     /// The name on command lines and in tables.
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "getbuf")]
             Self::GetBuf => "get-buf",
             Self::Splice => "splice",
             Self::Memory => "memory",
@@ -197,6 +207,7 @@ impl Route {
         loop {
             let engine = self.engines[0];
             let ended = match engine {
+                #[cfg(feature = "getbuf")]
                 RouteEngine::GetBuf => self.lend().await,
                 RouteEngine::Splice => self.splice().await,
                 RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
@@ -209,13 +220,14 @@ impl Route {
         }
     }
 
+    #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
         let lender = self.driver.lender()?;
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
-                Lent::of_file(lender, file, self.rest_of(range.clone()))?
+                FromKernel::of_file(lender, file, self.rest_of(range.clone()))?
             }
-            RouteSource::Stream(socket, _) => Lent::of_stream(lender, socket)?,
+            RouteSource::Stream(socket, _) => FromKernel::of_stream(lender, socket)?,
         };
         self.carry(&mut supply).await
     }
@@ -228,7 +240,7 @@ impl Route {
         match &self.source {
             RouteSource::File(file, range) => {
                 let mut supply =
-                    Read::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
+                    FromFile::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
@@ -238,14 +250,14 @@ impl Route {
                     RouteSink::File(..) => 0,
                 };
                 let mut supply =
-                    Received::new(&self.driver, socket, intake.clone(), registered, enough)?;
+                    FromStream::new(&self.driver, socket, intake.clone(), registered, enough)?;
                 self.carry(&mut supply).await
             }
         }
     }
 
     async fn splice(&mut self) -> Result<()> {
-        let mut way = splice::Way {
+        let mut splicing = splice::Splicing {
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
@@ -264,8 +276,8 @@ impl Route {
             },
         };
         let before = self.moved.get();
-        let ended = way.run(&self.moved).await;
-        drop(way);
+        let ended = splicing.run(&self.moved).await;
+        drop(splicing);
         let bytes = self.moved.get() - before;
         self.taken.unknown += bytes;
         match &self.sink {

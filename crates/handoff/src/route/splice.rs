@@ -29,8 +29,8 @@ use crate::socket::Socket;
 /// Bytes that the pipe is asked to hold.
 const ROOM: usize = 1 << 20;
 
-/// From where to where.
-pub(crate) struct Way {
+/// From where to where, and by a pipe between.
+pub(crate) struct Splicing {
     pub(crate) from: End,
     /// What of a file; `None` for streams.
     pub(crate) range: Option<Range<u64>>,
@@ -39,7 +39,7 @@ pub(crate) struct Way {
     pub(crate) offset: Option<u64>,
 }
 
-/// One end of a way. A socket does not block as long as one of its ends is there, and is then again what
+/// One end. A socket does not block as long as one of its ends is there, and is then again what
 /// it was.
 pub(crate) struct End {
     file: File,
@@ -81,7 +81,7 @@ impl Drop for End {
     }
 }
 
-impl Way {
+impl Splicing {
     /// Moves all, and counts in `moved` what the sink took.
     pub(crate) async fn run(&mut self, moved: &Cell<u64>) -> Result<()> {
         let (drain, fill) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
