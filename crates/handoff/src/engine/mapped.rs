@@ -15,7 +15,7 @@ use super::multishot;
 use crate::error::Error;
 use crate::lease::Window;
 use crate::mechanism::ReceiveEngine;
-use crate::op::{Mapped, ReceiveOp, Way};
+use crate::op::{Mapped, ReceiveOp, ReceivesFrom};
 use crate::ring::Key;
 
 /// How many bytes decide whether too few are mapped.
@@ -128,6 +128,6 @@ fn give_up(op: &mut ReceiveOp) -> bool {
     );
     tracing::info!(reason, "plain receive instead of mapping");
     *left = Some(reason);
-    op.way = Way::Pool;
+    op.from = ReceivesFrom::Pool;
     true
 }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::lease::Received;
 use crate::lease::pool::PoolShared;
 use crate::mechanism::ReceiveEngine;
-use crate::op::{Flow, ReceiveOp, ReceiveState, Way};
+use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Completion, Key};
 
@@ -52,7 +52,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
             again = true;
         }
         _ if -result == libc::EFAULT && op.flow.as_mut().is_some_and(Flow::come_back) => {
-            op.way = Way::Queue;
+            op.from = ReceivesFrom::Queue;
             again = true;
         }
         _ if -result == libc::EFAULT => op.end(Err(unreadable())),

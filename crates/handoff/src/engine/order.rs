@@ -12,7 +12,7 @@ use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
-use crate::op::{Place, SendState, SocketShared};
+use crate::op::{InChain, SendState, SocketShared};
 use crate::ring::token::{STAGE_HEADER, STAGE_READY};
 use crate::ring::{Backend, Key, Ring, Token};
 
@@ -46,7 +46,7 @@ fn start_datagram(core: &Core, key: Key) {
         let mut ring = ring.borrow_mut();
         match ring.make_room(1) {
             Ok(()) => {
-                uring_zc::queue(&mut ring, key, op, layout, Place::Alone, false, core.turns());
+                uring_zc::queue(&mut ring, key, op, layout, InChain::Alone, false, core.turns());
                 drop((records, ring));
                 return core.due.attend();
             }
@@ -246,12 +246,12 @@ fn chain(core: &Core, ring: &mut Ring, socket: &SocketShared) -> Attempt {
     }
     for (number, key) in queue.waiting.iter().take(sends).enumerate() {
         let (op, layout) = records.send_and_layout(*key);
-        let place = match number {
-            _ if requests == 1 => Place::Alone,
-            0 => Place::First,
-            _ => Place::Behind,
+        let in_chain = match number {
+            _ if requests == 1 => InChain::Alone,
+            0 => InChain::First,
+            _ => InChain::Behind,
         };
-        uring_zc::queue(ring, *key, op, layout, place, number + 1 < sends, core.turns());
+        uring_zc::queue(ring, *key, op, layout, in_chain, number + 1 < sends, core.turns());
     }
     if requests > 1 {
         core.in_chains.update(|before| before + requests as u32);

@@ -13,7 +13,7 @@ use super::{mapped, multishot, zcrx};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Arrivals;
-use crate::op::{End, Kind, ReceiveState, Way};
+use crate::op::{End, Kind, ReceiveState, ReceivesFrom};
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Token};
 
@@ -31,8 +31,8 @@ pub(crate) fn arm(core: &Core, key: Key) {
         }
         let watches = op.state == ReceiveState::Blocked || !op.goes_by_ring(core.io.has_ring());
         if let (false, Some(ring)) = (watches, core.io.ring()) {
-            let entry = match op.way {
-                Way::Queue => zcrx::request(core, op),
+            let entry = match op.from {
+                ReceivesFrom::Queue => zcrx::request(core, op),
                 _ => multishot::request(op),
             };
             let mut ring = ring.borrow_mut();
@@ -60,7 +60,7 @@ pub(crate) fn completed(core: &Core, key: Key, completions: &[Completion]) -> us
     let first = &completions[0];
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
-    if op.way == Way::Queue && !op.holder.is_gone() && cqueue::more(first.flags) {
+    if op.from == ReceivesFrom::Queue && !op.holder.is_gone() && cqueue::more(first.flags) {
         let taken = zcrx::arrived(core, key, op, completions);
         core.news.set(true);
         let waker = op.holder.take_waker();
@@ -68,8 +68,8 @@ pub(crate) fn completed(core: &Core, key: Key, completions: &[Completion]) -> us
         core.due.wake(waker);
         return taken;
     }
-    let again = match op.way {
-        Way::Queue => zcrx::completed(core, key, op, first),
+    let again = match op.from {
+        ReceivesFrom::Queue => zcrx::completed(core, key, op, first),
         _ => multishot::completed(key, op, first),
     };
     if again && !op.kernel_holds() && !op.holder.is_gone() {
@@ -87,11 +87,11 @@ pub(crate) fn ready(core: &Core, key: Key) {
         let op = records.receive(key);
         op.state = ReceiveState::Idle;
         if !op.holder.is_gone() {
-            let again = match op.way {
+            let again = match op.from {
                 _ if op.goes_by_ring(core.io.has_ring()) => true,
-                Way::Queue => true,
-                Way::Window => mapped::ready(key, op),
-                Way::Pool => multishot::ready(key, op),
+                ReceivesFrom::Queue => true,
+                ReceivesFrom::Window => mapped::ready(key, op),
+                ReceivesFrom::Pool => multishot::ready(key, op),
             };
             if again {
                 core.due.mark_receive(key);

@@ -21,7 +21,7 @@ use crate::core::Core;
 use crate::mechanism::Engine;
 use crate::memory::{Backing, Piece, Span};
 use crate::op::layout::MAX_PIECES;
-use crate::op::{Layout, Place, SendOp, SendState};
+use crate::op::{InChain, Layout, SendOp, SendState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::STAGE_HEADER;
 use crate::ring::{Key, MAX_REQUEST, Ring, Token};
@@ -46,14 +46,14 @@ pub(crate) fn queue(
     key: Key,
     op: &mut SendOp,
     layout: &mut Layout,
-    place: Place,
+    in_chain: InChain,
     linked: bool,
     turn: u32,
 ) {
     op.turn = turn;
-    op.place = place;
+    op.in_chain = in_chain;
     // Where one went through, the next is tried at once.
-    let waits = op.socket.crowded.get() && place != Place::Behind;
+    let waits = op.socket.crowded.get() && in_chain != InChain::Behind;
     let mut poll_first = if waits { sqe::RECVSEND_POLL_FIRST } else { 0 };
     if op.header_goes_apart() {
         let header = layout.header_left(op);
@@ -199,7 +199,7 @@ pub(crate) fn completed(
         return sending::advance_held(core, records, key);
     }
     op.in_kernel -= 1;
-    if op.place != Place::Alone {
+    if op.in_chain != InChain::Alone {
         core.in_chains.update(|requests| requests - 1);
     }
     let taken = result.max(0) as usize;
@@ -215,7 +215,7 @@ pub(crate) fn completed(
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.account(taken as u64, Some(true));
         }
-        if op.socket.stream && op.place != Place::Behind {
+        if op.socket.stream && op.in_chain != InChain::Behind {
             op.socket.crowded.set(core.turns() != op.turn && result >= 0);
         }
     }

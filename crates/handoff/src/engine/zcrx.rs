@@ -13,7 +13,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use crate::core::Core;
 use crate::error::Error;
-use crate::op::{Flow, ReceiveOp, ReceiveState, Way};
+use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Token};
@@ -53,7 +53,7 @@ pub(super) fn completed(
     match -result {
         0 => op.end(Ok(())),
         libc::ECANCELED if flow.left.is_some() => {
-            op.way = Way::Pool;
+            op.from = ReceivesFrom::Pool;
             return true;
         }
         // The completion queue was full, for the first.
@@ -67,7 +67,7 @@ pub(super) fn completed(
             let reason = "the kernel receives so on TCP sockets only, and not where it does TLS";
             if has_pool {
                 flow.left = Some(reason.to_owned());
-                op.way = Way::Pool;
+                op.from = ReceivesFrom::Pool;
                 return true;
             }
             let error = unavailable(op, reason);

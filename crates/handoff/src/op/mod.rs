@@ -3,6 +3,10 @@
 
 pub(crate) mod chooser;
 mod flow;
+#[cfg_attr(
+    not(feature = "getbuf"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
 mod get;
 pub(crate) mod group;
 pub(crate) mod layout;
@@ -19,9 +23,9 @@ pub(crate) use flow::Flow;
 pub(crate) use get::{GetOp, GetState};
 pub(crate) use layout::Layout;
 pub(crate) use loan::Loan;
-pub(crate) use receive::{End, Mapped, ReceiveOp, ReceiveState, Way};
+pub(crate) use receive::{End, Mapped, ReceiveOp, ReceiveState, ReceivesFrom};
 pub(crate) use records::{Kind, Op, Records};
-pub(crate) use send::{BackTo, Place, SendOp, SendState};
+pub(crate) use send::{BackTo, InChain, SendOp, SendState};
 pub use socket_state::SendStats;
 pub(crate) use socket_state::SocketShared;
 pub(crate) use transfer::{Direction, TransferOp, TransferState};

@@ -14,7 +14,7 @@ use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 
 /// Where a receive gets its bytes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ReceivesFrom {
     Queue,
     Window,
     Pool,
@@ -23,7 +23,7 @@ pub(crate) enum Way {
 /// A receive from its start to its end.
 pub(crate) struct ReceiveOp {
     pub(crate) socket: Rc<SocketShared>,
-    pub(crate) way: Way,
+    pub(crate) from: ReceivesFrom,
     pub(crate) flow: Option<Flow>,
     pub(crate) window: Option<Window>,
     pub(crate) mapped: Mapped,
@@ -67,10 +67,10 @@ pub(crate) enum End {
 impl ReceiveOp {
     pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
         Self {
-            way: match &intake {
-                Intake { queue: Some(_), .. } => Way::Queue,
-                Intake { window: Some(_), .. } if socket.stream => Way::Window,
-                _ => Way::Pool,
+            from: match &intake {
+                Intake { queue: Some(_), .. } => ReceivesFrom::Queue,
+                Intake { window: Some(_), .. } if socket.stream => ReceivesFrom::Window,
+                _ => ReceivesFrom::Pool,
             },
             socket,
             arrivals: Arrivals::new(intake.queue.clone()),
@@ -114,16 +114,16 @@ impl ReceiveOp {
 
     /// The engine at work, and why it is this one.
     pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
-        let engine = match (self.way, &self.flow) {
-            (Way::Queue, Some(flow)) => flow.engine(),
-            (Way::Window, _) => ReceiveEngine::TcpZerocopyReceive,
+        let engine = match (self.from, &self.flow) {
+            (ReceivesFrom::Queue, Some(flow)) => flow.engine(),
+            (ReceivesFrom::Window, _) => ReceiveEngine::TcpZerocopyReceive,
             _ if has_ring => ReceiveEngine::Multishot,
             _ => ReceiveEngine::Epoll,
         };
         let reason = match (&self.flow, &self.window, &self.mapped.left) {
             (Some(flow), ..) => flow.reason(),
             (_, _, Some(left)) => left.clone(),
-            (_, Some(_), _) if self.way == Way::Window => "a window was given".to_owned(),
+            (_, Some(_), _) if self.from == ReceivesFrom::Window => "a window was given".to_owned(),
             (_, Some(_), _) => "only streams can be mapped".to_owned(),
             _ if has_ring => {
                 "the kernel copies into the pool, and nothing else was given".to_owned()
@@ -135,7 +135,7 @@ impl ReceiveOp {
 
     /// Whether requests of a ring receive.
     pub(crate) fn goes_by_ring(&self, has_ring: bool) -> bool {
-        has_ring && self.way != Way::Window
+        has_ring && self.from != ReceivesFrom::Window
     }
 
     /// What the kernel does, if anything: it receives, or says when there is something.

@@ -25,7 +25,7 @@ use crate::ring::token::STAGE_ATTEMPTS;
 
 /// Where a send is in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum InChain {
     /// There is no other request.
     Alone,
     First,
@@ -64,7 +64,7 @@ pub(crate) struct SendOp {
     pub(crate) state: SendState,
     /// The driver's turn in which the request was submitted.
     pub(crate) turn: u32,
-    pub(crate) place: Place,
+    pub(crate) in_chain: InChain,
     /// The slot in the ring's table of buffers that the last request named.
     pub(crate) slot: Option<u16>,
     /// Whether that request could have named one, and did not.
@@ -123,7 +123,7 @@ impl SendOp {
             failure: None,
             state: SendState::Going,
             turn: 0,
-            place: Place::Alone,
+            in_chain: InChain::Alone,
             slot: None,
             kept_from_slot: false,
             header_lent: false,
