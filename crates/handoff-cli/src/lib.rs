@@ -83,7 +83,7 @@ pub struct Cli {
 
     /// Log to stderr what is done; twice for every step, thrice for all
     ///
-    /// The variable HANDOFF_LOG selects by module instead, such as handoff::probe=debug.
+    /// The variable HANDOFF_LOG selects by module instead, such as handoff_probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 

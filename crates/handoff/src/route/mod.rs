@@ -11,6 +11,9 @@
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod delivery;
+#[cfg(feature = "getbuf")]
+mod lent;
+mod splice;
 mod supply;
 
 use std::cell::Cell;
@@ -24,14 +27,16 @@ use std::task::Poll;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::driver::Driver;
-use crate::engine::{Engine, splice};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::lease::Intake;
+use crate::mechanism::Engine;
 use crate::outcome::Tally;
 use crate::socket::Socket;
-use crate::source::intake::Intake;
 use delivery::{Given, Giving};
-use supply::{CHUNK, Lent, Read, Received, Supply};
+#[cfg(feature = "getbuf")]
+use lent::FromKernel;
+use supply::{CHUNK, FromFile, FromStream, Supply};
 
 /// The most pieces that are out at once.
 pub(crate) const PIECES: usize = 16;
@@ -62,6 +67,7 @@ pub enum RouteSink {
 pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`Lender`](crate::Lender)), and sent or
     /// written from there.
+    #[cfg(feature = "getbuf")]
     GetBuf,
     /// splice(2) through a pipe. Nobody tells when the pages are free again, nor whether they were
     /// copied.
@@ -74,11 +80,16 @@ pub enum RouteEngine {
 
 impl RouteEngine {
     /// Best first.
+    #[cfg(feature = "getbuf")]
     pub const ALL: [Self; 4] = [Self::GetBuf, Self::Splice, Self::Memory, Self::Copy];
+    /// Best first.
+    #[cfg(not(feature = "getbuf"))]
+    pub const ALL: [Self; 3] = [Self::Splice, Self::Memory, Self::Copy];
 
     /// The name on command lines and in tables.
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "getbuf")]
             Self::GetBuf => "get-buf",
             Self::Splice => "splice",
             Self::Memory => "memory",
@@ -208,6 +219,7 @@ impl Route {
         loop {
             let engine = self.engines[0];
             let ended = match engine {
+                #[cfg(feature = "getbuf")]
                 RouteEngine::GetBuf => self.lend().await,
                 RouteEngine::Splice => self.splice().await,
                 RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
@@ -220,13 +232,14 @@ impl Route {
         }
     }
 
+    #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
         let lender = self.driver.lender()?;
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
-                Lent::of_file(lender, file, self.rest_of(range.clone()))?
+                FromKernel::of_file(lender, file, self.rest_of(range.clone()))?
             }
-            RouteSource::Stream(socket, _) => Lent::of_stream(lender, socket)?,
+            RouteSource::Stream(socket, _) => FromKernel::of_stream(lender, socket)?,
         };
         self.carry(&mut supply).await
     }
@@ -239,7 +252,7 @@ impl Route {
         match &self.source {
             RouteSource::File(file, range) => {
                 let mut supply =
-                    Read::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
+                    FromFile::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
@@ -249,14 +262,14 @@ impl Route {
                     RouteSink::File(..) => 0,
                 };
                 let mut supply =
-                    Received::new(&self.driver, socket, intake.clone(), registered, enough)?;
+                    FromStream::new(&self.driver, socket, intake.clone(), registered, enough)?;
                 self.carry(&mut supply).await
             }
         }
     }
 
     async fn splice(&mut self) -> Result<()> {
-        let way = splice::Way {
+        let way = splice::Splicing {
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
@@ -280,7 +293,7 @@ impl Route {
         };
         let (before, moved) = (self.moved.get(), &self.moved);
         let (taken, given) = (&mut self.taken, &mut self.given);
-        let count = |_: &mut splice::Way| {
+        let count = |_: &mut splice::Splicing| {
             let bytes = moved.get() - before;
             taken.unknown += bytes;
             given.count(bytes, copied);
