@@ -68,7 +68,8 @@ fn run(setting: &Setting, steps: &[steps::Step]) {
     });
     assert_eq!(found.overwritten, [], "freed memory was written to: length and place");
     assert!(may_leak || found.live == 0, "{} bytes are not freed", found.live);
-    assert_eq!(descriptors(), before, "descriptors are left");
+    // A test that ended before may still close some.
+    assert!(descriptors() <= before, "descriptors are left");
 }
 
 /// Runs as many cases as are wanted, and finds the fewest steps that fail.
@@ -168,4 +169,14 @@ fn loans_by_copy_without_a_ring() {
 #[test]
 fn loans_by_auto_without_a_ring() {
     check(with(RingUse::Avoid, false, &[Engine::Auto, Engine::MsgZerocopy, Engine::Copy]));
+}
+
+mod guest {
+    use super::*;
+
+    #[test]
+    fn loans_beside_an_rx_queue_without_a_device() {
+        let sends = with(RingUse::Require, true, &[Engine::UringZc]);
+        check(|entries, in_flight| Setting { rx_queue: true, ..sends(entries, in_flight) });
+    }
 }
