@@ -2,6 +2,7 @@
 
 use handoff_bench::command::{self, BenchArgs, BenchError};
 
+use crate::output::Stdout;
 use crate::{Context, Failure};
 
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
@@ -13,7 +14,7 @@ pub(crate) fn on_stdout(
     context: &Context,
     work: impl FnOnce(&mut command::Context<'_>) -> Result<(), BenchError>,
 ) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Stdout::lock();
     let mut with =
         command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
     work(&mut with).map_err(|error| match error {

@@ -2,10 +2,11 @@
 
 use handoff_meter::command::{self, MeterArgs, MeterError};
 
+use crate::output::Stdout;
 use crate::{Context, Failure};
 
 pub(crate) fn run(args: &MeterArgs, context: &Context) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Stdout::lock();
     let mut with =
         command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
     command::run(args, &mut with).map_err(|error| match error {

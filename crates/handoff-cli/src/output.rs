@@ -1,6 +1,6 @@
 //! Results on stdout: one JSON value, or text.
 
-use std::io::Write;
+use std::io::{self, StdoutLock, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use handoff::Tally;
@@ -10,6 +10,27 @@ use crate::Failure;
 
 /// Something was printed on stdout.
 static PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// Standard output, for what writes to it by itself.
+pub(crate) struct Stdout(StdoutLock<'static>);
+
+impl Stdout {
+    /// Nobody else writes to it as long as this lives.
+    pub(crate) fn lock() -> Self {
+        Self(io::stdout().lock())
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        PRINTED.store(true, Ordering::Relaxed);
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// Prints `value` as one indented JSON value.
 ///
@@ -63,7 +84,6 @@ pub fn text(text: &str) -> Result<(), Failure> {
 ///
 /// As [`json`].
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
-    PRINTED.store(true, Ordering::Relaxed);
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = Stdout::lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
 }
