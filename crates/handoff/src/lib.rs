@@ -60,6 +60,7 @@ pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;
 pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
 pub use sink::group::{Group, GroupOnLoan};
+pub use sink::lane::Lane;
 pub use sink::socket::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use socket::{SendStats, Socket};
 pub use source::intake::Intake;

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef};
 
 use super::waits::Later;
 use crate::engine::Engine;
+use crate::engine::lane::{LaneShared, Lanes};
 use crate::error::{Error, Result};
 use crate::executor::Unpark;
 use crate::inflight::{Inflight, Key};
@@ -34,6 +35,7 @@ pub(super) enum Mark {
     /// Its sends keep the socket; when the last was cancelled, a mark must not.
     Stream(Weak<SocketShared>),
     Receive(Key),
+    Lane(Rc<LaneShared>),
     /// What was given back to an rx queue is to be published.
     Refill(Rc<RxShared>),
 }
@@ -43,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) backend: Backend,
     pub(super) no_ring: Option<String>,
     pub(crate) inflight: RefCell<Inflight>,
+    pub(crate) lanes: Lanes,
     pub(crate) groups: RefCell<Groups>,
     pub(super) marks: RefCell<Vec<Mark>>,
     pub(super) spare_marks: RefCell<Vec<Mark>>,
@@ -76,7 +79,7 @@ pub(crate) struct Inner {
     /// Somebody turns the driver, or has said that he will.
     driven: Cell<bool>,
     /// The last [`Driver`](super::Driver) is gone.
-    pub(super) gone: Cell<bool>,
+    pub(crate) gone: Cell<bool>,
     /// Whoever turns the driver from a foreign runtime.
     attention: RefCell<Option<Waker>>,
     pub(crate) unpark: Arc<Unpark>,
@@ -89,6 +92,7 @@ impl Inner {
             backend,
             no_ring,
             inflight: RefCell::new(Inflight::new(in_flight)),
+            lanes: Lanes::default(),
             groups: RefCell::default(),
             marks: RefCell::default(),
             spare_marks: RefCell::default(),
@@ -244,6 +248,17 @@ impl Inner {
     pub(crate) fn mark_receive(&self, key: Key) {
         self.marks.borrow_mut().push(Mark::Receive(key));
         self.attend();
+    }
+
+    /// Has what was pushed into a lane sent with the next submission.
+    pub(crate) fn mark_lane(&self, lane: Rc<LaneShared>) {
+        self.marks.borrow_mut().push(Mark::Lane(lane));
+        self.attend();
+    }
+
+    /// Whether the kernel may still use anything that is lent.
+    pub(crate) fn kernel_holds_any(&self) -> bool {
+        self.lanes.held.get() > 0 || self.inflight.borrow().kernel_holds_any()
     }
 
     /// Has what was given back to an rx queue published with the next submission.

@@ -208,7 +208,7 @@ impl Driver {
             // What is started may be over at once; with nothing to come, a wait would have no end.
             self.inner.start_and_wake();
             let to_come = || {
-                self.inner.inflight.borrow().kernel_holds_any()
+                self.inner.kernel_holds_any()
                     || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.inner.news.get() && to_come()
@@ -225,7 +225,7 @@ impl Driver {
 
     /// Operations under way, buffers on loan and unclaimed results included.
     pub fn in_flight(&self) -> usize {
-        self.inner.inflight.borrow().len()
+        self.inner.inflight.borrow().len() + self.inner.lanes.len()
     }
 
     /// Runs a future to its end, turning the driver meanwhile.

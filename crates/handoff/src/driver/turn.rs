@@ -13,11 +13,11 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::inner::{Backend, Inner, Mark};
-use crate::engine::{get_buf, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
+use crate::engine::{get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::inflight::{
-    DETACHED, Key, Kind, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
-    STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
+    DETACHED, Key, Kind, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY, STAGE_READY,
+    STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, Token, WAKE,
 };
 use crate::readiness::Ready;
 use crate::ring::{BATCH, Batch, Completion, Ring, Until, teardown};
@@ -109,6 +109,7 @@ impl Inner {
     fn tell(&self, ready: &[Ready]) -> Result<usize> {
         if let Backend::Ring(ring) = &self.backend {
             let count = self.take_completions(ring)?;
+            self.lanes.go_on(self);
             let more = self.has_marks() || self.has_later();
             ring.borrow_mut().settle_event(more);
             return Ok(count);
@@ -184,6 +185,7 @@ impl Inner {
                         }
                     }
                     Mark::Receive(key) => receiving::arm(self, key),
+                    Mark::Lane(lane) => lane::pump(self, &lane),
                     Mark::Refill(queue) => queue.publish(self),
                 }
             }
@@ -238,7 +240,8 @@ impl Inner {
         }
         let token = Token::from_user_data(data);
         match token.stage {
-            STAGE_READY | STAGE_RETURN => self.ready(token),
+            STAGE_LANE => return lane::completed(self, all),
+            STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
@@ -254,6 +257,9 @@ impl Inner {
     }
 
     pub(super) fn ready(&self, token: Token) {
+        if token.stage == STAGE_LANE_READY {
+            return lane::ready(self, token);
+        }
         let kind = self.inflight.borrow().kind(token.key);
         match (kind, token.stage) {
             (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
@@ -288,16 +294,20 @@ impl Inner {
     pub(super) fn leave(&self) {
         self.gone.set(true);
         let ending = self.inflight.borrow_mut().end_all();
+        self.lanes.give_up(self);
         self.end(ending);
         // What was only marked by now ends before it begins.
         let _ = self.turn(Until::Now);
         let waiting = self.inflight.borrow_mut().take_wakers();
         let groups = self.groups.borrow_mut().take_wakers();
+        let lanes = self.lanes.take_wakers();
         let mut queues = Vec::new();
         for served in &*self.request_queues.borrow() {
             queues.extend(served.queue.waker.borrow_mut().take());
         }
-        self.wakes.borrow_mut().extend(waiting.into_iter().chain(groups).chain(queues));
+        self.wakes
+            .borrow_mut()
+            .extend(waiting.into_iter().chain(groups).chain(lanes).chain(queues));
         self.wake_all();
     }
 
@@ -320,7 +330,7 @@ impl Inner {
             }
         }
         let deadline = Instant::now() + teardown::PATIENCE;
-        while self.inflight.borrow().kernel_holds_any() {
+        while self.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
             if self.turn(Until::OneOr(time)).is_err() {
                 break;
@@ -334,6 +344,7 @@ impl Drop for Inner {
     /// moment to end, and what the kernel keeps beyond that stays its own.
     fn drop(&mut self) {
         let ending = self.inflight.borrow_mut().give_up();
+        self.lanes.give_up(self);
         self.end(ending);
         if let Err(error) = self.end_waits() {
             tracing::warn!(%error, "ending the waits of a driver failed");
@@ -348,7 +359,7 @@ impl Drop for Inner {
         for queue in self.rx_queues.get_mut() {
             queue.outlive_driver();
         }
-        let leaked = self.inflight.borrow_mut().abandon();
+        let leaked = self.inflight.borrow_mut().abandon() + self.lanes.abandon();
         if leaked > 0 {
             tracing::warn!(
                 leaked,

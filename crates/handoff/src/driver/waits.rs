@@ -13,7 +13,7 @@ use io_uring::{opcode, types};
 use super::inner::{Backend, Inner};
 use crate::endpoint::{Endpoint, with_target};
 use crate::error::{Error, Result};
-use crate::inflight::{DETACHED, Token, WAKE};
+use crate::inflight::{DETACHED, STAGE_LANE_READY, Token, WAKE};
 use crate::ring::Until;
 use crate::socket::SocketShared;
 
@@ -133,6 +133,10 @@ impl Inner {
             }
         }
         for later in self.later.take() {
+            // A lane is told nothing any more.
+            if later.token.stage == STAGE_LANE_READY {
+                continue;
+            }
             self.inflight.borrow_mut().end_wait(later.token);
         }
         Ok(())

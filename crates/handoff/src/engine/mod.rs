@@ -1,12 +1,13 @@
 //! The mechanisms, one file each: the only place that names a source and a sink.
 //!
 //! A send goes [`sending`] (what the operation is and how far it got) -> [`order`] (when it may
-//! start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), and [`auto`] decides which. A
-//! receive goes [`receiving`] -> [`zcrx`], [`mapped`] or [`multishot`], as what it draws on says.
+//! start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), and [`auto`] decides which; a [`lane`]
+//! has a way of its own. A receive goes [`receiving`] -> [`zcrx`], [`mapped`] or [`multishot`], as what it draws on says.
 
 pub(crate) mod auto;
 pub(crate) mod copy;
 pub(crate) mod get_buf;
+pub(crate) mod lane;
 pub(crate) mod layout;
 pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;

@@ -2,4 +2,5 @@
 
 pub(crate) mod file;
 pub(crate) mod group;
+pub(crate) mod lane;
 pub(crate) mod socket;
