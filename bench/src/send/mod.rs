@@ -26,7 +26,7 @@ use crate::{
     quantity::{format_size, parse_size},
     report::Report,
     run::{self, Bench, RunOptions},
-    witness,
+    user_share, witness,
 };
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
@@ -225,6 +225,7 @@ impl Bench for Send<'_> {
         if args.run.meter {
             witness::attest(&subjects[..ours], &mut measured.rows[..ours], true, context.stop)?;
         }
+        user_share::attest(&subjects[..ours], &mut measured.rows[..ours], context.stop);
         let mut remarks = format!("on processor {}\n", pinned.cpu());
         if measured.kept_waiting > BUSY {
             let percent = measured.kept_waiting * 100.0;

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockRef};
 
 use super::waits::Later;
 use crate::engine::Engine;
-use crate::engine::lane::{LaneShared, Lanes};
+use crate::engine::lane::Lanes;
 use crate::error::{Error, Result};
 use crate::executor::Unpark;
 use crate::inflight::{Inflight, Key};
@@ -35,7 +35,6 @@ pub(super) enum Mark {
     /// Its sends keep the socket; when the last was cancelled, a mark must not.
     Stream(Weak<SocketShared>),
     Receive(Key),
-    Lane(Rc<LaneShared>),
     /// What was given back to an rx queue is to be published.
     Refill(Rc<RxShared>),
 }
@@ -219,6 +218,7 @@ impl Inner {
     /// Whether something waits to be started.
     pub(super) fn has_marks(&self) -> bool {
         !self.marks.borrow().is_empty()
+            || self.lanes.has_marks()
             || !self.to_clear.borrow().is_empty()
             || !self.answers.borrow().is_empty()
     }
@@ -247,12 +247,6 @@ impl Inner {
     /// Has a receive started with the next submission.
     pub(crate) fn mark_receive(&self, key: Key) {
         self.marks.borrow_mut().push(Mark::Receive(key));
-        self.attend();
-    }
-
-    /// Has what was pushed into a lane sent with the next submission.
-    pub(crate) fn mark_lane(&self, lane: Rc<LaneShared>) {
-        self.marks.borrow_mut().push(Mark::Lane(lane));
         self.attend();
     }
 
@@ -332,9 +326,14 @@ impl Inner {
     }
 
     /// Tells a foreign runtime that there is something to submit.
+    #[inline]
     pub(crate) fn attend(&self) {
-        let waker = self.attention.borrow_mut().take();
-        self.wake(waker);
+        let mut attention = self.attention.borrow_mut();
+        if attention.is_some() {
+            let waker = attention.take();
+            drop(attention);
+            self.wake(waker);
+        }
     }
 
     #[cfg(feature = "tokio")]

@@ -68,9 +68,12 @@ impl Inner {
         wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
     ) -> Result<usize> {
         self.start_marked();
-        let until = self.start_later(until);
-        // What was due may have marked more, and a wait must not begin before that is started.
-        self.start_marked();
+        let mut until = until;
+        if self.has_later() {
+            until = self.start_later(until);
+            // What was due may have marked more, and a wait must not begin before that is started.
+            self.start_marked();
+        }
         // Who is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.wakes.borrow().is_empty() => Until::Now,
@@ -110,8 +113,10 @@ impl Inner {
         if let Backend::Ring(ring) = &self.backend {
             let count = self.take_completions(ring)?;
             self.lanes.go_on(self);
-            let more = self.has_marks() || self.has_later();
-            ring.borrow_mut().settle_event(more);
+            let mut ring = ring.borrow_mut();
+            if ring.event_watched() {
+                ring.settle_event(self.has_marks() || self.has_later());
+            }
             return Ok(count);
         }
         for event in ready {
@@ -134,10 +139,15 @@ impl Inner {
         }
     }
 
+    #[inline]
     fn wake_all(&self) {
-        if self.wakes.borrow().is_empty() {
-            return;
+        if !self.wakes.borrow().is_empty() {
+            self.wake_each();
         }
+    }
+
+    #[inline(never)]
+    fn wake_each(&self) {
         let before = self.waking.replace(true);
         let mut panicked = None;
         loop {
@@ -174,6 +184,20 @@ impl Inner {
     }
 
     pub(super) fn start_marked(&self) {
+        if !self.marks.borrow().is_empty() {
+            self.start_each_marked();
+        }
+        lane::pump_marked(self);
+        if !self.to_clear.borrow().is_empty() {
+            get_buf::clear_marked(self);
+        }
+        if !self.answers.borrow().is_empty() {
+            requests::give_marked(self);
+        }
+    }
+
+    #[inline(never)]
+    fn start_each_marked(&self) {
         while !self.marks.borrow().is_empty() {
             // The two lists take turns, so that steady use allocates nothing.
             let mut marks = self.marks.replace(self.spare_marks.take());
@@ -185,14 +209,11 @@ impl Inner {
                         }
                     }
                     Mark::Receive(key) => receiving::arm(self, key),
-                    Mark::Lane(lane) => lane::pump(self, &lane),
                     Mark::Refill(queue) => queue.publish(self),
                 }
             }
             self.spare_marks.replace(marks);
         }
-        get_buf::clear_marked(self);
-        requests::give_marked(self);
     }
 
     pub(super) fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {

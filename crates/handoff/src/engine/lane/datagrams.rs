@@ -24,11 +24,7 @@ impl State {
                 .build()
         });
         let ring_id = ring.id;
-        while self.next != self.tail {
-            if !has_room(ring) {
-                submitted.stalled = true;
-                break;
-            }
+        loop {
             let mut queue = ring.io.submission();
             while self.next != self.tail && !queue.is_full() {
                 let place = self.next;
@@ -49,6 +45,14 @@ impl State {
                 unsafe { queue.push(&entry) }.expect("there is room");
                 self.next = place.wrapping_add(1);
                 submitted.requests += 1;
+            }
+            drop(queue);
+            if self.next == self.tail {
+                break;
+            }
+            if !has_room(ring) {
+                submitted.stalled = true;
+                break;
             }
         }
         submitted

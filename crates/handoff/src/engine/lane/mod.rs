@@ -44,6 +44,8 @@ pub(crate) struct Lanes {
     made: Cell<u32>,
     /// Requests that have not completed, and return signals that are to come.
     pub(crate) held: Cell<u32>,
+    /// Those with something to submit.
+    marked: RefCell<Vec<Rc<LaneShared>>>,
     /// Those for which the ring had no room.
     stalled: RefCell<Vec<Rc<LaneShared>>>,
 }
@@ -279,7 +281,7 @@ impl LaneShared {
         if !state.marked {
             state.marked = true;
             drop(state);
-            inner.mark_lane(Rc::clone(self));
+            inner.lanes.mark(inner, self);
         }
         Ok(())
     }
@@ -399,7 +401,7 @@ impl LaneShared {
         if state.goes_on() && !state.marked {
             state.marked = true;
             drop(state);
-            inner.mark_lane(Rc::clone(self));
+            inner.lanes.mark(inner, self);
             state = self.state.borrow_mut();
         }
         if state.closed {
@@ -521,8 +523,16 @@ fn wake_all(inner: &Inner, wakers: Vec<Waker>) {
     }
 }
 
-/// Submits what waits.
-pub(crate) fn pump(inner: &Inner, lane: &Rc<LaneShared>) {
+/// Submits what waits in all lanes.
+#[inline]
+pub(crate) fn pump_marked(inner: &Inner) {
+    loop {
+        let Some(lane) = inner.lanes.marked.borrow_mut().pop() else { return };
+        pump(inner, &lane);
+    }
+}
+
+fn pump(inner: &Inner, lane: &Rc<LaneShared>) {
     let Backend::Ring(ring) = &inner.backend else { return };
     let mut state = lane.state.borrow_mut();
     state.marked = false;
@@ -561,27 +571,26 @@ fn has_room(ring: &mut Ring) -> bool {
 /// Tells a lane of all completions at the front that are its own; how many those were.
 pub(crate) fn completed(inner: &Inner, all: &[Completion]) -> usize {
     let first = all[0].data;
-    let own = |it: &&Completion| Token::is_of_same_lane(it.data, first);
-    let run = &all[..all.iter().take_while(own).count()];
     let number = Token::from_user_data(first).lane();
     let lane = inner.lanes.table.borrow().get(number).cloned().flatten();
     // A lane that is gone has nothing to come but what nobody announced.
-    if let Some(lane) = lane {
-        let mut state = lane.state.borrow_mut();
-        let mut sum = Sum::default();
-        let mut blocked = None;
-        for completion in run {
-            match state.stream {
-                Some(_) => state.tell_stream(&lane, completion, &mut sum, &mut blocked),
-                None => state.tell_datagram(&lane, completion, &mut sum, &mut blocked),
-            }
+    let Some(lane) = lane else { return 1 };
+    let mut state = lane.state.borrow_mut();
+    let mut sum = Sum::default();
+    let mut blocked = None;
+    let mut told = 0;
+    for completion in all.iter().take_while(|it| Token::is_of_same_lane(it.data, first)) {
+        match state.stream {
+            Some(_) => state.tell_stream(&lane, completion, &mut sum, &mut blocked),
+            None => state.tell_datagram(&lane, completion, &mut sum, &mut blocked),
         }
-        lane.after(inner, state, sum);
-        for token in blocked.into_iter().flatten() {
-            await_room(inner, &lane, token);
-        }
+        told += 1;
     }
-    run.len()
+    lane.after(inner, state, sum);
+    if let Some(blocked) = blocked {
+        blocked.into_iter().for_each(|token| await_room(inner, &lane, token));
+    }
+    told
 }
 
 /// Places that wait for the socket to have room.
@@ -619,6 +628,17 @@ impl State {
 }
 
 impl Lanes {
+    /// Has what waits in a lane submitted with the next turn.
+    #[inline]
+    fn mark(&self, inner: &Inner, lane: &Rc<LaneShared>) {
+        self.marked.borrow_mut().push(Rc::clone(lane));
+        inner.attend();
+    }
+
+    pub(crate) fn has_marks(&self) -> bool {
+        !self.marked.borrow().is_empty()
+    }
+
     fn all(&self) -> Vec<Rc<LaneShared>> {
         self.table.borrow().iter().flatten().cloned().collect()
     }
@@ -629,7 +649,7 @@ impl Lanes {
             return;
         }
         for lane in self.stalled.take() {
-            inner.mark_lane(lane);
+            self.mark(inner, &lane);
         }
     }
 
