@@ -209,7 +209,7 @@ impl Model {
             Step::Turn(time) => {
                 self.driver.turn(Wait::AtMost(Duration::from_millis(time))).unwrap();
             }
-            Step::Take(most) => while self.take() && self.lens.len() % most > 0 {},
+            Step::Take(most) => while self.take() && !self.lens.len().is_multiple_of(most) {},
             Step::Register if self.registered => {
                 self.driver.unregister(&self.region).unwrap();
                 self.registered = false;
