@@ -29,13 +29,13 @@ struct blk_map {
 	/* Of a stripe; of a mirror, the region that is read from one leg. */
 	__u32 chunk_shift;
 	__u32 block_size;
-	__u32 unused;
+	/* Mirror: legs that are out, for good, by bit. One word, so that queues that take legs out at the
+	 * same time see each other's. */
+	__u32 failed;
 	/* Usable bytes of each file. */
 	__u64 size[BLK_FILES];
 	/* Linear: where on the device each file ends. */
 	__u64 end[BLK_FILES];
-	/* Mirror: legs that are out, for good. */
-	__u8 failed[BLK_FILES];
 };
 
 #ifdef __bpf__
@@ -95,6 +95,12 @@ static inline int blk_locate_stripe(const struct blk_map *map, const struct blk_
 	return 0;
 }
 
+/* Whether a mirror's leg is out. */
+static inline bool blk_is_out(const struct blk_map *map, __u32 leg)
+{
+	return map->failed >> blk_index(leg) & 1;
+}
+
 /* The first healthy leg from this one on, round about; BLK_FILES if there is none. */
 BLK_FUNCTION int blk_healthy_leg(const struct blk_map *map BLK_ARGUMENT, __u32 leg)
 {
@@ -106,7 +112,7 @@ BLK_FUNCTION int blk_healthy_leg(const struct blk_map *map BLK_ARGUMENT, __u32 l
 		if (i >= map->files)
 			break;
 		candidate = blk_index((leg + i) % map->files);
-		if (!map->failed[candidate])
+		if (!blk_is_out(map, candidate))
 			return candidate;
 	}
 	return BLK_FILES;

@@ -303,7 +303,7 @@ static inline bool blk_next_flush(const struct blk_map *map, struct blk_request 
 		if (file >= map->files)
 			return false;
 		request->handed = file + 1;
-		if (!map->failed[blk_index(file)]) {
+		if (!blk_is_out(map, file)) {
 			piece->file = file;
 			piece->offset = 0;
 			piece->length = 0;
@@ -334,7 +334,7 @@ BLK_FUNCTION int blk_next(const struct blk_map *map BLK_ARGUMENT,
 	}
 	for (i = 0; i < BLK_FILES; i++) {
 		if (map->kind != BLK_MIRROR || request->op == BLK_READ || request->copy >= copies ||
-		    !map->failed[blk_index(request->copy)])
+		    !blk_is_out(map, request->copy))
 			break;
 		request->copy++;
 		request->handed = 0;
@@ -379,26 +379,37 @@ static inline bool blk_is_legs(__s32 error)
 	}
 }
 
-/* Takes a mirror's leg out, and notes for whom. False if it is the last one. */
+/*
+ * Takes a mirror's leg out, and notes for whom. False if it is the last one: queues that take out the
+ * last two at the same time must not both be told that there is another.
+ */
 static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
 				const struct blk_request *request, const struct blk_piece *piece,
 				__s32 error)
 {
-	__u32 file = blk_index(piece->file);
-	__u32 other = blk_healthy_leg(map, file + 1);
+	__u32 file = blk_index(piece->file), leg = 1U << file;
+	__u32 all = (1U << (map->files & 31)) - 1;
 	struct blk_failure *failure = &queue->failures[file];
+	__u32 i;
 
-	if (other == file || other >= BLK_FILES)
-		return false;
-	if (!map->failed[file]) {
+	/* Legs only go out, so so often others can come first. */
+	for (i = 0; i < BLK_FILES; i++) {
+		__u32 failed = *(volatile __u32 *)&map->failed;
+
+		if (failed & leg)
+			return true;
+		if ((failed | leg) == all)
+			return false;
+		if (__sync_val_compare_and_swap(&map->failed, failed, failed | leg) != failed)
+			continue;
 		failure->position = request->position + piece->at;
 		failure->length = piece->length;
 		failure->op = request->op;
 		failure->error = error;
 		failure->when = request->began;
-		map->failed[file] = 1;
+		return true;
 	}
-	return true;
+	return false;
 }
 
 /* Whether the piece is to be tried again, with what is left of it. */

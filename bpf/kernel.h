@@ -59,12 +59,37 @@ struct signal_struct {
 	atomic_t live;
 };
 
+/* What a process is called in one PID namespace. */
+struct upid {
+	int nr;
+};
+
+/* In its own namespace, which is `level` below the first, and in all above it. */
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
 struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
 	char comm[16];
+	struct task_struct *real_parent;
+	struct pid *thread_pid;
 	struct signal_struct *signal;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+/* What an iterator over tasks gets: one of them, or none at the end. */
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 enum iter_type {

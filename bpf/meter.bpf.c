@@ -443,6 +443,40 @@ int BPF_PROG(moved_io_uring_complete, void *ring, struct io_kiocb *request,
 
 /* ---- The process tree ---- */
 
+/* By the number of the reader's PID namespace. */
+static __always_inline __u32 number_for_reader(struct task_struct *task)
+{
+	struct task_struct *reader = (void *)bpf_get_current_task();
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	__u32 level = BPF_CORE_READ(reader, thread_pid, level), number = 0;
+
+	bpf_probe_read_kernel(&number, sizeof(number),
+			      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+				      level * bpf_core_type_size(struct upid) +
+				      bpf_core_field_offset(struct upid, nr));
+	return number;
+}
+
+/* For user space, which knows processes by the numbers of its own PID namespace. The iterator shows it
+ * those that are in there, and in the namespaces below. */
+SEC("iter/task")
+int list_processes(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct process process = {};
+
+	if (!task)
+		return 0;
+	process.id = BPF_CORE_READ(task, tgid);
+	/* One of its other threads. */
+	if (BPF_CORE_READ(task, pid) != process.id)
+		return 0;
+	process.parent = BPF_CORE_READ(task, real_parent, tgid);
+	process.number = number_for_reader(task);
+	bpf_seq_write(ctx->meta->seq, &process, sizeof(process));
+	return 0;
+}
+
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(follow_fork, struct task_struct *parent, struct task_struct *child)
 {

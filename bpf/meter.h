@@ -117,7 +117,17 @@ enum membership {
 	PARENT = 2,
 };
 
-/* Process id to enum membership. */
+/* A process, as user space reads of it. */
+struct process {
+	/* What the kernel calls it, in whichever PID namespace it is: the id in `tree`. */
+	__u32 id;
+	/* The id of the process that it was started by, or came to. */
+	__u32 parent;
+	/* What the reader calls it: its number in the reader's PID namespace. */
+	__u32 number;
+};
+
+/* The kernel's id of a process to enum membership. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

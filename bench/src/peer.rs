@@ -470,8 +470,6 @@ mod tests {
         let namespace = topology_or_skip!(Namespace::new());
         let stop = AtomicBool::new(true);
         let slot = Slot::new(Duration::from_millis(10), &stop);
-        let begin = Instant::now();
-        assert_eq!(peer(namespace, "sleep 30").run(&slot), Ok(Tally::default()));
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert_eq!(peer(namespace, "sleep infinity").run(&slot), Ok(Tally::default()));
     }
 }

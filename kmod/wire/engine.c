@@ -89,7 +89,7 @@ static void wire_wake(struct wire_nic *nic, unsigned long *queues)
 		return;
 	local_bh_disable();
 	for_each_set_bit(index, queues, WIRE_QUEUES_MAX)
-		napi_schedule(&nic->queue[index].napi);
+		wire_irq_raise(&nic->queue[index]);
 	local_bh_enable();
 	bitmap_zero(queues, WIRE_QUEUES_MAX);
 }

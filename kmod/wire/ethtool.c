@@ -178,21 +178,60 @@ static int wire_remove_context(struct net_device *dev, struct ethtool_rxfh_conte
 	return 0;
 }
 
+/* The flow whose fields can be chosen, or -1. */
+static int wire_flow_of(u32 flow_type)
+{
+	switch (flow_type) {
+	case TCP_V4_FLOW:
+		return WIRE_TCP4;
+	case UDP_V4_FLOW:
+		return WIRE_UDP4;
+	case TCP_V6_FLOW:
+		return WIRE_TCP6;
+	case UDP_V6_FLOW:
+		return WIRE_UDP6;
+	}
+	return -1;
+}
+
 static int wire_get_rxfh_fields(struct net_device *dev, struct ethtool_rxfh_fields *fields)
 {
-	switch (fields->flow_type) {
-	case TCP_V4_FLOW:
-	case TCP_V6_FLOW:
-	case UDP_V4_FLOW:
-	case UDP_V6_FLOW:
-		fields->data = RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 | RXH_L4_B_2_3;
-		return 0;
-	case IPV4_FLOW:
-	case IPV6_FLOW:
-		fields->data = RXH_IP_SRC | RXH_IP_DST;
-		return 0;
-	}
+	struct wire_nic *nic = netdev_priv(dev);
+	struct wire_engine *engine = wire_feeder(nic);
+	int flow = wire_flow_of(fields->flow_type);
+
 	fields->data = 0;
+	if (flow >= 0) {
+		mutex_lock(&engine->lock);
+		fields->data = nic->steering.fields[flow];
+		mutex_unlock(&engine->lock);
+	} else if (fields->flow_type == IPV4_FLOW || fields->flow_type == IPV6_FLOW) {
+		fields->data = RXH_IP_SRC | RXH_IP_DST;
+	}
+	return 0;
+}
+
+static int wire_set_rxfh_fields(struct net_device *dev, const struct ethtool_rxfh_fields *fields,
+				struct netlink_ext_ack *extack)
+{
+	struct wire_nic *nic = netdev_priv(dev);
+	struct wire_engine *engine = wire_feeder(nic);
+	int flow = wire_flow_of(fields->flow_type);
+	u32 can = WIRE_ALL_FIELDS;
+
+	if (flow < 0) {
+		NL_SET_ERR_MSG_MOD(extack, "fields are chosen for TCP and UDP only");
+		return -EOPNOTSUPP;
+	}
+	if (flow == WIRE_TCP6 || flow == WIRE_UDP6)
+		can |= RXH_IP6_FL;
+	if (fields->data & ~can) {
+		NL_SET_ERR_MSG_MOD(extack, "the hash is made of addresses, ports and IPv6's label");
+		return -EINVAL;
+	}
+	mutex_lock(&engine->lock);
+	nic->steering.fields[flow] = fields->data;
+	mutex_unlock(&engine->lock);
 	return 0;
 }
 
@@ -220,6 +259,7 @@ const struct ethtool_ops wire_ethtool_ops = {
 	.get_rxfh		= wire_get_rxfh,
 	.set_rxfh		= wire_set_rxfh,
 	.get_rxfh_fields	= wire_get_rxfh_fields,
+	.set_rxfh_fields	= wire_set_rxfh_fields,
 	.create_rxfh_context	= wire_create_context,
 	.modify_rxfh_context	= wire_modify_context,
 	.remove_rxfh_context	= wire_remove_context,

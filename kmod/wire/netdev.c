@@ -95,6 +95,7 @@ static void wire_resume(struct wire_nic *nic, unsigned int queues)
 		struct wire_queue *queue = &nic->queue[i];
 
 		netif_napi_add_config_locked(dev, &queue->napi, wire_poll, i);
+		netif_napi_set_irq_locked(&queue->napi, queue->irq);
 		netif_queue_set_napi(dev, i, NETDEV_QUEUE_TYPE_RX, &queue->napi);
 		netif_queue_set_napi(dev, i, NETDEV_QUEUE_TYPE_TX, &queue->napi);
 		wire_queue_start(queue);
@@ -208,23 +209,32 @@ static int wire_init_device(struct net_device *dev)
 {
 	struct wire_nic *nic = netdev_priv(dev);
 	unsigned int queues = min(dev->num_rx_queues, dev->num_tx_queues);
-	unsigned int i;
+	unsigned int at_first, i;
+	int err;
 
 	if (queues > WIRE_QUEUES_MAX)
 		return -EINVAL;
+	at_first = min(queues, WIRE_QUEUES_AT_FIRST);
+	err = netif_set_real_num_queues(dev, at_first, at_first);
+	if (err)
+		return err;
 	nic->dev = dev;
 	nic->queue = kvcalloc(queues, sizeof(*nic->queue), GFP_KERNEL);
 	if (!nic->queue)
 		return -ENOMEM;
 	for (i = 0; i < queues; i++)
 		nic->queue[i].nic = nic;
+	err = wire_irq_make(nic, queues);
+	if (err) {
+		kvfree(nic->queue);
+		return err;
+	}
 	nic->rx_ring = WIRE_RING;
 	nic->tx_ring = WIRE_RING;
 	kref_get(&nic->cable->ref);
-	queues = min(queues, WIRE_QUEUES_AT_FIRST);
-	wire_steering_init(nic, queues);
+	wire_steering_init(nic, at_first);
 	netdev_lockdep_set_classes(dev);
-	return netif_set_real_num_queues(dev, queues, queues);
+	return 0;
 }
 
 static void wire_uninit_device(struct net_device *dev)
@@ -232,6 +242,7 @@ static void wire_uninit_device(struct net_device *dev)
 	struct wire_nic *nic = netdev_priv(dev);
 
 	wire_cable_put(nic->cable);
+	wire_irq_free(nic);
 	kvfree(nic->queue);
 }
 
@@ -266,7 +277,7 @@ void wire_setup(struct net_device *dev)
 	static const netdev_features_t always = NETIF_F_HIGHDMA | NETIF_F_RXCSUM;
 	static const netdev_features_t switchable =
 		NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_TSO | NETIF_F_TSO6 | NETIF_F_TSO_ECN |
-		NETIF_F_RXHASH | NETIF_F_NTUPLE;
+		NETIF_F_GSO_UDP_L4 | NETIF_F_RXHASH | NETIF_F_NTUPLE;
 
 	ether_setup(dev);
 	dev->netdev_ops = &wire_netdev_ops;
@@ -276,6 +287,7 @@ void wire_setup(struct net_device *dev)
 	dev->sysfs_groups[0] = &wire_fault_group;
 	dev->priv_flags |= IFF_LIVE_ADDR_CHANGE;
 	dev->max_mtu = ETH_MAX_MTU;
+	dev->netmem_tx = NETMEM_TX_DMA;
 	dev->needs_free_netdev = true;
 	dev->features = always | switchable;
 	/* Checksums are always checked: the stack can't where payload is unreadable. */

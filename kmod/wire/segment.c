@@ -9,6 +9,7 @@
 #include <linux/ipv6.h>
 #include <linux/memory_hotplug.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 #include <net/checksum.h>
 #include <net/ip.h>
 #include <net/ip6_checksum.h>
@@ -62,6 +63,53 @@ static void wire_note(struct wire_buffers *buffers, struct wire_completion *comp
 	}
 }
 
+/*
+ * Bytes of a frame that the kernel may be unable to read, from this one on, as a device finds them:
+ * by their DMA addresses. Returns how many there are in one piece, 0 where there is no memory.
+ */
+static u32 wire_peek(struct sk_buff *skb, u32 at, const u8 **data)
+{
+	u32 start = skb_headlen(skb);
+	unsigned int i;
+
+	if (at < start) {
+		*data = skb->data + at;
+		return start - at;
+	}
+	for (i = 0; i < skb_shinfo(skb)->nr_frags; i++) {
+		const skb_frag_t *frag = &skb_shinfo(skb)->frags[i];
+		u32 end = start + skb_frag_size(frag);
+		phys_addr_t address;
+		struct page *page;
+
+		if (at < end) {
+			if (!skb_frag_is_net_iov(frag)) {
+				*data = skb_frag_address(frag) + at - start;
+				return end - at;
+			}
+			/* Memory of a provider is mapped already. */
+			address = dma_to_phys(wire_parent,
+					      skb_frag_dma_map(wire_parent, frag, at - start));
+			page = pfn_to_online_page(PHYS_PFN(address));
+			if (!page)
+				return 0;
+			*data = page_address(page) + offset_in_page(address);
+			return min_t(u32, end - at, PAGE_SIZE - offset_in_page(address));
+		}
+		start = end;
+	}
+	return 0;
+}
+
+/* The next bytes of a frame that is read from this byte on. */
+static u32 wire_read(struct sk_buff *skb, struct skb_seq_state *state, u32 from, u32 at,
+		     const u8 **data)
+{
+	if (skb_frags_readable(skb))
+		return skb_seq_read(at, data, state);
+	return wire_peek(skb, from + at, data);
+}
+
 static int wire_place_bytes(struct wire_buffers *buffers, struct sk_buff *skb, u32 from, u32 length,
 			    struct wire_completion *completion, __wsum *sum)
 {
@@ -72,7 +120,7 @@ static int wire_place_bytes(struct wire_buffers *buffers, struct sk_buff *skb, u
 
 	skb_prepare_seq_read(skb, from, from + length, &state);
 	while (at < length && !err) {
-		u32 block = min(skb_seq_read(at, &data, &state), length - at);
+		u32 block = min(wire_read(skb, &state, from, at, &data), length - at);
 
 		if (!block)
 			err = -EFAULT;
@@ -147,25 +195,51 @@ static u32 wire_find_network(struct wire_frame *frame)
 	return protocol == frame->keys.basic.n_proto ? at : 0;
 }
 
-/* Finds the end of TCP's header, unless this is something else. */
-static void wire_look_for_tcp(struct wire_frame *frame)
+/* Bytes of the transport header at this place, or 0: it is not all there, or of no use. */
+static u32 wire_transport_header(struct wire_frame *frame, u32 transport)
+{
+	struct tcphdr *tcp = (void *)&frame->data[transport];
+
+	switch (frame->keys.basic.ip_proto) {
+	case IPPROTO_TCP:
+		if (transport + sizeof(*tcp) > frame->header || tcp->doff * 4 < sizeof(*tcp))
+			return 0;
+		return tcp->doff * 4;
+	case IPPROTO_UDP:
+		/* A datagram by itself needs no cut, and its headers are not split off. */
+		return frame->segment ? sizeof(struct udphdr) : 0;
+	}
+	return 0;
+}
+
+static u16 wire_sum_offset(u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
+					 offsetof(struct udphdr, check);
+}
+
+/* Finds the end of the headers of TCP, or of UDP that is to be cut, unless this is something else. */
+static void wire_look_for_transport(struct wire_frame *frame)
 {
 	struct flow_keys *keys = &frame->keys;
+	u8 protocol = keys->basic.ip_proto;
 	u32 network = wire_find_network(frame), end;
 	u32 transport = keys->control.thoff;
-	struct tcphdr *tcp;
 	u32 header;
 
-	if (keys->basic.ip_proto != IPPROTO_TCP || keys->control.flags & FLOW_DIS_IS_FRAGMENT)
+	if (keys->control.flags & FLOW_DIS_IS_FRAGMENT)
 		return;
 	/* Whoever writes frames by hand may want any two bytes for a checksum. */
 	if (frame->skb->ip_summed == CHECKSUM_PARTIAL &&
 	    (skb_checksum_start_offset(frame->skb) != transport ||
-	     frame->skb->csum_offset != offsetof(struct tcphdr, check)))
+	     frame->skb->csum_offset != wire_sum_offset(protocol)))
 		return;
-	if (!network || network + sizeof(struct iphdr) > transport ||
-	    transport + sizeof(struct tcphdr) > frame->header)
+	if (!network || network + sizeof(struct iphdr) > transport)
 		return;
+	header = wire_transport_header(frame, transport);
+	if (!header)
+		return;
+	header += transport;
 	if (keys->basic.n_proto == htons(ETH_P_IP)) {
 		struct iphdr *ip = (void *)&frame->data[network];
 
@@ -175,18 +249,15 @@ static void wire_look_for_tcp(struct wire_frame *frame)
 
 		end = network + sizeof(*ip) + ntohs(ip->payload_len);
 	}
-	tcp = (void *)&frame->data[transport];
-	header = transport + tcp->doff * 4;
-	if (tcp->doff * 4 < sizeof(*tcp) || header > frame->header || header > end ||
-	    end > frame->end)
+	if (header > frame->header || header > end || end > frame->end)
 		return;
-	frame->tcp = true;
+	frame->protocol = protocol;
 	frame->network = network;
 	frame->transport = transport;
 	frame->header = header;
 	/* Padding of a short frame stays behind. */
 	frame->end = end;
-	if (!frame->verified)
+	if (!frame->verified && protocol == IPPROTO_TCP)
 		frame->verified = wire_tcp_sum_is_right(frame);
 }
 
@@ -198,7 +269,7 @@ static void wire_read_header(struct sk_buff *skb, u8 *to, u32 length)
 
 	skb_prepare_seq_read(skb, 0, length, &state);
 	while (at < length) {
-		u32 block = min(skb_seq_read(at, &data, &state), length - at);
+		u32 block = min(wire_read(skb, &state, 0, at, &data), length - at);
 
 		if (!block)
 			break;
@@ -216,8 +287,8 @@ void wire_frame_look(struct wire_engine *engine, struct wire_frame *frame, struc
 	frame->offset = 0;
 	frame->end = skb->len;
 	frame->header = min_t(u32, skb->len, WIRE_HEADER);
-	frame->segment = 0;
-	frame->tcp = false;
+	frame->segment = skb_is_gso(skb) ? skb_shinfo(skb)->gso_size : 0;
+	frame->protocol = 0;
 	frame->verified = skb->ip_summed == CHECKSUM_PARTIAL;
 	wire_read_header(skb, frame->data, frame->header);
 	memset(&frame->keys, 0, sizeof(frame->keys));
@@ -225,17 +296,28 @@ void wire_frame_look(struct wire_engine *engine, struct wire_frame *frame, struc
 	__skb_flow_dissect(dev_net(to->dev), NULL, &flow_keys_dissector, &frame->keys, frame->data,
 			   ((struct ethhdr *)frame->data)->h_proto, ETH_HLEN, frame->header,
 			   FLOW_DISSECTOR_F_STOP_AT_ENCAP);
-	frame->hash = wire_flow_hash(to->steering.key, &frame->keys);
-	wire_look_for_tcp(frame);
-	if (skb_is_gso(skb))
-		frame->segment = skb_shinfo(skb)->gso_size;
+	frame->hash = wire_flow_hash(&to->steering, &frame->keys, &frame->hash_ports);
+	wire_look_for_transport(frame);
 }
 
-/* Makes the header of one segment out of that of all. */
+static void wire_cut_tcp(struct wire_frame *frame, struct tcphdr *tcp, __sum16 sum, bool last)
+{
+	tcp->check = sum;
+	tcp->seq = htonl(ntohl(tcp->seq) + frame->offset);
+	if (frame->offset)
+		tcp->cwr = 0;
+	if (!last) {
+		tcp->fin = 0;
+		tcp->psh = 0;
+	}
+}
+
+/* Makes the header of one segment out of that of all, with the sum of the pseudo header in it. */
 static void wire_cut_header(struct wire_frame *frame, u8 *data, u32 length, bool last)
 {
-	struct tcphdr *tcp = (void *)&data[frame->transport];
-	u32 tcp_length = frame->header - frame->transport + length;
+	struct udphdr *udp = (void *)&data[frame->transport];
+	u32 all = frame->header - frame->transport + length;
+	__sum16 sum;
 
 	if (frame->keys.basic.n_proto == htons(ETH_P_IP)) {
 		struct iphdr *ip = (void *)&data[frame->network];
@@ -244,19 +326,18 @@ static void wire_cut_header(struct wire_frame *frame, u8 *data, u32 length, bool
 		if (!(skb_shinfo(frame->skb)->gso_type & SKB_GSO_TCP_FIXEDID))
 			ip->id = htons(ntohs(ip->id) + frame->offset / frame->segment);
 		ip_send_check(ip);
-		tcp->check = ~csum_tcpudp_magic(ip->saddr, ip->daddr, tcp_length, IPPROTO_TCP, 0);
+		sum = ~csum_tcpudp_magic(ip->saddr, ip->daddr, all, frame->protocol, 0);
 	} else {
 		struct ipv6hdr *ip = (void *)&data[frame->network];
 
 		ip->payload_len = htons(frame->header - frame->network - sizeof(*ip) + length);
-		tcp->check = ~csum_ipv6_magic(&ip->saddr, &ip->daddr, tcp_length, IPPROTO_TCP, 0);
+		sum = ~csum_ipv6_magic(&ip->saddr, &ip->daddr, all, frame->protocol, 0);
 	}
-	tcp->seq = htonl(ntohl(tcp->seq) + frame->offset);
-	if (frame->offset)
-		tcp->cwr = 0;
-	if (!last) {
-		tcp->fin = 0;
-		tcp->psh = 0;
+	if (frame->protocol == IPPROTO_TCP) {
+		wire_cut_tcp(frame, (void *)udp, sum, last);
+	} else {
+		udp->len = htons(all);
+		udp->check = sum;
 	}
 }
 
@@ -287,7 +368,7 @@ static void wire_describe(struct wire_frame *frame, struct wire_completion *comp
 		completion->flags |= WIRE_VERIFIED;
 	if (split)
 		completion->flags |= WIRE_SPLIT;
-	if (frame->keys.ports.ports)
+	if (frame->hash_ports)
 		completion->flags |= WIRE_HASH_L4;
 	if (frame->keys.basic.n_proto == htons(ETH_P_IPV6))
 		completion->flags |= WIRE_IPV6;
@@ -312,7 +393,7 @@ static bool wire_deliver(struct wire_engine *engine, struct wire_frame *frame, u
 	u32 written;
 
 	/* What goes where it may be unreadable must need no look into it. */
-	split = to->split && frame->tcp && frame->verified && length > to->split_above;
+	split = to->split && frame->protocol == IPPROTO_TCP && frame->verified && length > to->split_above;
 	/* On any outcome NAPI is wanted: to take the packet, or to make room. */
 	__set_bit(index, engine->filled);
 	if (!rx)
@@ -358,13 +439,14 @@ enum wire_sent wire_frame_send(struct wire_engine *engine, struct wire_frame *fr
 {
 	struct wire_nic *to = engine->to;
 	u32 rest = frame->end - frame->header - frame->offset;
-	bool whole = frame->segment && to->dev->features & NETIF_F_GRO_HW;
+	bool whole = frame->segment && frame->protocol == IPPROTO_TCP &&
+		     to->dev->features & NETIF_F_GRO_HW;
 	u32 length = frame->segment && !whole ? min_t(u32, rest, frame->segment) : rest;
 	u32 packet = frame->header + (whole ? min_t(u32, rest, frame->segment) : length);
 	int index;
 
-	/* We offer to cut TCP only, and only with a header that can be seen. */
-	if (frame->segment && !frame->tcp) {
+	/* We offer to cut TCP and UDP only, and only with a header that can be seen. */
+	if (frame->segment && !frame->protocol) {
 		wire_add(to->count.malformed, 1);
 		return WIRE_DONE;
 	}

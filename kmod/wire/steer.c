@@ -14,7 +14,11 @@ void wire_steering_spread(struct wire_nic *nic, unsigned int queues)
 
 void wire_steering_init(struct wire_nic *nic, unsigned int queues)
 {
+	unsigned int i;
+
 	netdev_rss_key_fill(nic->steering.key, WIRE_KEY);
+	for (i = 0; i < WIRE_FLOWS; i++)
+		nic->steering.fields[i] = WIRE_ALL_FIELDS;
 	wire_steering_spread(nic, queues);
 }
 
@@ -36,25 +40,59 @@ static u32 wire_toeplitz(const u8 *key, unsigned int *at, const void *data, unsi
 	return hash;
 }
 
-u32 wire_flow_hash(const u8 *key, const struct flow_keys *keys)
+/* What a flow's hash is made of: also its ports, if they can be seen. */
+static u32 wire_flow_fields(const struct wire_steering *steering, const struct flow_keys *keys)
 {
-	unsigned int at = 0;
-	u32 hash;
+	bool v6 = keys->control.addr_type == FLOW_DISSECTOR_KEY_IPV6_ADDRS;
 
-	/* Both addresses lie behind each other, so do both ports: 36 bytes of input at most. */
-	BUILD_BUG_ON(sizeof(keys->addrs.v6addrs) + sizeof(keys->ports.ports) + 4 > WIRE_KEY);
+	switch (keys->basic.ip_proto) {
+	case IPPROTO_TCP:
+		return steering->fields[v6 ? WIRE_TCP6 : WIRE_TCP4];
+	case IPPROTO_UDP:
+		return steering->fields[v6 ? WIRE_UDP6 : WIRE_UDP4];
+	}
+	return WIRE_ALL_FIELDS;
+}
+
+/* Also says whether ports are in it. */
+u32 wire_flow_hash(const struct wire_steering *steering, const struct flow_keys *keys, bool *ports)
+{
+	u32 fields = wire_flow_fields(steering, keys);
+	const struct flow_dissector_key_ports *port = &keys->ports;
+	const u8 *key = steering->key;
+	const void *src, *dst;
+	unsigned int at = 0, length;
+	__be32 label = htonl(keys->tags.flow_label);
+	u32 hash = 0;
+
+	/* The hash of the last byte looks at four bytes of the key behind it. */
+	BUILD_BUG_ON(sizeof(keys->addrs.v6addrs) + sizeof(*port) + sizeof(label) + 4 > WIRE_KEY);
+	*ports = false;
 	switch (keys->control.addr_type) {
 	case FLOW_DISSECTOR_KEY_IPV4_ADDRS:
-		hash = wire_toeplitz(key, &at, &keys->addrs.v4addrs, sizeof(keys->addrs.v4addrs));
+		src = &keys->addrs.v4addrs.src;
+		dst = &keys->addrs.v4addrs.dst;
+		length = sizeof(keys->addrs.v4addrs.src);
 		break;
 	case FLOW_DISSECTOR_KEY_IPV6_ADDRS:
-		hash = wire_toeplitz(key, &at, &keys->addrs.v6addrs, sizeof(keys->addrs.v6addrs));
+		src = &keys->addrs.v6addrs.src;
+		dst = &keys->addrs.v6addrs.dst;
+		length = sizeof(keys->addrs.v6addrs.src);
 		break;
 	default:
 		return 0;
 	}
-	if (keys->ports.ports)
-		hash ^= wire_toeplitz(key, &at, &keys->ports.ports, sizeof(keys->ports.ports));
+	if (fields & RXH_IP_SRC)
+		hash ^= wire_toeplitz(key, &at, src, length);
+	if (fields & RXH_IP_DST)
+		hash ^= wire_toeplitz(key, &at, dst, length);
+	if (port->ports && fields & RXH_L4_B_0_1)
+		hash ^= wire_toeplitz(key, &at, &port->src, sizeof(port->src));
+	if (port->ports && fields & RXH_L4_B_2_3)
+		hash ^= wire_toeplitz(key, &at, &port->dst, sizeof(port->dst));
+	if (fields & RXH_IP6_FL)
+		hash ^= wire_toeplitz(key, &at, &label, sizeof(label));
+	*ports = port->ports && fields & (RXH_L4_B_0_1 | RXH_L4_B_2_3);
 	return hash;
 }
 

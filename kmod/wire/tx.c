@@ -6,6 +6,7 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 
 #include "wire.h"
 
@@ -47,11 +48,19 @@ netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	return NETDEV_TX_OK;
 }
 
+/* Bytes of a frame that is to be cut, up to the end of its last header. */
+static u32 wire_all_headers(struct sk_buff *skb)
+{
+	if (skb_shinfo(skb)->gso_type & SKB_GSO_UDP_L4)
+		return skb_transport_offset(skb) + sizeof(struct udphdr);
+	return skb_tcp_all_headers(skb);
+}
+
 netdev_features_t wire_features_check(struct sk_buff *skb, struct net_device *dev,
 				      netdev_features_t features)
 {
 	/* The engine writes into the bytes that travel in the completion, no further. */
-	if (skb_is_gso(skb) && skb_tcp_all_headers(skb) > WIRE_HEADER)
+	if (skb_is_gso(skb) && wire_all_headers(skb) > WIRE_HEADER)
 		features &= ~NETIF_F_GSO_MASK;
 	if (skb->ip_summed == CHECKSUM_PARTIAL &&
 	    skb_checksum_start_offset(skb) + skb->csum_offset + sizeof(__sum16) > WIRE_HEADER)

@@ -24,6 +24,7 @@
 #include <linux/kref.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
+#include <linux/smp.h>
 #include <net/flow_dissector.h>
 #include <net/netdev_queues.h>
 #include <net/netmem.h>
@@ -42,7 +43,7 @@
 #define WIRE_RING_MAX		4096
 #define WIRE_CHUNK_MAX		SZ_2M
 #define WIRE_INDIRECTION	128
-#define WIRE_KEY		40
+#define WIRE_KEY		52
 #define WIRE_CONTEXTS		8	/* RSS contexts, 0 is the default one */
 #define WIRE_RULES		64
 #define WIRE_SPLIT_ABOVE_MAX	1024
@@ -118,7 +119,8 @@ struct wire_frame {
 	u16 network;	/* where IP's header begins in it */
 	u16 transport;
 	u16 segment;	/* bytes of payload in a packet, if it is several packets */
-	bool tcp;	/* the header ends with TCP's, and all the rest is payload */
+	u8 protocol;	/* whose header is the last; all the rest is payload; 0: unknown */
+	bool hash_ports;
 	bool verified;	/* its checksum, found right or still to be made */
 	u8 data[WIRE_HEADER];
 };
@@ -168,10 +170,22 @@ struct wire_nic;
 struct wire_queue {
 	struct wire_nic *nic;
 	struct napi_struct napi;
+	unsigned int irq;
+	char irq_name[IFNAMSIZ + 12];
+	call_single_data_t raise;	/* of the interrupt, on another CPU */
 	struct wire_rx *rx;	/* for NAPI, while that is enabled */
 	struct wire_rx *fed;	/* for the engine, under its mutex; NULL: none */
 	struct wire_tx tx;
 	struct wire_counters count;
+};
+
+/* Flows of which can be said what their hash is made of. */
+enum wire_flow {
+	WIRE_TCP4,
+	WIRE_UDP4,
+	WIRE_TCP6,
+	WIRE_UDP6,
+	WIRE_FLOWS,
 };
 
 struct wire_rule {
@@ -183,6 +197,7 @@ struct wire_rule {
 /* Under the mutex of the engine that feeds the NIC. */
 struct wire_steering {
 	u8 key[WIRE_KEY];
+	u32 fields[WIRE_FLOWS];	/* RXH_* */
 	u32 table[WIRE_CONTEXTS][WIRE_INDIRECTION];
 	struct wire_rule rule[WIRE_RULES];
 };
@@ -221,7 +236,8 @@ struct wire_nic {
 	struct wire_cable *cable;
 	unsigned int side;	/* engine[side] feeds this NIC */
 	struct net_device __rcu *peer;
-	struct wire_queue *queue;	/* dev->num_rx_queues of them */
+	struct wire_queue *queue;	/* as many as there can be */
+	struct irq_domain *irqs;
 	u32 rx_ring;
 	u32 tx_ring;
 
@@ -253,6 +269,11 @@ extern struct device *wire_parent;
 /* netdev.c */
 void wire_setup(struct net_device *dev);
 int wire_rebuild(struct wire_nic *nic, unsigned int queues, u32 rx_ring, u32 tx_ring);
+
+/* irq.c */
+int wire_irq_make(struct wire_nic *nic, unsigned int queues);
+void wire_irq_free(struct wire_nic *nic);
+void wire_irq_raise(struct wire_queue *queue);
 
 /* queue.c */
 extern const struct netdev_queue_mgmt_ops wire_queue_mgmt_ops;
@@ -292,9 +313,10 @@ enum wire_sent wire_frame_send(struct wire_engine *engine, struct wire_frame *fr
 
 /* steer.c */
 #define WIRE_NOWHERE	(-1)
+#define WIRE_ALL_FIELDS	(RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 | RXH_L4_B_2_3)
 void wire_steering_init(struct wire_nic *nic, unsigned int queues);
 void wire_steering_spread(struct wire_nic *nic, unsigned int queues);
-u32 wire_flow_hash(const u8 *key, const struct flow_keys *keys);
+u32 wire_flow_hash(const struct wire_steering *steering, const struct flow_keys *keys, bool *ports);
 int wire_steer(struct wire_nic *nic, const struct flow_keys *keys, u32 hash);
 
 /* ethtool.c */

@@ -150,10 +150,8 @@ mod tests {
 
     #[test]
     fn a_hanging_group_ends_at_the_deadline() {
-        let started = Instant::now();
-        let (end, seen) = shell("echo up; sleep 50 & wait", Duration::from_millis(300), false);
-        assert_eq!((end, seen), (End::TimedOut, vec!["up".to_owned()]));
-        assert!(started.elapsed() < Duration::from_secs(20));
+        let hanging = "sleep infinity & wait";
+        assert_eq!(shell(hanging, Duration::from_millis(300), false).0, End::TimedOut);
     }
 
     #[test]
@@ -166,6 +164,6 @@ mod tests {
 
     #[test]
     fn a_signal_ends_the_group() {
-        assert_eq!(shell("sleep 50", LONG, true).0, End::Stopped);
+        assert_eq!(shell("sleep infinity", LONG, true).0, End::Stopped);
     }
 }

@@ -206,7 +206,7 @@ impl Session {
         let mut told = Output::default();
         lines.iter().for_each(|line| told.line(line));
         self.passed += told.sums().iter().map(|sums| sums.passed).sum::<usize>();
-        let ignored = told.skips().into_iter();
+        let ignored = told.skips().iter();
         self.skips.extend(ignored.map(|(name, reason)| format!("documentation: {name}: {reason}")));
     }
 

@@ -54,7 +54,7 @@ impl Refused {
 pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<Backing>, Refused> {
     let mut backings: Vec<Backing> = Vec::new();
     for (index, path) in spec.files.iter().enumerate() {
-        let is_out = existing.is_some_and(|existing| existing.map.failed[index] != 0);
+        let is_out = existing.is_some_and(|existing| existing.map.is_out(index));
         let known = existing.map(|existing| &existing.record.parts[index]);
         let opened = open(path, spec, existing.map(|existing| existing.id), &backings);
         let opened = opened.and_then(|backing| match known {

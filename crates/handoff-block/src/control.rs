@@ -104,10 +104,11 @@ impl Control {
                     error => format!("{CONTROL} cannot be opened: {error}"),
                 })
             })?;
-        let ring = IoUring::builder().build(2).map_err(|error| {
-            Error::NotPossible(format!(
+        let ring = IoUring::builder().build(2).map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => Error::doing("io_uring is refused")(error),
+            _ => Error::NotPossible(format!(
                 "io_uring is refused: {error}; `handoff doctor` says by what"
-            ))
+            )),
         })?;
         Ok(Self { ring, file })
     }

@@ -16,6 +16,9 @@ pub enum Error {
     /// It was tried and failed.
     #[error("{0}")]
     Failed(String),
+    /// The kernel had no memory for it, and may have some later.
+    #[error("{0}")]
+    NoMemory(String),
 }
 
 impl Error {
@@ -30,6 +33,13 @@ impl Error {
     /// For `map_err`: what was being done, and the kernel's answer.
     pub(crate) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
-        move |error| Self::Failed(format!("{what}: {}", error.into()))
+        move |error| {
+            let error = error.into();
+            let text = format!("{what}: {error}");
+            match error.kind() {
+                io::ErrorKind::OutOfMemory => Self::NoMemory(text),
+                _ => Self::Failed(text),
+            }
+        }
     }
 }

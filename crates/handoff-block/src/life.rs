@@ -34,10 +34,17 @@ pub(crate) struct Map {
     pub(crate) copies: u32,
     pub(crate) chunk_shift: u32,
     pub(crate) block_size: u32,
-    pub(crate) unused: u32,
+    /// By bit.
+    pub(crate) failed: u32,
     pub(crate) size: [u64; FILES],
     pub(crate) end: [u64; FILES],
-    pub(crate) failed: [u8; FILES],
+}
+
+impl Map {
+    /// Whether a leg is out.
+    pub(crate) fn is_out(&self, leg: usize) -> bool {
+        self.failed >> leg & 1 != 0
+    }
 }
 
 /// `struct blk_config`.
@@ -104,7 +111,7 @@ pub(crate) struct QueueState {
     pub(crate) failures: [Failure; FILES],
 }
 
-const _: () = assert!(size_of::<Map>() == 24 + 16 * FILES + FILES);
+const _: () = assert!(size_of::<Map>() == 24 + 16 * FILES);
 const _: () = assert!(size_of::<Config>() == 56);
 const _: () = assert!(size_of::<Descriptor>() == handoff_sys::ublk::DESCRIPTOR_BYTES);
 const _: () = assert!(
@@ -229,7 +236,7 @@ impl Entries {
 /// The progress of a queue's requests.
 ///
 /// The region is a live [`Mapping`](crate::state::Mapping) of the size that the configuration says,
-/// and nobody else writes to it while a call runs, but for the bytes of failed legs.
+/// and nobody else writes to it while a call runs, but for the word of failed legs.
 pub(crate) struct Life {
     config: Config,
     region: *mut u8,
@@ -322,40 +329,62 @@ pub(crate) fn locate(map: &Map, mut ask: Ask) -> Option<Extent> {
 
 #[cfg(test)]
 mod tests {
+    use std::hint;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
     use super::*;
+    use crate::state::{Mapping, State};
     use crate::{Kind, Spec, target};
 
-    /// A queue of one request of a mirror of three files, in memory of our own.
+    /// A queue of one request of a mirror.
     struct Queue {
-        /// Aligned as a mapping.
-        region: Vec<u64>,
+        // Goes before what it works in.
         life: Life,
+        region: Mapping,
     }
 
     impl Queue {
         fn new() -> Self {
-            let sizes = [1 << 20; 3];
-            let spec = Spec { target: Kind::Mirror, ..Spec::default() };
-            let (map, _) = target::lay_out(&spec, &sizes).expect("a mirror");
-            let bytes = MAP_SPACE + QUEUE_SPACE + request_bytes();
-            let mut region = vec![0u64; bytes.div_ceil(8)];
-            let start = region.as_mut_ptr();
-            // SAFETY: the region has room for a map, and is aligned as one.
-            unsafe { start.cast::<Map>().write(map) };
-            let config = Config { depth: 1, ..Config::default() };
-            // SAFETY: the region has room for one request, and stays where it is while this lives.
-            let life = unsafe { Life::new(config, start.cast()) };
-            Self { region, life }
+            Self::of_mirror(3, 1).remove(0)
         }
 
-        fn failed(&self) -> [u8; FILES] {
-            // SAFETY: the map is at the region's beginning.
-            unsafe { (*self.region.as_ptr().cast::<Map>()).failed }
+        /// All queues of a mirror of so many legs.
+        fn of_mirror(legs: usize, queues: u16) -> Vec<Self> {
+            let spec = Spec { target: Kind::Mirror, ..Spec::default() };
+            let (map, _) = target::lay_out(&spec, &vec![1 << 20; legs]).expect("a mirror");
+            let file = tempfile::tempfile().expect("a file");
+            let state = State::begin(file, &map, queues, 1).expect("a state");
+            let queue = |queue| {
+                let region = state.map(queue).expect("mapped");
+                let config = Config { depth: 1, ..Config::default() };
+                // SAFETY: the region has room for one request, and stays while this lives.
+                let life = unsafe { Life::new(config, region.as_ptr()) };
+                Self { life, region }
+            };
+            (0..queues).map(queue).collect()
+        }
+
+        /// The legs that are out, by bit.
+        fn failed(&self) -> u32 {
+            // SAFETY: the map is at the region's beginning; other queues write the word as a whole.
+            unsafe { AtomicU32::from_ptr(&raw mut (*self.region.as_ptr().cast::<Map>()).failed) }
+                .load(Ordering::Acquire)
+        }
+
+        /// Has all legs in, and nothing noted.
+        fn renew(&mut self) {
+            // SAFETY: as above, and the queue's state is this queue's alone.
+            unsafe {
+                AtomicU32::from_ptr(&raw mut (*self.region.as_ptr().cast::<Map>()).failed)
+                    .store(0, Ordering::Release);
+                self.region.as_ptr().add(MAP_SPACE).write_bytes(0, size_of::<QueueState>());
+            }
         }
 
         fn state(&self) -> QueueState {
             // SAFETY: the queue's state is behind the map's space.
-            unsafe { self.region.as_ptr().cast::<u8>().add(MAP_SPACE).cast::<QueueState>().read() }
+            unsafe { self.region.as_ptr().add(MAP_SPACE).cast::<QueueState>().read() }
         }
 
         /// Has a request done; the pieces for each file end with the results that are given.
@@ -413,7 +442,7 @@ mod tests {
                     results[leg] = -error;
                     queue.request(op, results);
                 }
-                assert_eq!(queue.failed(), [0; FILES], "operation {op}, error {error}");
+                assert_eq!(queue.failed(), 0, "operation {op}, error {error}");
                 assert!(
                     queue.request(READ, [0; 3]) == 4096 && queue.request(WRITE, [0; 3]) == 4096
                 );
@@ -426,7 +455,7 @@ mod tests {
         for error in [libc::EIO, libc::ENOSPC, libc::ENODEV, libc::ETIMEDOUT, libc::EROFS] {
             let mut queue = Queue::new();
             assert_eq!(queue.request(WRITE, [0, -error, 0]), 4096, "the others have it");
-            assert_eq!(queue.failed()[..3], [0, 1, 0]);
+            assert_eq!(queue.failed(), 0b010);
             let noted = queue.state().failures[1];
             assert_eq!(
                 (noted.op, noted.position, noted.length, noted.when),
@@ -435,12 +464,66 @@ mod tests {
             assert_eq!(noted.error, if error == libc::ENODEV { -libc::EIO } else { -error });
             // The second one notes itself, the last one stays.
             assert_eq!(queue.request(WRITE, [0, 0, -error]), 4096);
-            assert_eq!(queue.failed()[..3], [0, 1, 1]);
+            assert_eq!(queue.failed(), 0b110);
             assert!(queue.request(WRITE, [-error, 0, 0]) < 0);
-            assert_eq!(queue.failed()[..3], [0, 1, 1]);
+            assert_eq!(queue.failed(), 0b110);
             assert_eq!(queue.state().failures[0].when, 0);
             assert_eq!(queue.state().failures[1].position, 8192, "the first one counts");
         }
+    }
+
+    /// Two threads that come to the same point at the same time, again and again.
+    #[derive(Default)]
+    struct Meeting(AtomicU32);
+
+    impl Meeting {
+        fn meet(&self, number: u32) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+            let mut turns = 0u32;
+            while self.0.load(Ordering::Acquire) < 2 * (number + 1) {
+                turns += 1;
+                match turns % 1024 {
+                    // The other may want this processor.
+                    0 => thread::yield_now(),
+                    _ => hint::spin_loop(),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_queues_leave_a_mirror_its_last_leg() {
+        const ROUNDS: u32 = 500;
+        let mut queues = Queue::of_mirror(2, 2);
+        let meeting = Meeting::default();
+        thread::scope(|scope| {
+            for (leg, queue) in queues.iter_mut().enumerate() {
+                struct Sent<'a>(&'a mut Queue);
+                // SAFETY: each queue is used by one thread, and what both write is an atomic word.
+                unsafe impl Send for Sent<'_> {}
+                let (sent, meeting) = (Sent(queue), &meeting);
+                scope.spawn(move || {
+                    let Sent(queue) = { sent };
+                    let write = Descriptor { op_flags: WRITE, sectors: 8, ..Descriptor::default() };
+                    let mut entries = Entries::new();
+                    for round in 0..ROUNDS {
+                        assert_eq!(queue.life.arrived(0, &write, 7, &mut entries), None);
+                        meeting.meet(3 * round);
+                        // Each has it written to another leg only.
+                        queue.life.moved((0, leg as u32), -libc::EIO, 9, &mut entries);
+                        meeting.meet(3 * round + 1);
+                        let out = queue.failed();
+                        assert_ne!(out, 0b11, "round {round}: no leg is left");
+                        let result = queue.life.moved((0, 1 - leg as u32), 4096, 9, &mut entries);
+                        let is_last = out >> leg & 1 == 0;
+                        assert_eq!(result, Some(if is_last { -libc::EIO } else { 4096 }));
+                        assert_eq!(queue.state().failures[leg].when != 0, !is_last, "noted");
+                        meeting.meet(3 * round + 2);
+                        queue.renew();
+                    }
+                });
+            }
+        });
     }
 
     #[test]

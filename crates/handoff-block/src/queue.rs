@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 use handoff_sys::ring_fd::RingFd;
 use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::engine::Engine;
 use crate::life::{Config, Descriptor, Entries, Life, PIECES};
@@ -214,12 +214,18 @@ impl Pages {
         self.address
     }
 
+    /// All of it is taken now: a page that is touched first when memory is short may wait for what
+    /// waits for this queue.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
-        Ok(Self { address: NonNull::new(address.cast()).expect("not null"), len })
+        let pages = Self { address: NonNull::new(address.cast()).expect("not null"), len };
+        // MAP_POPULATE does nothing in a process that locks its memory as it is touched.
+        // SAFETY: the mapping just made, which stays what it is.
+        unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
+        Ok(pages)
     }
 
     /// The driver's descriptions of a queue's requests.

@@ -69,7 +69,7 @@ type End = (u16, Step);
 enum Step {
     /// With the thread's id.
     Ready(i32),
-    Ended(Result<(), String>),
+    Ended(io::Result<()>),
 }
 
 impl Server {
@@ -382,7 +382,7 @@ impl Thread {
             .name(name)
             .spawn(move || {
                 let (queue, sender) = (self.queue, self.shared.sender.clone());
-                let ended = self.serve().map_err(|error| error.to_string());
+                let ended = self.serve();
                 // Nobody listens where the server is being abandoned.
                 let _ = sender.send((queue, Step::Ended(ended)));
             })
@@ -416,9 +416,9 @@ impl Thread {
     }
 }
 
-fn ended_early(queue: u16, ended: Result<(), String>) -> Error {
-    let cause = ended.err().unwrap_or_else(|| "the device was stopped".to_owned());
-    Error::failed(format!("queue {queue} cannot be served: {cause}"))
+fn ended_early(queue: u16, ended: io::Result<()>) -> Error {
+    let cause = ended.err().unwrap_or_else(|| io::Error::other("the device was stopped"));
+    Error::doing(format!("queue {queue} cannot be served"))(cause)
 }
 
 fn check(spec: &Spec) -> Result<(), Error> {

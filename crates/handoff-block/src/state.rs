@@ -16,7 +16,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, PassedOver};
@@ -245,7 +245,7 @@ impl Directory {
                 }
             }
         }
-        let failed = |leg: &u32| map.failed[*leg as usize] != 0;
+        let failed = |leg: &u32| map.is_out(*leg as usize);
         Ok(Counters {
             failed_legs: (0..map.files.min(FILES as u32)).filter(failed).collect(),
             failures: failures.into_iter().map(LegFailure::of).collect(),
@@ -398,7 +398,11 @@ impl State {
     ) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(directory.state_path())?;
+        Self::begin(options.open(directory.state_path())?, map, queues, depth)
+    }
+
+    /// Makes an empty file the state of a device.
+    pub(crate) fn begin(file: File, map: &Map, queues: u16, depth: u16) -> io::Result<Self> {
         file.set_len(bytes(queues, depth) as u64)?;
         // SAFETY: a structure of numbers without padding, its size asserted where it is declared.
         let bytes = unsafe {
@@ -445,6 +449,9 @@ impl State {
                 )?;
             }
         }
+        // What is touched first when memory is short may wait for what waits for this device.
+        // SAFETY: the mapping just made, which stays what it is.
+        unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
         Ok(mapping)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use handoff::probe::{self, Capability, State};
+use handoff_probe::{self as probe, Capability, State};
 use handoff_report::Mechanism;
 
 use crate::{Context, Failure, output};
@@ -112,7 +112,7 @@ fn paint(state: State) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use handoff::probe::System;
+    use handoff_probe::System;
 
     use super::*;
 

@@ -4,7 +4,8 @@
 //! - a subcommand is a `clap::Args` struct and a function
 //!   `run(&Args, &Context) -> Result<(), Failure>`; it is entered in [`Command`] and in [`run`],
 //!   nowhere else: help, man pages and completions come from the same definition;
-//! - results go to stdout, and with `--json` nothing but one JSON value does; messages, progress
+//! - results go to stdout, and with `--json` nothing but one JSON value does, which is of the failure where
+//!   there is no result; messages, progress
 //!   and logs go to stderr;
 //! - a failure is one line that says the cause and what to do; its exit code is in [`failure`];
 //! - whatever a subcommand sets up is owned by a value whose drop puts it back, and every wait
@@ -76,13 +77,13 @@ Examples:
     disable_help_subcommand = true
 )]
 pub struct Cli {
-    /// Print one JSON value on stdout instead of text
+    /// Print one JSON value on stdout instead of text; of a failure, {"error": ..., "exit_code": ...}
     #[arg(long, global = true)]
     pub json: bool,
 
     /// Log to stderr what is done; twice for every step, thrice for all
     ///
-    /// The variable HANDOFF_LOG selects by module instead, such as handoff::probe=debug.
+    /// The variable HANDOFF_LOG selects by module instead, such as handoff_probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
@@ -138,8 +139,19 @@ pub fn definition() -> clap::Command {
 
 /// Parses the arguments, runs the subcommand, reports a failure on stderr.
 pub fn main() -> ExitCode {
-    // clap prints its own message and leaves with 0 (help, version) or 2 (usage).
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // clap has its own message, and leaves with 0 (help, version) or 2 (usage).
+        Err(error) => {
+            if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+                let text = error.to_string();
+                let cause = text.lines().next().unwrap_or_default();
+                let cause = cause.strip_prefix("error: ").unwrap_or(cause);
+                output::failure(&Failure::usage(cause), false);
+            }
+            error.exit()
+        }
+    };
     start_logging(cli.verbose);
     let outcome = Stop::on_signals()
         .map_err(|error| Failure::failed(format!("signal handlers could not be set: {error}")))
@@ -152,6 +164,9 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             if let Some(line) = failure.line() {
                 eprintln!("handoff: {line}");
+            }
+            if cli.json {
+                output::failure(&failure, cp::gives_bytes(&cli.command));
             }
             failure.exit_code()
         }

@@ -1,11 +1,15 @@
 //! Results on stdout: one JSON value, or text.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use handoff::Tally;
 use serde::{Serialize, Serializer};
 
 use crate::Failure;
+
+/// Something was printed on stdout.
+static PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Prints `value` as one indented JSON value.
 ///
@@ -17,6 +21,19 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("the result has no JSON form: {error}")))?;
     document.push('\n');
     text(&document)
+}
+
+/// Prints a failure as a JSON object, unless there is a value already or silence is right; `aside` on
+/// standard error.
+pub(crate) fn failure(failure: &Failure, aside: bool) {
+    let Some(error) = failure.line() else { return };
+    let object = serde_json::json!({ "error": error, "exit_code": failure.code() });
+    if aside {
+        eprintln!("{object:#}");
+    } else if !PRINTED.load(Ordering::Relaxed) {
+        // The failure is told on standard error as well.
+        let _ = text(&format!("{object:#}\n"));
+    }
 }
 
 /// The fields of a tally, for use with `serialize_with`.
@@ -46,6 +63,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
 ///
 /// As [`json`].
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    PRINTED.store(true, Ordering::Relaxed);
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that counts bytes on stderr; hidden when stderr is no terminal or `quiet` is set.
+/// A bar that counts bytes on stderr, in MB as reports do (a million bytes); hidden when stderr is no terminal or `quiet` is set.
 ///
 /// `total` in bytes, `None` where the end is not known (a pipe, a listener). The caller ends it
 /// with `finish_and_clear`, so that nothing of it stays among the results.
@@ -29,8 +29,8 @@ pub fn set_total(bar: &ProgressBar, total: u64) {
 
 fn set_style(bar: &ProgressBar, has_total: bool) {
     let template = match has_total {
-        true => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-        false => "{spinner} {bytes} {bytes_per_sec}",
+        true => "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        false => "{spinner} {decimal_bytes} {decimal_bytes_per_sec}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);

@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
-/// Bytes, with k and m for KiB and MiB; `None` for what is no number of them.
-pub(crate) fn bytes(text: &str) -> Option<usize> {
-    let (digits, unit) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+/// Bytes, with k, m, g and t for KiB, MiB, GiB and TiB; `None` for what is no number of them.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()?.to_ascii_lowercase() {
+        b'k' => (&text[..text.len() - 1], 1 << 10),
+        b'm' => (&text[..text.len() - 1], 1 << 20),
+        b'g' => (&text[..text.len() - 1], 1 << 30),
+        b't' => (&text[..text.len() - 1], 1 << 40),
         _ => (text, 1),
     };
-    digits.parse::<usize>().ok()?.checked_mul(unit)
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// An amount of bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    bytes(text).ok_or_else(|| "a size is a number of bytes, with k, m, g or t behind it".to_owned())
 }
 
 /// A time in seconds, 0 included.
@@ -36,7 +43,8 @@ mod tests {
         assert_eq!(bytes("64k"), Some(65_536));
         assert_eq!(bytes("1M"), Some(1 << 20));
         assert_eq!(bytes("17"), Some(17));
-        for wrong in ["", "k", "-1", "1kk", "99999999999999M", "\u{fc}"] {
+        assert_eq!(bytes("8T"), Some(8 << 40));
+        for wrong in ["", "k", "-1", "1kk", "99999999999999999M", "\u{fc}"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
         }
     }

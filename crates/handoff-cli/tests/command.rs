@@ -68,6 +68,30 @@ fn mistakes_are_usage_errors_in_one_line() {
 }
 
 #[test]
+fn a_failure_is_an_object_with_json() {
+    for (args, exit) in [
+        (&["doctor", "--iface", "no-such-device"][..], 2),
+        (&["cp", "/no/such/file", "/tmp/copy"], 1),
+        (&["cp", "/no/such/file", "-"], 1),
+        (&["relay", "file", "tcp://127.0.0.1:1"], 2),
+        (&["nic", "prepare", "lo"], 3),
+        (&["rds", "ping", "no-such-host.invalid"], 2),
+        (&["blk", "show", "987654"], 1),
+        (&["no-such-command"], 2),
+    ] {
+        let output = handoff(&[args, &["--json"]].concat());
+        let said = if args.last() == Some(&"-") { &output.stderr } else { &output.stdout };
+        let said = String::from_utf8_lossy(said);
+        let object = said.find('{').map(|begin| &said[begin..]).unwrap_or_default();
+        let object: serde_json::Value = serde_json::from_str(object)
+            .unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"));
+        assert_eq!(object["exit_code"], code(&output), "{args:?}: {object}");
+        assert!(!object["error"].as_str().expect("a text").is_empty(), "{object}");
+        assert!(code(&output) == exit || code(&output) == 3, "{args:?}: {output:?}");
+    }
+}
+
+#[test]
 fn version_and_help_go_to_stdout() {
     let version = handoff(&["--version"]);
     assert_eq!(code(&version), 0);

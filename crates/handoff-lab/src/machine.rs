@@ -285,10 +285,12 @@ fn kernel_arguments(acceleration: Acceleration) -> String {
     if acceleration.emulated().is_some() {
         // Nothing secret runs here, and the mitigations cost emulated time. A program that is at the
         // same addresses in each process is translated once: it starts in a sixth of the time. A host
-        // that is busy stops an emulated processor for long; that is no lockup.
+        // that is busy stops an emulated processor for long; that is no lockup, nor is it a timer that does
+        // not work, for which the kernel panics as it boots.
         arguments.extend([
             "mitigations=off",
             "norandmaps",
+            "no_timer_check",
             "rcupdate.rcu_cpu_stall_timeout=120",
             "watchdog_thresh=60",
         ]);

@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::btf::Btf;
-use libbpf_rs::{Link, Map, MapCore as _, MapFlags, Object, ProgramMut, ProgramType};
+use libbpf_rs::{Iter, Link, Map, MapCore as _, MapFlags, Object, ProgramMut, ProgramType};
 
 use crate::breakpoint;
-use crate::object::{self, LIBC};
+use crate::object::{self, LIBC, PROCESSES};
 use crate::report::Report;
-use crate::scope::{self, Scope};
+use crate::scope::{self, Process, Scope};
 use crate::symbols::Symbols;
 use crate::user_copies;
 
@@ -138,6 +138,9 @@ impl Meter {
                 }
                 continue;
             }
+            if program.name() == OsStr::new(PROCESSES) {
+                continue;
+            }
             let target = object::target(program.section(), program.name());
             if self.missing.contains(&target) {
                 continue;
@@ -194,12 +197,15 @@ impl Meter {
         events.into_iter().map(attach).collect()
     }
 
-    fn enter_members(&self) -> libbpf_rs::Result<()> {
-        let (members, membership) = match &self.scope {
+    fn enter_members(&mut self) -> libbpf_rs::Result<()> {
+        let (members, membership) = match self.scope {
             Scope::Machine => return Ok(()),
-            Scope::Tree(root) => (scope::descendants(*root), MEMBER),
-            Scope::ChildrenOf(parent) => ([*parent].into(), PARENT),
-            Scope::Cgroup(path) => {
+            Scope::Tree(root) => {
+                let processes = self.processes()?;
+                (scope::with_descendants(scope::id_of(root, &processes), &processes), MEMBER)
+            }
+            Scope::ChildrenOf(parent) => (scope::id_of(parent, &self.processes()?), PARENT),
+            Scope::Cgroup(ref path) => {
                 let group = File::open(path)?;
                 let key = 0u32.to_ne_bytes();
                 let value = group.as_raw_fd().to_ne_bytes();
@@ -211,6 +217,15 @@ impl Meter {
             tree.update(&member.to_ne_bytes(), &membership.to_ne_bytes(), MapFlags::ANY)?;
         }
         Ok(())
+    }
+
+    /// The processes that exist, in our PID namespace and those below.
+    fn processes(&mut self) -> libbpf_rs::Result<Vec<Process>> {
+        let program = self.object.progs_mut().find(|it| it.name() == OsStr::new(PROCESSES));
+        let link = program.expect("a program of the embedded object").attach()?;
+        let mut told = Vec::new();
+        Iter::new(&link)?.read_to_end(&mut told)?;
+        Ok(Process::all(&told))
     }
 
     pub(crate) fn symbols(&self) -> MutexGuard<'_, Symbols> {

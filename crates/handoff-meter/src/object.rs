@@ -29,6 +29,8 @@ const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3
 
 /// The program of the C library's copies.
 pub(crate) const LIBC: &str = "in_libc";
+/// The program that tells which processes there are.
+pub(crate) const PROCESSES: &str = "list_processes";
 
 /// Opens the object.
 pub(crate) fn open() -> libbpf_rs::Result<OpenObject> {

@@ -1,9 +1,10 @@
 //! Whose copies are counted.
 //!
-//! Kernel interface: `/proc/PID/stat`, for the processes that exist when the meter is attached.
-//! Later ones are followed in the kernel.
+//! Kernel interface: an iterator of BPF over tasks, for the processes that exist when the meter is
+//! attached; later ones are followed in the kernel. The kernel counts by the ids of its first PID namespace,
+//! and whoever attaches names processes by those of their own: the iterator tells both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -12,7 +13,8 @@ use std::path::PathBuf;
 pub enum Scope {
     /// Everything that runs, kernel threads and interrupts too.
     Machine,
-    /// The process with this id and all its descendants, those that exist and those to come.
+    /// The process with this id and all its descendants, those that exist and those to come. The id is that
+    /// of the caller's PID namespace; descendants may be in others.
     Tree(u32),
     /// All processes that the one with this id starts from now on, and their descendants; not the
     /// process itself.
@@ -28,25 +30,45 @@ pub(crate) fn is_alive(process: u32) -> bool {
     stat.is_ok_and(|stat| state_in(&stat).is_some_and(|state| !matches!(state, "Z" | "X")))
 }
 
-/// The process and its present descendants.
-pub(crate) fn descendants(root: u32) -> BTreeSet<u32> {
-    let mut members = BTreeSet::from([root]);
-    with_descendants(&mut members, &parents());
-    members
+/// A process, as `bpf/meter.h` defines it: `struct process`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// The kernel's id.
+    id: u32,
+    /// The kernel's id of its parent.
+    parent: u32,
+    /// Its id in our PID namespace.
+    number: u32,
 }
 
-/// Process id to parent's id, of all processes that can be seen.
-fn parents() -> BTreeMap<u32, u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let process = entry.file_name().to_str()?.parse().ok()?;
-            // A process that has ended meanwhile has no children to follow.
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            Some((process, parent_in(&stat)?))
-        })
-        .collect()
+impl Process {
+    /// All processes that the iterator has told of.
+    pub(crate) fn all(bytes: &[u8]) -> Vec<Self> {
+        let word = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("a word's bytes"));
+        let words: Vec<u32> = bytes.chunks_exact(size_of::<u32>()).map(word).collect();
+        let process = |words: &[u32]| Self { id: words[0], parent: words[1], number: words[2] };
+        words.chunks_exact(3).map(process).collect()
+    }
+}
+
+/// The kernel's id of the process with this number; none if there is no such process.
+pub(crate) fn id_of(number: u32, processes: &[Process]) -> BTreeSet<u32> {
+    processes.iter().filter(|it| it.number == number).map(|it| it.id).collect()
+}
+
+/// Adds all descendants.
+pub(crate) fn with_descendants(mut members: BTreeSet<u32>, processes: &[Process]) -> BTreeSet<u32> {
+    loop {
+        let before = members.len();
+        for process in processes {
+            if members.contains(&process.parent) {
+                members.insert(process.id);
+            }
+        }
+        if members.len() == before {
+            return members;
+        }
+    }
 }
 
 /// The third field; the second is the command in parentheses, which may contain anything.
@@ -54,54 +76,32 @@ fn state_in(stat: &str) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().next()
 }
 
-/// The fourth field.
-fn parent_in(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn with_descendants(members: &mut BTreeSet<u32>, parents: &BTreeMap<u32, u32>) {
-    loop {
-        let before = members.len();
-        for (process, parent) in parents {
-            if members.contains(parent) {
-                members.insert(*process);
-            }
-        }
-        if members.len() == before {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_command_with_parentheses_hides_no_parent() {
-        assert_eq!(parent_in("7 (a b) c)) S 42 7 7 0 -1"), Some(42));
+    fn a_command_with_parentheses_hides_no_state() {
         assert_eq!(state_in("7 (a b) c)) S 42 7 7 0 -1"), Some("S"));
-        assert_eq!(parent_in("garbage"), None);
+        assert_eq!(state_in("garbage"), None);
     }
 
     #[test]
     fn all_generations_are_found_and_nobody_else() {
-        let parents = BTreeMap::from([(2, 9), (3, 1), (4, 3), (5, 4), (9, 1), (10, 0)]);
-        let mut members = BTreeSet::from([3]);
-        with_descendants(&mut members, &parents);
-        assert_eq!(members, BTreeSet::from([3, 4, 5]));
+        let told = [[2, 9, 1], [3, 1, 5], [4, 3, 3], [5, 4, 6], [9, 1, 2], [10, 0, 9]];
+        let bytes: Vec<u8> = told.concat().into_iter().flat_map(u32::to_ne_bytes).collect();
+        let processes = Process::all(&bytes);
+        assert_eq!(id_of(5, &processes), BTreeSet::from([3]));
+        assert_eq!(with_descendants([3].into(), &processes), BTreeSet::from([3, 4, 5]));
+        assert_eq!(id_of(4, &processes), BTreeSet::new());
     }
 
     #[test]
-    fn this_process_is_its_own_descendant_and_a_child_is_one() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let found = descendants(std::process::id());
+    fn a_process_that_has_ended_is_not_alive() {
+        let mut child = std::process::Command::new("sleep").arg("infinity").spawn().expect("sleep");
         assert!(is_alive(child.id()));
         child.kill().expect("ours");
         child.wait().expect("ours");
         assert!(!is_alive(child.id()));
-        assert!(found.contains(&std::process::id()));
-        assert!(found.contains(&child.id()));
-        assert!(!found.contains(&1));
     }
 }

@@ -1,6 +1,6 @@
 //! What is there and what is missing, as `handoff doctor` says it, and its table.
 
-use handoff::probe::Capability;
+use handoff_probe::Capability;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 

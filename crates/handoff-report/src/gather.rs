@@ -15,7 +15,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use handoff::probe;
 use handoff_bench::command::BenchError;
 use handoff_lab::{
     Machine, StopFlag,
@@ -77,7 +76,7 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn gather(wanted: &Wanted<'_>, stop: &StopFlag) -> Result<Findings, BenchError> {
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let lines = command_lines(wanted);
-    let asked = probe::all().iter().map(Mechanism::from).collect();
+    let asked = handoff_probe::all().iter().map(Mechanism::from).collect();
     let mut availability = vec![Availability { place: Place::Native, mechanisms: asked }];
     if wanted.lab {
         tell("handoff doctor, in the lab");
@@ -233,7 +232,7 @@ mod tests {
 
     #[test]
     fn doctor_knows_what_a_bench_cannot_do_without() {
-        let known = probe::general();
+        let known = handoff_probe::general();
         for mechanism in names().map(|name| mechanism(name).unwrap()) {
             assert!(known.iter().any(|one| one.mechanism == mechanism), "{mechanism}");
         }

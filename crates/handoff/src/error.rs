@@ -17,8 +17,8 @@ pub enum Error {
     },
     /// Locking the pages of a buffer would pass `RLIMIT_MEMLOCK`.
     #[error(
-        "{action} needs {need} bytes of locked memory, but the limit (RLIMIT_MEMLOCK) is {limit} bytes for \
-         this user: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
+        "{action} needs {need} bytes of locked memory more than the {locked} that this process has and what \
+         other processes of this user have, and the limit (RLIMIT_MEMLOCK) of all that is {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
          CAP_IPC_LOCK, or use fewer or smaller buffers or the copy engine"
     )]
     Memlock {
@@ -26,6 +26,9 @@ pub enum Error {
         action: &'static str,
         /// Bytes asked for now, beside what is locked already.
         need: u64,
+        /// Bytes that this process has locked already. What the user's other processes have locked counts as
+        /// well, and nobody tells how much that is.
+        locked: u64,
         /// The soft limit in bytes.
         limit: u64,
     },

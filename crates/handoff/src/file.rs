@@ -3,6 +3,9 @@
 //! Reading lends a buffer to be filled, writing lends one to be emptied. A file opened without
 //! `O_DIRECT` has its bytes copied from or to the page cache by the CPU, which
 //! [`File::is_direct`] tells; the kernel makes no report of its own.
+//!
+//! Minimum kernel: 5.1 (`READ_FIXED` and `WRITE_FIXED` for registered buffers, else `READ` and `WRITE`,
+//! 5.6). Capability: none. Return signal: the completion.
 
 use std::fmt;
 use std::future::Future;
@@ -10,17 +13,19 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
 
-use crate::driver::Inner;
-use crate::endpoint::Endpoint;
-use crate::engine::transfer::{self, Direction, TransferOp};
+use crate::core::Core;
+use crate::engine::transfer;
 use crate::error::{Error, Result};
-use crate::inflight::{Key, Op};
-use crate::lease::{Lendable, Refused};
-use crate::source::memory::Buffer;
+use crate::handle::{self, Awaited, Handle};
+use crate::memory::Buffer;
+use crate::op::loan::{Lend, LendMut, Lendable, Refused};
+use crate::op::{Direction, Op, TransferOp};
+use crate::reactor::Reactor;
+use crate::ring::{Endpoint, Key};
 
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
@@ -31,11 +36,11 @@ pub struct File {
     endpoint: Rc<Endpoint>,
     direct: bool,
     pollable: bool,
-    driver: Rc<Inner>,
+    driver: Rc<Reactor>,
 }
 
 impl File {
-    pub(crate) fn attach(driver: Rc<Inner>, fd: OwnedFd) -> Result<Self> {
+    pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
         let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
         // A file system in memory takes the flag, and is its page cache.
         let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT)
@@ -43,13 +48,49 @@ impl File {
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
-        let endpoint = Rc::new(Endpoint::attach(&driver, fd));
+        let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
         Ok(Self { endpoint, direct, pollable, driver })
     }
 
     /// Whether the file was opened with `O_DIRECT` and bypasses the page cache, so that the device moves the bytes and no CPU does.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Reads at `offset` until the buffer's length in use is filled or the file ends.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
+    pub fn read_at<B: LendMut>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
+        self.transfer(Direction::Read, Some(offset), buffer)
+    }
+
+    /// Reads what there is, as from a pipe; 0 bytes are its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    pub fn read<B: LendMut>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
+        self.transfer(Direction::Read, None, buffer)
+    }
+
+    /// Writes all of the buffer's length in use at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
+    pub fn write_at<B: Lend>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
+        self.transfer(Direction::Write, Some(offset), buffer)
+    }
+
+    /// Writes all of the buffer, as to a pipe. Writes under way at once may mix.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](Self::write_at).
+    pub fn write<B: Lend>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
+        self.transfer(Direction::Write, None, buffer)
     }
 
     /// Waits until there is something to read, an end, or an error. Nothing is read.
@@ -76,7 +117,7 @@ impl File {
             .map_err(|refused: Refused<Vec<Buffer>>| refused.error)
     }
 
-    pub(crate) fn transfer<B: Lendable>(
+    fn transfer<B: Lendable>(
         &self,
         direction: Direction,
         offset: Option<u64>,
@@ -86,7 +127,7 @@ impl File {
             Some(offset) if i64::try_from(offset).is_err() => {
                 Err(Error::Invalid("an offset in a file is below 2^63"))
             }
-            _ => buffer.extent().check_home(|| self.driver.ring_id()),
+            _ => buffer.extent().check_home(|| self.driver.io.ring_id()),
         };
         let checked = checked.and_then(|()| self.driver.check_room());
         if let Err(error) = checked {
@@ -95,9 +136,9 @@ impl File {
         let pollable = self.pollable && offset.is_none();
         let file = Rc::clone(&self.endpoint);
         let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
-        let key = self.driver.inflight.borrow_mut().insert(|| Op::Transfer(op));
+        let key = self.driver.records.borrow_mut().insert(|| Op::Transfer(op));
         transfer::start(&self.driver, key);
-        Ok(Transfer { driver: Rc::clone(&self.driver), key: Some(key), buffer: PhantomData })
+        Ok(Transfer(Handle::new(Rc::clone(&self.driver), key)))
     }
 }
 
@@ -117,12 +158,8 @@ impl fmt::Debug for File {
 ///
 /// Dropped, a read is cancelled and a write goes on; the buffer is kept until the kernel is done.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
-pub struct Transfer<B: Lendable> {
-    driver: Rc<Inner>,
-    /// `None` once the buffer was taken.
-    key: Option<Key>,
-    buffer: PhantomData<B>,
-}
+#[derive(Debug)]
+pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 
 /// What a read or write came to.
 #[derive(Debug)]
@@ -133,6 +170,31 @@ pub struct Transferred<B> {
     pub buffer: B,
 }
 
+/// That a read or write is over.
+pub(crate) struct Moved<B>(PhantomData<B>);
+
+impl<B: Lendable> Awaited for Moved<B> {
+    type Key = Key;
+    type Output = Transferred<B>;
+
+    fn take(core: &Core, key: Key) -> Option<Transferred<B>> {
+        let (loan, result) = transfer::take(core, key)?;
+        Some(Transferred { result, buffer: B::from_loan(loan) })
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().transfer(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        transfer::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Transferred<B> {
+        handle::never_back(&error)
+    }
+}
+
 impl<B: Lendable> Transfer<B> {
     /// Buffer and result, once the operation is over.
     ///
@@ -140,47 +202,19 @@ impl<B: Lendable> Transfer<B> {
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
-        self.take().ok_or(self)
-    }
-
-    fn take(&mut self) -> Option<Transferred<B>> {
-        let (loan, result) = transfer::take(&self.driver, self.key?)?;
-        self.key = None;
-        Some(Transferred { result, buffer: B::from_loan(loan) })
+        self.0.take().ok_or(self)
     }
 }
 
 impl<B: Lendable> Future for Transfer<B> {
     type Output = Transferred<B>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
-        let this = self.get_mut();
-        if let Some(over) = this.take() {
-            return Poll::Ready(over);
-        }
-        let key = this.key.expect("a future is not polled after it was ready");
-        this.driver.expect_driven();
-        let before = this.driver.inflight.borrow_mut().transfer(key).wait(context.waker().clone());
-        drop(before);
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
+        Pin::new(&mut self.0).poll(context)
     }
 }
 
 impl<B: Lendable> Unpin for Transfer<B> {}
-
-impl<B: Lendable> Drop for Transfer<B> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            transfer::let_go(&self.driver, key);
-        }
-    }
-}
-
-impl<B: Lendable> fmt::Debug for Transfer<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("key", &self.key).finish_non_exhaustive()
-    }
-}
 
 /// Future of [`File::readable`] and [`File::writable`].
 #[must_use = "futures do nothing unless polled"]

@@ -26,52 +26,54 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod core;
 mod driver;
-mod endpoint;
 mod engine;
 mod error;
 mod executor;
 mod file;
-mod inflight;
+#[cfg(feature = "getbuf")]
+mod getbuf;
+mod handle;
 mod lease;
+mod mechanism;
+mod memory;
+mod op;
 mod outcome;
-pub mod probe;
-mod readiness;
+mod reactor;
 mod receipt;
+#[cfg(feature = "ublk")]
+mod requests;
 mod ring;
 mod route;
-mod sink;
 mod socket;
-mod source;
 #[cfg(feature = "tokio")]
 pub mod tokio;
-mod view;
 
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
-pub use engine::Engine;
-pub use engine::auto::Choice;
-pub use engine::layout::MAX_HEADER;
-pub use engine::receiving::ReceiveEngine;
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{File, Readiness, Transfer, Transferred};
-pub use lease::{Lend, LendMut, Lendable, Memory, Refused, Returned};
+#[cfg(feature = "getbuf")]
+pub use getbuf::{Fresh, Getting, KernelSource, LendStats, Lender};
+pub use lease::{Intake, Pool, Received, RxBinding, RxQueue, RxStats, Window};
+#[cfg(any(feature = "getbuf", feature = "ublk"))]
+pub use lease::{Lease, LeaseMut};
+#[cfg(feature = "ublk")]
+pub use lease::{Request, RequestKind};
+pub use mechanism::{Engine, ReceiveEngine};
+pub use memory::{Buffer, Memory, Pages, Region, SharedBuffer, SharedRegion, View};
+pub use op::SendStats;
+pub use op::chooser::Choice;
+pub use op::layout::MAX_HEADER;
+pub use op::loan::{Lend, LendMut, Lendable, Refused, Returned};
 pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;
+#[cfg(feature = "ublk")]
+pub use requests::RequestQueue;
 pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
-pub use sink::group::{Group, GroupOnLoan};
-pub use sink::lane::Lane;
-pub use sink::socket::{Finished, Finishing, Message, OnLoan, Sending, Sent};
-pub use socket::{SendStats, Socket};
-pub use source::intake::Intake;
-pub use source::kernel::{Fresh, Getting, KernelSource, Lease, LeaseMut, LendStats, Lender};
-pub use source::memory::{Buffer, Pages, Region};
-pub use source::pool::Pool;
-pub use source::received::Received;
-pub use source::request::{Request, RequestKind, RequestQueue};
-pub use source::rx_binding::RxBinding;
-pub use source::rx_queue::{RxQueue, RxStats};
-pub use source::shared::{SharedBuffer, SharedRegion};
-pub use source::socket::{NextSpan, Receiver};
-pub use source::window::Window;
-pub use view::View;
+pub use socket::Socket;
+pub use socket::group::{Group, GroupOnLoan};
+pub use socket::lane::Lane;
+pub use socket::receive::{NextSpan, Receiver};
+pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};

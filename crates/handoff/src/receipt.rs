@@ -1,6 +1,6 @@
 //! What a return tells: the bytes by what became of them, the signals it took, and the engine.
 
-use crate::engine::Engine;
+use crate::mechanism::Engine;
 use crate::outcome::{Outcome, Tally};
 
 /// The account of one send, or of a group of them.

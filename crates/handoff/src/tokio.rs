@@ -12,8 +12,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use crate::core::LATER;
 use crate::driver::Driver;
-use crate::driver::waits::LATER;
 use crate::error::{Error, Result};
 use crate::ring::Until;
 
@@ -33,12 +33,12 @@ impl AsRawFd for Watched {
 ///
 /// When the runtime refuses the driver's descriptor, or the kernel refuses to be entered.
 pub fn drive(driver: Driver) -> impl Future<Output = Result<()>> {
-    driver.inner.is_driven();
+    driver.reactor.is_driven();
     turn_on_readiness(driver)
 }
 
 async fn turn_on_readiness(driver: Driver) -> Result<()> {
-    let inner = &driver.inner;
+    let reactor = &driver.reactor;
     // SAFETY: a driver keeps one descriptor open for as long as it lives, and `Watched` keeps the
     // driver.
     let descriptor =
@@ -55,13 +55,13 @@ async fn turn_on_readiness(driver: Driver) -> Result<()> {
     let later = Timespec { tv_sec: 0, tv_nsec: LATER.as_nanos() as _ };
     let later = Itimerspec { it_interval: zero, it_value: later };
     loop {
-        inner.turn(Until::Now)?;
+        reactor.turn(Until::Now)?;
         poll_fn(|context| {
-            inner.set_attention(context.waker());
-            if !inner.is_quiet() {
+            reactor.due.set_attention(context.waker());
+            if !reactor.is_quiet() {
                 return Poll::Ready(Ok(()));
             }
-            if inner.has_later() {
+            if reactor.has_later() {
                 timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &later)?;
                 if let Poll::Ready(guard) = timer.poll_read_ready(context) {
                     guard?.clear_ready();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use handoff::{Buffer, Driver, Error, Region, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use traffic::{drivers, filled, patience, pattern, within};
+use traffic::{drivers, filled, pattern, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -159,7 +159,7 @@ fn make_nonblocking(end: &OwnedFd) {
 /// How long the far end keeps a waiting thread.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Runs what waits for about [`WAIT`], and panics if the thread worked for most of it.
+/// Runs what waits for at least [`WAIT`], and panics if the thread worked for most of it.
 fn without_work<T>(waits: impl FnOnce() -> T) -> T {
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -168,7 +168,7 @@ fn without_work<T>(waits: impl FnOnce() -> T) -> T {
     let (start, before) = (Instant::now(), cpu());
     let result = waits();
     let (took, work) = (start.elapsed(), cpu() - before);
-    assert!(took >= WAIT / 2 && work < took * 2 / 3, "{work:?} of work in {took:?}");
+    assert!(took >= WAIT && work < took * 2 / 3, "{work:?} of work in {took:?}");
     result
 }
 
@@ -197,14 +197,16 @@ fn pipes_give_what_there_is_and_take_all() {
                     make_nonblocking(&write);
                 }
                 let file = driver.file(write).unwrap();
-                let reader = thread::spawn(move || {
-                    thread::sleep(WAIT);
-                    let mut all = Vec::new();
-                    File::from(read).read_to_end(&mut all).unwrap();
-                    all
-                });
                 let buffer = Buffer::from(pattern(1, 300_000));
-                let over = without_work(|| driver.block_on(file.write(buffer).unwrap())).unwrap();
+                let (reader, over) = without_work(|| {
+                    let reader = thread::spawn(move || {
+                        thread::sleep(WAIT);
+                        let mut all = Vec::new();
+                        File::from(read).read_to_end(&mut all).unwrap();
+                        all
+                    });
+                    (reader, driver.block_on(file.write(buffer).unwrap()).unwrap())
+                });
                 assert_eq!(over.result.unwrap(), 300_000);
                 drop(file);
                 assert!(reader.join().unwrap() == pattern(1, 300_000));
@@ -224,14 +226,15 @@ fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
                     make_nonblocking(&read);
                 }
                 let file = driver.file(read).unwrap();
-                let start = Instant::now();
+                // Nobody writes before it has returned.
                 let read = file.read(Buffer::from(vec![0; 100])).unwrap();
-                assert!(start.elapsed() < patience(Duration::from_millis(500)), "the call waited");
-                let writer = thread::spawn(move || {
-                    thread::sleep(WAIT);
-                    File::from(write).write_all(b"handoff").unwrap();
+                let (writer, over) = without_work(|| {
+                    let writer = thread::spawn(move || {
+                        thread::sleep(WAIT);
+                        File::from(write).write_all(b"handoff").unwrap();
+                    });
+                    (writer, driver.block_on(read).unwrap())
                 });
-                let over = without_work(|| driver.block_on(read)).unwrap();
                 assert_eq!(over.result.unwrap(), 7);
                 writer.join().unwrap();
             }
@@ -253,7 +256,6 @@ fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
                         let file = driver.file(read.try_clone().unwrap()).unwrap();
                         let reading = file.read(Buffer::from(vec![0; 100])).unwrap();
                         driver.turn(Wait::No).unwrap();
-                        let start = Instant::now();
                         if forget {
                             std::mem::forget(reading);
                         } else {
@@ -265,7 +267,6 @@ fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
                             }
                         }
                         drop((file, driver));
-                        assert!(start.elapsed() < patience(Duration::from_secs(5)));
                         if !forget {
                             // Nobody takes what comes now from the others that read.
                             File::from(write).write_all(b"handoff").unwrap();

@@ -205,7 +205,7 @@ fn the_root_of_a_user_namespace_has_the_limit_of_its_user() {
     if std::env::var("HANDOFF_TEST_ALONE").is_ok_and(|name| name == TEST) {
         let limit = Some(LIMIT);
         setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
-        let found = handoff::probe::general();
+        let found = handoff_probe::general();
         let locked = found.iter().find(|one| one.mechanism == "locked memory").unwrap();
         let reason = locked.reason.as_deref().unwrap();
         assert!(reason.starts_with("limit 0.0 MiB"), "{reason}");

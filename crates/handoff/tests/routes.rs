@@ -271,6 +271,7 @@ fn a_sink_that_fails_ends_the_route_with_its_error() {
     });
 }
 
+#[cfg(feature = "getbuf")]
 #[test]
 fn an_engine_that_can_not_serve_is_passed_over_with_its_reason() {
     let driver = traffic::without_ring();

@@ -3,7 +3,7 @@
 //! A package is concerned when a file in its directory changed, when it uses one that is concerned, or
 //! when one of its sources names a changed file that is in no package (`bpf/meter.bpf.c`,
 //! `docs/public-api.txt`, `kmod/wire/main.c`), or that file's directory. Where only test programs of a
-//! package changed, these alone are concerned.
+//! package changed, these alone are concerned; all of them where it is a file that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -62,7 +62,7 @@ impl fmt::Display for Packages {
 pub(super) fn packages(revision: &str) -> Result<Packages, String> {
     let root = PathBuf::from(output("git", &["rev-parse", "--show-toplevel"])?.trim());
     let mut files = output("git", &["diff", "--name-only", revision])?;
-    files += &output("git", &["ls-files", "--others", "--exclude-standard"])?;
+    files += &output("git", &["ls-files", "--others", "--exclude-standard", "--full-name", ":/"])?;
     let files: BTreeSet<PathBuf> = files.lines().map(|file| root.join(file)).collect();
 
     let metadata = output("cargo", &["metadata", "--no-deps", "--format-version=1"])?;
@@ -78,16 +78,31 @@ struct Package {
     directory: PathBuf,
     /// The directories of packages of this tree that it uses, for its tests too.
     uses: Vec<PathBuf>,
+    /// The names of its test programs.
+    programs: BTreeSet<String>,
 }
 
 impl Package {
     fn new(package: &Value) -> Self {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
         let uses = package["dependencies"].as_array().into_iter().flatten();
+        let targets = package["targets"].as_array().into_iter().flatten();
+        let programs = targets.filter(|target| target["kind"][0] == "test");
         Self {
             directory: manifest.parent().unwrap_or(Path::new("/")).to_owned(),
             uses: uses.filter_map(|used| used["path"].as_str().map(PathBuf::from)).collect(),
+            programs: programs
+                .filter_map(|target| target["name"].as_str().map(str::to_owned))
+                .collect(),
         }
+    }
+
+    /// The test programs that a file below `tests/` belongs to, by its path in the package: the one that it
+    /// is of, or all that may share it.
+    fn programs_with(&self, path: &Path) -> Option<BTreeSet<String>> {
+        let first = path.strip_prefix("tests").ok()?.iter().next()?;
+        let name = Path::new(first).file_stem()?.to_string_lossy().into_owned();
+        Some(if self.programs.contains(&name) { [name].into() } else { self.programs.clone() })
     }
 }
 
@@ -99,9 +114,9 @@ fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMa
             .iter()
             .find_map(|package| Some((package, file.strip_prefix(&package.directory).ok()?)));
         match of_package {
-            Some((package, path)) => match program(path) {
-                Some(name) => {
-                    programs.entry(package.directory.clone()).or_default().insert(name);
+            Some((package, path)) => match package.programs_with(path) {
+                Some(names) => {
+                    programs.entry(package.directory.clone()).or_default().extend(names);
                 }
                 None => {
                     whole.insert(package.directory.clone());
@@ -129,13 +144,6 @@ fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMa
         programs.into_iter().map(|(place, names)| (place, Part::Programs(names))).collect();
     found.extend(whole.into_iter().map(|place| (place, Part::Whole)));
     found
-}
-
-/// The test program that a file of a package belongs to, if it is one's alone.
-fn program(path: &Path) -> Option<String> {
-    let path = path.strip_prefix("tests").ok()?;
-    let first = Path::new(path.iter().next()?);
-    Some(first.file_stem()?.to_string_lossy().into_owned())
 }
 
 impl Package {
@@ -196,7 +204,8 @@ mod tests {
             fs::create_dir_all(directory.join("src")).expect("writes");
             fs::write(directory.join("src/lib.rs"), source).expect("writes");
             let uses = uses.iter().map(|used| root.join("crates").join(used)).collect();
-            Package { directory, uses }
+            let programs = ["a", "b"].map(str::to_owned).into();
+            Package { directory, uses, programs }
         };
         let all = [
             package("low", &[], ""),
@@ -217,6 +226,8 @@ mod tests {
             found(&["crates/low/tests/b/main.rs", "crates/low/tests/a.rs"])
                 .ends_with("(tests a b)")
         );
+        // What test programs share, and what one of them reads.
+        assert!(found(&["crates/low/tests/shared/mod.rs"]).ends_with(": low (tests a b)"));
         assert!(found(&["bpf/meter.bpf.c"]).ends_with(": reader"));
         assert!(found(&["kmod/wire/main.c"]).ends_with(": builder"));
         assert!(found(&["docs/block.md", "README.md"]).ends_with(": "));

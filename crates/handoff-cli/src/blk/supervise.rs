@@ -4,6 +4,7 @@
 //! - each says one line on its stdout: that the device is there, or why not, with the exit code;
 //! - a server that ends by itself has removed its device, and its supervisor ends with it; one that
 //!   was killed is followed by another, which takes the device over;
+//! - a server that does not come to be because memory is short is tried again for as long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
@@ -23,9 +24,12 @@ use serde::{Deserialize, Serialize};
 use super::pressure;
 use crate::{Context, Failure, output};
 
-/// A server that lives for less than this has not served, and after so many of them it is given up.
+/// A server that lives for less than this has not served. After so many of them it is given up, unless
+/// memory was short: then there are pauses, each twice as long as the last.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 const SHORT_LIVES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a server is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,16 +45,26 @@ enum Answer {
     /// The device is there.
     Serving { id: u32 },
     /// It is not; as a [`Failure`].
-    Refused { usage: bool, possible: bool, line: String },
+    Refused { usage: bool, possible: bool, starved: bool, line: String },
 }
 
-impl Answer {
-    fn refused(failure: &Failure) -> Self {
-        Self::Refused {
-            usage: matches!(failure, Failure::Usage(_)),
-            possible: !matches!(failure, Failure::NotPossible(_)),
-            line: failure.line().unwrap_or_default(),
-        }
+/// Why there is no server.
+#[derive(Debug)]
+struct NoServer {
+    failure: Failure,
+    /// Whether memory was short.
+    starved: bool,
+}
+
+impl From<Failure> for NoServer {
+    fn from(failure: Failure) -> Self {
+        Self { failure, starved: false }
+    }
+}
+
+impl From<NoServer> for Failure {
+    fn from(none: NoServer) -> Self {
+        none.failure
     }
 }
 
@@ -77,7 +91,10 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     let start = task.recover.map_or(Start::New, Start::Recover);
     let server = match Server::start(&task.spec, start) {
         Ok(server) => server,
-        Err(error) => return refuse(error.into()),
+        Err(error) => {
+            let starved = matches!(error, handoff_block::Error::NoMemory(_));
+            return refuse(NoServer { failure: error.into(), starved });
+        }
     };
     say(&Answer::Serving { id: server.id() })?;
     Ok(server.wait(context.stop.flag())?)
@@ -88,7 +105,7 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     let task = args.task()?;
     let log = match log() {
         Ok(log) => log,
-        Err(failure) => return refuse(failure),
+        Err(failure) => return refuse(failure.into()),
     };
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
@@ -97,13 +114,18 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
         log_as(&log, id)
     });
     match watched {
-        Err(failure) if !serving => refuse(failure),
+        Err(failure) if !serving => refuse(failure.into()),
         watched => watched,
     }
 }
 
-fn refuse(failure: Failure) -> Result<(), Failure> {
-    say(&Answer::refused(&failure))?;
+fn refuse(NoServer { failure, starved }: NoServer) -> Result<(), Failure> {
+    say(&Answer::Refused {
+        usage: matches!(failure, Failure::Usage(_)),
+        possible: !matches!(failure, Failure::NotPossible(_)),
+        starved,
+        line: failure.line().unwrap_or_default(),
+    })?;
     Err(failure)
 }
 
@@ -176,29 +198,37 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
 }
 
 /// Starts a process and reads its line.
-fn begin(mut command: Command) -> Result<(Child, u32), Failure> {
-    let mut child = command
-        .spawn()
-        .map_err(|error| Failure::failed(format!("a process cannot be started: {error}")))?;
+fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
+    let mut child = command.spawn().map_err(|error| NoServer {
+        starved: matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
+        failure: Failure::failed(format!("a process cannot be started: {error}")),
+    })?;
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
     // A process that ended without a word has an empty line.
     let _ = BufReader::new(stdout).read_line(&mut line);
     match serde_json::from_str(&line) {
         Ok(Answer::Serving { id }) => Ok((child, id)),
-        Ok(Answer::Refused { usage, possible, line }) => {
+        Ok(Answer::Refused { usage, possible, starved, line }) => {
             let _ = child.wait();
-            Err(match (usage, possible) {
+            let failure = match (usage, possible) {
                 (true, _) => Failure::Usage(line),
                 (_, false) => Failure::NotPossible(line),
                 _ => Failure::Failed(line),
-            })
+            };
+            Err(NoServer { failure, starved })
         }
         Err(_) => {
             let status = child.wait().map_err(Failure::failed)?;
-            Err(Failure::failed(format!("the server ended before it served: {status}")))
+            let failure = Failure::failed(format!("the server ended before it served: {status}"));
+            Err(NoServer { failure, starved: is_starved(status) })
         }
     }
+}
+
+/// Whether a process may have been taken by the OOM killer, whose signal looks like anybody's.
+fn is_starved(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
 }
 
 /// Serves a device by processes that follow each other, until it is removed. `ready` is told when
@@ -228,20 +258,27 @@ pub(super) fn watch(
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };
         tracing::warn!("the server of device {id} was killed by signal {signal}");
-        if context.stop.requested() {
-            let mut control = Control::open()?;
-            control.stop(id)?;
-            control.remove(id)?;
-            directory.remove();
-            return Err(context.stop.failure());
-        }
+        let mut starved = is_starved(status);
+        let mut pause = Duration::ZERO;
         loop {
             short_lives = if since.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-            if short_lives == SHORT_LIVES {
-                return Err(Failure::failed(format!(
-                    "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover {id}` \
-                     tries again"
-                )));
+            if short_lives >= SHORT_LIVES {
+                if !starved {
+                    return Err(Failure::failed(format!(
+                        "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover \
+                         {id}` tries again"
+                    )));
+                }
+                let times = 1u32.checked_shl(short_lives - SHORT_LIVES).unwrap_or(u32::MAX);
+                pause = PAUSE.saturating_mul(times).min(LONGEST_PAUSE);
+            }
+            rest(pause, context)?;
+            if context.stop.requested() {
+                let mut control = Control::open()?;
+                control.stop(id)?;
+                control.remove(id)?;
+                directory.remove();
+                return Err(context.stop.failure());
             }
             since = Instant::now();
             // Its policy may be another by now.
@@ -251,16 +288,34 @@ pub(super) fn watch(
                     child = server;
                     break;
                 }
-                // Removed while it had no server.
-                Err(_) if Control::open()?.find(id)?.is_none() => {
+                // Removed while it had no server. Where nothing can be asked, it may be there.
+                Err(_) if matches!(Control::open().and_then(|mut it| it.find(id)), Ok(None)) => {
                     directory.remove();
                     return Ok(());
                 }
-                Err(failure) => {
-                    tracing::warn!("{}", failure.line().unwrap_or_default());
-                    std::thread::sleep(SHORT_LIFE / SHORT_LIVES);
+                Err(none) => {
+                    tracing::warn!("{}", none.failure.line().unwrap_or_default());
+                    starved = none.starved;
+                    pause = PAUSE;
                 }
             }
+        }
+    }
+}
+
+/// Waits for so long, or until we are asked to end.
+fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
+    let stop = context.stop.fd();
+    let deadline = Instant::now() + time;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || context.stop.requested() {
+            return Ok(());
+        }
+        let left = left.try_into().map_err(Failure::failed)?;
+        match poll(&mut [PollFd::new(&stop, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Failure::failed(io::Error::from(error))),
         }
     }
 }

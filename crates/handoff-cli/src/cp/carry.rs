@@ -13,8 +13,9 @@ use handoff::{Buffer, File, Lend, Socket, Tally};
 use indicatif::ProgressBar;
 
 use super::Job;
-use super::checksum::PieceSum;
+use super::checksum::{PieceSum, zeros};
 use super::coverage::Coverage;
+use super::extents::{Extent, Extents};
 use super::job::streamed;
 use super::lending::Lending;
 use super::ranged::Ranged;
@@ -27,8 +28,9 @@ use crate::failure::Failed;
 
 /// Where pieces come from.
 pub(super) enum Inlet {
-    /// A file of known length, which may lend what is not summed.
-    File { file: Ranged, len: u64, lending: Option<Lending> },
+    /// A file of known length, which may lend what is not summed; where its holes are, if they may be
+    /// left out.
+    File { file: Ranged, len: u64, lending: Option<Lending>, extents: Option<Extents> },
     /// What there is, in order, until it ends.
     Stream { file: File, ended: Cell<bool>, name: String },
 }
@@ -47,8 +49,8 @@ impl Inlet {
         offset: u64,
     ) -> Result<Option<Buffer>, Failure> {
         match self {
-            Self::File { file, len, .. } => {
-                let len = file.piece(most, len - offset);
+            Self::File { file, .. } => {
+                let len = file.piece(most, self.data_end(offset) - offset);
                 if len == 0 {
                     return Ok(None);
                 }
@@ -66,6 +68,36 @@ impl Inlet {
         }
     }
 
+    /// Where the bytes end that begin at `offset`.
+    fn data_end(&self, offset: u64) -> u64 {
+        match self {
+            Self::File { len, extents: Some(extents), .. } if offset < *len => {
+                let (Extent::Data(end) | Extent::Hole(end)) = extents.at(offset);
+                end
+            }
+            Self::File { len, .. } => *len,
+            Self::Stream { .. } => u64::MAX,
+        }
+    }
+
+    /// Whether it has holes that are left out.
+    pub(super) fn is_sparse(&self) -> bool {
+        matches!(self, Self::File { extents: Some(extents), .. } if extents.is_sparse())
+    }
+
+    /// The bytes of the hole at `offset`; `None` where there is none.
+    pub(super) fn hole_at(&self, offset: u64) -> Option<u64> {
+        match self {
+            Self::File { len, extents: Some(extents), .. } if offset < *len => {
+                match extents.at(offset) {
+                    Extent::Hole(end) => Some(end - offset),
+                    Extent::Data(_) => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     /// What became of its bytes; `streamed` are those of a stream.
     pub(super) fn hop(&self, job: &Job<'_>, registered: bool, streamed: u64) -> Hop {
         let (tally, reason) = match self {
@@ -75,7 +107,7 @@ impl Inlet {
             Self::File { file, .. } => (file.tally(), file.reason()),
             Self::Stream { .. } => (
                 Tally { copied: streamed, ..Tally::default() },
-                "a pipe or stream is read by copying".to_owned(),
+                format!("what is read in order, as this {} is, is copied", job.source_kind()),
             ),
         };
         let engine = job.file_engine("read", registered);
@@ -119,6 +151,8 @@ pub(super) struct Carriage<'a> {
     /// Bytes of streams, which are always copied.
     streamed_in: Cell<u64>,
     streamed_out: Cell<u64>,
+    /// Bytes of holes.
+    holes: Cell<u64>,
     progress: &'a ProgressBar,
 }
 
@@ -131,7 +165,9 @@ struct Piece {
 /// A piece of a file that is nobody else's.
 struct Drawn {
     offset: u64,
-    len: usize,
+    len: u64,
+    /// It has no bytes.
+    hole: bool,
     /// Its turn, where there is an order.
     turn: u64,
 }
@@ -162,6 +198,7 @@ impl<'a> Carriage<'a> {
             sums,
             streamed_in: Cell::new(0),
             streamed_out: Cell::new(0),
+            holes: Cell::new(0),
             progress,
         }
     }
@@ -186,9 +223,20 @@ impl<'a> Carriage<'a> {
     }
 
     async fn lane(&self, mut buffer: Buffer) -> Result<(), Failure> {
-        if let Inlet::File { lending: Some(lending), .. } = &self.inlet {
+        if let Inlet::File { file, lending, .. } = &self.inlet {
             while let Some(drawn) = self.draw() {
-                buffer = self.lend(lending, drawn, buffer).await?;
+                if drawn.hole {
+                    self.leave_out(drawn).await?;
+                } else if let Some(lending) = lending {
+                    buffer = self.lend(lending, drawn, buffer).await?;
+                } else {
+                    let Drawn { offset, len, turn, .. } = drawn;
+                    let filled = self.fill(file, buffer, offset, len as usize).await?;
+                    if self.ordered {
+                        self.turns.turn(turn).await;
+                    }
+                    buffer = self.hand_on(Piece { buffer: filled, offset }).await?;
+                }
             }
             return Ok(());
         }
@@ -198,20 +246,54 @@ impl<'a> Carriage<'a> {
         Ok(())
     }
 
+    /// Tells of a hole instead of handing its bytes on.
+    async fn leave_out(&self, drawn: Drawn) -> Result<(), Failure> {
+        let Drawn { offset, len, turn, .. } = drawn;
+        let sum = if self.sums { zeros(len) } else { 0 };
+        self.cover(offset, len, sum)?;
+        if self.ordered {
+            self.turns.turn(turn).await;
+        }
+        if let Outlet::Sockets { .. } = &self.outlet {
+            let frame = Buffer::from(Frame::Hole { offset, len }.encode());
+            let sending = self.least_loaded()?.socket.send(frame).failed(SENDING)?;
+            self.pass();
+            sending.await.sent.failed(SENDING)?;
+        } else {
+            self.pass();
+        }
+        self.holes.set(self.holes.get() + len);
+        self.progress.inc(len);
+        Ok(())
+    }
+
+    /// The connection with the least under way.
+    fn least_loaded(&self) -> Result<&Stream, Failure> {
+        self.streams()
+            .iter()
+            .min_by_key(|stream| stream.on_loan.get())
+            .ok_or_else(|| Failure::failed("no connection to send on"))
+    }
+
+    /// Bytes of holes that were left out.
+    pub(super) fn holes(&self) -> u64 {
+        self.holes.get()
+    }
+
     /// Hands on a piece that was read; its buffer, once it is back.
     async fn hand_on(&self, piece: Piece) -> Result<Buffer, Failure> {
         let Piece { buffer, offset } = piece;
         let len = buffer.len();
         let mut sum = PieceSum::new(self.sums);
         sum.update(&buffer);
-        self.cover(offset, len, sum.finish())?;
+        self.cover(offset, len as u64, sum.finish())?;
         let buffer = self.deliver(buffer, len, offset, true).await?;
         self.progress.inc(len as u64);
         Ok(buffer)
     }
 
-    fn cover(&self, offset: u64, len: usize, sum: u64) -> Result<(), Failure> {
-        self.coverage.borrow_mut().add(offset, len as u64, sum).map_err(Failure::failed)
+    fn cover(&self, offset: u64, len: u64, sum: u64) -> Result<(), Failure> {
+        self.coverage.borrow_mut().add(offset, len, sum).map_err(Failure::failed)
     }
 
     /// Hands on a piece that the kernel lends, in as many parts as it lends it; what it does not lend is
@@ -223,7 +305,7 @@ impl<'a> Carriage<'a> {
         spare: Buffer,
     ) -> Result<Buffer, Failure> {
         let Inlet::File { file, .. } = &self.inlet else { return Ok(spare) };
-        let Drawn { mut offset, mut len, turn } = drawn;
+        let (mut offset, mut len, turn) = (drawn.offset, drawn.len as usize, drawn.turn);
         let begin = offset;
         while len > 0 {
             let lease = lending.get(offset, len, file.name()).await?;
@@ -236,7 +318,7 @@ impl<'a> Carriage<'a> {
             };
             let part = lease.len();
             len -= part;
-            self.cover(offset, part, PieceSum::new(false).finish())?;
+            self.cover(offset, part as u64, PieceSum::new(false).finish())?;
             self.deliver(lease, part, offset, len == 0).await?;
             self.progress.inc(part as u64);
             offset += part as u64;
@@ -246,11 +328,13 @@ impl<'a> Carriage<'a> {
 
     /// The next piece of a file, to this caller alone; `None` at the end.
     fn draw(&self) -> Option<Drawn> {
-        let Inlet::File { file, len, .. } = &self.inlet else { return None };
+        let Inlet::File { file, .. } = &self.inlet else { return None };
         let offset = self.next.get();
-        let piece = file.piece(self.piece, len - offset);
-        self.next.set(offset + piece as u64);
-        (piece > 0).then(|| Drawn { offset, len: piece, turn: self.turns.draw() })
+        let hole = self.inlet.hole_at(offset);
+        let len = hole
+            .unwrap_or_else(|| file.piece(self.piece, self.inlet.data_end(offset) - offset) as u64);
+        self.next.set(offset + len);
+        (len > 0).then(|| Drawn { offset, len, hole: hole.is_some(), turn: self.turns.draw() })
     }
 
     async fn fill(
@@ -264,34 +348,23 @@ impl<'a> Carriage<'a> {
         file.read(buffer, len, offset).await
     }
 
-    /// Reads the next piece; `None` at the end. Where there is an order, the turn is left on.
+    /// Reads the next piece of a stream; `None` at the end. The turn is left on.
     async fn read(&self, buffer: Buffer) -> Result<Option<Piece>, Failure> {
-        match &self.inlet {
-            Inlet::File { file, .. } => {
-                let Some(Drawn { offset, len, turn }) = self.draw() else { return Ok(None) };
-                let buffer = self.fill(file, buffer, offset, len).await?;
-                if self.ordered {
-                    self.turns.turn(turn).await;
-                }
-                Ok(Some(Piece { buffer, offset }))
-            }
-            Inlet::Stream { ended, .. } => {
-                self.turns.turn(self.turns.draw()).await;
-                if ended.get() {
-                    self.turns.pass();
-                    return Ok(None);
-                }
-                let Some(buffer) = self.inlet.read_at(buffer, self.piece, 0).await? else {
-                    ended.set(true);
-                    self.turns.pass();
-                    return Ok(None);
-                };
-                let got = buffer.len();
-                let offset = self.next.replace(self.next.get() + got as u64);
-                self.streamed_in.set(self.streamed_in.get() + got as u64);
-                Ok(Some(Piece { buffer, offset }))
-            }
+        let Inlet::Stream { ended, .. } = &self.inlet else { return Ok(None) };
+        self.turns.turn(self.turns.draw()).await;
+        if ended.get() {
+            self.turns.pass();
+            return Ok(None);
         }
+        let Some(buffer) = self.inlet.read_at(buffer, self.piece, 0).await? else {
+            ended.set(true);
+            self.turns.pass();
+            return Ok(None);
+        };
+        let got = buffer.len();
+        let offset = self.next.replace(self.next.get() + got as u64);
+        self.streamed_in.set(self.streamed_in.get() + got as u64);
+        Ok(Some(Piece { buffer, offset }))
     }
 
     /// Hands bytes on, ending their turn as soon as the place of the last is taken; what they were in,
@@ -309,11 +382,8 @@ impl<'a> Carriage<'a> {
             }
         };
         match &self.outlet {
-            Outlet::Sockets { streams, raw } => {
-                let stream = streams
-                    .iter()
-                    .min_by_key(|stream| stream.on_loan.get())
-                    .ok_or_else(|| Failure::failed("no connection to send on"))?;
+            Outlet::Sockets { raw, .. } => {
+                let stream = self.least_loaded()?;
                 let header = Frame::data(offset, len as u32);
                 let mut message = stream.socket.message(bytes);
                 if !raw {

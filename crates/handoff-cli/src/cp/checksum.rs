@@ -52,6 +52,22 @@ pub fn join(first: u64, second: u64, len: u64) -> u64 {
     multiply(shift, first) ^ second
 }
 
+/// The checksum of so many bytes that are 0.
+pub fn zeros(len: u64) -> u64 {
+    // Of no bytes, and of 2^bit of them.
+    let mut all = PieceSum::new(true).finish();
+    let mut doubling = PieceSum::new(true);
+    doubling.update(&[0]);
+    let mut part = doubling.finish();
+    for bit in 0..64 {
+        if len >> bit & 1 == 1 {
+            all = join(all, part, 1 << bit);
+        }
+        part = join(part, part, 1 << bit);
+    }
+    all
+}
+
 /// The checksum of one piece, as its bytes go by.
 #[derive(Debug)]
 pub struct PieceSum(Option<Digest>);
@@ -90,6 +106,13 @@ mod tests {
     #[test]
     fn it_is_the_one_of_the_catalogue() {
         assert_eq!(sum(b"123456789"), 0xae8b_1486_0a79_9888);
+    }
+
+    #[test]
+    fn zeros_are_summed_without_being_there() {
+        for len in [0, 1, 2, 3, 7, 4096, 100_001] {
+            assert_eq!(zeros(len as u64), sum(&vec![0; len]), "{len}");
+        }
     }
 
     proptest! {

@@ -7,7 +7,7 @@
 //! - what exists is not touched without `force`, and with it replaced in one step;
 //! - pipes and character devices are no files to replace: they are written as they are.
 //!
-//! Kernel interface: open(2) `O_TMPFILE` (Linux 3.11), linkat(2), rename(2), fallocate(2).
+//! Kernel interface: open(2) `O_TMPFILE` (Linux 3.11), linkat(2), rename(2).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,9 +15,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, fallocate, linkat, statvfs};
+use rustix::fs::{
+    AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, futimens, linkat, statvfs,
+};
 use rustix::io::Errno;
 
+use super::wire::Attributes;
 use crate::Failure;
 
 /// Where a copy goes.
@@ -155,39 +158,61 @@ impl Destination {
             .map_err(|error| failed("setting the permissions of", &self.path, error))
     }
 
-    /// Sets `len` bytes aside, so that a disk without room says so before anything is moved.
+    /// Gives it the permission bits and the time of change of what it is a copy of.
     ///
     /// # Errors
     ///
-    /// A full disk, a quota, a file size limit.
-    pub(super) fn reserve(&self, len: u64) -> Result<(), Failure> {
-        if len == 0 {
-            return Ok(());
-        }
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
-            // Not every file system can, and then the writes will tell.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-            Err(Errno::NOSPC) => {
-                let directory = directory(&self.path);
-                let free = statvfs(directory)
-                    .map(|stat| format!(", and {} are free", stat.f_bavail * stat.f_frsize))
-                    .unwrap_or_default();
-                Err(Failure::failed(format!(
-                    "no room for {}: {len} bytes are needed in {}{free}",
-                    self.path.display(),
-                    directory.display(),
-                )))
-            }
-            Err(error) => Err(failed("setting room aside for", &self.path, error)),
-        }
+    /// What the file system refuses.
+    fn preserve(&self, attributes: Attributes) -> Result<(), Failure> {
+        self.set_mode(attributes.mode)?;
+        let time = Timespec { tv_sec: attributes.seconds, tv_nsec: attributes.nanoseconds.into() };
+        let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: time };
+        futimens(&self.file, &times)
+            .map_err(|error| failed("setting the time of", &self.path, error))
     }
 
-    /// Puts the file under its name; `sync` has it on the disk before.
+    /// Finds out whether `len` bytes have room, so that a full disk says so before anything is moved.
+    /// None of it is taken: that comes with the bytes.
+    ///
+    /// # Errors
+    ///
+    /// A disk without so much room.
+    pub(super) fn check_room(&self, len: u64) -> Result<(), Failure> {
+        let directory = directory(&self.path);
+        // Where nobody tells, the writes will.
+        let Ok(stat) = statvfs(directory) else { return Ok(()) };
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if len <= free || stat.f_blocks == 0 {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "no room for {}: {len} bytes are needed in {}, and {free} are free",
+            self.path.display(),
+            directory.display(),
+        )))
+    }
+
+    /// Puts the file of so many bytes under its name, with what it is to keep of its source; `sync` has
+    /// it on the disk before.
     ///
     /// # Errors
     ///
     /// When the name was taken meanwhile, or the file system refuses.
-    pub(super) fn commit(mut self, sync: bool) -> Result<(), Failure> {
+    pub(super) fn commit(
+        mut self,
+        bytes: u64,
+        attributes: Option<Attributes>,
+        sync: bool,
+    ) -> Result<(), Failure> {
+        let long = self.file.metadata().map(|it| it.len() == bytes).unwrap_or(false);
+        if !long {
+            // It ends with a hole.
+            self.file.set_len(bytes).map_err(|error| failed("ending", &self.path, error))?;
+        }
+        if let Some(attributes) = attributes {
+            self.preserve(attributes)?;
+        }
         if sync {
             self.file.sync_all().map_err(|error| failed("syncing", &self.path, error))?;
         }
@@ -291,7 +316,7 @@ mod tests {
             let path = directory.path().join("file");
             drop(destination(&path, false, named));
             assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
-            destination(&path, false, named).commit(true).unwrap();
+            destination(&path, false, named).commit(3, None, true).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new");
             assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
         }
@@ -305,11 +330,11 @@ mod tests {
             let early = destination(&path, false, named);
             fs::write(&path, "old").unwrap();
             assert!(matches!(open(&path, false), Err(Failure::Failed(_))));
-            assert!(early.commit(false).is_err());
+            assert!(early.commit(3, None, false).is_err());
             assert_eq!(fs::read(&path).unwrap(), b"old");
             let link = directory.path().join("link");
             std::os::unix::fs::symlink("file", &link).unwrap();
-            destination(&link, true, named).commit(false).unwrap();
+            destination(&link, true, named).commit(3, None, false).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new");
             assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
             assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);

@@ -7,21 +7,24 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use handoff::{File, Lend, Tally, Transfer};
+use handoff::{Buffer, File, Lend, Tally, Transfer};
 
 use super::Job;
-use super::checksum::PieceSum;
+use super::checksum::{PieceSum, zeros};
 use super::coverage::Coverage;
 use super::destination::Destination;
 use super::job::streamed;
 use super::ranged::Ranged;
 use super::report::{Hop, hexadecimal};
-use super::wire::{Decoder, Event, Frame};
+use super::wire::{Attributes, Decoder, Event, Frame};
 use crate::Failure;
 use crate::failure::Failed;
 
 /// The most writes of a connection under way: a NIC delivers by the packet.
 const WRITES: usize = 64;
+
+/// Bytes of a piece of a hole, for what takes all bytes.
+const ZEROS: u64 = 64 << 10;
 
 /// Where the bytes go.
 pub(super) enum Outlet {
@@ -46,6 +49,10 @@ pub(super) struct Intake<'a> {
     end: Cell<Option<(u64, Option<u64>)>>,
     /// Bytes written to a pipe.
     streamed: Cell<u64>,
+    /// Bytes of holes.
+    holes: Cell<u64>,
+    /// What the source has beside its bytes, where it says so.
+    attributes: Cell<Option<Attributes>>,
     /// Bytes copied once more to be aligned.
     pub(super) staged: Cell<u64>,
     pub(super) job: &'a Job<'a>,
@@ -74,6 +81,8 @@ pub(super) enum Portion {
     Head,
     /// Payload that belongs at `offset`; `last` of its piece.
     Payload { offset: u64, last: bool },
+    /// Bytes from `offset` on that are 0 and did not come.
+    Hole { offset: u64, len: u64 },
     /// The end of the transfer.
     End,
 }
@@ -101,9 +110,18 @@ impl<'a> Frames<'a> {
                 if last {
                     let none = (0, 0, PieceSum::new(false));
                     let (offset, len, sum) = std::mem::replace(&mut self.piece, none);
-                    self.intake.cover(offset, len, sum)?;
+                    self.intake.cover(offset, len, sum.finish())?;
                 }
                 Portion::Payload { offset, last }
+            }
+            Some(Event::Frame(Frame::Hole { offset, len })) => {
+                let sum = if self.intake.verify { zeros(len) } else { 0 };
+                self.intake.cover(offset, len, sum)?;
+                Portion::Hole { offset, len }
+            }
+            Some(Event::Frame(Frame::Attributes(attributes))) => {
+                self.intake.attributes.set(Some(attributes));
+                Portion::Head
             }
             Some(Event::Frame(Frame::End { bytes, checksum })) => {
                 self.intake.ended(bytes, checksum)?;
@@ -135,19 +153,27 @@ impl<'a> Intake<'a> {
             length,
             end: Cell::new(None),
             streamed: Cell::new(0),
+            holes: Cell::new(0),
+            attributes: Cell::new(None),
             staged: Cell::new(0),
             job,
         }
     }
 
     /// Finds out before anything is received whether the transfer can be taken.
-    pub(super) fn prepare(&self, streams: usize) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    ///
+    /// Several streams into what takes its bytes in order, and a disk without room.
+    pub(super) fn prepare(&self, streams: usize, sparse: bool) -> Result<(), Failure> {
         match self.outlet {
             Outlet::Stream { name, .. } if streams > 1 => Err(Failure::failed(format!(
                 "{name} takes its bytes in order, and so one stream, not {streams} (--streams 1)"
             ))),
-            Outlet::File { destination, .. } => destination.reserve(self.length.unwrap_or(0)),
-            Outlet::Stream { .. } => Ok(()),
+            Outlet::File { destination, .. } if !sparse => {
+                destination.check_room(self.length.unwrap_or(0))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -178,6 +204,7 @@ impl<'a> Intake<'a> {
         offset: u64,
         writes: &mut Writes<B>,
     ) -> Result<(), Failure> {
+        self.check_size(offset, len as u64)?;
         match self.outlet {
             Outlet::File { file, .. } => {
                 writes.0.push_back(file.write(part, len, offset)?);
@@ -188,10 +215,7 @@ impl<'a> Intake<'a> {
                 }
             }
             Outlet::Stream { file, .. } => {
-                if offset != self.streamed.get() {
-                    return Err(Failure::failed("the sender left the order of the bytes"));
-                }
-                self.streamed.set(offset + len as u64);
+                self.in_order(offset, len as u64)?;
                 let write = file.write(part).failed("writing")?;
                 self.written(write.await)?;
             }
@@ -200,10 +224,58 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    pub(super) fn cover(&self, offset: u64, len: u64, sum: PieceSum) -> Result<(), Failure> {
+    /// Leaves a hole out of a file; a stream has its bytes.
+    pub(super) async fn leave_out(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        self.check_size(offset, len)?;
+        self.holes.set(self.holes.get() + len);
+        let Outlet::Stream { file, name } = self.outlet else {
+            self.job.progress.inc(len);
+            return Ok(());
+        };
+        self.in_order(offset, len)?;
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(ZEROS);
+            let write = file.write(Buffer::from(vec![0; part as usize])).failed("writing")?;
+            streamed(write.await, name)?;
+            self.job.progress.inc(part);
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Takes note of bytes for what takes them in order.
+    fn in_order(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        if offset != self.streamed.get() {
+            return Err(Failure::failed("the sender left the order of the bytes"));
+        }
+        self.streamed.set(offset + len);
+        Ok(())
+    }
+
+    fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        match self.job.args.max_size {
+            Some(most) if offset.saturating_add(len) > most => {
+                Err(Failure::failed(format!("more came than {most} bytes (--max-size)")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of holes.
+    pub(super) fn holes(&self) -> u64 {
+        self.holes.get()
+    }
+
+    /// What a copy is to keep beside the bytes.
+    pub(super) fn attributes(&self) -> Option<Attributes> {
+        self.attributes.get().filter(|_| self.job.args.preserve)
+    }
+
+    pub(super) fn cover(&self, offset: u64, len: u64, sum: u64) -> Result<(), Failure> {
         self.coverage
             .borrow_mut()
-            .add(offset, len, sum.finish())
+            .add(offset, len, sum)
             .map_err(|error| Failure::failed(format!("the sender breaks the protocol: {error}")))
     }
 

@@ -1,6 +1,6 @@
 //! What all parts of one copy use: arguments, driver, memory, notes, stop.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -14,6 +14,7 @@ use indicatif::ProgressBar;
 use super::Args;
 use crate::failure::Failed;
 use crate::net::address::Address;
+use crate::ticks::Ticks;
 use crate::{Context, Failure, Stop, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
@@ -27,6 +28,8 @@ pub(super) struct Job<'a> {
     pub(super) destination: Address,
     pub(super) driver: Driver,
     pub(super) progress: ProgressBar,
+    /// What the source is, in a word, once it is open.
+    pub(super) source_kind: Cell<Option<&'static str>>,
     notes: RefCell<Vec<String>>,
 }
 
@@ -71,6 +74,7 @@ impl<'a> Job<'a> {
             source,
             destination,
             progress: progress::bytes(None, context.json),
+            source_kind: Cell::new(None),
             notes: RefCell::default(),
             driver,
         };
@@ -200,29 +204,54 @@ impl<'a> Job<'a> {
     }
 
     pub(super) fn source_kind(&self) -> &'static str {
-        kind(&self.source)
+        self.source_kind.get().unwrap_or_else(|| kind(&self.source))
     }
 
     pub(super) fn destination_kind(&self) -> &'static str {
         kind(&self.destination)
     }
 
-    /// Runs a future to its end, or to the stop.
+    /// Runs a future to its end, or to the stop, or until nothing has moved for too long (--idle).
     ///
     /// # Errors
     ///
-    /// Its own, or [`Failure::Stopped`].
+    /// Its own, or [`Failure::Stopped`], or that nothing moved.
     pub(super) fn until_stopped<T>(
         &self,
         future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let ended = self.driver.block_on(async {
-            match select(pin!(future), pin!(self.stopped())).await {
+            let given_up = pin!(async {
+                select(pin!(self.stopped()), pin!(self.standing_still())).await.factor_first().0
+            });
+            match select(pin!(future), given_up).await {
                 Either::Left((ended, _)) => ended,
                 Either::Right((failure, _)) => Err(failure),
             }
         });
         ended.failed("waiting in the kernel")?
+    }
+
+    /// Ends when nothing has moved for too long.
+    async fn standing_still(&self) -> Failure {
+        let idle = self.args.idle;
+        if idle.is_zero() {
+            return std::future::pending().await;
+        }
+        let ticks = Ticks::new([idle, Duration::ZERO, Duration::ZERO]);
+        let watching = pin!(async {
+            let (mut seen, mut since) = (self.progress.position(), Instant::now());
+            loop {
+                ticks.next().await;
+                let moved = self.progress.position();
+                if moved != seen {
+                    (seen, since) = (moved, Instant::now());
+                } else if since.elapsed() >= idle {
+                    return Failure::failed("nothing moved for too long (--idle)");
+                }
+            }
+        });
+        select(watching, pin!(ticks.run(&self.driver))).await.factor_first().0
     }
 
     /// The failure that a signal brings, once one has come to any thread.

@@ -6,11 +6,12 @@ use super::checksum::PieceSum;
 use super::destination::Destination;
 use super::ranged::Ranged;
 use super::report::{Report, Transferred, hexadecimal};
+use super::wire::Attributes;
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
 
-/// Copies all of `inlet`; a `destination` is verified, if that is wanted, and named.
+/// Copies all of `inlet`; a `destination`, with what it is to keep of its source, is verified, if that is wanted, and named.
 ///
 /// # Errors
 ///
@@ -19,11 +20,13 @@ pub(super) fn copy(
     job: &Job<'_>,
     inlet: Inlet,
     outlet: Outlet,
-    destination: Option<Destination>,
+    destination: Option<(Destination, Option<Attributes>)>,
 ) -> Result<Report, Failure> {
     let clock = Clock::start();
-    if let (Some(destination), Inlet::File { len, .. }) = (&destination, &inlet) {
-        destination.reserve(*len)?;
+    if let (Some((destination, _)), Inlet::File { len, .. }) = (&destination, &inlet)
+        && !inlet.is_sparse()
+    {
+        destination.check_room(*len)?;
     }
     let memory = job.memory(1)?;
     let verify = job.args.verify;
@@ -32,7 +35,7 @@ pub(super) fn copy(
     let verified = match (&destination, checksum) {
         (_, None) => None,
         (None, Some(_)) => Some("compare it yourself: what was written can't be read back"),
-        (Some(destination), Some(ours)) => {
+        (Some((destination, _)), Some(ours)) => {
             let theirs = job.until_stopped(read_back(job, destination, bytes))?;
             if theirs != ours {
                 return Err(Failure::failed(format!(
@@ -46,12 +49,13 @@ pub(super) fn copy(
             )
         }
     };
-    if let Some(destination) = destination {
-        destination.commit(job.args.sync)?;
+    if let Some((destination, attributes)) = destination {
+        destination.commit(bytes, attributes, job.args.sync)?;
     }
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
-    let done = Transferred { bytes, streams: 0, checksum, verified, hops };
+    let holes = carriage.holes();
+    let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
     Ok(Report::new(job, &clock, done))
 }
 

@@ -7,13 +7,15 @@
 //!
 //! The way: the two addresses -> [`origin`] and [`destination`] (opened before anything else) ->
 //! [`greet`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`] (into an [`intake`]) or
-//! [`local`] (the bytes, by [`carry`]) -> [`report`].
+//! [`local`] (the bytes, by [`carry`], or [`in_kernel`]) -> [`report`].
 
 mod carry;
 pub mod checksum;
 pub mod coverage;
 mod destination;
+mod extents;
 mod greet;
+mod in_kernel;
 mod intake;
 mod job;
 mod lending;
@@ -38,19 +40,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Nic};
+use crate::net::nic::{self, Bound};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
-use crate::{Context, Failure, output, quantity, rds};
+use crate::net::visitors;
+use crate::{Command, Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
+use greet::Refusal;
 use handoff_nic::Prepared;
+use ipnet::IpNet;
 use job::Job;
 use lending::Lending;
 use origin::Origin;
 use ranged::Ranged;
+use report::{Report, Transferred};
 use wire::Hello;
 
 const EXAMPLES: &str = "\
@@ -61,6 +68,7 @@ Examples:
   tar c dir | handoff cp - tcp://host:9000       what a command writes
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
+  handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img     not from everybody
   handoff cp --raw file tcp://host:9000          to a peer that is no handoff (nc, socat)
   handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
   handoff cp disk.img rds://192.0.2.2:4000       and from elsewhere
@@ -73,6 +81,12 @@ the two is not a connection. Either side may connect or listen. The connecting s
 rds://host:port as SRC is an address of this host and a port, where the sender's messages are waited for;
 as DST it is the receiver's. The checksum is always compared. Payload is lent to the kernel and sent from
 where it is, unless --engine copy is said.
+
+Holes of a source that is a file are holes of a copy that is one, here and over a network (not with --raw).
+A copy on one machine shares its blocks with the source where the file system can (reflink), else the kernel
+copies (copy_file_range), unless --verify, --direct, --lend or --engine ask for another way. A new file has
+the permission bits of its source, on one machine; --preserve keeps its time of change too, and over a
+network the permission bits, where both sides say it. Owners are never kept.
 
 Between two of `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
@@ -125,6 +139,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Lend::Auto)]
     pub lend: Lend,
 
+    /// Keep the time of change, and permission bits, of SRC; over a network both sides have to say it
+    #[arg(long, short)]
+    pub preserve: bool,
+
     /// Have the file on the disk before it gets its name (fsync)
     #[arg(long)]
     pub sync: bool,
@@ -147,9 +165,23 @@ pub struct Args {
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Seconds for finding and reaching the peer, and for all streams to be there
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
-    pub connect_timeout: Duration,
+    /// Seconds for finding and reaching the peer, and for all streams to be there: 10. Only where it is said,
+    /// the first connection to a listener is waited for no longer either
+    #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds_above_0)]
+    pub connect_timeout: Option<Duration>,
+
+    /// Seconds without a byte moved on a connection after which the copy fails; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = quantity::seconds)]
+    pub idle: Duration,
+
+    /// Receive no more than this, with k, m, g, t: who announces more is turned away, who sends more is cut off
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    pub max_size: Option<u64>,
+
+    /// Let only these addresses connect, where this side listens: ADDR/LEN, or one ADDR; may be said several
+    /// times
+    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
+    pub from: Vec<IpNet>,
 
     /// IPv4 only
     #[arg(short = '4', conflicts_with = "v6")]
@@ -158,6 +190,13 @@ pub struct Args {
     /// IPv6 only
     #[arg(short = '6')]
     pub v6: bool,
+}
+
+impl Args {
+    /// For finding and reaching the peer.
+    fn patience(&self) -> Duration {
+        self.connect_timeout.unwrap_or(Duration::from_secs(10))
+    }
 }
 
 /// Engines, as they are called on the command line.
@@ -198,8 +237,14 @@ impl From<EngineName> for handoff::Engine {
 /// Bytes of a piece.
 fn size(text: &str) -> Result<usize, String> {
     quantity::bytes(text)
+        .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| (4096..=64 << 20).contains(bytes))
         .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())
+}
+
+/// Whether standard output is for the bytes, so that all else goes to standard error.
+pub(crate) fn gives_bytes(command: &Command) -> bool {
+    matches!(command, Command::Cp(args) if args.destination == "-")
 }
 
 /// Random bits, for names that must not meet.
@@ -262,53 +307,73 @@ fn copy(
 }
 
 /// Opens the source, then whatever it goes to.
-fn send_or_copy(job: &Job<'_>) -> Result<report::Report, Failure> {
+fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     let origin = match &job.source {
         Address::File(path) => Origin::open(job.stop, path)?,
         _ => Origin::stdin()?,
     };
-    let (length, mode) = (origin.len(), origin.mode());
+    let (length, attributes) = (origin.len(), origin.attributes());
     job.set_length(length);
+    job.source_kind.set(Some(origin.kind()));
+    let kept = attributes.filter(|_| job.args.preserve);
     match &job.destination {
         Address::Connect(endpoint) | Address::Listen(endpoint) => {
             let listens = matches!(job.destination, Address::Listen(_));
-            let (connections, peer) = reach(job, endpoint, listens, true, length, None)?;
+            let sparse = !job.args.raw && origin.extents()?.is_some_and(|it| it.is_sparse());
+            let offer = Offer { sends: true, length, sparse };
+            let (connections, peer) = reach(job, endpoint, listens, offer, None)?;
             let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
             if verify && job.args.lend == Lend::Always {
                 job.note(
                     "read in spite of --lend always: the receiver asks for the checksum".to_owned(),
                 );
             }
-            let inlet = inlet(job, origin, !verify)?;
-            send::send(job, inlet, send::Sending { connections, verify })
+            let inlet = inlet(job, origin, !verify, !job.args.raw)?;
+            let attributes = kept.filter(|_| peer.is_some_and(|peer| peer.preserves));
+            send::send(job, inlet, send::Sending { connections, verify, attributes })
         }
         Address::Rds(endpoint) => {
-            messages::send(job, &inlet(job, origin, false)?, length, endpoint)
+            messages::send(job, &inlet(job, origin, false, true)?, length, endpoint)
         }
         Address::File(path) => match destination::open(path, job.args.force)? {
             Target::File(destination) => {
                 let outlet = Outlet::File(ranged(job, &destination)?);
                 // Once it is open: the bits of the source may forbid to write.
-                if let Some(mode) = mode {
-                    destination.set_mode(mode)?;
+                if let Some(attributes) = attributes {
+                    destination.set_mode(attributes.mode)?;
                 }
-                let inlet = inlet(job, origin, !job.args.verify)?;
-                local::copy(job, inlet, outlet, Some(destination))
+                let clock = Clock::start();
+                // Whichever way it goes, what makes no sense is refused.
+                job.memory_for(1)?;
+                if in_kernel::is_enough(job)
+                    && let Origin::File { file, len, .. } = &origin
+                    && let Some(extents) = origin.extents()?
+                    && let Some(copied) = in_kernel::copy(job, file, *len, &extents, &destination)?
+                {
+                    let (bytes, holes) = (*len, copied.holes);
+                    destination.commit(bytes, kept, job.args.sync)?;
+                    let hops = vec![copied.hop];
+                    let (checksum, verified) = (None, None);
+                    let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
+                    return Ok(Report::new(job, &clock, done));
+                }
+                let inlet = inlet(job, origin, !job.args.verify, true)?;
+                local::copy(job, inlet, outlet, Some((destination, kept)))
             }
             Target::Stream(path) => {
                 let outlet = stream(job, open_stream(job, &path)?)?;
-                local::copy(job, inlet(job, origin, false)?, outlet, None)
+                local::copy(job, inlet(job, origin, false, false)?, outlet, None)
             }
         },
         Address::Pipe => {
             let outlet = stream(job, stdout()?)?;
-            local::copy(job, inlet(job, origin, false)?, outlet, None)
+            local::copy(job, inlet(job, origin, false, false)?, outlet, None)
         }
     }
 }
 
 /// Opens the destination, then waits for the bytes.
-fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report, Failure> {
+fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure> {
     let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
         return Err(Failure::usage("the source is no connection"));
     };
@@ -316,15 +381,17 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<report::Report,
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
     let nic = prepared
-        .map(|prepared| Nic::bind(&job.driver, prepared, streams, |len| job.region(len)))
+        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.region(len)))
         .transpose()?;
-    let (connections, peer) = reach(job, endpoint, listens, false, None, nic.as_ref())?;
+    let offer = Offer { sends: false, length: None, sparse: false };
+    let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;
     let length = peer.and_then(|peer| peer.length);
     job.set_length(length);
     let outlet = outlet(job, target)?;
     let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
     let queue = nic.as_ref().map(|nic| &nic.queue);
-    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length })
+    let sparse = peer.is_some_and(|peer| peer.sparse);
+    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length, sparse })
 }
 
 /// What is received goes to, opened before anything is waited for; none where it is standard output.
@@ -367,9 +434,10 @@ fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
 }
 
 /// What is read; `lends` says whether it goes where buffers of the kernel can go, and nobody looks at
-/// it before.
-fn inlet(job: &Job<'_>, origin: Origin, lends: bool) -> Result<Inlet, Failure> {
+/// it before; `skips` whether holes may be left out.
+fn inlet(job: &Job<'_>, origin: Origin, lends: bool, skips: bool) -> Result<Inlet, Failure> {
     let name = job::name(&job.source);
+    let extents = if skips { origin.extents()? } else { None };
     match origin {
         Origin::Stream { fd, .. } => {
             let file = job.driver.file(fd).failed("attaching a file")?;
@@ -381,7 +449,8 @@ fn inlet(job: &Job<'_>, origin: Origin, lends: bool) -> Result<Inlet, Failure> {
                 _ => None,
             };
             let lending = if lends { Lending::open(job, &file)? } else { None };
-            Ok(Inlet::File { file: Ranged::new(&job.driver, file, direct, name)?, len, lending })
+            let file = Ranged::new(&job.driver, file, direct, name)?;
+            Ok(Inlet::File { file, len, lending, extents })
         }
     }
 }
@@ -392,30 +461,45 @@ fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Range
     Ranged::new(&job.driver, file, direct, job.destination.to_string())
 }
 
+/// What this side says of itself.
+struct Offer {
+    sends: bool,
+    length: Option<u64>,
+    sparse: bool,
+}
+
 /// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`. The
 /// connections are led to the NIC's queue, if there is one, before anything but first words comes.
 fn reach(
     job: &Job<'_>,
     endpoint: &Endpoint,
     listens: bool,
-    sends: bool,
-    length: Option<u64>,
-    nic: Option<&Nic<'_>>,
+    offer: Offer,
+    nic: Option<&Bound<'_>>,
 ) -> Result<(Vec<OwnedFd>, Option<Hello>), Failure> {
     let args = job.args;
     let family = Family::of(args.v4, args.v6);
+    let Offer { sends, length, sparse } = offer;
+    let (verifies, preserves) = (args.verify, args.preserve);
     let own = |streams, stream, transfer| Hello {
         sends,
-        verifies: args.verify,
+        verifies,
         streams,
         stream,
         transfer,
-        length: length.filter(|_| sends),
+        length,
+        sparse,
+        preserves,
+    };
+    let too_long = |peer: &Hello| {
+        let (length, most) = (peer.length?, args.max_size?);
+        (!sends && length > most)
+            .then(|| format!("{length} bytes are more than {most} (--max-size)"))
     };
     let lead = |stream: &TcpStream| nic.map_or(Ok(()), |nic| nic.lead(stream));
-    let patience = Patience::new(job.stop, Some(args.connect_timeout));
+    let patience = Patience::new(job.stop, Some(args.patience()));
     let (connections, peer) = if listens {
-        let listener = Listener::bind(endpoint, family, patience)?;
+        let listener = Listener::bind(endpoint, family, &args.from, patience)?;
         let address = listener.address()?;
         // Without words between us a peer sends as soon as it is connected, and what comes before a rule is
         // there is copied.
@@ -423,15 +507,22 @@ fn reach(
             nic.lead_arriving(address)?;
         }
         eprintln!("handoff: listening on tcp://{address}");
+        visitors::warn(address, &args.from, if sends { "take the file" } else { "send" });
         if args.raw {
-            let (stream, _) = listener.accept(Patience::new(job.stop, None))?;
+            let (stream, _) = listener.accept(Patience::new(job.stop, args.connect_timeout))?;
             (vec![stream], None)
         } else {
             let answer = |peer: &Hello, stream: &TcpStream| {
+                let ours = own(peer.streams, peer.stream, peer.transfer);
+                if let Some(why) = too_long(peer) {
+                    greet::refuse(stream, &ours, &why);
+                    return Err(Refusal::TurnAway(why));
+                }
                 lead(stream)?;
-                Ok(own(peer.streams, peer.stream, peer.transfer))
+                Ok(ours)
             };
-            let (streams, peer) = greet::gather(&listener, answer, args.connect_timeout, job.stop)?;
+            let (first, rest) = (args.connect_timeout, args.patience());
+            let (streams, peer) = greet::gather(&listener, answer, first, rest, job.stop)?;
             (streams, Some(peer))
         }
     } else {
@@ -457,6 +548,14 @@ fn reach(
         return Err(Failure::usage(format!(
             "both sides {both}: on one of them the connection is SRC, on the other DST"
         )));
+    }
+    if let Some(why) = peer.as_ref().and_then(too_long) {
+        return Err(Failure::failed(why));
+    }
+    if peer.is_some_and(|peer| peer.preserves != args.preserve) {
+        job.note(
+            "a copy keeps the bytes only: --preserve was said on one side, not on both".to_owned(),
+        );
     }
     Ok((greet::into_fds(connections), peer))
 }

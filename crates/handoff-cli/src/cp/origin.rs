@@ -8,11 +8,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{Advice, FileType, OFlags, fadvise};
 
+use super::extents::Extents;
+use super::wire::Attributes;
 use crate::net::patience;
 use crate::{Failure, Stop};
 
@@ -23,8 +25,8 @@ pub(super) enum Origin {
     Stream {
         /// The pipe, terminal, device or file.
         fd: OwnedFd,
-        /// The permission bits, where it is a file.
-        mode: Option<u32>,
+        /// What it has beside its bytes, where it is a file.
+        attributes: Option<Attributes>,
     },
     /// A file or block device.
     File {
@@ -32,8 +34,8 @@ pub(super) enum Origin {
         file: File,
         /// Bytes.
         len: u64,
-        /// The permission bits, where it is a regular file.
-        mode: Option<u32>,
+        /// What it has beside its bytes, where it is a regular file.
+        attributes: Option<Attributes>,
     },
 }
 
@@ -48,7 +50,7 @@ impl Origin {
             .as_fd()
             .try_clone_to_owned()
             .map_err(|error| Failure::failed(format!("standard input can't be used: {error}")))?;
-        Ok(Self::Stream { fd, mode: None })
+        Ok(Self::Stream { fd, attributes: None })
     }
 
     /// A path.
@@ -73,11 +75,15 @@ impl Origin {
             let mut options = OpenOptions::new();
             options.read(true);
             let file = patience::open(stop, path, options)?;
-            return Ok(Self::Stream { fd: file.into(), mode: None });
+            return Ok(Self::Stream { fd: file.into(), attributes: None });
         }
         let mut file = File::open(path).map_err(failed)?;
         let status = file.metadata().map_err(failed)?;
-        let mode = status.is_file().then(|| status.permissions().mode());
+        let attributes = status.is_file().then(|| Attributes {
+            seconds: status.mtime(),
+            nanoseconds: status.mtime_nsec() as u32,
+            mode: status.mode() & 0o777,
+        });
         let len = if status.is_file() {
             status.len()
         } else {
@@ -85,11 +91,11 @@ impl Origin {
         };
         match len {
             // A file of /proc has bytes and no length.
-            0 => Ok(Self::Stream { fd: file.into(), mode }),
+            0 => Ok(Self::Stream { fd: file.into(), attributes }),
             len => {
                 // Larger read-ahead; only advice.
                 let _ = fadvise(&file, 0, None, Advice::Sequential);
-                Ok(Self::File { file, len, mode })
+                Ok(Self::File { file, len, attributes })
             }
         }
     }
@@ -102,10 +108,39 @@ impl Origin {
         }
     }
 
-    /// The permission bits to give to a copy.
-    pub(super) fn mode(&self) -> Option<u32> {
+    /// What it has beside its bytes.
+    pub(super) fn attributes(&self) -> Option<Attributes> {
         match self {
-            Self::Stream { mode, .. } | Self::File { mode, .. } => *mode,
+            Self::Stream { attributes, .. } | Self::File { attributes, .. } => *attributes,
+        }
+    }
+
+    /// Where a file has bytes; `None` of what is none.
+    ///
+    /// # Errors
+    ///
+    /// When there are no more descriptors.
+    pub(super) fn extents(&self) -> Result<Option<Extents>, Failure> {
+        let Self::File { file, len, .. } = self else { return Ok(None) };
+        let same = file.try_clone().map_err(|error| {
+            Failure::failed(format!("looking for holes in the source: {error}"))
+        })?;
+        Ok(Some(Extents::new(same, *len)))
+    }
+
+    /// What it is, in a word.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::File { .. } | Self::Stream { attributes: Some(_), .. } => "file",
+            Self::Stream { fd, .. } => match rustix::fs::fstat(fd) {
+                Ok(status) => match FileType::from_raw_mode(status.st_mode) {
+                    FileType::CharacterDevice => "device",
+                    FileType::RegularFile => "file",
+                    FileType::Socket => "socket",
+                    _ => "pipe",
+                },
+                Err(_) => "pipe",
+            },
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Receiving<'a> {
     pub(super) verify: bool,
     /// Bytes, where the sender knows.
     pub(super) length: Option<u64>,
+    /// Not all of them take room.
+    pub(super) sparse: bool,
 }
 
 /// Receives all into `outlet`.
@@ -71,7 +73,7 @@ pub(super) fn receive(
         sockets.push(socket);
     }
     let intake = Intake::new(job, &outlet, receiving.length, receiving.verify);
-    let received = intake.prepare(streams).and_then(|()| {
+    let received = intake.prepare(streams, receiving.sparse).and_then(|()| {
         job.until_stopped(async {
             let mut all: FuturesUnordered<_> = receivers
                 .iter_mut()
@@ -87,9 +89,10 @@ pub(super) fn receive(
         })
     });
     let hops = hops(&intake, &receivers, registered);
+    let (holes, attributes) = (intake.holes(), intake.attributes());
     let ended = received.and_then(|(bytes, checksum)| {
         if let Outlet::File { destination, .. } = outlet {
-            destination.commit(job.args.sync)?;
+            destination.commit(bytes, attributes, job.args.sync)?;
         }
         Ok((bytes, checksum))
     });
@@ -115,7 +118,7 @@ pub(super) fn receive(
         (_, true) => Some("compare it yourself: --raw tells nothing of the sender's"),
         _ => Some("the same on both sides, of what was sent and what arrived in memory"),
     };
-    Ok(Report::new(job, &clock, Transferred { bytes, streams, checksum, verified, hops }))
+    Ok(Report::new(job, &clock, Transferred { bytes, holes, streams, checksum, verified, hops }))
 }
 
 const RECEIVING: &str = "receiving from the peer";
@@ -181,6 +184,7 @@ impl<'a> Connection<'a> {
                 match portion {
                     Portion::Head => {}
                     Portion::Payload { offset, last } => self.put(part, offset, last).await?,
+                    Portion::Hole { offset, len } => self.intake.leave_out(offset, len).await?,
                     Portion::End => return self.finish().await,
                 }
             }
@@ -197,7 +201,7 @@ impl<'a> Connection<'a> {
             self.put(span, offset, false).await?;
             offset += len;
         }
-        self.intake.cover(0, offset, sum)?;
+        self.intake.cover(0, offset, sum.finish())?;
         self.intake.ended(offset, None)?;
         self.finish().await
     }

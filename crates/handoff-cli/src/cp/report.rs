@@ -27,6 +27,8 @@ pub(super) struct Report {
     pub(super) destination: String,
     /// Of the payload.
     pub(super) bytes: u64,
+    /// Of those, the ones of holes, which were not moved.
+    pub(super) holes: u64,
     pub(super) seconds: f64,
     pub(super) bytes_per_s: f64,
     /// Of this process, in user and kernel mode, during the transfer.
@@ -44,6 +46,7 @@ pub(super) struct Report {
 /// What a transfer came to, whichever way it went.
 pub(super) struct Transferred {
     pub(super) bytes: u64,
+    pub(super) holes: u64,
     /// Connections; 0 for a copy that stays on the machine.
     pub(super) streams: usize,
     pub(super) checksum: Option<u64>,
@@ -59,6 +62,7 @@ impl Report {
             source: job.source.to_string(),
             destination: job.destination.to_string(),
             bytes: done.bytes,
+            holes: done.holes,
             seconds,
             bytes_per_s: done.bytes as f64 / seconds,
             cpu_seconds,
@@ -100,6 +104,9 @@ impl Report {
             let way = format!("{} -> {}", hop.from, hop.to);
             let _ = writeln!(text, "  {way:17} {:18} {amounts} ({})", hop.engine, hop.reason);
         }
+        if self.holes > 0 {
+            let _ = writeln!(text, "  {} bytes are holes, and were not moved", self.holes);
+        }
         if let Some(checksum) = &self.checksum {
             let verified = self.verified.unwrap_or("compared with nothing");
             let _ = writeln!(text, "  {} {checksum}: {verified}", super::checksum::CHECKSUM);
@@ -125,6 +132,7 @@ mod tests {
             source: "a".into(),
             destination: "tcp://b:1".into(),
             bytes: 7,
+            holes: 0,
             seconds: 0.5,
             bytes_per_s: 14.0,
             cpu_seconds: 0.25,

@@ -20,7 +20,7 @@ use super::Job;
 use super::carry::{Carriage, Inlet, Outlet, Stream};
 use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
-use super::wire::{Decoder, Event, Frame};
+use super::wire::{Attributes, Decoder, Event, Frame};
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
@@ -43,6 +43,8 @@ pub(super) struct Sending {
     pub(super) connections: Vec<OwnedFd>,
     /// One side wants the checksum.
     pub(super) verify: bool,
+    /// What the copy is to keep of the source beside its bytes.
+    pub(super) attributes: Option<Attributes>,
 }
 
 /// Sends all of `inlet`.
@@ -70,13 +72,21 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
 
     let ended = job.until_stopped(async {
         let answered = pin!(async {
-            match endings(&mut receivers, raw).next().await {
-                Some(ending) => ending.confirmed(),
-                None => Err(Failure::failed("no connection to hear the receiver on")),
+            // A connection that is closed with an answer unread is reset, which whoever passes it on
+            // takes for a failure.
+            let mut endings = endings(&mut receivers, raw);
+            let mut answer = None;
+            while let Some(ending) = endings.next().await {
+                answer = Some(ending.confirmed()?);
             }
+            answer.ok_or_else(|| Failure::failed("no connection to hear the receiver on"))
         });
         let sent = pin!(async {
             let (bytes, checksum) = carriage.run(memory.buffers).await?;
+            if let Some(attributes) = sending.attributes {
+                let frame = Frame::Attributes(attributes);
+                tell(carriage.sockets().take(1), &frame, SENDING).await?;
+            }
             if !raw {
                 let end = Frame::End { bytes, checksum };
                 tell(carriage.sockets(), &end, SENDING).await?;
@@ -111,8 +121,8 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     };
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
-    let streams = carriage.streams().len();
-    Ok(Report::new(job, &clock, Transferred { bytes, streams, checksum, verified, hops }))
+    let (streams, holes) = (carriage.streams().len(), carriage.holes());
+    Ok(Report::new(job, &clock, Transferred { bytes, holes, streams, checksum, verified, hops }))
 }
 
 /// How it ended for the receiver.

@@ -30,6 +30,19 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     if args.raw && !is_peer(&source) && !is_peer(&destination) {
         return Err(Failure::usage("--raw is about a connection, and there is none"));
     }
+    let listens = |address: &Address| matches!(address, Address::Listen(_));
+    if !args.from.is_empty() && !listens(&source) && !listens(&destination) && !is_rds(&source) {
+        return Err(Failure::usage("--from is about who connects, and nobody is waited for"));
+    }
+    if args.max_size.is_some() && !is_peer(&source) {
+        return Err(Failure::usage("--max-size is about receiving: SRC has to be a connection"));
+    }
+    if !args.idle.is_zero() && !is_peer(&source) && !is_peer(&destination) {
+        return Err(Failure::usage("--idle is about a connection, and there is none"));
+    }
+    if args.raw && args.preserve {
+        return Err(Failure::usage("--raw carries bare bytes, and nothing to --preserve"));
+    }
     if args.raw && args.streams > 1 {
         return Err(Failure::usage("--raw has no way to put several --streams in order again"));
     }
@@ -61,6 +74,8 @@ fn refuse_by_messages(args: &Args, receives: bool) -> Result<(), Failure> {
     let refused = [
         (args.raw, "--raw: messages are no stream of bare bytes"),
         (args.streams > 1, "--streams: one port sends all messages, in order"),
+        (args.preserve, "--preserve: messages carry the bytes only"),
+        (!args.idle.is_zero(), "--idle: 30 seconds of silence end it"),
         (args.nic.is_some(), "--nic: messages are received by copying"),
         (args.lend == Lend::Always, "--lend always: messages are sent from memory"),
         (args.engine == EngineName::MsgZerocopy, "--engine msg-zerocopy: there are auto and copy"),

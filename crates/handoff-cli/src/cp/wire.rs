@@ -9,7 +9,7 @@
 //!
 //! A connection begins with a [`Hello`] of 40 bytes from the side that connected, answered by one
 //! from the side that listened. Frames follow: from the sender [`Frame::Data`] with its payload, any
-//! number, on any of the transfer's connections, then [`Frame::End`] on each, or [`Frame::Abort`];
+//! number, and [`Frame::Hole`] for bytes that are 0, on any of the transfer's connections, then [`Frame::End`] on each, or [`Frame::Abort`];
 //! from the receiver one [`Frame::Answer`] on each. All numbers are big-endian.
 
 use std::fmt;
@@ -27,15 +27,20 @@ pub const MAX_DATA: usize = 1 << 30;
 /// The most connections of a transfer.
 pub const MAX_STREAMS: u16 = 256;
 
-const VERSION: u8 = 1;
+/// Of this protocol: both sides have the same. 2 has holes and what a file has beside its bytes.
+const VERSION: u8 = 2;
 const SENDS: u8 = 1;
 const VERIFIES: u8 = 2;
 const KNOWS_LENGTH: u8 = 4;
+const SPARSE: u8 = 8;
+const PRESERVES: u8 = 16;
 
 const DATA: u8 = 1;
 const END: u8 = 2;
 const ABORT: u8 = 3;
 const ANSWER: u8 = 4;
+const HOLE: u8 = 5;
+const ATTRIBUTES: u8 = 6;
 
 /// What a peer said that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,10 @@ pub struct Hello {
     pub transfer: u128,
     /// Bytes of the transfer, where the sender knows.
     pub length: Option<u64>,
+    /// There are holes, so that the length is not the room that a copy takes.
+    pub sparse: bool,
+    /// It wants a copy to keep what its file has beside the bytes. Both sides have to.
+    pub preserves: bool,
 }
 
 impl Hello {
@@ -91,7 +100,9 @@ impl Hello {
         bytes[8] = VERSION;
         bytes[9] = if self.sends { SENDS } else { 0 }
             | if self.verifies { VERIFIES } else { 0 }
-            | if self.length.is_some() { KNOWS_LENGTH } else { 0 };
+            | if self.length.is_some() { KNOWS_LENGTH } else { 0 }
+            | if self.sparse { SPARSE } else { 0 }
+            | if self.preserves { PRESERVES } else { 0 };
         bytes[10..12].copy_from_slice(&self.streams.to_be_bytes());
         bytes[12..14].copy_from_slice(&self.stream.to_be_bytes());
         bytes[16..32].copy_from_slice(&self.transfer.to_be_bytes());
@@ -120,8 +131,10 @@ impl Hello {
             stream: u16_at(bytes, 12),
             transfer: (u128::from(u64_at(bytes, 16)) << 64) | u128::from(u64_at(bytes, 24)),
             length: (flags & KNOWS_LENGTH != 0).then_some(length),
+            sparse: flags & SPARSE != 0,
+            preserves: flags & PRESERVES != 0,
         };
-        if flags > SENDS | VERIFIES | KNOWS_LENGTH || bytes[14..16] != [0, 0] {
+        if flags > SENDS | VERIFIES | KNOWS_LENGTH | SPARSE | PRESERVES || bytes[14..16] != [0, 0] {
             return Err(WireError::Field("unknown flags in its hello"));
         }
         if hello.streams == 0 || hello.streams > MAX_STREAMS || hello.stream >= hello.streams {
@@ -134,6 +147,17 @@ impl Hello {
     }
 }
 
+/// What a file has beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// When it was last changed: seconds since 1970.
+    pub seconds: i64,
+    /// And nanoseconds, below a second.
+    pub nanoseconds: u32,
+    /// Permission bits, without set-user-ID and the like.
+    pub mode: u32,
+}
+
 /// What follows the hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -144,6 +168,15 @@ pub enum Frame {
         /// How many bytes, 1 to [`MAX_DATA`].
         len: u32,
     },
+    /// `len` bytes from `offset` on are 0, and the source has no room for them.
+    Hole {
+        /// Where in the transfer, in bytes.
+        offset: u64,
+        /// How many bytes, above 0.
+        len: u64,
+    },
+    /// What the source has beside its bytes, before the end, where both sides want a copy to keep it.
+    Attributes(Attributes),
     /// The sender has sent all.
     End {
         /// Bytes of the whole transfer.
@@ -170,6 +203,11 @@ impl Frame {
     pub fn encode(&self) -> Vec<u8> {
         let (kind, flags, a, b, text) = match self {
             Self::Data { offset, len } => return Self::data(*offset, *len).to_vec(),
+            Self::Hole { offset, len } => (HOLE, 0, *offset, *len, ""),
+            Self::Attributes(Attributes { seconds, nanoseconds, mode }) => {
+                let low = u64::from(*nanoseconds) << 32 | u64::from(*mode);
+                (ATTRIBUTES, 0, *seconds as u64, low, "")
+            }
             Self::End { bytes, checksum } => {
                 (END, u8::from(checksum.is_some()), *bytes, checksum.unwrap_or(0), "")
             }
@@ -196,7 +234,7 @@ impl Frame {
         let len = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let (a, b) = (u64_at(bytes, 8), u64_at(bytes, 16));
         let most_flags = match kind {
-            DATA | ABORT => 0,
+            DATA | ABORT | HOLE | ATTRIBUTES => 0,
             END => 1,
             ANSWER => 2,
             _ => return Err(WireError::Field("a frame of an unknown kind")),
@@ -214,6 +252,19 @@ impl Frame {
                     return Err(WireError::Field("the place of a piece"));
                 }
                 return Ok((Self::Data { offset: a, len }, 0));
+            }
+            HOLE => {
+                if b == 0 || a.checked_add(b).is_none_or(|end| end > i64::MAX as u64) {
+                    return Err(WireError::Field("the place of a hole"));
+                }
+                (Self::Hole { offset: a, len: b }, 0)
+            }
+            ATTRIBUTES => {
+                let (nanoseconds, mode) = ((b >> 32) as u32, b as u32);
+                if nanoseconds >= 1_000_000_000 || mode > 0o777 {
+                    return Err(WireError::Field("the attributes of its file"));
+                }
+                (Self::Attributes(Attributes { seconds: a as i64, nanoseconds, mode }), 0)
             }
             END => (Self::End { bytes: a, checksum }, 0),
             ABORT => (Self::Abort { reason: String::new() }, MAX_TEXT),
@@ -354,6 +405,12 @@ mod tests {
         let text = "[a-z é]{0,300}";
         prop_oneof![
             (0..1u64 << 40, 1..2000u32).prop_map(|(offset, len)| Frame::Data { offset, len }),
+            (0..1u64 << 40, 1..1u64 << 40).prop_map(|(offset, len)| Frame::Hole { offset, len }),
+            (any::<i64>(), 0..1_000_000_000u32, 0..0o1000u32).prop_map(
+                |(seconds, nanoseconds, mode)| {
+                    Frame::Attributes(Attributes { seconds, nanoseconds, mode })
+                }
+            ),
             (any::<u64>(), any::<Option<u64>>())
                 .prop_map(|(bytes, checksum)| Frame::End { bytes, checksum }),
             text.prop_map(|reason| Frame::Abort { reason }),
@@ -396,10 +453,12 @@ mod tests {
         #[test]
         fn hellos_come_back(
             sends: bool, verifies: bool, streams in 1..=MAX_STREAMS, stream: prop::sample::Index,
-            transfer: u128, length in prop::option::of(0..=i64::MAX as u64),
+            transfer: u128, length in prop::option::of(0..=i64::MAX as u64), sparse: bool,
+            preserves: bool,
         ) {
             let stream = stream.index(usize::from(streams)) as u16;
-            let hello = Hello { sends, verifies, streams, stream, transfer, length };
+            let hello =
+                Hello { sends, verifies, streams, stream, transfer, length, sparse, preserves };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
 
@@ -437,7 +496,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_frames_or_an_error(
-            kind in 0u8..6,
+            kind in 0u8..8,
             mut stream in prop::collection::vec(any::<u8>(), 0..200),
             cuts in prop::collection::vec(any::<usize>(), 0..5),
         ) {

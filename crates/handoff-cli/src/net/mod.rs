@@ -4,3 +4,4 @@ pub mod address;
 pub(crate) mod nic;
 pub(crate) mod patience;
 pub(crate) mod reach;
+pub(crate) mod visitors;

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use handoff::{Driver, Region, RxBinding, RxQueue};
-use handoff_nic::{Directory, Flow, Ip, Plan, Prepared, Steered};
+use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered};
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -29,14 +29,23 @@ pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
     }
 }
 
-/// Sets a queue of the interface aside, and leads these flows to it.
+/// Sets a queue of the interface aside, switches hardware GRO on where that can be, and leads these flows to
+/// the queue.
 ///
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with what stands in the way.
 pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Prepared, Failure> {
     let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
-    let plan = Plan { flows, ..Plan::default() };
+    let hardware_gro = Nic::look(interface)?.hardware_gro;
+    if !hardware_gro.on && !hardware_gro.switchable {
+        eprintln!(
+            "handoff: note: {interface}: its driver has no hardware GRO, which would spare most of what \
+             receiving costs"
+        );
+    }
+    let hardware_gro = hardware_gro.switchable;
+    let plan = Plan { flows, hardware_gro, ..Plan::default() };
     Ok(Prepared::new(interface, &plan, &Directory::default())?)
 }
 
@@ -62,13 +71,13 @@ pub(crate) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result
 }
 
 /// A queue of the interface, bound to a driver.
-pub(crate) struct Nic<'a> {
+pub(crate) struct Bound<'a> {
     prepared: &'a Prepared,
     pub(crate) queue: RxQueue,
     steered: RefCell<Vec<Steered>>,
 }
 
-impl<'a> Nic<'a> {
+impl<'a> Bound<'a> {
     /// Binds the queue, with an area for so many connections from `region`.
     ///
     /// # Errors

@@ -9,12 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs}
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::PollFlags;
+use ipnet::IpNet;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
+use super::visitors::Visitors;
 use crate::Failure;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
@@ -153,12 +156,18 @@ fn connect_to(
 ///
 /// What is known to fail at once.
 pub(crate) fn begin(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
         _ => Ok(socket),
     }
+}
+
+/// Whether it is known already what came of a connection that was begun, as mostly on the same machine.
+pub(crate) fn is_settled(socket: &Socket) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// The connection that was begun.
@@ -185,10 +194,11 @@ fn prepare(socket: &Socket) -> io::Result<()> {
 /// A socket that waits for the peer.
 pub(crate) struct Listener {
     socket: Socket,
+    pub(crate) visitors: Visitors,
 }
 
 impl Listener {
-    /// Listens.
+    /// Listens, for those of these addresses, or all where none are given.
     ///
     /// # Errors
     ///
@@ -196,6 +206,7 @@ impl Listener {
     pub(crate) fn bind(
         endpoint: &Endpoint,
         family: Family,
+        from: &[IpNet],
         patience: Patience<'_>,
     ) -> Result<Self, Failure> {
         let addresses = if endpoint.host.is_empty() {
@@ -213,7 +224,7 @@ impl Listener {
         let mut errors = Vec::new();
         for address in addresses {
             match Self::listen(address, family) {
-                Ok(socket) => return Ok(Self { socket }),
+                Ok(socket) => return Ok(Self { socket, visitors: Visitors::new(from) }),
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
         }
@@ -224,12 +235,14 @@ impl Listener {
     }
 
     fn listen(address: SocketAddr, family: Family) -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let kind = Type::STREAM.nonblocking();
+        let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+        // What it accepts has these from it.
+        prepare(&socket)?;
         if address.is_ipv6() {
             socket.set_only_v6(family == Family::V6 || !address.ip().is_unspecified())?;
         }
         socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(128)?;
         Ok(socket)
@@ -259,7 +272,7 @@ impl Listener {
     ) -> Result<(TcpStream, SocketAddr), Failure> {
         loop {
             if !patience.wait(&self.socket, PollFlags::IN)? {
-                return Err(Failure::failed("not all streams of the transfer connected in time"));
+                return Err(Failure::failed("nobody connected in time (--connect-timeout)"));
             }
             match self.try_accept() {
                 Ok(Some(accepted)) => return Ok(accepted),
@@ -271,33 +284,26 @@ impl Listener {
         }
     }
 
-    /// Takes a connection that is there.
+    /// Takes a connection that is there, and whose address may connect.
     ///
     /// # Errors
     ///
     /// What accept(2) fails with, other than for a connection that is gone by then.
     pub(crate) fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        match self.socket.accept() {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match acceptfrom_with(&self.socket, flags) {
             Ok((socket, peer)) => {
-                let peer = peer.as_socket().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
-                match socket.set_nonblocking(true).and_then(|()| prepare(&socket)) {
-                    Ok(()) => Ok(Some((socket.into(), peer))),
-                    Err(error) => {
-                        tracing::info!(%peer, %error, "a connection ended at once");
-                        Ok(None)
-                    }
+                let peer: Option<SocketAddr> = peer.and_then(|peer| peer.try_into().ok());
+                let peer = peer.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
+                if !self.visitors.may_come(peer.ip()) {
+                    self.visitors.turned_away(peer, "it is none of those that --from lets in");
+                    return Ok(None);
                 }
+                Ok(Some((socket.into(), peer)))
             }
             // The peer gave up between the two calls, or another process was quicker.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted
-                ) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+            Err(Errno::WOULDBLOCK | Errno::CONNABORTED) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -96,7 +96,8 @@ impl StressArgs {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    quantity::bytes(text).filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
+    let bytes = quantity::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
         "a message has 16 bytes to 1M here, the longest that the kernel takes".to_owned()
     })
 }

@@ -3,14 +3,17 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, select, try_join};
-use handoff::{Carried, Engine, Intake, Route, RouteEngine, RouteSink, RouteSource, Socket};
+use futures_util::future::{Either, FutureExt as _, select};
+use handoff::{Engine, Intake, Route, RouteEngine, RouteSink, RouteSource, Socket};
 use socket2::SockRef;
 
 use super::ledger::Counted;
 use super::{Relay, gate};
+
+/// How long a direction may take to end, once the other has failed.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// Serves a client to the end, and says in the ledger how it was.
 pub(super) async fn serve(
@@ -32,22 +35,57 @@ async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Resul
     let server = gate::connect(relay).await?;
     let attach = |stream| relay.driver.socket(stream).map_err(|error| error.to_string());
     let (client, server) = (attach(client)?, attach(server)?);
-    let mut up = route(relay, &client, relay.intake.clone(), &server)?;
-    let mut down = route(relay, &server, None, &client)?;
+    let up = route(relay, &client, relay.intake.clone(), &server)?;
+    let down = route(relay, &server, None, &client)?;
     counted.watch(up.progress(), down.progress());
-    let ended = {
-        let both = pin!(try_join(
-            direction(&mut up, &server, counted),
-            direction(&mut down, &client, counted),
-        ));
-        match select(both, pin!(idle(relay, counted))).await {
-            Either::Left((both, _)) => both.map(|_| ()),
-            Either::Right((reason, _)) => Err(reason),
-        }
-    };
-    for (engine, reason) in up.passed_over().iter().chain(down.passed_over()) {
-        relay.ledger.note(format!("{engine} can't serve: {reason}"));
+    let mut ways = Ways { up, down, relay, counted };
+    let both = pin!(both(relay, (&mut ways.up, &server), (&mut ways.down, &client)));
+    match select(both, pin!(standing_still(relay, counted))).await {
+        Either::Left((both, _)) => both,
+        Either::Right((reason, _)) => Err(reason),
     }
+}
+
+/// Both directions of a connection, which are counted however they end.
+struct Ways<'a> {
+    up: Route,
+    down: Route,
+    relay: &'a Relay,
+    counted: &'a Counted,
+}
+
+impl Drop for Ways<'_> {
+    fn drop(&mut self) {
+        for route in [&self.up, &self.down] {
+            self.counted.carried(route);
+            for (engine, reason) in route.passed_over() {
+                self.relay.ledger.note(format!("{engine} can't serve: {reason}"));
+            }
+        }
+    }
+}
+
+/// Carries both directions. Where one fails, both connections end, and the other direction has a moment
+/// to come to its end and to count what it carried.
+async fn both(
+    relay: &Relay,
+    (up, server): (&mut Route, &Socket),
+    (down, client): (&mut Route, &Socket),
+) -> Result<(), String> {
+    let upward = pin!(direction(up, server));
+    let downward = pin!(direction(down, client));
+    let (ended, other) = match select(upward, downward).await {
+        Either::Left((ended, other)) => (ended, other.right_future()),
+        Either::Right((ended, other)) => (ended, other.left_future()),
+    };
+    if ended.is_ok() {
+        return other.await;
+    }
+    for socket in [server, client] {
+        // One of them is gone already.
+        let _ = SockRef::from(socket).shutdown(Shutdown::Both);
+    }
+    select(other, pin!(relay.ticks.pass(CLOSING))).await;
     ended
 }
 
@@ -68,10 +106,8 @@ fn route(
 }
 
 /// Carries one direction, and passes its end on.
-async fn direction(route: &mut Route, sink: &Socket, counted: &Counted) -> Result<(), String> {
-    let carried: Carried = route.run().await;
-    counted.carried(&carried);
-    carried.result.map_err(|error| error.to_string())?;
+async fn direction(route: &mut Route, sink: &Socket) -> Result<(), String> {
+    route.run().await.result.map_err(|error| error.to_string())?;
     match SockRef::from(sink).shutdown(Shutdown::Write) {
         // The other side is gone altogether, which its own direction tells of.
         Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(()),
@@ -79,19 +115,22 @@ async fn direction(route: &mut Route, sink: &Socket, counted: &Counted) -> Resul
     }
 }
 
-/// Ends when nothing has moved for too long.
-async fn idle(relay: &Relay, counted: &Counted) -> String {
+/// Ends when too little has moved for too long.
+async fn standing_still(relay: &Relay, counted: &Counted) -> String {
     let (mut seen, mut since) = (counted.moved(), Instant::now());
     loop {
         relay.ticks.next().await;
         counted.tell();
-        let moved = counted.moved();
-        if moved != seen {
+        let Some(idle) = relay.idle else { continue };
+        let (moved, time) = (counted.moved(), since.elapsed());
+        let least = (relay.least_rate as f64 * idle.as_secs_f64()).max(1.0);
+        if (moved - seen) as f64 >= least {
             (seen, since) = (moved, Instant::now());
-        } else if let Some(idle) = relay.idle
-            && since.elapsed() >= idle
-        {
-            return "nothing moved for too long (--idle)".to_owned();
+        } else if time >= idle {
+            return match moved == seen {
+                true => "nothing moved for too long (--idle)".to_owned(),
+                false => "too little moved for too long (--least-rate)".to_owned(),
+            };
         }
     }
 }

@@ -32,7 +32,8 @@ pub(super) async fn run(
             Either::Right((accepted, _)) => return accepted,
         }
     }
-    // The listener is closed.
+    // The listener is closed, and so is the progress line: the terminal is the user's again.
+    relay.ledger.clear();
     let over = pin!(relay.ledger.until_below(1));
     let patience = pin!(relay.ticks.pass(args.grace));
     if let Either::Right(_) = select(over, patience).await {
@@ -56,8 +57,12 @@ async fn accept(
         relay.ledger.until_below(u64::from(args.max_connections)).await;
         match listener.try_accept() {
             Ok(Some((client, peer))) => {
+                let Some(counted) = relay.ledger.enter(peer.ip(), args.max_per_client) else {
+                    let most = "it has as many connections as --max-per-client allows";
+                    listener.visitors.turned_away(peer, most);
+                    continue;
+                };
                 left -= 1;
-                let counted = relay.ledger.enter();
                 let relay = Rc::clone(relay);
                 executor.spawn(connection::serve(relay, client, peer, counted)).detach();
             }
@@ -92,21 +97,31 @@ pub(super) async fn connect(relay: &Relay) -> Result<TcpStream, String> {
         let reached = pin!(reach(relay, *address));
         let patience = pin!(relay.ticks.pass(relay.connect_timeout));
         match select(reached, patience).await {
-            Either::Left((Ok(stream), _)) => return Ok(stream),
+            Either::Left((Ok(stream), _)) => {
+                relay.down.set(false);
+                return Ok(stream);
+            }
             Either::Left((Err(error), _)) => errors.push(format!("{address}: {error}")),
             Either::Right(_) => {
                 errors.push(format!("{address}: no answer in time (--connect-timeout)"));
             }
         }
     }
-    Err(format!("the target can't be reached: {}", errors.join("; ")))
+    let failure = format!("the target can't be reached: {}", errors.join("; "));
+    if !relay.down.replace(true) {
+        relay.ledger.say(&failure);
+    }
+    Err(failure)
 }
 
 async fn reach(relay: &Relay, address: std::net::SocketAddr) -> Result<TcpStream, String> {
     let begun = crate::net::reach::begin(address).map_err(|error| error.to_string())?;
-    let waiting = begun.try_clone().map_err(|error| error.to_string())?;
-    let waiting = relay.driver.file(waiting).map_err(|error| error.to_string())?;
-    let writable = waiting.writable().map_err(|error| error.to_string())?;
-    writable.await.map_err(|error| error.to_string())?;
+    // Attaching it to be waited for costs more than all of the rest.
+    if !crate::net::reach::is_settled(&begun) {
+        let waiting = begun.try_clone().map_err(|error| error.to_string())?;
+        let waiting = relay.driver.file(waiting).map_err(|error| error.to_string())?;
+        let writable = waiting.writable().map_err(|error| error.to_string())?;
+        writable.await.map_err(|error| error.to_string())?;
+    }
     crate::net::reach::finish(begun).map_err(|error| error.to_string())
 }

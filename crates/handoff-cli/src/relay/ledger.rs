@@ -1,12 +1,14 @@
 //! What was relayed: connections, bytes, engines, copies, and how many are open.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use handoff::{Carried, Tally};
+use handoff::{Route, Tally};
 use indicatif::ProgressBar;
 
 use super::report::Report;
@@ -21,6 +23,8 @@ struct Book {
     clock: Clock,
     progress: ProgressBar,
     open: Cell<u64>,
+    /// How many of them each client has.
+    clients: RefCell<HashMap<IpAddr, u32>>,
     counts: RefCell<Counts>,
     notes: RefCell<Vec<String>>,
     /// Who waits for connections to end.
@@ -32,6 +36,8 @@ pub(super) struct Counts {
     pub(super) connections: u64,
     pub(super) most_open: u64,
     pub(super) failed: u64,
+    /// For having too many of their client's already; not among the connections.
+    pub(super) turned_away: u64,
     /// How often each failure was seen.
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) up: u64,
@@ -48,26 +54,35 @@ impl Ledger {
             clock: Clock::start(),
             progress: progress::bytes(None, quiet),
             open: Cell::new(0),
+            clients: RefCell::default(),
             counts: RefCell::default(),
             notes: RefCell::default(),
             waiting: RefCell::default(),
         }))
     }
 
-    /// A connection has come.
-    pub(super) fn enter(&self) -> Counted {
+    /// A connection has come; `None` where its client has `most` already.
+    pub(super) fn enter(&self, client: IpAddr, most: Option<u32>) -> Option<Counted> {
+        let mut clients = self.0.clients.borrow_mut();
+        let own = clients.entry(client).or_default();
+        if most.is_some_and(|most| *own >= most) {
+            self.0.counts.borrow_mut().turned_away += 1;
+            return None;
+        }
+        *own += 1;
         let open = self.0.open.get() + 1;
         self.0.open.set(open);
         let mut counts = self.0.counts.borrow_mut();
         counts.connections += 1;
         counts.most_open = counts.most_open.max(open);
-        Counted {
+        Some(Counted {
             ledger: self.clone(),
+            client,
             up: Rc::default(),
             down: Rc::default(),
             told: Cell::new(0),
             over: false,
-        }
+        })
     }
 
     /// Connections under way.
@@ -87,10 +102,20 @@ impl Ledger {
         .await;
     }
 
+    /// Says something now.
+    pub(super) fn say(&self, line: &str) {
+        self.0.progress.suspend(|| eprintln!("handoff: {line}"));
+    }
+
+    /// The progress line goes; the report follows later.
+    pub(super) fn clear(&self) {
+        self.0.progress.finish_and_clear();
+    }
+
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
         if !self.0.notes.borrow().contains(&note) {
-            self.0.progress.suspend(|| eprintln!("handoff: note: {note}"));
+            self.say(&format!("note: {note}"));
             self.0.notes.borrow_mut().push(note);
         }
     }
@@ -105,6 +130,7 @@ impl Ledger {
 /// A connection that is counted, until it is dropped.
 pub(super) struct Counted {
     ledger: Ledger,
+    client: IpAddr,
     up: Rc<Cell<u64>>,
     down: Rc<Cell<u64>>,
     /// Bytes that the progress knows of.
@@ -129,12 +155,12 @@ impl Counted {
         self.ledger.0.progress.inc(moved - self.told.replace(moved));
     }
 
-    /// A direction has ended.
-    pub(super) fn carried(&self, carried: &Carried) {
+    /// A direction has ended, well or not.
+    pub(super) fn carried(&self, route: &Route) {
         let mut counts = self.ledger.0.counts.borrow_mut();
-        *counts.engines.entry(carried.engine.name()).or_default() += 1;
-        counts.taken += carried.taken;
-        counts.given += carried.given;
+        *counts.engines.entry(route.engine().name()).or_default() += 1;
+        counts.taken += route.taken();
+        counts.given += route.given();
     }
 
     pub(super) fn ended_well(mut self) {
@@ -163,6 +189,12 @@ impl Drop for Counted {
             }
         }
         book.open.set(book.open.get() - 1);
+        if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
         book.waiting.take().into_iter().for_each(Waker::wake);
     }
 }

@@ -14,6 +14,7 @@ mod gate;
 mod ledger;
 mod report;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -23,13 +24,15 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Intake, Region, RouteEngine};
 use handoff_nic::Prepared;
+use ipnet::IpNet;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Nic};
+use crate::net::nic::{self, Bound};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
+use crate::net::visitors;
 use crate::ticks::Ticks;
 use crate::{Context, Failure, output, quantity};
 use ledger::Ledger;
@@ -39,6 +42,7 @@ Examples:
   handoff relay tcp-listen://:8080 tcp://192.0.2.7:80       every connection goes on to that address
   handoff relay --engine splice tcp-listen://:8080 tcp://host:80
   handoff relay --max-connections 100 --idle 30 tcp-listen://[::1]:8080 tcp://host:80
+  handoff relay --from 192.0.2.0/24 --max-per-client 20 --least-rate 1k tcp-listen://:8080 tcp://host:80
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
@@ -75,6 +79,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub max_connections: u32,
 
+    /// The most connections of one client address at once; more are ended at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_per_client: Option<u32>,
+
     /// Ends after so many connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub connections: Option<u64>,
@@ -82,6 +90,15 @@ pub struct Args {
     /// Seconds without a byte in either direction after which a connection is closed; 0 keeps it
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
     pub idle: Duration,
+
+    /// Bytes a second, with k, m, g, of both directions together: a connection that has had less over the
+    /// time of --idle is closed
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::size)]
+    pub least_rate: u64,
+
+    /// Let only these addresses connect: ADDR/LEN, or one ADDR; may be said several times
+    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
+    pub from: Vec<IpNet>,
 
     /// Seconds that connections under way have to end after SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
@@ -136,8 +153,12 @@ pub(crate) struct Relay {
     /// The target's addresses, in the order in which they are tried.
     target: Vec<SocketAddr>,
     connect_timeout: Duration,
+    /// The last connection did not reach it.
+    down: Cell<bool>,
     /// `None` keeps idle connections.
     idle: Option<Duration>,
+    /// Bytes a second.
+    least_rate: u64,
     ticks: Rc<Ticks>,
     ledger: Ledger,
 }
@@ -158,7 +179,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let family = Family::of(args.v4, args.v6);
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
     let target = reach::resolve(&target, family, patience)?;
-    let listener = Listener::bind(&listen, family, patience)?;
+    let listener = Listener::bind(&listen, family, &args.from, patience)?;
     let address = listener.address()?;
     let prepared = match &args.nic {
         Some(name) => Some(nic::prepare(name, nic::arriving_at(address))?),
@@ -186,7 +207,7 @@ fn relay(
     let area = |len| Region::anonymous(len).failed("setting memory aside");
     let connections = args.max_connections as usize;
     let nic =
-        prepared.map(|prepared| Nic::bind(&driver, prepared, connections, area)).transpose()?;
+        prepared.map(|prepared| Bound::bind(&driver, prepared, connections, area)).transpose()?;
     let intake = match &nic {
         Some(nic) => {
             // For what comes by another way than this NIC.
@@ -195,12 +216,16 @@ fn relay(
         }
         None => None,
     };
-    eprintln!("handoff: listening on tcp://{}", listener.address()?);
+    let address = listener.address()?;
+    eprintln!("handoff: listening on tcp://{address}");
+    visitors::warn(address, &args.from, "use it");
     let relay = Rc::new(Relay {
         engine: args.engine.only(),
         intake,
         target,
         connect_timeout: args.connect_timeout,
+        down: Cell::new(false),
+        least_rate: args.least_rate,
         idle: (!args.idle.is_zero()).then_some(args.idle),
         ticks: Rc::new(Ticks::new([args.idle, args.grace, args.connect_timeout])),
         ledger: Ledger::new(context.json),

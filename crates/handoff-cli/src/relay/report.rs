@@ -17,6 +17,8 @@ pub(super) struct Report {
     /// At once.
     most_open: u64,
     failed: u64,
+    /// For --max-per-client.
+    turned_away: u64,
     failures: BTreeMap<String, u64>,
     /// From clients to the target.
     bytes_up: u64,
@@ -43,6 +45,7 @@ impl Report {
             connections: counts.connections,
             most_open: counts.most_open,
             failed: counts.failed,
+            turned_away: counts.turned_away,
             failures: counts.failures.clone(),
             bytes_up: counts.up,
             bytes_down: counts.down,

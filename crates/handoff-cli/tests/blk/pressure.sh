@@ -1,15 +1,12 @@
 # A guest that is short of memory, with a file system and swap on devices of one engine: pages get dirty
 # faster than they are written, hogs are put out, the OOM killer takes one, and a server is killed meanwhile.
-# The backings are written before: a hole would have to be filled by the file system below, which waits for
-# memory as any other.
+# The devices are made of whole disks: a file system below would wait for memory as any other.
 set -e
 engine=$1
 modprobe ublk_drv
 mkdir -p /mnt/d
-dd if=/dev/zero of=/var/tmp/one bs=1M count=320 conv=fsync status=none
-dd if=/dev/zero of=/var/tmp/two bs=1M count=128 conv=fsync status=none
-handoff blk add loop /var/tmp/one --engine "$engine" --id 1
-handoff blk add loop /var/tmp/two --engine "$engine" --id 2
+handoff blk add loop /dev/disk/by-id/virtio-one --engine "$engine" --id 1
+handoff blk add loop /dev/disk/by-id/virtio-two --engine "$engine" --id 2
 mkfs.ext4 -q /dev/ublkb1
 mount /dev/ublkb1 /mnt/d
 mkswap -q /dev/ublkb2

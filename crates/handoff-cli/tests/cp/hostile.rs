@@ -1,16 +1,29 @@
 //! Peers that break the protocol: a clean error, and no file.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
 
 use crate::session::{Running, cp, names, path, run};
 
+/// The first byte of the frame that ends a transfer.
+const END: u8 = 2;
+
 fn hello(streams: u16, stream: u16) -> Hello {
-    Hello { sends: true, verifies: true, streams, stream, transfer: 7, length: Some(1000) }
+    Hello {
+        sends: true,
+        verifies: true,
+        streams,
+        stream,
+        transfer: 7,
+        length: Some(1000),
+        sparse: false,
+        preserves: false,
+    }
 }
 
 fn listening(directory: &Path) -> (Running, String) {
@@ -108,4 +121,48 @@ fn a_stranger_does_not_join_a_transfer() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("another transfer"), "{}", ended.stderr);
     assert_eq!(std::fs::read(directory.path().join("copy")).unwrap(), bytes);
+}
+
+/// Closing a connection with an answer unread would reset it, and whoever passes it on counts that as a
+/// failure.
+#[test]
+fn a_sender_hears_the_answer_on_every_stream() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    std::fs::write(&source, [9; 1000]).unwrap();
+    let sender = Running::start(&mut cp(&["--streams", "2", path(&source), &address]));
+    let mut peers: Vec<TcpStream> = (0..2).map(|_| listener.accept().unwrap().0).collect();
+    for peer in &mut peers {
+        let mut hello = [0; HELLO_LEN];
+        peer.read_exact(&mut hello).unwrap();
+        let hello = Hello::decode(&hello).unwrap();
+        let ours = Hello { sends: false, length: None, ..hello };
+        peer.write_all(&ours.encode()).unwrap();
+    }
+    let answer = Frame::Answer { bytes: 1000, outcome: Ok(None) }.encode();
+    let mut heard = 0;
+    for peer in &mut peers {
+        // To the end frame, which is the last.
+        let mut frame = [0; FRAME_LEN];
+        loop {
+            peer.read_exact(&mut frame).unwrap();
+            if frame[0] == END {
+                break;
+            }
+            heard += peer.take(1000).read_to_end(&mut Vec::new()).unwrap();
+        }
+    }
+    assert_eq!(heard, 1000);
+    peers[0].write_all(&answer).unwrap();
+    peers[1].set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let left = peers[1].read(&mut [0; 1]);
+    assert!(left.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "it left");
+    peers[1].write_all(&answer).unwrap();
+    for peer in &mut peers {
+        peer.set_read_timeout(None).unwrap();
+        assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "an end, and no reset");
+    }
+    assert_eq!(sender.end().code, Some(0));
 }

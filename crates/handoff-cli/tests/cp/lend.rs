@@ -79,7 +79,9 @@ mod guest {
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
-        for (options, direct) in [(&["--lend", "always", "--direct"][..], true), (&[], false)] {
+        for (options, direct) in
+            [(&["--lend", "always", "--direct"][..], true), (&["--lend", "always"], false)]
+        {
             let args = [&[path(&source), path(&copy), "--json", "--force"], options].concat();
             let report = Running::start(&mut cp(&args)).end().report();
             assert_eq!(report["hops"][0]["zero_copy"], LEN, "{report}");

@@ -1,6 +1,7 @@
 //! `handoff cp` as a user meets it: the built command, real files, sockets, pipes and signals.
 
 mod broken;
+mod crowd;
 mod hostile;
 mod lend;
 mod local;
@@ -8,3 +9,4 @@ mod nic;
 mod peers;
 mod refused;
 mod session;
+mod sparse;

@@ -4,17 +4,19 @@ mod guest {
     use std::fs;
     use std::io::Write;
     use std::net::TcpStream;
+    use std::os::fd::AsFd as _;
     use std::process::Command;
     use std::thread::sleep;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use handoff_lab::topology::{Pair, PairEnd};
+    use handoff_sys::tcp;
     use rustix::process::Signal;
     use serde_json::Value;
 
-    use crate::session::{Ended, Running, cp, path, pattern, transfer};
+    use crate::session::{Ended, PATIENCE, Running, cp, path, pattern, transfer};
 
-    /// How the receiving interface is set, by ethtool: rings, channels, table, rules.
+    /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
     fn settings(end: &PairEnd) -> String {
         let device = end.device();
         let ask = |flag: &str| {
@@ -24,7 +26,7 @@ mod guest {
             assert!(output.status.success(), "ethtool {flag}: {output:?}");
             String::from_utf8(output.stdout).expect("text")
         };
-        ["-g", "-l", "-x", "-n"].map(ask).concat()
+        ["-g", "-l", "-x", "-n", "-k"].map(ask).concat()
     }
 
     fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
@@ -81,9 +83,15 @@ mod guest {
         let address = address.strip_prefix("tcp://").expect("of TCP");
         let sent = pair.left.namespace().run(|| {
             let mut stream = TcpStream::connect(address).expect("the kernel answers");
+            let acknowledged =
+                |stream: &TcpStream| tcp::bytes_acked(stream.as_fd()).expect("tells");
+            let all = acknowledged(&stream) + LEN as u64;
             stream.write_all(&pattern(LEN)).expect("there is room");
-            // Long enough for packets to cross.
-            sleep(Duration::from_millis(300));
+            let begin = Instant::now();
+            while acknowledged(&stream) < all {
+                assert!(begin.elapsed() < PATIENCE, "the packets do not arrive");
+                sleep(Duration::from_millis(2));
+            }
         });
         sent.expect("runs there");
         receiver.signal(Signal::CONT);
@@ -123,7 +131,8 @@ mod guest {
         let mut receiver = cp(&[&listen, path(&copy), "--nic", pair.right.device()]);
         let receiver = Running::start(pair.right.namespace().attach(&mut receiver));
         receiver.address();
-        assert_ne!(settings(&pair.right), before);
+        assert!(before.contains("rx-gro-hw: off"), "{before}");
+        assert!(settings(&pair.right).contains("rx-gro-hw: on"), "{}", settings(&pair.right));
         receiver.signal(Signal::INT);
         assert_eq!(receiver.end().code, Some(130));
         assert_eq!(settings(&pair.right), before);

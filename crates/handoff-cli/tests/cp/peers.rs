@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Namespace, Pair};
@@ -245,5 +245,40 @@ fn received_past_the_page_cache() {
         if sent["notes"] == Value::Array(Vec::new()) && piece != "5000" {
             assert_eq!(sent["hops"][0]["copied"], len % 4096, "only the rest of a page is copied");
         }
+    }
+}
+
+/// Whether a program is on this machine.
+fn there_is(program: &str) -> bool {
+    let ran = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    ran.is_ok()
+}
+
+#[test]
+fn other_programs_send_bare_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+    let bytes = pattern(3_000_001);
+    fs::write(&source, &bytes).unwrap();
+    let programs: Vec<_> = ["socat", "nc"].into_iter().filter(|name| there_is(name)).collect();
+    if programs.is_empty() {
+        handoff_lab::skip!("neither socat nor nc is on this machine");
+    }
+    for program in programs {
+        let args = ["--raw", "--force", "tcp-listen://127.0.0.1:0", path(&copy)];
+        let receiver = Running::start(&mut cp(&args));
+        let address = receiver.address();
+        let address = address.strip_prefix("tcp://").unwrap();
+        let (host, port) = address.split_once(':').unwrap();
+        let mut sender = Command::new(program);
+        match program {
+            "socat" => sender.args(["-u", "STDIN", &format!("TCP:{address}")]),
+            _ => sender.args(["-N", host, port]),
+        };
+        let sent = sender.stdin(fs::File::open(&source).unwrap()).status().unwrap();
+        assert!(sent.success(), "{program}: {sent}");
+        let ended = receiver.end();
+        assert_eq!(ended.code, Some(0), "{program}: {ended:?}");
+        assert!(fs::read(&copy).unwrap() == bytes, "{program}");
     }
 }

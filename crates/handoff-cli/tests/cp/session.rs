@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use handoff_lab::topology::Namespace;
 
 /// Longer than anything here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes that differ from place to place, and do not repeat with pages or pieces.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {

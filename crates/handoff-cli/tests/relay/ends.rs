@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -110,4 +111,64 @@ fn what_does_not_end_in_time_is_ended() {
         "{ended:?}"
     );
     assert!(ended.errors.contains("--grace"), "{ended:?}");
+}
+
+/// Each byte is in the tally, whichever way its direction ended.
+#[test]
+fn a_direction_that_is_cut_off_has_its_bytes_in_the_tally() {
+    const DOWN: usize = 5 << 20;
+    for engine in ENGINES {
+        let target = serve(|mut stream| {
+            // The client may be gone before all is sent.
+            let _ = stream.write_all(&bytes_at(1, 0, DOWN));
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let mut stream = relay.connect();
+        stream.read_exact(&mut vec![0; DOWN]).expect("receives");
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
+        drop(stream);
+        let report = relay.end().well();
+        assert_eq!(report["failed"], 1, "{report}");
+        assert_eq!(report["bytes_down"], DOWN, "{report}");
+        for way in ["taken", "given"] {
+            let sums = ["zero_copy", "copied", "unknown"].map(|key| report[way][key].as_u64());
+            let sum: u64 = sums.into_iter().map(|sum| sum.expect("a number")).sum();
+            assert_eq!(sum, DOWN as u64, "{engine}, {way}: {report}");
+        }
+    }
+}
+
+#[test]
+fn several_streams_of_cp_end_well_through_a_relay() {
+    let handoff = || Command::new(env!("CARGO_BIN_EXE_handoff"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+    std::fs::write(&source, bytes_at(0, 0, 3 << 20)).expect("writes");
+    let mut receiver = handoff();
+    receiver.args(["cp", "tcp-listen://127.0.0.1:0"]).arg(&copy);
+    let receiver = Running::start_as(receiver);
+    let relay = Running::start(receiver.address, &["--connections", "4"]);
+    let sent = handoff()
+        .args(["cp", "--streams", "4"])
+        .arg(&source)
+        .arg(format!("tcp://{}", relay.address))
+        .status()
+        .expect("starts");
+    assert!(sent.success(), "{sent}");
+    let report = relay.end().well();
+    assert_eq!((&report["connections"], &report["failed"]), (&4.into(), &0.into()), "{report}");
+    assert_eq!(receiver.end().code, Some(0));
+}
+
+#[test]
+fn a_target_that_is_down_is_told_of_once() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
+    let relay = Running::start(nobody, &["--connections", "3"]);
+    for _ in 0..3 {
+        assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
+    }
+    let errors = relay.end().errors;
+    let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
+    assert_eq!(told.len(), 1, "{errors}");
 }

@@ -1,6 +1,9 @@
 //! What goes in comes out, on every engine, for many at once.
 
-use crate::session::{ENGINES, Running, echo, there_and_back};
+use std::io::{Read, Write};
+use std::process::Command;
+
+use crate::session::{ENGINES, Running, bytes_at, echo, serve, there_and_back};
 
 #[test]
 fn bytes_arrive_in_both_directions() {
@@ -47,4 +50,26 @@ fn many_connections_are_kept_apart() {
             "{report}"
         );
     }
+}
+
+#[test]
+fn a_page_comes_through_to_curl() {
+    const LEN: usize = 300_000;
+    let target = serve(|mut stream| {
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a request");
+            asked.push(byte[0]);
+        }
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LEN}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("answers");
+        stream.write_all(&bytes_at(0, 0, LEN)).expect("answers");
+    });
+    let relay = Running::start(target, &["--connections", "1"]);
+    let url = format!("http://{}/", relay.address);
+    let curl = Command::new("curl").args(["--silent", "--fail", "--noproxy", "*", &url]).output();
+    let Ok(curl) = curl else { handoff_lab::skip!("curl is not on this machine") };
+    assert!(curl.status.success() && curl.stdout == bytes_at(0, 0, LEN), "{}", curl.status);
+    assert_eq!(relay.end().well()["failed"], 0);
 }

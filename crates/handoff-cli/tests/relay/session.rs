@@ -69,6 +69,14 @@ impl Running {
         stream
     }
 
+    /// The most memory that it has had, in KiB.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told");
+        most.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("is there");

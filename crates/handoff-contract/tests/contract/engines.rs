@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use handoff::probe::{self, Capability};
 use handoff::{Engine, ReceiveEngine, RouteEngine};
+use handoff_probe::Capability;
 
 /// Set, it has the table written anew.
 const UPDATE: &str = "UPDATE_ENGINES";
@@ -78,7 +78,7 @@ fn the_table_of_engines_is_what_the_library_knows() {
     let text = fs::read_to_string(&file).expect("the page");
     let (before, rest) = text.split_once(BEGIN).expect("where the table begins");
     let (found, after) = rest.split_once(END).expect("where it ends");
-    let table = table(&probe::general());
+    let table = table(&handoff_probe::general());
     if std::env::var_os(UPDATE).is_some() {
         return fs::write(file, format!("{before}{BEGIN}{table}{END}{after}")).expect("written");
     }

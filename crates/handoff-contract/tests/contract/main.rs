@@ -1,6 +1,7 @@
 //! What users of the library may rely on. The texts that are compared are those of one compiler.
 
 mod engines;
+mod layers;
 mod ownership;
 mod public_api;
 

@@ -62,7 +62,7 @@ impl<'a> Guests<'a> {
     ) -> Result<(Ran, bool)> {
         let timeout = self.plan.timeout;
         let path = format!("{DIRECTORY}/{}", program.name);
-        let words = [path.as_str()].into_iter().chain(libtest::arguments(&[test]));
+        let words = [path.as_str()].into_iter().chain(libtest::arguments(test));
         let job = Job { timeout: Some(timeout), tracks: true, ..Job::new(words) };
         let begin = Instant::now();
         let (outcome, output, errors) = guest.run_captured(&job)?;
@@ -70,6 +70,7 @@ impl<'a> Guests<'a> {
         let (output, errors) = (String::from_utf8_lossy(&output), String::from_utf8_lossy(&errors));
         let printed = format!("{output}\n{errors}");
         let mut tasks = String::new();
+        let well = outcome.ending == Ending::Exited(0);
         let (ended, mut alive) = match outcome.ending {
             Ending::Exited(code) => (format!("ended with exit code {code}"), true),
             Ending::Killed(signal) => (format!("was killed by signal {signal}"), true),
@@ -92,7 +93,7 @@ impl<'a> Guests<'a> {
             alive = false;
             Verdict::Failed { reason }
         } else {
-            let verdict = libtest::verdicts(&[test], &printed, &ended).remove(0);
+            let verdict = libtest::verdict(test, &printed, well, &ended);
             if outcome.left.is_empty() || matches!(verdict, Verdict::Failed { .. }) {
                 verdict
             } else {

@@ -1,6 +1,7 @@
 //! The file about a test that failed.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Writes all that is known of a test that failed; `None` where it could not be written, which is no
@@ -12,7 +13,11 @@ pub(super) fn write(
     reason: &str,
     details: &[(&'static str, String)],
 ) -> Option<PathBuf> {
-    let path = directory.join(format!("{place}-{}.log", name.replace("::", ".")));
+    let stem = format!("{place}-{}", name.replace("::", "."));
+    // One that is repeated may fail again.
+    let mut names = iter::once(format!("{stem}.log"))
+        .chain((2_u32..).map(|number| format!("{stem}-{number}.log")));
+    let path = directory.join(names.find(|name| !directory.join(name).exists())?);
     let mut text = format!("{name} on {place}\n\n== why it failed\n{}\n", reason.trim_end());
     for (title, detail) in details.iter().filter(|(_, detail)| !detail.trim().is_empty()) {
         text += &format!("\n== {title}\n{}\n", detail.trim_end());

@@ -1,7 +1,5 @@
 //! The language of Rust's test programs: what they list, and what they print.
 
-use std::collections::BTreeMap;
-
 use super::{Program, Verdict};
 use crate::error::Result;
 use crate::skip::MARK;
@@ -18,66 +16,54 @@ fn names(listing: &str) -> Vec<String> {
     listing.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// The arguments that run exactly `tests`, also ignored ones, and show what each printed.
-pub(super) fn arguments<'a>(tests: &[&'a str]) -> Vec<&'a str> {
-    let mut arguments = vec!["--exact", "--include-ignored", "--show-output", "--color=never"];
-    arguments.extend(tests);
-    arguments
+/// The arguments that run exactly this test, also if it is ignored. What it prints comes as it prints it, so
+/// that it is there also when the test crashes or hangs.
+pub(super) fn arguments(test: &str) -> [&str; 5] {
+    ["--exact", "--include-ignored", "--nocapture", "--color=never", test]
 }
 
-/// What came of each of `tests`, from all that the program printed. `ended` tells how the program
-/// itself ended, for tests that it says nothing about.
-pub(super) fn verdicts(tests: &[&str], printed: &str, ended: &str) -> Vec<Verdict> {
+/// What came of a test that had a program to itself, from all that the program printed, and from how it
+/// ended: whether well, and in words.
+pub(super) fn verdict(test: &str, printed: &str, well: bool, ended: &str) -> Verdict {
     let mut output = Output::default();
     printed.lines().for_each(|line| output.line(line));
-    let skips = output.skips();
-    let verdict = |test: &&str| match (output.results.get(*test), skips.get(*test)) {
-        (Some(Told::Passed | Told::Ignored(_)), Some(reason)) => {
-            Verdict::Skipped { reason: reason.clone() }
+    match (output.sums.last(), output.said.first()) {
+        (Some(Sums { passed: 1, failed: 0, .. }), skip) if well => match skip {
+            Some((_, reason)) => Verdict::Skipped { reason: reason.clone() },
+            None => Verdict::Passed,
+        },
+        // As the harness ends when a test has failed.
+        (Some(Sums { failed: 1, .. }), _) if !well => {
+            Verdict::Failed { reason: words_of(test, printed) }
         }
-        (Some(Told::Passed), None) => Verdict::Passed,
-        (Some(Told::Failed), _) => {
-            let reason = output.printed.get(*test).map(|text| text.trim().to_owned());
-            Verdict::Failed { reason: reason.unwrap_or_default() }
-        }
-        (Some(Told::Ignored(_)) | None, _) => {
-            let tail: Vec<&str> = printed.lines().rev().take(20).collect();
-            let tail: Vec<&str> = tail.into_iter().rev().collect();
-            let reason = format!("no result: the program {ended}\n{}", tail.join("\n"));
+        _ => {
+            let reason = format!("no result: the program {ended}\n{}", words_of(test, printed));
             Verdict::Failed { reason }
         }
-    };
-    tests.iter().map(verdict).collect()
+    }
 }
 
-/// What one test program has printed, read line by line.
+/// What the test printed, without what its harness says around it.
+fn words_of(test: &str, printed: &str) -> String {
+    let (result, listed) = (format!("test {test} ... "), format!("    {test}"));
+    let is_harness = |line: &str| {
+        line.starts_with(&result)
+            || line.starts_with("test result: ")
+            || ["running 1 test", "failures:", &listed].contains(&line)
+    };
+    let words: Vec<&str> = printed.lines().filter(|line| !is_harness(line)).collect();
+    words.join("\n").trim().to_owned()
+}
+
+/// What a test program has printed, read line by line.
 ///
-/// Contracts:
-/// - a test's result is what the harness says outside of the output of tests: what tests print,
-///   other harnesses' results too, counts for nothing;
-/// - a test that printed `HANDOFF-SKIP name: reason` and did not fail is skipped, and so is one that
-///   the harness ignored. The test is the one whose output it stands in; where output is not told
-///   apart, the one that the line names, perhaps with its crate in front or without its modules.
+/// Contract: a test that printed `HANDOFF-SKIP name: reason` is skipped, and so is one that the harness
+/// ignored.
 #[derive(Debug, Default)]
 pub struct Output {
-    results: BTreeMap<String, Told>,
-    /// What each test has printed.
-    printed: BTreeMap<String, String>,
-    /// The test whose output is being listed.
-    listed: Option<String>,
-    /// Whether that output has come to another harness's, which ends with its sums.
-    inner: bool,
-    /// The skip lines: the test, as far as known, and the reason.
+    /// The skip lines and the ignored tests: the test and the reason.
     said: Vec<(String, String)>,
     sums: Vec<Sums>,
-}
-
-/// What the harness says of a test.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Told {
-    Passed,
-    Failed,
-    Ignored(String),
 }
 
 /// The figures of a `test result:` line.
@@ -94,50 +80,11 @@ pub struct Sums {
 impl Output {
     /// Takes the next line.
     pub fn line(&mut self, line: &str) {
-        if let Some((name, reason)) = skip(line) {
-            self.said.push((self.listed.clone().unwrap_or(name), reason));
+        if let Some(skip) = skip(line).or_else(|| ignored(line)) {
+            self.said.push(skip);
         } else if let Some(sums) = sums(line) {
             self.sums.push(sums);
-            self.inner = false;
-        } else if self.inner {
-            // What another harness says of its tests.
-        } else if self.listed.is_some() && line.starts_with("running ") {
-            self.inner = line.ends_with(" test") || line.ends_with(" tests");
-        } else if line == "successes:" || line == "failures:" {
-            self.listed = None;
-            return;
-        } else if let Some(name) =
-            line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
-        {
-            self.listed = Some(name.to_owned());
-            return;
-        } else if self.listed.is_none()
-            && let Some((name, result)) =
-                line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
-        {
-            self.result(name, result.trim());
         }
-        if let Some(name) = &self.listed {
-            let printed = self.printed.entry(name.clone()).or_default();
-            printed.push_str(line);
-            printed.push('\n');
-        }
-    }
-
-    fn result(&mut self, name: &str, result: &str) {
-        // "should panic" stands behind the name.
-        let name = name.split(" - should panic").next().unwrap_or(name).trim().to_owned();
-        let told = if result.starts_with("FAILED") {
-            Told::Failed
-        } else if let Some(reason) = result.strip_prefix("ignored") {
-            let reason = reason.trim_start_matches([',', ' ']);
-            Told::Ignored(if reason.is_empty() { "ignored" } else { reason }.to_owned())
-        } else if result == "ok" {
-            Told::Passed
-        } else {
-            return;
-        };
-        self.results.insert(name, told);
     }
 
     /// All `test result:` lines, those of harnesses that tests have started among them; the
@@ -146,35 +93,10 @@ impl Output {
         &self.sums
     }
 
-    /// The tests that failed.
-    pub fn failures(&self) -> impl Iterator<Item = &str> {
-        self.results.iter().filter(|(_, told)| **told == Told::Failed).map(|(name, _)| &name[..])
-    }
-
     /// The tests that skipped or were ignored, with their reasons.
-    pub fn skips(&self) -> BTreeMap<String, String> {
-        let mut skips: BTreeMap<String, String> = BTreeMap::new();
-        for (name, told) in &self.results {
-            if let Told::Ignored(reason) = told {
-                skips.insert(name.clone(), reason.clone());
-            }
-        }
-        for (said, reason) in &self.said {
-            let name = self.results.keys().find(|test| alike(test, said)).unwrap_or(said);
-            if self.results.get(name) != Some(&Told::Failed) {
-                skips.entry(name.clone()).or_insert_with(|| reason.clone());
-            }
-        }
-        skips
+    pub fn skips(&self) -> &[(String, String)] {
+        &self.said
     }
-}
-
-/// Whether a test named itself so, perhaps with its crate in front or without its modules.
-fn alike(test: &str, said: &str) -> bool {
-    let said = said.trim_end_matches("::{{closure}}");
-    test == said
-        || said.strip_suffix(test).is_some_and(|front| front.ends_with("::"))
-        || test.strip_suffix(said).is_some_and(|front| front.ends_with("::"))
 }
 
 fn sums(line: &str) -> Option<Sums> {
@@ -193,64 +115,71 @@ fn skip(line: &str) -> Option<(String, String)> {
     Some((name.trim().to_owned(), reason.trim().to_owned()))
 }
 
+/// The test that a harness ignored, and why.
+fn ignored(line: &str) -> Option<(String, String)> {
+    let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let reason = result.trim().strip_prefix("ignored")?.trim_start_matches([',', ' ']);
+    Some((name.trim().to_owned(), if reason.is_empty() { "ignored" } else { reason }.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PRINTED: &str = "
-running 5 tests
-test a::good ... ok
-test a::bad ... FAILED
-test a::elsewhere ... ok
-test a::panics - should panic ... ok
-test a::inner ... FAILED
-
-successes:
-
----- a::elsewhere stdout ----
-something
-HANDOFF-SKIP program::a::elsewhere: no such device: none
-
-
-successes:
-    a::good
-
-failures:
-
----- a::bad stdout ----
-thread 'a::bad' panicked at x.rs:1:2:
-left is not right
-
----- a::inner stdout ----
+    /// With another harness's words within, as of a test that starts its program again.
+    const FAILED: &str = "
 running 1 test
-test a::inner ... FAILED
+something
+running 1 test
+test a::b ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured
+thread 'a::b' panicked at x.rs:1:2:
+left is not right
+test a::b ... FAILED
+
 failures:
-    a::inner
+
+failures:
+    a::b
+
 test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured
-HANDOFF-SKIP a::inner: too late
-
-failures:
-    a::bad
-    a::inner
-
-test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured
 ";
 
     #[test]
     fn three_results_are_told_apart() {
-        let tests = ["a::good", "a::bad", "a::elsewhere", "a::panics", "a::lost", "a::inner"];
-        let verdicts = verdicts(&tests, PRINTED, "was killed by signal 11");
-        assert_eq!(verdicts[0], Verdict::Passed);
-        assert!(
-            matches!(&verdicts[1], Verdict::Failed { reason } if reason.ends_with("not right"))
+        let passed = "running 1 test\nsomething\ntest a::b ... ok\n
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
+        let of = |printed: &str, well| verdict("a::b", printed, well, "was killed by signal 11");
+        assert_eq!(of(passed, true), Verdict::Passed);
+        let skipped = format!("HANDOFF-SKIP program::a::b: no such device: none\n{passed}");
+        assert_eq!(
+            of(&skipped, true),
+            Verdict::Skipped { reason: "no such device: none".to_owned() }
         );
-        assert_eq!(verdicts[2], Verdict::Skipped { reason: "no such device: none".to_owned() });
-        assert_eq!(verdicts[3], Verdict::Passed);
-        assert!(matches!(&verdicts[4], Verdict::Failed { reason } if reason.contains("signal 11")));
-        assert!(matches!(&verdicts[5], Verdict::Failed { reason } if reason.contains("too late")));
-        assert!(
-            matches!(&verdicts[5], Verdict::Failed { reason } if reason.contains("running 1 test"))
-        );
+        let reason = |verdict| match verdict {
+            Verdict::Failed { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        let words = "something\nthread 'a::b' panicked at x.rs:1:2:\nleft is not right";
+        assert_eq!(reason(of(FAILED, false)), words);
+        let skipped = format!("HANDOFF-SKIP a::b: too late\n{FAILED}");
+        assert!(reason(of(&skipped, false)).ends_with("not right"));
+        // One that ends before its harness does, or whose child alone has passed.
+        for (printed, well) in [("words", true), ("words", false), (passed, false)] {
+            let reason = reason(of(printed, well));
+            assert!(reason.starts_with("no result: the program was killed by signal 11\n"));
+            assert!(reason.ends_with(if printed == passed { "something" } else { "words" }));
+        }
+    }
+
+    #[test]
+    fn ignored_tests_have_their_reasons() {
+        let mut output = Output::default();
+        ["test a ... ok", "test b ... ignored", "test c - x (line 3) ... ignored, no time"]
+            .iter()
+            .for_each(|line| output.line(line));
+        let skips = [("b", "ignored"), ("c - x (line 3)", "no time")];
+        assert_eq!(output.skips(), skips.map(|(test, why)| (test.to_owned(), why.to_owned())));
     }
 
     #[test]

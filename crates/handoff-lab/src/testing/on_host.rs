@@ -24,14 +24,15 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     let mut output: File = tempfile::tempfile().trying("file for test output")?;
     let share = |file: &File| file.try_clone().map(Stdio::from).trying("file for test output");
     let mut command = Command::new(&program.path);
-    command.args(libtest::arguments(&[test])).current_dir(&program.directory);
+    command.args(libtest::arguments(test)).current_dir(&program.directory);
     // As Cargo sets it.
     command.env("CARGO_MANIFEST_DIR", &program.directory);
     command.stdin(Stdio::null()).stdout(share(&output)?).stderr(share(&output)?);
     command.process_group(0);
     tool::die_with_us(&mut command, Signal::KILL);
     let begin = Instant::now();
-    let ended = match wait(&mut command, begin + plan.timeout, stop)? {
+    let status = wait(&mut command, begin + plan.timeout, stop)?;
+    let ended = match status {
         Some(status) => format!("ended with {status}"),
         None => format!("was ended after {} s", plan.timeout.as_secs()),
     };
@@ -39,7 +40,8 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     let mut printed = Vec::new();
     output.rewind().and_then(|()| output.read_to_end(&mut printed)).trying("test output")?;
     let printed = String::from_utf8_lossy(&printed).into_owned();
-    let verdict = libtest::verdicts(&[test], &printed, &ended).remove(0);
+    let well = status.is_some_and(|status| status.success());
+    let verdict = libtest::verdict(test, &printed, well, &ended);
     Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
 }
 
@@ -65,5 +67,109 @@ fn wait(command: &mut Command, deadline: Instant, stop: &StopFlag) -> Result<Opt
             return if stopped { Err(Error::Stopped) } else { Ok(None) };
         }
         thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use super::super::{MaySkip, Report, Verdict, run};
+    use super::*;
+    use crate::machine::Machine;
+
+    /// Ways in which a test ends.
+    mod fixture {
+        use rustix::process::{Signal, getpid, kill_process};
+
+        #[test]
+        #[ignore = "fixture: crashes on purpose"]
+        fn crashes() {
+            println!("words of one that crashes");
+            kill_process(getpid(), Signal::KILL).expect("is there");
+        }
+
+        #[test]
+        #[ignore = "fixture: ends its program on purpose"]
+        fn ends_its_program() {
+            println!("words of one that ends its program");
+            std::process::exit(0);
+        }
+
+        #[test]
+        #[ignore = "fixture: fails on purpose"]
+        fn fails() {
+            panic!("words of one that fails");
+        }
+
+        #[test]
+        #[ignore = "fixture: hangs on purpose"]
+        fn hangs() {
+            println!("words of one that hangs");
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
+
+        #[test]
+        #[ignore = "fixture: passes behind the others"]
+        fn passes() {}
+
+        #[test]
+        #[ignore = "fixture: skips on purpose"]
+        fn skips() {
+            crate::skip!("no such {}", "device");
+        }
+    }
+
+    /// What comes of the fixtures with these names, and what is kept of them.
+    fn outcome(names: &str, seconds: u64) -> BTreeMap<String, (Verdict, String)> {
+        let kept = tempfile::tempdir().expect("a directory");
+        let path = std::env::current_exe().expect("our path");
+        let place = "handoff_lab::testing::on_host::tests::fixture::";
+        let plan = Plan {
+            programs: vec![Program { name: "handoff_lab".to_owned(), path, directory: "/".into() }],
+            companions: Vec::new(),
+            stages: vec![format!("host:fixture:{place}{names}").parse().expect("a stage")],
+            may_skip: MaySkip::parse(&format!("host {place}skips on purpose")).expect("a rule"),
+            timeout: Duration::from_secs(seconds),
+            repeat: 1,
+            keep: Some(kept.path().to_owned()),
+            machine: Machine::default(),
+        };
+        let report: Report = run(&plan, &StopFlag::default(), |_| {}).expect("runs");
+        let of_test = |test: super::super::TestResult| {
+            let kept = test.kept.map(|path| fs::read_to_string(path).expect("it can be read"));
+            (test.name[place.len()..].to_owned(), (test.verdict, kept.unwrap_or_default()))
+        };
+        report.tests.into_iter().map(of_test).collect()
+    }
+
+    #[test]
+    fn each_ending_is_reported_rightly_with_all_that_was_printed() {
+        const LONG: u64 = 300;
+        let mut ended = BTreeMap::new();
+        for names in ["crashes", "ends_its_program", "fails", "passes", "skips"] {
+            ended.append(&mut outcome(names, LONG));
+        }
+        // However long it takes to start: it is to hang, not to be slow.
+        let hung = [1, 8, 64].into_iter().map(|seconds| outcome("hangs", seconds));
+        let has_begun = |ended: &BTreeMap<_, (_, String)>| ended["hangs"].1.contains("words of");
+        let hung = hung.into_iter().find(has_begun);
+        ended.append(&mut hung.expect("what it printed is kept"));
+        assert_eq!(ended["passes"].0, Verdict::Passed);
+        assert_eq!(ended["skips"].0, Verdict::Skipped { reason: "no such device".to_owned() });
+        for (test, how) in [
+            ("crashes", "no result: the program ended with signal: 9"),
+            ("ends_its_program", "no result: the program ended with exit status: 0"),
+            ("fails", "words of one that fails"),
+            ("hangs", "no result: the program was ended after "),
+        ] {
+            let (Verdict::Failed { reason }, kept) = &ended[test] else {
+                panic!("{test}: {:?}", ended[test].0);
+            };
+            let words = format!("words of one that {}", test.replace('_', " "));
+            assert!(reason.contains(how) && reason.contains(&words), "{test}: {reason}");
+            assert!(kept.contains(how) && kept.contains(&words), "{test}: {kept}");
+        }
     }
 }

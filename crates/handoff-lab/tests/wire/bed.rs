@@ -48,6 +48,12 @@ pub(crate) fn refused(end: &PairEnd, script: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The index of the interface at this end, in its namespace.
+pub(crate) fn interface_index(end: &PairEnd) -> u32 {
+    let index = run(end, &format!("cat /sys/class/net/{}/ifindex", end.device()));
+    index.trim().parse().expect("a number")
+}
+
 pub(crate) fn set_fault(end: &PairEnd, fault: &str, value: u32) {
     run(end, &format!("echo {value} > /sys/class/net/{}/wire/{fault}", end.device()));
 }

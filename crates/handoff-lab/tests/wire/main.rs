@@ -13,5 +13,6 @@ mod guest {
     mod fixture;
     mod packets;
     mod steering;
+    mod unreadable;
     mod upheaval;
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use handoff::probe::{self, State as Standing, System};
+use handoff_probe::{State as Standing, System};
 use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -268,7 +268,8 @@ impl<P: Payload> Drop for Socket<P> {
 /// For `map_err`: what the kernel lacks, as the probe explains it.
 pub(super) fn not_possible(action: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| {
-        let lacking = probe::system(System::Rds).into_iter().find(|it| it.state != Standing::Yes);
+        let lacking =
+            handoff_probe::system(System::Rds).into_iter().find(|it| it.state != Standing::Yes);
         let why =
             lacking.map(|it| [it.reason, it.remedy].into_iter().flatten().collect::<Vec<_>>());
         match why {

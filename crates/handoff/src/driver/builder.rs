@@ -1,13 +1,9 @@
 //! What a driver is made of: its ring, or why there is none, and the sizes of what it holds.
 
-use std::cell::RefCell;
-
 use super::Driver;
-use super::inner::{Backend, Inner};
 use crate::error::{Error, Result};
-use crate::probe;
-use crate::readiness::Epoll;
-use crate::ring::{Ring, Shape};
+use crate::reactor::Reactor;
+use crate::ring::{Epoll, Io, Ring, Shape};
 
 /// Whether a driver uses io_uring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,20 +113,19 @@ impl DriverBuilder {
                     (true, true) => Shape::Mixed,
                 },
             )
-            .map_err(|error| probe::why_no_ring(&error)),
+            .map_err(|error| handoff_probe::why_no_ring(&error)),
         };
-        let (backend, no_ring) = match ring {
-            Ok(ring) => (Backend::Ring(RefCell::new(ring)), None),
+        let io = match ring {
+            Ok(ring) => Io::of_ring(ring),
             Err(reason) if self.ring == RingUse::Require => {
                 return Err(Error::NoRing { action: "this driver", reason });
             }
             Err(reason) => {
                 tracing::info!(%reason, "system calls and epoll instead of io_uring");
                 let epoll = Epoll::new().map_err(|error| Error::io("setting epoll up", error))?;
-                (Backend::Readiness(RefCell::new(epoll)), Some(reason))
+                Io::of_epoll(epoll, reason)
             }
         };
-        let inner = Inner::new(backend, no_ring, self.in_flight)?;
-        Ok(Driver::of(inner))
+        Reactor::new(io, self.in_flight).map(Driver::of)
     }
 }

@@ -9,48 +9,47 @@
 //! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
-mod inner;
-mod turn;
-pub(crate) mod waits;
 
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::executor;
 use crate::file::File;
-use crate::lease::{Lend, Memory};
-use crate::ring::Until;
-use crate::sink::group::Group;
+#[cfg(feature = "getbuf")]
+use crate::getbuf::Lender;
+use crate::lease::{Pool, RxBinding, RxQueue, Window};
+use crate::memory::{Memory, Region};
+use crate::op::loan::Lend;
+use crate::reactor::Reactor;
+#[cfg(feature = "ublk")]
+use crate::requests::RequestQueue;
+use crate::ring::{Backend, Until};
 use crate::socket::Socket;
-use crate::source::kernel::Lender;
-use crate::source::memory::Region;
-use crate::source::pool::Pool;
-use crate::source::request::RequestQueue;
-use crate::source::rx_binding::RxBinding;
-use crate::source::rx_queue::RxQueue;
-use crate::source::window::Window;
+use crate::socket::group::Group;
 pub use builder::{DriverBuilder, RingUse};
-pub(crate) use inner::{Backend, Inner};
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
 #[derive(Clone)]
 pub struct Driver {
-    pub(crate) inner: Rc<Inner>,
+    pub(crate) reactor: Rc<Reactor>,
     /// After the above, which goes first.
     _handles: Rc<LastHandle>,
 }
 
 /// Shared by all handles; dropped with the last, after which nobody can turn the driver.
-struct LastHandle(Weak<Inner>);
+struct LastHandle(Weak<Reactor>);
 
 impl Drop for LastHandle {
     fn drop(&mut self) {
         // Where nothing else refers to the driver, it is gone by now.
-        if let Some(inner) = self.0.upgrade() {
-            inner.leave();
+        if let Some(reactor) = self.0.upgrade() {
+            reactor.leave();
         }
     }
 }
@@ -69,10 +68,9 @@ pub enum Wait {
 }
 
 impl Driver {
-    fn of(inner: Inner) -> Self {
-        let inner = Rc::new(inner);
-        let last = LastHandle(Rc::downgrade(&inner));
-        Self { inner, _handles: Rc::new(last) }
+    fn of(reactor: Rc<Reactor>) -> Self {
+        let last = LastHandle(Rc::downgrade(&reactor));
+        Self { reactor, _handles: Rc::new(last) }
     }
 
     /// A driver of the default sizes, with io_uring where the kernel lets it.
@@ -91,7 +89,7 @@ impl Driver {
 
     /// Why there is no ring, if there is none.
     pub fn ring_unavailable(&self) -> Option<&str> {
-        self.inner.no_ring.as_deref()
+        self.reactor.io.why_no_ring()
     }
 
     /// Attaches a socket, blocking or not: its waits are the driver's, and the open socket stays as it is
@@ -101,7 +99,7 @@ impl Driver {
     ///
     /// When the descriptor is not a socket.
     pub fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Socket> {
-        Socket::attach(Rc::clone(&self.inner), socket.into())
+        Socket::attach(Rc::clone(&self.reactor), socket.into())
     }
 
     /// Attaches a file, pipe or block device.
@@ -110,7 +108,7 @@ impl Driver {
     ///
     /// When the kernel does not tell its flags.
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
-        File::attach(Rc::clone(&self.inner), file.into())
+        File::attach(Rc::clone(&self.reactor), file.into())
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
@@ -123,7 +121,7 @@ impl Driver {
     /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
     /// unregistered in either case.
     pub fn register(&self, region: &impl Memory) -> Result<()> {
-        self.inner.register(region.backing())
+        self.reactor.register(region.backing())
     }
 
     /// Takes a region out of the ring's table. Operations under way are not disturbed.
@@ -132,7 +130,7 @@ impl Driver {
     ///
     /// When the region is not registered with this driver.
     pub fn unregister(&self, region: &impl Memory) -> Result<()> {
-        self.inner.unregister(region.backing())
+        self.reactor.unregister(region.backing())
     }
 
     /// Makes a region a receive pool of chunks of `chunk` bytes.
@@ -141,7 +139,7 @@ impl Driver {
     ///
     /// When buffers were cut from the region, or it has no room for a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
-        Pool::new(&self.inner, region, chunk)
+        Pool::new(&self.reactor.io, &self.reactor.due, region, chunk)
     }
 
     /// Reserves address space for received pages: `places` of `place` bytes each, whole pages. A span
@@ -151,7 +149,7 @@ impl Driver {
     ///
     /// When the sizes can't be, or the kernel can't map TCP sockets.
     pub fn window(&self, places: usize, place: usize) -> Result<Window> {
-        Window::new(&self.inner, places, place)
+        Window::new(&self.reactor.io, &self.reactor.due, places, place)
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
@@ -162,7 +160,10 @@ impl Driver {
     /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::Memlock`] at the limit on
     /// locked memory; when the driver was not built for it, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
-        RxQueue::bind(&self.inner, &region, binding)
+        let number = self.reactor.rx_queues.borrow().len() as u32;
+        let queue = RxQueue::bind(&self.reactor.io, &self.reactor.due, number, &region, binding)?;
+        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
+        Ok(queue)
     }
 
     /// Opens the device that lends buffers of the kernel: of files, and of what sockets received. See
@@ -171,8 +172,9 @@ impl Driver {
     /// # Errors
     ///
     /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::NoRing`] without a ring.
+    #[cfg(feature = "getbuf")]
     pub fn lender(&self) -> Result<Lender> {
-        Lender::open(&self.inner)
+        Lender::open(&self.reactor)
     }
 
     /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must have been
@@ -183,18 +185,19 @@ impl Driver {
     ///
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring; when the ring's table of buffers has no room
     /// for the depth; what the kernel says of the descriptor.
+    #[cfg(feature = "ublk")]
     pub fn requests(
         &self,
         device: impl Into<OwnedFd>,
         queue: u16,
         depth: u16,
     ) -> Result<RequestQueue> {
-        RequestQueue::open(&self.inner, device.into(), queue, depth)
+        RequestQueue::open(&self.reactor, device.into(), queue, depth)
     }
 
     /// Opens a group of sends that share one return.
     pub fn group<B: Lend>(&self) -> Group<B> {
-        Group::open(Rc::clone(&self.inner))
+        Group::open(Rc::clone(&self.reactor))
     }
 
     /// Submits what was accepted, waits as told, and tells operations what became of them; the
@@ -206,26 +209,26 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         let waits = || {
             // What is started may be over at once; with nothing to come, a wait would have no end.
-            self.inner.start_and_wake();
+            self.reactor.start_and_wake();
             let to_come = || {
-                self.inner.kernel_holds_any()
-                    || self.inner.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
+                self.reactor.kernel_holds_any()
+                    || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
-            !self.inner.news.get() && to_come()
+            !self.reactor.news.get() && to_come()
         };
-        let events = self.inner.turn(match wait {
+        let events = self.reactor.turn(match wait {
             Wait::No => Until::Soon,
             Wait::Event if waits() => Until::One,
             Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
         })?;
-        self.inner.news.set(false);
+        self.reactor.news.set(false);
         Ok(events)
     }
 
     /// Operations under way, buffers on loan and unclaimed results included.
     pub fn in_flight(&self) -> usize {
-        self.inner.inflight.borrow().len() + self.inner.lanes.len()
+        self.reactor.records.borrow().len() + self.reactor.lanes.len()
     }
 
     /// Runs a future to its end, turning the driver meanwhile.
@@ -234,14 +237,28 @@ impl Driver {
     ///
     /// When the kernel refuses to be entered; the future is dropped then.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        executor::block_on(&self.inner, future)
+        let reactor = &*self.reactor;
+        reactor.is_driven();
+        let mut future = pin!(future);
+        let unpark = &reactor.unpark;
+        let waker = Waker::from(Arc::clone(unpark));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            unpark.woken.store(false, SeqCst);
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                // A call around this one shares the flag, and looks again.
+                unpark.woken.store(true, SeqCst);
+                return Ok(value);
+            }
+            reactor.turn_parked()?;
+        }
     }
 }
 
 impl AsFd for Driver {
     /// The descriptor that is readable when there is something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let raw = match &self.inner.backend {
+        let raw = match &self.reactor.io.backend {
             Backend::Ring(ring) => ring.borrow_mut().event(),
             Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),
         };
@@ -253,7 +270,7 @@ impl AsFd for Driver {
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
-            .field("ring_unavailable", &self.inner.no_ring)
+            .field("ring_unavailable", &self.ring_unavailable())
             .field("in_flight", &self.in_flight())
             .finish()
     }

@@ -4,17 +4,16 @@
 //! Minimum kernel: any. Capability: none. Return signal: none is needed, the buffer is back as soon
 //! as the call is.
 
-use super::layout::Layout;
 use super::order::Attempt;
-use super::sending::SendOp;
-use crate::driver::Inner;
+use crate::core::Core;
 use crate::error::Error;
-use crate::inflight::Key;
+use crate::op::{Layout, SendOp};
+use crate::ring::Key;
 
 /// Sends what is left, as far as the socket takes it.
-pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
-    let mut inflight = inner.inflight.borrow_mut();
-    let (op, layout) = inflight.send_and_layout(key);
+pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
+    let mut records = core.records.borrow_mut();
+    let (op, layout) = records.send_and_layout(key);
     loop {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {

@@ -11,11 +11,12 @@ use std::rc::Rc;
 
 use handoff_sys::tcp::{ZEROCOPY_RECEIVE, ZerocopyReceive};
 
-use crate::engine::multishot;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
+use super::multishot;
 use crate::error::Error;
-use crate::inflight::Key;
-use crate::source::window::Window;
+use crate::lease::Window;
+use crate::mechanism::ReceiveEngine;
+use crate::op::{Mapped, ReceiveOp, ReceivesFrom};
+use crate::ring::Key;
 
 /// How many bytes decide whether too few are mapped.
 const ENOUGH: u64 = 1 << 20;
@@ -25,15 +26,6 @@ const MOST: u32 = 16;
 
 /// The part of the structure that every kernel with the option knows.
 const KNOWN: usize = offset_of!(ZerocopyReceive, inq);
-
-/// What was mapped, and what had to be copied.
-#[derive(Debug, Default)]
-pub(crate) struct Mapped {
-    pub(crate) bytes: u64,
-    pub(crate) copied: u64,
-    /// Why mapping was given up.
-    pub(crate) left: Option<String>,
-}
 
 /// The socket can be read; whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
@@ -96,7 +88,7 @@ fn map(key: Key, op: &mut ReceiveOp) -> Step {
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => Step::Nothing(0),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => Step::Failed,
                 Err(error) => {
-                    op.end = Some(Err(Error::EngineUnavailable {
+                    op.end(Err(Error::EngineUnavailable {
                         engine: ReceiveEngine::TcpZerocopyReceive.name(),
                         reason: format!("the socket's pages can't be mapped: {error}"),
                     }));
@@ -136,6 +128,6 @@ fn give_up(op: &mut ReceiveOp) -> bool {
     );
     tracing::info!(reason, "plain receive instead of mapping");
     *left = Some(reason);
-    op.way = Way::Pool;
+    op.from = ReceivesFrom::Pool;
     true
 }

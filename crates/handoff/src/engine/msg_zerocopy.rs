@@ -12,8 +12,7 @@
 //!   of a socket sends so at most, from the first number on: `SO_ZEROCOPY`, which stays set where
 //!   numbers were given out, keeps others away, and later ones.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Mutex;
 
@@ -22,58 +21,11 @@ use handoff_sys::zerocopy::{self, Completion, Message};
 use super::copy;
 use super::order::{self, Attempt};
 use super::sending;
-use crate::driver::Inner;
-use crate::engine::Engine;
-use crate::inflight::{Key, STAGE_RETURN, Token};
-use crate::socket::SocketShared;
-
-/// Sends of a socket whose return the error queue has not told.
-#[derive(Default)]
-pub(crate) struct Outstanding {
-    /// The numbers of the open socket are those of this attachment.
-    claimed: bool,
-    /// Number of the next send.
-    next: u32,
-    /// The sends up to that number, oldest first.
-    sends: VecDeque<Sent>,
-    watched: bool,
-    /// Sends that found no memory for another notification; they try again when one came.
-    starved: Vec<Key>,
-    /// A send failed so late that it may have been numbered: what follows would be taken for
-    /// returned too early, and is copied.
-    unsure: bool,
-}
-
-struct Sent {
-    key: Key,
-    bytes: usize,
-    returned: bool,
-}
-
-impl Outstanding {
-    fn push(&mut self, key: Key, bytes: usize) {
-        self.sends.push_back(Sent { key, bytes, returned: false });
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Marks a range as returned, and gives each send of it once, with its bytes.
-    fn returned(&mut self, range: Completion) -> Vec<(Key, usize)> {
-        let base = self.next.wrapping_sub(self.sends.len() as u32);
-        let count = range.last.wrapping_sub(range.first).wrapping_add(1);
-        let start = range.first.wrapping_sub(base);
-        let mut returned = Vec::new();
-        for place in (0..count).map(|offset| start.wrapping_add(offset)) {
-            if let Some(sent) = self.sends.get_mut(place as usize).filter(|sent| !sent.returned) {
-                sent.returned = true;
-                returned.push((sent.key, sent.bytes));
-            }
-        }
-        while self.sends.front().is_some_and(|sent| sent.returned) {
-            self.sends.pop_front();
-        }
-        returned
-    }
-}
+use crate::core::Core;
+use crate::mechanism::Engine;
+use crate::op::SocketShared;
+use crate::ring::token::STAGE_RETURN;
+use crate::ring::{Key, Token};
 
 /// Switches the mechanism on for a socket, unless somebody else may have sent by it.
 pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
@@ -99,23 +51,10 @@ pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
     Ok(())
 }
 
-impl Outstanding {
-    /// The socket is detached: another attachment may begin at the first number, if that is not taken.
-    pub(crate) fn detach(&mut self, socket: &OwnedFd) {
-        if self.claimed
-            && self.next == 0
-            && !self.unsure
-            && let Err(error) = zerocopy::disable(socket.as_fd())
-        {
-            tracing::debug!(%error, "SO_ZEROCOPY stays set");
-        }
-    }
-}
-
 /// Sends what is left, as far as the socket takes it.
-pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
-    let mut inflight = inner.inflight.borrow_mut();
-    let (op, layout) = inflight.send_and_layout(key);
+pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
+    let mut records = core.records.borrow_mut();
+    let (op, layout) = records.send_and_layout(key);
     let socket = Rc::clone(&op.socket);
     let mut outstanding = socket.outstanding.borrow_mut();
     if !outstanding.claimed {
@@ -127,8 +66,8 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
     }
     if !outstanding.claimed || outstanding.unsure {
         op.engine = Engine::Copy;
-        drop((outstanding, inflight));
-        return copy::attempt(inner, key);
+        drop((outstanding, records));
+        return copy::attempt(core, key);
     }
     let settled = loop {
         // A send of no bytes gets no number on every protocol, and has nothing to lend.
@@ -148,14 +87,14 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             Err(libc::EINTR) => {}
             Err(errno) if op.may_copy_instead(errno) => {
                 op.copy_instead(errno);
-                drop((outstanding, inflight));
-                return copy::attempt(inner, key);
+                drop((outstanding, records));
+                return copy::attempt(core, key);
             }
             // The kernel does not put such a send behind one of the ring in the same segment.
             Err(libc::ENOBUFS) if socket.lent_by_ring.get() > 0 => {
                 op.engine = Engine::Copy;
-                drop((outstanding, inflight));
-                return copy::attempt(inner, key);
+                drop((outstanding, records));
+                return copy::attempt(core, key);
             }
             // No memory for another notification, or no more pages may be pinned.
             Err(libc::ENOBUFS) if !outstanding.sends.is_empty() => {
@@ -169,8 +108,8 @@ pub(crate) fn attempt(inner: &Inner, key: Key) -> Attempt {
             }
         }
     };
-    drop((outstanding, inflight));
-    watch(inner, &socket, false);
+    drop((outstanding, records));
+    watch(core, &socket, false);
     settled
 }
 
@@ -190,23 +129,23 @@ fn may_be_numbered(errno: i32) -> bool {
 
 /// Has the oldest outstanding send wait for the error queue, unless it does. A socket that is shut
 /// down looks ready all the time: then it is looked at `later` only.
-fn watch(inner: &Inner, socket: &Rc<SocketShared>, later: bool) {
+fn watch(core: &Core, socket: &Rc<SocketShared>, later: bool) {
     let token = {
         let mut outstanding = socket.outstanding.borrow_mut();
-        if outstanding.watched || inner.closing.get() {
+        if outstanding.watched || core.closing.get() {
             return;
         }
         let Some(oldest) = outstanding.sends.front() else { return };
         let key = oldest.key;
         outstanding.watched = true;
-        inner.inflight.borrow_mut().send(key).in_kernel += 1;
+        core.records.borrow_mut().send(key).in_kernel += 1;
         Token { key, stage: STAGE_RETURN }
     };
     // No event is asked for: errors are always told.
     if later {
-        inner.await_readiness_later(Rc::clone(socket), token);
+        core.await_readiness_later(Rc::clone(socket), token);
     } else {
-        inner.await_readiness(&socket.endpoint, 0, token);
+        core.await_readiness(&socket.endpoint, 0, token);
     }
 }
 
@@ -218,16 +157,16 @@ pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
 }
 
 /// The driver goes: a send that waits for another's return does so no more.
-pub(crate) fn give_up(inner: &Inner, key: Key) {
-    let socket = inner.inflight.borrow_mut().send_if_current(key).map(|op| Rc::clone(&op.socket));
+pub(crate) fn give_up(core: &Core, key: Key) {
+    let socket = core.records.borrow_mut().send_if_current(key).map(|op| Rc::clone(&op.socket));
     if socket.is_some_and(|socket| forget_starved(&socket, key)) {
-        order::ready(inner, key);
+        order::ready(core, key);
     }
 }
 
 /// The error queue has something, or the socket is in a state that looks like it.
-pub(crate) fn ready(inner: &Inner, key: Key) {
-    let socket = Rc::clone(&inner.inflight.borrow_mut().send(key).socket);
+pub(crate) fn ready(core: &Core, key: Key) {
+    let socket = Rc::clone(&core.records.borrow_mut().send(key).socket);
     let ranges = read_error_queue(socket.endpoint.fd.as_fd());
     let mut returned = Vec::new();
     let starved = {
@@ -240,16 +179,16 @@ pub(crate) fn ready(inner: &Inner, key: Key) {
         if ranges.is_empty() { Vec::new() } else { std::mem::take(&mut outstanding.starved) }
     };
     for (key, bytes, copied) in returned {
-        inner.inflight.borrow_mut().send(key).bytes_returned(bytes as u64, Some(copied));
-        sending::advance(inner, key);
+        core.records.borrow_mut().send(key).bytes_returned(bytes as u64, Some(copied));
+        sending::advance(core, key);
     }
     for key in starved {
-        order::ready(inner, key);
+        order::ready(core, key);
     }
     // Its watch has kept the record until here.
-    inner.inflight.borrow_mut().send(key).in_kernel -= 1;
-    sending::advance(inner, key);
-    watch(inner, &socket, ranges.is_empty());
+    core.records.borrow_mut().send(key).in_kernel -= 1;
+    sending::advance(core, key);
+    watch(core, &socket, ranges.is_empty());
 }
 
 fn read_error_queue(socket: BorrowedFd<'_>) -> Vec<Completion> {
@@ -261,45 +200,4 @@ fn read_error_queue(socket: BorrowedFd<'_>) -> Vec<Completion> {
         }
     }
     ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::inflight::Token;
-    use proptest::prelude::*;
-
-    fn key(index: u32) -> Key {
-        Token::from_user_data(u64::from(index)).key
-    }
-
-    proptest! {
-        /// Ranges in any order, overlapping or repeated, return each send once.
-        #[test]
-        fn every_send_returns_once(
-            start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
-            count in 1u32..50,
-            cuts in prop::collection::vec((0u32..50, 0u32..50), 0..40),
-        ) {
-            let mut outstanding = Outstanding { next: start, ..Outstanding::default() };
-            for index in 0..count {
-                outstanding.push(key(index), index as usize);
-            }
-            let mut seen = vec![0; count as usize];
-            let all = cuts.into_iter().chain([(0, count - 1)]);
-            for (a, b) in all {
-                let (a, b) = (a.min(b).min(count - 1), a.max(b).min(count - 1));
-                let range = Completion {
-                    first: start.wrapping_add(a),
-                    last: start.wrapping_add(b),
-                    copied: false,
-                };
-                for (_, bytes) in outstanding.returned(range) {
-                    seen[bytes] += 1;
-                }
-            }
-            prop_assert!(seen.iter().all(|times| *times == 1));
-            prop_assert!(outstanding.sends.is_empty());
-        }
-    }
 }

@@ -7,14 +7,13 @@ use std::rc::Rc;
 
 use io_uring::{cqueue, opcode, squeue};
 
-use crate::endpoint::with_target;
-use crate::engine::receiving::{ReceiveEngine, ReceiveOp, Way};
-use crate::engine::zcrx::Flow;
 use crate::error::Error;
-use crate::inflight::Key;
-use crate::ring::Completion;
-use crate::source::pool::PoolShared;
-use crate::source::received::Received;
+use crate::lease::Received;
+use crate::lease::pool::PoolShared;
+use crate::mechanism::ReceiveEngine;
+use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
+use crate::ring::endpoint::with_target;
+use crate::ring::{Completion, Key};
 
 fn pool(op: &ReceiveOp) -> Rc<PoolShared> {
     Rc::clone(op.pool.as_ref().expect("what receives into a pool has one"))
@@ -40,30 +39,32 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     }
     let mut again = false;
     match result {
-        0 if op.socket.stream => op.end = Some(Ok(())),
+        0 if op.socket.stream => op.end(Ok(())),
         0.. => {}
         _ if -result == libc::ENOBUFS => {
             // A chunk may have come back since the kernel looked.
             again = pool.has_free();
-            if !again && op.held {
+            if !again && !op.holder.is_gone() {
                 pool.starve(key);
             }
         }
         _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {
-            op.blocked = -result == libc::EAGAIN;
             again = true;
         }
         _ if -result == libc::EFAULT && op.flow.as_mut().is_some_and(Flow::come_back) => {
-            op.way = Way::Queue;
+            op.from = ReceivesFrom::Queue;
             again = true;
         }
-        _ if -result == libc::EFAULT => op.end = Some(Err(unreadable())),
-        _ => op.end = Some(Err(Error::errno("receiving", -result))),
+        _ if -result == libc::EFAULT => op.end(Err(unreadable())),
+        _ => op.end(Err(Error::errno("receiving", -result))),
     }
     if !cqueue::more(flags) {
-        op.armed = false;
-        op.paused = result >= 0 && op.arrivals.len() >= pool.chunks();
-        again |= result >= 0 && !op.paused;
+        op.state = match result {
+            0.. if op.arrivals.len() >= pool.chunks() => ReceiveState::Paused,
+            _ if -result == libc::EAGAIN => ReceiveState::Blocked,
+            _ => ReceiveState::Idle,
+        };
+        again |= result >= 0 && op.state != ReceiveState::Paused;
     }
     again
 }
@@ -102,9 +103,9 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
     }
     pool.untake_chunk(chunk);
     if read == 0 {
-        op.end = Some(Ok(()));
+        op.end(Ok(()));
     } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-        op.end = Some(Err(Error::io("receiving", error)));
+        op.end(Err(Error::io("receiving", error)));
     }
     Read::Nothing
 }

@@ -11,61 +11,20 @@
 //! kernel posts one that it did not announce, and that is passed over. Its result says whether the
 //! kernel copied after all.
 
-use std::io;
 use std::rc::Rc;
 
 use handoff_sys::{pagemap, sqe};
-use io_uring::{cqueue, opcode, squeue, types};
+use io_uring::{cqueue, opcode, squeue};
 
-use super::Engine;
-use super::layout::{Layout, MAX_PIECES};
-use super::order;
-use super::sending::{self, SendOp};
-use crate::driver::Inner;
-use crate::endpoint::with_target;
-use crate::error::Error;
-use crate::inflight::{Key, STAGE_HEADER, Token};
-use crate::lease::{Backing, Piece, Span};
-use crate::ring::{MAX_REQUEST, Queues, Ring};
-
-/// What of the mechanism this kernel has, by trying it out.
-pub(crate) struct Features {
-    pub(crate) reports_usage: bool,
-    pub(crate) vectored_registered: bool,
-}
-
-impl Features {
-    /// Flags that a kernel does not know are refused before a request looks at its socket, so none
-    /// is needed: a bad descriptor answers EBADF where the flags are known and EINVAL where not.
-    pub(crate) fn try_out(io: &mut Queues) -> io::Result<Self> {
-        let nowhere = types::Fd(-1);
-        let report =
-            opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(sqe::SEND_ZC_REPORT_USAGE);
-        // SAFETY: all-zero bytes are a valid, empty message header.
-        let message: libc::msghdr = unsafe { std::mem::zeroed() };
-        let vectored = opcode::SendMsgZc::new(nowhere, &message).ioprio(sqe::RECVSEND_FIXED_BUF);
-        Ok(Self {
-            reports_usage: Self::knows(io, &report.build())?,
-            vectored_registered: Self::knows(io, &vectored.build())?,
-        })
-    }
-
-    fn knows(io: &mut Queues, entry: &squeue::Entry) -> io::Result<bool> {
-        // SAFETY: the entry names no memory but an empty message that outlives the request, which
-        // completes before this returns.
-        unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
-        let mut errno = 0;
-        loop {
-            let completion = io.await_next()?;
-            if !cqueue::notif(completion.flags) {
-                errno = -completion.result;
-            }
-            if !cqueue::more(completion.flags) {
-                return Ok(errno != libc::EINVAL);
-            }
-        }
-    }
-}
+use super::{order, sending};
+use crate::core::Core;
+use crate::mechanism::Engine;
+use crate::memory::{Backing, Piece, Span};
+use crate::op::layout::MAX_PIECES;
+use crate::op::{InChain, Layout, SendOp, SendState};
+use crate::ring::endpoint::with_target;
+use crate::ring::token::STAGE_HEADER;
+use crate::ring::{Key, MAX_REQUEST, Ring, Token};
 
 /// Requests that a send needs now.
 pub(crate) fn requests(op: &SendOp) -> usize {
@@ -78,16 +37,6 @@ pub(crate) fn carries_all(op: &SendOp) -> bool {
     pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
-/// Where a send is in its chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// There is no other request.
-    Alone,
-    First,
-    /// It starts when the one before it is through.
-    Behind,
-}
-
 /// Queues what is left of a send. With `linked`, the request queued next starts after it only.
 ///
 /// The caller has made sure that there is room for [`requests`] of them, so that a link is never
@@ -97,14 +46,14 @@ pub(crate) fn queue(
     key: Key,
     op: &mut SendOp,
     layout: &mut Layout,
-    place: Place,
+    in_chain: InChain,
     linked: bool,
     turn: u32,
 ) {
     op.turn = turn;
-    op.place = place;
+    op.in_chain = in_chain;
     // Where one went through, the next is tried at once.
-    let waits = op.socket.crowded.get() && place != Place::Behind;
+    let waits = op.socket.crowded.get() && in_chain != InChain::Behind;
     let mut poll_first = if waits { sqe::RECVSEND_POLL_FIRST } else { 0 };
     if op.header_goes_apart() {
         let header = layout.header_left(op);
@@ -211,13 +160,16 @@ fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
 }
 
 fn would_be_overcharged(op: &SendOp) -> bool {
-    let look = |backing: &Backing| {
+    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
+    !op.socket.keeps_to_slots.get() && pieces.iter().any(|piece: &Piece| is_huge(piece.backing()))
+}
+
+/// Whether memory has huge pages, which the kernel charges for whole when it pins a part.
+pub(super) fn is_huge(backing: &Backing) -> bool {
+    backing.is_huge(|backing| {
         let huge = pagemap::has_huge_pages(backing.start(), backing.len());
         huge.inspect_err(|error| tracing::debug!(%error, "taken for base pages")).unwrap_or(false)
-    };
-    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
-    !op.socket.keeps_to_slots.get()
-        && pieces.iter().any(|piece: &Piece| piece.backing().is_huge(look))
+    })
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.
@@ -232,26 +184,26 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
 
 /// A completion of a request of this engine.
 pub(crate) fn completed(
-    inner: &Inner,
+    core: &Core,
     key: Key,
     stage: u8,
     result: i32,
     flags: u32,
     reports_usage: bool,
 ) {
-    let mut inflight = inner.inflight.borrow_mut();
-    let Some(op) = inflight.send_if_current(key) else {
+    let mut records = core.records.borrow_mut();
+    let Some(op) = records.send_if_current(key) else {
         debug_assert!(cqueue::notif(flags), "the last completion of a record");
         return;
     };
     if cqueue::notif(flags) {
         let copied = reports_usage.then_some(result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0);
         op.attempt_returned(stage, copied);
-        return sending::advance_held(inner, inflight, key);
+        return sending::advance_held(core, records, key);
     }
     op.in_kernel -= 1;
-    if op.place != Place::Alone {
-        inner.in_chains.update(|requests| requests - 1);
+    if op.in_chain != InChain::Alone {
+        core.in_chains.update(|requests| requests - 1);
     }
     let taken = result.max(0) as usize;
     op.done += taken;
@@ -266,48 +218,47 @@ pub(crate) fn completed(
             // Without a notification to come, nothing was lent: the bytes were copied.
             op.account(taken as u64, Some(true));
         }
-        if op.socket.stream && op.place != Place::Behind {
-            op.socket.crowded.set(inner.turns() != op.turn && result >= 0);
+        if op.socket.stream && op.in_chain != InChain::Behind {
+            op.socket.crowded.set(core.turns() != op.turn && result >= 0);
         }
     }
     if result < 0 {
-        failed(inner, op, -result);
+        failed(core, op, -result);
     }
     if op.in_kernel > 0 {
         return;
     }
-    if std::mem::take(&mut op.blocked) && op.result.is_none() {
-        drop(inflight);
-        return order::wait_for_room(inner, key);
-    }
-    if op.result.is_none() && op.done == op.total {
-        op.settle(Ok(op.done));
+    match op.state {
+        SendState::Blocked => {
+            op.state = SendState::Going;
+            drop(records);
+            return order::wait_for_room(core, key);
+        }
+        SendState::Going | SendState::Ending if op.done == op.total => op.settle(Ok(op.done)),
+        SendState::Ending => op.end_if_asked(),
+        _ => {}
     }
     // A datagram that is settled stands in nobody's way.
-    if !op.socket.stream && op.result.is_some() {
-        return sending::advance_held(inner, inflight, key);
+    if !op.socket.stream && op.is_settled() {
+        return sending::advance_held(core, records, key);
     }
     let socket = Rc::clone(&op.socket);
-    drop(inflight);
-    order::progressed(inner, &socket, key);
+    drop(records);
+    order::progressed(core, &socket, key);
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
-fn failed(inner: &Inner, op: &mut SendOp, errno: i32) {
+fn failed(core: &Core, op: &mut SendOp, errno: i32) {
     match errno {
-        _ if op.result.is_some() => {}
+        _ if op.is_settled() => {}
         // The request of an empty payload, behind a header that was all there is to send.
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this one was never started and comes again.
-        libc::ECANCELED if !op.cancelled => {}
+        libc::ECANCELED if !op.is_ending() => {}
         // A kernel that does not wait for room on a socket that is non-blocking.
-        libc::EAGAIN if !op.cancelled => op.blocked = true,
-        libc::EAGAIN => {
-            let done = op.done;
-            op.settle(Err(Error::Canceled { done }));
-        }
-        libc::EINTR => {}
-        libc::EFAULT if op.lost_its_slot(inner.ring_id()) => {}
+        libc::EAGAIN if !op.is_ending() => op.state = SendState::Blocked,
+        libc::EAGAIN | libc::EINTR => {}
+        libc::EFAULT if op.lost_its_slot(core.io.ring_id()) => {}
         // Its pages are pinned already, in the slot.
         libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),

@@ -5,10 +5,16 @@
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
 //! kernel for them, so nothing here is shared.
 
+mod backend;
+pub(crate) mod endpoint;
+mod epoll;
+mod features;
 mod queues;
 pub(crate) mod refill;
 pub(crate) mod slots;
 pub(crate) mod teardown;
+pub(crate) mod token;
+mod unpark;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,8 +28,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
 
+pub(crate) use backend::{Backend, Io};
+pub(crate) use endpoint::{Endpoint, Target};
+pub(crate) use epoll::{Epoll, Ready};
 pub(crate) use queues::{BATCH, Batch, Completion, Queues, Shape};
 use slots::Slots;
+pub(crate) use slots::memlock_or;
+pub(crate) use token::{Key, Token};
+pub(crate) use unpark::Unpark;
 
 /// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
 pub(crate) const MAX_REQUEST: usize = 1 << 30;
@@ -93,7 +105,7 @@ impl Ring {
                 tracing::debug!(%error, "the ring's own descriptor is not registered");
             })
             .ok();
-        let features = crate::engine::uring_zc::Features::try_out(&mut io)?;
+        let features = features::Features::try_out(&mut io)?;
         Ok(Self {
             ring_fd,
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,

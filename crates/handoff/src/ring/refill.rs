@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use handoff_sys::zcrx::{Offsets, Refill};
 
-use crate::lease::Backing;
+use crate::memory::Backing;
 
 /// So many given back are published at once; fewer with the next submission.
 const BATCH: u32 = 32;
@@ -174,7 +174,7 @@ impl Kernel {
     /// A queue of so many entries, and its other end.
     pub(crate) fn and_queue(entries: u32) -> (Self, RefillQueue) {
         let len = (64 + entries as usize * size_of::<Refill>()).next_multiple_of(4096);
-        let memory = crate::source::memory::map(len, rustix::mm::MapFlags::PRIVATE, None).unwrap();
+        let memory = crate::memory::map(len, rustix::mm::MapFlags::PRIVATE, None).unwrap();
         // SAFETY: the queue fits the mapping, and only the other end uses it too.
         let queue = unsafe { RefillQueue::new(memory.clone(), Self::OFFSETS, entries) };
         (Self { memory, entries, head: 0 }, queue)

@@ -12,8 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Queues, Ring, Until};
 use crate::error::{Error, Result};
-use crate::lease::{Backing, Registration, SLOT_SPAN};
-use crate::probe;
+use crate::memory::{Backing, Registration, SLOT_SPAN};
 
 /// A table of slots; runs of them are handed out first fit.
 pub(crate) struct Slots {
@@ -180,8 +179,10 @@ impl Ring {
 /// Tells a memory-lock limit, where there is one for this thread, from other failures.
 pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> Error {
     let short = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS));
-    match probe::memory::lock_limit().filter(|_| short) {
-        Some(limit) => Error::Memlock { action, need, limit },
+    match handoff_probe::lock_limit().filter(|_| short) {
+        Some(limit) => {
+            Error::Memlock { action, need, locked: handoff_probe::locked_already(), limit }
+        }
         None => Error::io(action, error),
     }
 }

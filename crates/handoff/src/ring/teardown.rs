@@ -1,10 +1,8 @@
 //! Closing a ring while requests are under way.
 //!
-//! A span of an rx queue that is held keeps the ring itself open; see
-//! [`source::rx_queue`](crate::source::rx_queue). The order is what keeps memory safe: cancel everything, take completions for a moment, close the
-//! ring, and only then let go of what the records own. A request that is still under way after that
-//! keeps its pages pinned in the kernel; see [`Inflight::abandon`](crate::inflight::Inflight) for
-//! what that means for memory.
+//! A span of an rx queue that is held keeps the ring itself open. The order is what keeps memory safe:
+//! cancel everything, take completions for a moment, close the ring, and only then let go of what the
+//! records own. A request that is still under way after that keeps its pages pinned in the kernel.
 
 use std::time::Duration;
 

@@ -7,17 +7,17 @@ use std::task::{Context, Poll};
 use super::RouteSink;
 use crate::error::{Error, Result};
 use crate::file::Transfer;
-use crate::lease::Lend;
+use crate::op::loan::Lend;
 use crate::outcome::Tally;
-use crate::sink::socket::Finishing;
+use crate::socket::send::Finishing;
 
 /// A piece on its way.
 pub(super) struct Giving<B: Lend> {
     len: usize,
-    way: Way<B>,
+    taker: Taker<B>,
 }
 
-enum Way<B: Lend> {
+enum Taker<B: Lend> {
     Socket(Finishing<B>),
     /// And whether the file takes it past the page cache.
     File(Transfer<B>, bool),
@@ -36,17 +36,17 @@ impl<B: Lend> Giving<B> {
     /// Hands on the piece, which begins so many bytes behind the beginning.
     pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self> {
         let len = piece.extent().bytes;
-        let way = match sink {
+        let taker = match sink {
             RouteSink::Socket(socket) => {
                 let sending = socket.send(piece).map_err(|it| it.error)?;
-                Way::Socket(sending.into_future())
+                Taker::Socket(sending.into_future())
             }
             RouteSink::File(file, offset) => {
                 let writing = file.write_at(piece, offset + position);
-                Way::File(writing.map_err(|it| it.error)?, file.is_direct())
+                Taker::File(writing.map_err(|it| it.error)?, file.is_direct())
             }
         };
-        Ok(Self { len, way })
+        Ok(Self { len, taker })
     }
 
     /// Bytes of the piece.
@@ -55,13 +55,13 @@ impl<B: Lend> Giving<B> {
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Given<B>> {
-        match &mut self.way {
-            Way::Socket(sending) => Pin::new(sending).poll(context).map(|finished| {
+        match &mut self.taker {
+            Taker::Socket(sending) => Pin::new(sending).poll(context).map(|finished| {
                 let (bytes, result) = split(finished.sent);
                 let tally = finished.receipt.tally;
                 Given { piece: finished.buffer, bytes, tally, result }
             }),
-            Way::File(writing, direct) => Pin::new(writing).poll(context).map(|written| {
+            Taker::File(writing, direct) => Pin::new(writing).poll(context).map(|written| {
                 let (bytes, result) = split(written.result.map_err(|error| told(error, *direct)));
                 let mut tally = Tally::default();
                 tally.count(bytes as u64, Some(!*direct));

@@ -11,6 +11,9 @@
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod delivery;
+#[cfg(feature = "getbuf")]
+mod lent;
+mod splice;
 mod supply;
 
 use std::cell::Cell;
@@ -24,14 +27,16 @@ use std::task::Poll;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::driver::Driver;
-use crate::engine::{Engine, splice};
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::lease::Intake;
+use crate::mechanism::Engine;
 use crate::outcome::Tally;
 use crate::socket::Socket;
-use crate::source::intake::Intake;
 use delivery::{Given, Giving};
-use supply::{CHUNK, Lent, Read, Received, Supply};
+#[cfg(feature = "getbuf")]
+use lent::FromKernel;
+use supply::{CHUNK, FromFile, FromStream, Supply};
 
 /// The most pieces that are out at once.
 pub(crate) const PIECES: usize = 16;
@@ -62,6 +67,7 @@ pub enum RouteSink {
 pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`Lender`](crate::Lender)), and sent or
     /// written from there.
+    #[cfg(feature = "getbuf")]
     GetBuf,
     /// splice(2) through a pipe. Nobody tells when the pages are free again, nor whether they were
     /// copied.
@@ -74,11 +80,16 @@ pub enum RouteEngine {
 
 impl RouteEngine {
     /// Best first.
+    #[cfg(feature = "getbuf")]
     pub const ALL: [Self; 4] = [Self::GetBuf, Self::Splice, Self::Memory, Self::Copy];
+    /// Best first.
+    #[cfg(not(feature = "getbuf"))]
+    pub const ALL: [Self; 3] = [Self::Splice, Self::Memory, Self::Copy];
 
     /// The name on command lines and in tables.
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "getbuf")]
             Self::GetBuf => "get-buf",
             Self::Splice => "splice",
             Self::Memory => "memory",
@@ -178,6 +189,18 @@ impl Route {
         &self.passed_over
     }
 
+    /// Bytes by whether the CPU copied them out of the source: those that an engine took which has ended,
+    /// or was dropped midway.
+    pub fn taken(&self) -> Tally {
+        self.taken
+    }
+
+    /// Bytes that the sink has taken, by whether the CPU copied them; those of splice once it has ended,
+    /// or was dropped midway.
+    pub fn given(&self) -> Tally {
+        self.given
+    }
+
     /// Carries all bytes. Dropped midway, what is on the way may arrive or not, and what was taken
     /// from a stream is gone from there.
     pub async fn run(&mut self) -> Carried {
@@ -196,6 +219,7 @@ impl Route {
         loop {
             let engine = self.engines[0];
             let ended = match engine {
+                #[cfg(feature = "getbuf")]
                 RouteEngine::GetBuf => self.lend().await,
                 RouteEngine::Splice => self.splice().await,
                 RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
@@ -208,13 +232,14 @@ impl Route {
         }
     }
 
+    #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
         let lender = self.driver.lender()?;
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
-                Lent::of_file(lender, file, self.rest_of(range.clone()))?
+                FromKernel::of_file(lender, file, self.rest_of(range.clone()))?
             }
-            RouteSource::Stream(socket, _) => Lent::of_stream(lender, socket)?,
+            RouteSource::Stream(socket, _) => FromKernel::of_stream(lender, socket)?,
         };
         self.carry(&mut supply).await
     }
@@ -227,7 +252,7 @@ impl Route {
         match &self.source {
             RouteSource::File(file, range) => {
                 let mut supply =
-                    Read::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
+                    FromFile::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
@@ -237,14 +262,14 @@ impl Route {
                     RouteSink::File(..) => 0,
                 };
                 let mut supply =
-                    Received::new(&self.driver, socket, intake.clone(), registered, enough)?;
+                    FromStream::new(&self.driver, socket, intake.clone(), registered, enough)?;
                 self.carry(&mut supply).await
             }
         }
     }
 
     async fn splice(&mut self) -> Result<()> {
-        let mut way = splice::Way {
+        let way = splice::Splicing {
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
@@ -262,16 +287,19 @@ impl Route {
                 RouteSink::Socket(_) => None,
             },
         };
-        let before = self.moved.get();
-        let ended = way.run(&self.moved).await;
-        drop(way);
-        let bytes = self.moved.get() - before;
-        self.taken.unknown += bytes;
-        match &self.sink {
-            RouteSink::File(file, _) => self.given.count(bytes, Some(!file.is_direct())),
-            RouteSink::Socket(_) => self.given.count(bytes, None),
-        }
-        ended
+        let copied = match &self.sink {
+            RouteSink::File(file, _) => Some(!file.is_direct()),
+            RouteSink::Socket(_) => None,
+        };
+        let (before, moved) = (self.moved.get(), &self.moved);
+        let (taken, given) = (&mut self.taken, &mut self.given);
+        let count = |_: &mut splice::Splicing| {
+            let bytes = moved.get() - before;
+            taken.unknown += bytes;
+            given.count(bytes, copied);
+        };
+        let mut way = Counting { what: way, count };
+        way.what.run(moved).await
     }
 
     /// What is left of the source's range.
@@ -283,7 +311,9 @@ impl Route {
     async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
-        let result = poll_fn(|context| {
+        let taken = &mut self.taken;
+        let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
+        poll_fn(|context| {
             // Without a ring pieces come and go at once: the thread's other futures have their turn all
             // the same.
             for _ in 0..PIECES {
@@ -294,7 +324,7 @@ impl Route {
                     let Given { piece, bytes, tally, result } = given;
                     self.moved.update(|moved| moved + bytes as u64);
                     self.given += tally;
-                    supply.put_back(piece);
+                    supply.what.put_back(piece);
                     // The end of the source is no success while the sink may fail.
                     if !matches!(ended, Some(Err(_)))
                         && let Err(error) = result
@@ -309,7 +339,7 @@ impl Route {
                     None => {}
                 }
                 let lent: usize = out.iter().map(Giving::bytes).sum();
-                match supply.poll_next(context) {
+                match supply.what.poll_next(context) {
                     Poll::Ready(Some(Ok(piece))) => {
                         let position = self.moved.get() + lent as u64;
                         match Giving::start(&self.sink, piece, position) {
@@ -325,9 +355,20 @@ impl Route {
             context.waker().wake_by_ref();
             Poll::Pending
         })
-        .await;
-        self.taken += supply.taken();
-        result
+        .await
+    }
+}
+
+/// A supply, or whatever else counts, whose count is taken when it has served, also where its future is
+/// dropped midway.
+struct Counting<T, F: FnMut(&mut T)> {
+    what: T,
+    count: F,
+}
+
+impl<T, F: FnMut(&mut T)> Drop for Counting<T, F> {
+    fn drop(&mut self) {
+        (self.count)(&mut self.what);
     }
 }
 

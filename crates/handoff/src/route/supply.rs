@@ -1,4 +1,4 @@
-//! What a route takes pieces from: lends of the kernel, a file read into memory, received spans.
+//! What a route takes pieces from, if they go through memory: a file read into it, received spans.
 
 use std::future::Future;
 use std::ops::Range;
@@ -9,14 +9,12 @@ use super::{PIECE, PIECES};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::file::{File, Transfer};
-use crate::lease::Lend;
+use crate::lease::{self, Intake};
+use crate::memory::{Buffer, Region};
+use crate::op::loan::Lend;
 use crate::outcome::Tally;
 use crate::socket::Socket;
-use crate::source::intake::Intake;
-use crate::source::kernel::{Getting, KernelSource, Lease, Lender};
-use crate::source::memory::{Buffer, Region};
-use crate::source::received;
-use crate::source::socket::Receiver;
+use crate::socket::receive::Receiver;
 
 /// Bytes of a chunk that a stream is received into.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -35,81 +33,8 @@ pub(super) trait Supply {
     fn taken(&self) -> Tally;
 }
 
-/// Buffers that the kernel lends.
-pub(super) struct Lent {
-    /// A device of its own, so that its count of copies is the route's.
-    lender: Lender,
-    source: KernelSource,
-    /// What is left of a file; `None` for streams.
-    range: Option<Range<u64>>,
-    getting: Option<Getting>,
-    taken: u64,
-}
-
-impl Lent {
-    pub(super) fn of_file(lender: Lender, file: &File, range: Range<u64>) -> Result<Self> {
-        let source = lender.source(file)?;
-        Ok(Self { lender, source, range: Some(range), getting: None, taken: 0 })
-    }
-
-    pub(super) fn of_stream(lender: Lender, socket: &Socket) -> Result<Self> {
-        let source = lender.source(socket)?;
-        Ok(Self { lender, source, range: None, getting: None, taken: 0 })
-    }
-
-    fn ask(&self) -> Result<Option<Getting>> {
-        match &self.range {
-            None => self.source.get(PIECE as u32).map(Some),
-            Some(range) if range.is_empty() => Ok(None),
-            Some(range) => {
-                let len = (range.end - range.start).min(PIECE as u64);
-                self.source.get_at(range.start, len as u32).map(Some)
-            }
-        }
-    }
-}
-
-impl Supply for Lent {
-    type Piece = Lease;
-
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Lease>>> {
-        if self.getting.is_none() {
-            match self.ask() {
-                Ok(None) => return Poll::Ready(None),
-                Ok(getting) => self.getting = getting,
-                Err(error) => return Poll::Ready(Some(Err(error))),
-            }
-        }
-        let getting = self.getting.as_mut().expect("was just asked for");
-        let Poll::Ready(lent) = Pin::new(getting).poll(context) else { return Poll::Pending };
-        self.getting = None;
-        if let Ok(Some(lease)) = &lent {
-            self.taken += lease.len() as u64;
-            if let Some(range) = &mut self.range {
-                range.start += lease.len() as u64;
-            }
-        }
-        Poll::Ready(lent.transpose())
-    }
-
-    fn put_back(&mut self, lease: Lease) {
-        drop(lease);
-    }
-
-    fn taken(&self) -> Tally {
-        match self.lender.stats() {
-            Ok(stats) => Tally {
-                zero_copy: self.taken.saturating_sub(stats.copied_bytes),
-                copied: stats.copied_bytes,
-                unknown: 0,
-            },
-            Err(_) => Tally { unknown: self.taken, ..Tally::default() },
-        }
-    }
-}
-
 /// A file that is read into memory, one piece after another.
-pub(super) struct Read {
+pub(super) struct FromFile {
     file: File,
     range: Range<u64>,
     /// Buffers that nothing is in.
@@ -118,7 +43,7 @@ pub(super) struct Read {
     taken: u64,
 }
 
-impl Read {
+impl FromFile {
     pub(super) fn new(
         driver: &Driver,
         file: &File,
@@ -130,7 +55,7 @@ impl Read {
     }
 }
 
-impl Supply for Read {
+impl Supply for FromFile {
     type Piece = Buffer;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Buffer>>> {
@@ -181,7 +106,7 @@ impl Supply for Read {
 }
 
 /// Spans that a socket receives: as many at a time as are there, up to a limit.
-pub(super) struct Received {
+pub(super) struct FromStream {
     receiver: Receiver,
     /// Bytes from which on a piece is not joined by a further span.
     enough: usize,
@@ -189,7 +114,7 @@ pub(super) struct Received {
     failure: Option<Error>,
 }
 
-impl Received {
+impl FromStream {
     pub(super) fn new(
         driver: &Driver,
         socket: &Socket,
@@ -208,8 +133,8 @@ impl Received {
     }
 }
 
-impl Supply for Received {
-    type Piece = Vec<received::Received>;
+impl Supply for FromStream {
+    type Piece = Vec<lease::Received>;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
         if let Some(error) = self.failure.take() {

@@ -48,14 +48,8 @@ fn a_driver_that_goes_takes_stalled_sends_along() {
                     }
                 }
                 drop(socket);
-                let start = Instant::now();
                 // Forgotten handles hold the driver too: its end is then that of the process.
                 drop(driver);
-                assert!(
-                    start.elapsed() < patience(Duration::from_secs(5)),
-                    "{engine} {:?}",
-                    start.elapsed()
-                );
                 if !forget {
                     ends(far, engine);
                 }
@@ -131,8 +125,12 @@ fn drivers_that_go_leave_nothing() {
     for (driver, engine) in engines_apart() {
         round(engine, driver);
     }
-    thread::sleep(Duration::from_millis(100));
-    assert_eq!(descriptors(), before.1);
+    // The kernel lets go of a ring, and of the files that it had, from a worker of its own.
+    let deadline = Instant::now() + patience(LONG);
+    while descriptors() != before.1 {
+        assert!(Instant::now() < deadline, "{} descriptors, {} before", descriptors(), before.1);
+        thread::sleep(Duration::from_millis(1));
+    }
     let grown = resident().saturating_sub(before.0);
     assert!(grown < LEN / 2, "{grown} bytes more after {} rounds", engines_apart().len());
 }

@@ -10,6 +10,7 @@ use crate::Failure;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family};
+use crate::net::visitors::Visitors;
 
 /// How often a sender knocks: what comes to a port that nobody has is dropped, and nobody is told.
 const KNOCK: Duration = Duration::from_millis(500);
@@ -20,7 +21,7 @@ const KNOCK: Duration = Duration::from_millis(500);
 ///
 /// An unknown name, the time-out, the stop.
 pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
-    let patience = Patience::new(job.stop, Some(job.args.connect_timeout));
+    let patience = Patience::new(job.stop, Some(job.args.patience()));
     let family = Family::of(job.args.v4, job.args.v6);
     Ok(reach::resolve(endpoint, family, patience)?[0])
 }
@@ -65,11 +66,11 @@ pub(super) async fn knock(
                 return answer(&received.payload, hello);
             }
         }
-        if begin.elapsed() >= line.job.args.connect_timeout {
+        if begin.elapsed() >= line.job.args.patience() {
             return Err(Failure::failed(format!(
                 "{peer} does not answer within {} s (--connect-timeout): can it be reached, has it RDS at TCP port \
                  16385, and does `handoff cp rds://{peer} FILE` wait there?",
-                line.job.args.connect_timeout.as_secs_f32()
+                line.job.args.patience().as_secs_f32()
             )));
         }
         line.changed().await?;
@@ -104,8 +105,12 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
 ///
 /// What the engine says.
 pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
+    let (begin, visitors) = (Instant::now(), Visitors::new(&line.job.args.from));
     loop {
         line.reap()?;
+        if line.job.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {
+            return Err(Failure::failed("nobody sent in time (--connect-timeout)"));
+        }
         while let Some(received) = line.port.receive()? {
             let heard = <&[u8; HELLO_LEN]>::try_from(received.payload.as_slice());
             let heard = heard.map_err(|_| "what comes is no greeting".to_owned());
@@ -115,6 +120,9 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
                     Err("it wants to receive, as this side does".to_owned())
                 }
                 Hello { streams: 2.., .. } => Err("it wants several streams".to_owned()),
+                _ if !visitors.may_come(received.from.ip()) => {
+                    Err("it is none of those that --from lets in".to_owned())
+                }
                 hello => Ok(hello),
             });
             match heard {
@@ -124,9 +132,7 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
                     line.say(&ours.encode()).await?;
                     return Ok(hello);
                 }
-                Err(why) => {
-                    eprintln!("handoff: turned {} away: {why}", received.from);
-                }
+                Err(why) => visitors.turned_away(received.from, &why),
             }
         }
         line.changed().await?;

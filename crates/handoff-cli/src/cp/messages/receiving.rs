@@ -14,6 +14,7 @@ use super::line::{self, Line};
 use crate::Failure;
 use crate::clock::Clock;
 use crate::net::address::Endpoint;
+use crate::net::visitors;
 
 /// Bytes after which the sender is told that they were taken, though more wait.
 const CONFIRM: u64 = 512 << 10;
@@ -33,12 +34,13 @@ pub(in super::super) fn receive(
     let own = resolve(job, endpoint)?;
     line::with(job, own.ip(), Some(own.port()), async |line| {
         eprintln!("handoff: listening on rds://{}", SocketAddr::new(own.ip(), own.port()));
+        visitors::warn(own, &job.args.from, "send");
         let peer = admit(line).await?;
         let clock = Clock::start();
         job.set_length(peer.length);
         let outlet = outlet(target)?;
         let intake = Intake::new(job, &outlet, peer.length, true);
-        intake.prepare(1)?;
+        intake.prepare(1, peer.sparse)?;
         let received = take(line, &intake).await?;
         let (bytes, checksum) = intake.check()?;
         let hop = Hop {
@@ -48,11 +50,11 @@ pub(in super::super) fn receive(
             reason: "messages are received by copying; frames included".to_owned(),
             tally: Tally { copied: received, ..Tally::default() },
         };
-        let hops = vec![hop, intake.hop_out(false)];
+        let (hops, holes) = (vec![hop, intake.hop_out(false)], intake.holes());
         if let Outlet::File { destination, .. } = outlet {
             let sync = job.args.sync;
             // It may take long, and the sender waits for signs of life.
-            let committing = std::thread::spawn(move || destination.commit(sync));
+            let committing = std::thread::spawn(move || destination.commit(bytes, None, sync));
             while !committing.is_finished() {
                 line.attend()?;
                 line.changed().await?;
@@ -67,7 +69,7 @@ pub(in super::super) fn receive(
             job.note(format!("the sender may take it for failed: {why}"));
         }
         let verified = Some("the same on both sides, of what was sent and what arrived in memory");
-        let done = Transferred { bytes, streams: 1, checksum, verified, hops };
+        let done = Transferred { bytes, holes, streams: 1, checksum, verified, hops };
         Ok(Report::new(job, &clock, done))
     })
 }
@@ -100,6 +102,9 @@ async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
                     let len = part.len();
                     let putting = intake.put(Buffer::from(part), len, offset, &mut writes);
                     line.meanwhile(putting, || line.attend()).await?;
+                }
+                Portion::Hole { offset, len } => {
+                    line.meanwhile(intake.leave_out(offset, len), || line.attend()).await?;
                 }
                 Portion::End => {
                     line.meanwhile(intake.finish(writes), || line.attend()).await?;

@@ -3,7 +3,7 @@
 use handoff::{Buffer, Region};
 
 use super::super::carry::Inlet;
-use super::super::checksum::PieceSum;
+use super::super::checksum::{PieceSum, zeros};
 use super::super::coverage::Coverage;
 use super::super::job::Job;
 use super::super::report::{Hop, Report, Transferred};
@@ -35,12 +35,21 @@ pub(in super::super) fn send(
         let registered = job.register(&region);
         line.free.replace(buffers(&mut region, room, job.depth(1)));
         let transfer = random();
-        let hello = Hello { sends: true, verifies: true, streams: 1, stream: 0, transfer, length };
+        let hello = Hello {
+            sends: true,
+            verifies: true,
+            streams: 1,
+            stream: 0,
+            transfer,
+            length,
+            sparse: inlet.is_sparse(),
+            preserves: false,
+        };
         knock(line, peer, &hello).await?;
         line.begin(peer, &hello);
         let clock = Clock::start();
         let sender = Sender { line, inlet, piece, decoder: Decoder::new(), answer: None };
-        let (bytes, checksum) = sender.run().await?;
+        let (bytes, holes, checksum) = sender.run().await?;
         let hops = vec![
             inlet.hop(job, registered, bytes),
             Hop {
@@ -52,7 +61,7 @@ pub(in super::super) fn send(
             },
         ];
         let verified = Some("the same on both sides");
-        let done = Transferred { bytes, streams: 1, checksum, verified, hops };
+        let done = Transferred { bytes, holes, streams: 1, checksum, verified, hops };
         Ok(Report::new(job, &clock, done))
     })
 }
@@ -70,12 +79,19 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Bytes and checksum, which the receiver has confirmed.
-    async fn run(mut self) -> Result<(u64, Option<u64>), Failure> {
+    /// Bytes, those of holes, and the checksum, which the receiver has confirmed.
+    async fn run(mut self) -> Result<(u64, u64, Option<u64>), Failure> {
         let length = if let Inlet::File { len, .. } = self.inlet { Some(*len) } else { None };
         let mut coverage = Coverage::new(length, true);
-        let mut offset = 0;
+        let (mut offset, mut holes) = (0, 0);
         loop {
+            if let Some(len) = self.inlet.hole_at(offset) {
+                coverage.add(offset, len, zeros(len)).map_err(Failure::failed)?;
+                self.line.say(&Frame::Hole { offset, len }.encode()).await?;
+                self.line.job.progress.inc(len);
+                (offset, holes) = (offset + len, holes + len);
+                continue;
+            }
             let buffer = self.buffer().await?;
             let (inlet, line) = (self.inlet, self.line);
             let reading = inlet.read_at(buffer, self.piece, offset);
@@ -104,7 +120,7 @@ impl Sender<'_> {
         };
         check(offset, checksum, answer)?;
         self.line.settle().await;
-        Ok((offset, checksum))
+        Ok((offset, holes, checksum))
     }
 
     /// A buffer that is free, once there is one.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
 use rustix::process::{Pid, Signal, kill_process};
@@ -83,9 +83,7 @@ fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
     let files = Files::new(1, 16 << 20);
     let device = Added::new(&["loop", files.name(0)]);
     let server = device.server(None);
-    let stat = fs::read_to_string(format!("/proc/{server}/stat")).expect("a process");
-    let after_name = stat.rsplit(") ").next().expect("fields");
-    kill(after_name.split(' ').nth(1).expect("its parent").parse().expect("a number"));
+    kill(parent(server));
     kill(server);
     while device.show()["state"] == "live" {
         std::thread::sleep(Duration::from_millis(20));
@@ -368,6 +366,7 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
             fields.map(str::to_owned).collect::<Vec<_>>()
         };
         let supervisor: i32 = stat(&format!("/proc/{server}/stat"))[1].parse().expect("a number");
+        let memory = device.show()["memory"].as_u64();
         for pid in [server, supervisor] {
             let said =
                 |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
@@ -375,6 +374,11 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
             let status = said("status");
             let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
             assert!(!locked.expect("a line").trim().starts_with("0 "), "{engine}: {status}");
+            // What it will need it has taken, before there is a request.
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let resident = resident.expect("a line").trim().trim_end_matches(" kB");
+            let resident = 1024 * resident.parse::<u64>().expect("a number");
+            assert!(pid != server || Some(resident) >= memory, "{engine}: {memory:?} and {status}");
             let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
             for task in tasks.map(|task| task.expect("one").path()) {
                 let flags: u32 =
@@ -385,5 +389,54 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
         drop(disk);
         device.del();
     }
+    nothing_is_left();
+}
+
+/// Asks until there is an answer.
+#[track_caller]
+fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "not within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the processes of a device have said so far.
+fn log(device: &Added) -> String {
+    fs::read_to_string(format!("/run/handoff/blk/{}.log", device.id)).expect("a log")
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let after_name = stat.rsplit(") ").next().expect("fields");
+    after_name.split(' ').nth(1).expect("its parent").parse().expect("a number")
+}
+
+/// As the OOM killer may: for it, a supervisor has no limit of lives.
+#[test]
+fn servers_that_are_killed_at_once_are_followed_all_the_same() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--engine", "user-auto"]);
+    let supervisor = parent(device.server(None));
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    for round in 0..12 {
+        // Each as soon as it is there, most of them before they serve.
+        let server = eventually(|| {
+            let all = fs::read_to_string(&children).expect("the supervisor lives");
+            all.split_whitespace().next().map(|pid| pid.parse().expect("a number"))
+        });
+        kill(server);
+        eventually(|| {
+            let killed = log(&device).matches("signal: 9").count()
+                + log(&device).matches("was killed by signal 9").count();
+            (killed > round).then_some(())
+        });
+    }
+    device.server(None);
+    device.del();
     nothing_is_left();
 }

@@ -131,6 +131,7 @@ fn each_ending_is_reported_rightly() {
         hung.contains("== where the guest's tasks stood") && hung.contains("nanosleep"),
         "{hung}"
     );
+    assert!(hung.contains("the words of one that hangs"), "{hung}");
     let warned = text_of("i_warns");
     let console = warned.split("== what the guest's kernel printed meanwhile").nth(1);
     assert!(console.is_some_and(|lines| lines.contains("as asked for")), "{warned}");

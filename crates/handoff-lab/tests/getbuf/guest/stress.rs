@@ -113,10 +113,10 @@ impl Bed {
 }
 
 impl Churn<'_> {
-    /// Until it is told to stop; how many rings it had.
+    /// Until it is told to stop, and one ring at least; how many rings it had.
     fn run(mut self) -> u64 {
         let mut rings = 0;
-        while !self.stop.load(Ordering::Relaxed) {
+        while rings == 0 || !self.stop.load(Ordering::Relaxed) {
             let ring: Box<dyn Queues> = match rings % 3 {
                 0 => Box::new(IoUring::new(128).expect("a ring")),
                 1 => Box::new(Resizing::new(128)),
@@ -263,7 +263,7 @@ fn the_module_goes_and_comes_while_it_is_used() {
             });
         }
         let begin = Instant::now();
-        while begin.elapsed() < going_on(2, 5) {
+        while opened.load(Ordering::Relaxed) == 0 || begin.elapsed() < going_on(2, 5) {
             // Under load, and as the last that is out comes back.
             if !remove() {
                 pause.store(true, Ordering::Relaxed);
@@ -275,7 +275,6 @@ fn the_module_goes_and_comes_while_it_is_used() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(opened.into_inner() > 0);
 }
 
 #[test]
@@ -361,7 +360,7 @@ fn survive(mut numbers: Numbers, mut lending: Lending<Box<dyn Queues>>) {
         crate::device::SEND,
     ];
     // On the sanitizer kernel few are done in a second.
-    while done < 100 || begin.elapsed() < going_on(1, 15) {
+    while done < 100 || begin.elapsed() < going_on(1, 30) {
         let operation = match numbers.below(20) {
             0 => numbers.next() as u32,
             some => operations[some as usize % operations.len()],

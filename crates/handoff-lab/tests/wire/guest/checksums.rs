@@ -1,5 +1,6 @@
 //! Checksums of packets, seen as they arrive, whoever made them.
 
+use std::net::UdpSocket;
 use std::num::NonZeroU32;
 use std::thread;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use handoff_lab::topology::PairEnd;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
-use crate::bed::{MIB, exchange, pair, run};
+use super::packets::send_cut;
+use crate::bed::{MIB, exchange, pair, run, stream_of};
 
 /// The Internet checksum: 0 over what contains a right one.
 fn checksum(parts: &[&[u8]]) -> u16 {
@@ -24,21 +26,22 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !sum as u16
 }
 
-/// Whether the checksums of a frame's IPv4 and TCP headers are right; `None` if it has none.
+/// Whether the checksums of a frame's IPv4 and TCP or UDP headers are right; `None` if it has none.
 fn checksums_are_right(frame: &[u8]) -> Option<bool> {
     let packet = frame.get(14..)?;
     let length = u16::from_be_bytes([*packet.get(2)?, packet[3]]) as usize;
     let (header, segment) = packet.get(..length)?.split_at(usize::from(packet[0] & 15) * 4);
-    if header[9] != 6 {
+    if !matches!(header[9], 6 | 17) {
         return None;
     }
-    let pseudo = [0, 6, (segment.len() >> 8) as u8, segment.len() as u8];
+    let pseudo = [0, header[9], (segment.len() >> 8) as u8, segment.len() as u8];
     let whole = checksum(&[&header[12..20], &pseudo, segment]);
-    Some(checksum(&[header]) == 0 && whole == 0)
+    let there = header[9] == 6 || segment[6..8] != [0, 0];
+    Some(checksum(&[header]) == 0 && whole == 0 && there)
 }
 
 /// Looks at everything that arrives, as tcpdump does, until nothing does any more: how many
-/// packets of TCP with payload, and how many with a wrong checksum.
+/// packets of TCP and UDP with payload, and how many with a wrong checksum.
 fn capture(end: &PairEnd) -> thread::JoinHandle<(u32, u32)> {
     const IPV4: u16 = 0x0800;
     let protocol = NonZeroU32::new(u32::from(IPV4.to_be())).map(Protocol::from_raw);
@@ -73,4 +76,12 @@ fn checksums_on_the_wire_are_right() {
         assert!(packets > 300, "{offloads}: only {packets} packets were seen");
         assert_eq!(wrong, 0, "{offloads}: of {packets} packets");
     }
+    let to = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
+    let to = to.expect("enters").expect("binds");
+    let capture = capture(&pair.right);
+    for _ in 0..8 {
+        send_cut(&pair, &to, 1_201, &stream_of(40 * 1_201));
+    }
+    let (packets, wrong) = capture.join().expect("ends");
+    assert_eq!((packets, wrong), (8 * 40, 0), "datagrams");
 }

@@ -1,10 +1,16 @@
 //! Which queue a packet comes by.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
-use std::time::Duration;
+use std::fs;
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
-use crate::bed::{MIB, PORT, counters, exchange, pair, refused, run, steer};
+use handoff_lab::topology::PairEnd;
+use handoff_sys::netdev;
+use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use netlink_packet_core::NLM_F_DUMP;
+
+use crate::bed::{MIB, PORT, counters, exchange, interface_index, pair, refused, run, steer};
 
 #[test]
 fn a_rule_names_the_queue() {
@@ -76,4 +82,90 @@ fn a_rule_and_its_context_name_queues_that_there_are() {
     run(end, &format!("ethtool -N {device} delete 0"));
     run(end, &format!("ethtool -X {device} context {context} start 1 equal 2"));
     run(end, &format!("ethtool -L {device} combined 3"));
+}
+
+#[test]
+fn what_the_hash_is_made_of_can_be_chosen() {
+    let pair = pair(1_500);
+    let (end, device) = (&pair.right, pair.right.device());
+    let queues_hit = |fields: &str| {
+        run(end, &format!("ethtool -N {device} rx-flow-hash udp6 {fields}"));
+        let to = end.namespace().run(|| UdpSocket::bind((end.v6(), 0)));
+        let to = to.expect("enters").expect("binds").local_addr().expect("bound");
+        let before = counters(end);
+        for _ in 0..64 {
+            // Each from a port, and with a label, of its own.
+            let from = pair.left.namespace().run(|| UdpSocket::bind((pair.left.v6(), 0)));
+            from.expect("enters").expect("binds").send_to(&[0; 600], to).expect("sends");
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = counters(end);
+            let arrived = |queue: u32| {
+                let name = format!("queue{queue}_rx_bytes");
+                now[&name] - before[&name]
+            };
+            // Neighbours are looked for by a few small packets.
+            if (0..4).map(arrived).sum::<u64>() >= 64 * 600 {
+                return (0..4).filter(|&queue| arrived(queue) > 600).count();
+            }
+            assert!(Instant::now() < deadline, "{fields}: not all has arrived: {now:?}");
+        }
+    };
+    assert_eq!(queues_hit("sdfn"), 4);
+    assert_eq!(queues_hit("sd"), 1);
+    assert_eq!(queues_hit("sdn"), 1, "one port, of many senders");
+    assert_eq!(queues_hit("sdl"), 4, "each has a label of its own");
+    let said = run(end, &format!("ethtool -n {device} rx-flow-hash udp6"));
+    assert!(said.contains("IPv6 Flow Label") && !said.contains("L4 bytes"), "{said}");
+    let said = run(end, &format!("ethtool -n {device} rx-flow-hash tcp6"));
+    assert!(said.contains("L4 bytes 0 & 1") && said.contains("L4 bytes 2 & 3"), "{said}");
+    refused(end, &format!("ethtool -N {device} rx-flow-hash tcp4 sdfnl"));
+    refused(end, &format!("ethtool -N {device} rx-flow-hash udp4 v"));
+}
+
+/// How often each processor has taken the interrupt of this queue.
+fn interrupts(device: &str, queue: u32) -> (u32, Vec<u64>) {
+    let table = fs::read_to_string("/proc/interrupts").expect("reads");
+    let name = format!("{device}-{queue}");
+    let line = table.lines().find(|line| line.split_whitespace().last() == Some(&name));
+    let mut words = line.unwrap_or_else(|| panic!("no {name} in {table}")).split_whitespace();
+    let irq = words.next().and_then(|word| word.trim_end_matches(':').parse().ok());
+    (irq.expect("a number"), words.map_while(|word| word.parse().ok()).collect())
+}
+
+/// The interrupts that the netdev family names for the interface at this end.
+fn napi_interrupts(end: &PairEnd) -> Vec<u32> {
+    let index = interface_index(end);
+    let asked = end.namespace().run(|| {
+        let mut netlink = Netlink::generic()?;
+        let family = netlink.family(netdev::FAMILY)?;
+        let of = Attributes::new().with(netdev::NAPI_IFINDEX, &index.to_ne_bytes());
+        netlink.ask(Generic::new(family, netdev::NAPI_GET, of), NLM_F_DUMP)
+    });
+    let napis = asked.expect("enters").expect("answers");
+    napis.iter().filter_map(|napi| napi.attributes.number(netdev::NAPI_IRQ)).collect()
+}
+
+#[test]
+fn an_interrupt_of_each_queue_runs_where_it_is_told() {
+    let pair = pair(1_500);
+    let (end, device) = (&pair.right, pair.right.device());
+    steer(end, 2);
+    for cpu in [1, 0] {
+        let (irq, before) = interrupts(device, 2);
+        fs::write(format!("/proc/irq/{irq}/smp_affinity"), format!("{:x}", 1 << cpu)).expect("set");
+        // It stays through all that makes rings anew.
+        run(end, &format!("ethtool -L {device} combined 3 && ethtool -G {device} rx 64"));
+        run(end, &format!("ip link set {device} down && ip link set {device} up"));
+        exchange(&pair, pair.right.v4(), MIB);
+        let (same, after) = interrupts(device, 2);
+        assert_eq!(same, irq);
+        let taken: Vec<u64> =
+            after.iter().zip(&before).map(|(after, before)| after - before).collect();
+        assert!(taken[cpu] > 0 && taken[1 - cpu] == 0, "CPU {cpu}: {taken:?}");
+    }
+    // Who has the queues is told which interrupt is whose.
+    let (irq, _) = interrupts(device, 2);
+    assert!(napi_interrupts(end).contains(&irq));
 }

@@ -3,13 +3,15 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use handoff_lab::topology::{Disk as _, LoopDisk};
 use handoff_meter::{Meter, Scope};
 
-use crate::counting::{EXT4, PIECE, SIZE, TMPFS, assert_near, attach, counting, myself};
+use crate::counting::{
+    Counting, EXT4, PIECE, SIZE, TMPFS, TURN, assert_near, attach, counting, myself,
+};
 use crate::files::{file_in, write_all};
 
 #[test]
@@ -55,6 +57,66 @@ fn the_tree_has_all_that_it_starts_and_no_neighbour() {
     neighbour.wait().expect("ours");
     if let Err(reason) = attached {
         handoff_lab::skip!("{reason}");
+    }
+}
+
+#[test]
+fn a_pid_namespace_has_its_tree_with_the_namespaces_below() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut inside = Command::new("unshare");
+    inside.args(IN_PID_NAMESPACE).arg(std::env::current_exe().expect("this program"));
+    inside.args(["--exact", "--ignored", "--nocapture", "guest::scopes::fixture::counts_its_tree"]);
+    let output = inside.output().expect("unshare");
+    let words = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&words));
+}
+
+/// Words for unshare(1).
+const IN_PID_NAMESPACE: [&str; 3] = ["--pid", "--fork", "--mount-proc"];
+
+/// Started in a PID namespace, where no process has the number by which the kernel knows it.
+mod fixture {
+    use super::*;
+
+    /// A command that waits for a line and then copies [`SIZE`] bytes.
+    fn waiting(wrapper: &[&str]) -> Child {
+        let copy =
+            format!("read _ && head -c {SIZE} /dev/zero | dd of=/dev/null bs=32k iflag=fullblock");
+        let words = [wrapper, &["sh", "-c", &copy]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().expect("starts")
+    }
+
+    /// Has it copy, and waits for its end.
+    fn copied_by(mut child: Child, counting: &Counting) -> u64 {
+        let mut input = child.stdin.take().expect("piped");
+        let counted = counting.during(|| {
+            input.write_all(b"\n").expect("it waits");
+            assert!(child.wait().expect("ours").success());
+        });
+        counted.copied_bytes
+    }
+
+    #[test]
+    #[ignore = "started by a test"]
+    fn counts_its_tree() {
+        let unshare = [&["unshare"], &IN_PID_NAMESPACE[..]].concat();
+        let (before, below_before) = (waiting(&[]), waiting(&unshare));
+        let counting = attach(myself()).expect("the other tests of this program have attached");
+        let counted = counting.during(|| write_all(&mut file_in(TMPFS)));
+        assert_near("by itself", counted.copied_bytes, SIZE);
+        let started = [
+            ("a child that was there", before),
+            ("one in a namespace below", below_before),
+            ("a new child", waiting(&[])),
+            ("a new one in a namespace below", waiting(&unshare)),
+        ];
+        for (which, child) in started {
+            // Into a pipe and out of it; what programs copy as they start is little.
+            let copied = copied_by(child, &counting);
+            assert!(copied.abs_diff(2 * SIZE as u64) < SIZE as u64 / 16, "{which}: {copied} bytes");
+        }
     }
 }
 

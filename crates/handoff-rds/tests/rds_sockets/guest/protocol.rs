@@ -62,10 +62,14 @@ impl Talk {
     fn send(&mut self, number: u32) {
         let from = PORTS[number as usize / 4 % PORTS.len()];
         let mut message = Driver::message(from, self.kernel.local_addr(), payload(number), number);
+        let deadline = std::time::Instant::now() + crate::peers::LONG;
         while let Err(refused) = self.driver.host.send(message) {
             assert!(refused.error.is_temporary(), "{}", refused.error);
             self.driver.turn();
             self.drain();
+            let (error, counted) = (refused.error, self.driver.host.statistics());
+            let seen = self.seen.len();
+            assert!(std::time::Instant::now() < deadline, "{number}, {seen}: {error}, {counted:?}");
             let to = self.kernel.local_addr();
             message = Driver::message(from, to, refused.payload, number);
         }

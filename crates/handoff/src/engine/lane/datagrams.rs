@@ -3,11 +3,11 @@
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode};
 
-use super::{Blocked, LaneShared, Stage, State, Submitted, Sum, has_room, next_use};
-use crate::endpoint::with_target;
+use super::{Blocked, Submitted, Sum, has_room, next_use};
 use crate::error::Error;
-use crate::inflight::Token;
-use crate::ring::{Completion, MAX_REQUEST, Ring};
+use crate::op::lane::{LaneShared, Stage, State};
+use crate::ring::endpoint::with_target;
+use crate::ring::{Completion, MAX_REQUEST, Ring, Token};
 
 impl State {
     /// Makes requests of what waits, as long as the ring has room.

@@ -4,116 +4,15 @@
 //! Half of the lane goes into a request at most: while its buffers are on their way, the other half can be
 //! filled.
 
-use handoff_sys::{pagemap, sqe};
+use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{Blocked, End, LaneShared, Slot, Stage, State, Submitted, Sum, has_room, next_use};
-use crate::endpoint::with_target;
+use super::{Blocked, Submitted, Sum, has_room, next_use};
+use crate::engine::uring_zc;
 use crate::error::Error;
-use crate::inflight::Token;
-use crate::lease::Backing;
-use crate::ring::{Completion, MAX_REQUEST, Ring};
-
-/// The most buffers in one request.
-const PIECES: usize = 64;
-
-/// A request, from its submission until its bytes are returned.
-struct Flight {
-    data: u64,
-    /// Bytes that it carries, or that the kernel took of them.
-    bytes: usize,
-    stage: Stage,
-    copied: bool,
-}
-
-pub(super) struct Stream {
-    /// As many as places; counted on and on.
-    flights: Box<[Flight]>,
-    /// The oldest that is not over.
-    first: u32,
-    last: u32,
-    /// The newest is with the kernel, or the socket is waited for.
-    busy: bool,
-    /// The wait for the socket to have room.
-    wait: Option<Token>,
-    /// Bytes of the first place that no request has carried whole, which the kernel took.
-    offset: usize,
-    /// The first place whose bytes have not all been returned.
-    settled: u32,
-    /// The errno that ended the stream.
-    errno: i32,
-    /// The registered buffer that the last request named.
-    fixed: Option<u16>,
-    /// Whether that request could have named one, and did not.
-    kept_from_slot: bool,
-    /// The next request copies, since lending failed.
-    copies: bool,
-    /// What a request of several buffers points to. Boxed: the kernel is given its address.
-    message: Box<Message>,
-}
-
-struct Message {
-    header: libc::msghdr,
-    pieces: [libc::iovec; PIECES],
-}
-
-impl Message {
-    fn empty() -> Self {
-        // SAFETY: all-zero bytes are a valid message header without a name, control data or pieces, and valid
-        // empty pieces.
-        unsafe { std::mem::zeroed() }
-    }
-}
-
-impl Stream {
-    pub(super) fn new(places: usize, data: impl Fn(usize) -> u64) -> Self {
-        let flight =
-            |place| Flight { data: data(place), bytes: 0, stage: Stage::Free, copied: false };
-        Self {
-            flights: (0..places).map(flight).collect(),
-            first: 0,
-            last: 0,
-            busy: false,
-            wait: None,
-            offset: 0,
-            settled: 0,
-            errno: 0,
-            fixed: None,
-            kept_from_slot: false,
-            copies: false,
-            message: Box::new(Message::empty()),
-        }
-    }
-
-    fn flight(&mut self, number: u32) -> &mut Flight {
-        let mask = self.flights.len() - 1;
-        &mut self.flights[number as usize & mask]
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.last.wrapping_sub(self.first)
-    }
-
-    /// Whether another request may be made.
-    pub(super) fn may_go_on(&self) -> bool {
-        !self.busy && (self.in_flight() as usize) < self.flights.len()
-    }
-
-    /// User data of what has not completed.
-    pub(super) fn under_way(&self) -> Option<u64> {
-        let newest = self.last.wrapping_sub(1) as usize & (self.flights.len() - 1);
-        match self.wait {
-            Some(wait) => Some(wait.of_lane_readiness().to_user_data()),
-            None => self.busy.then(|| self.flights[newest].data),
-        }
-    }
-
-    /// A wait for room is over.
-    pub(super) fn unblock(&mut self) {
-        self.wait = None;
-        self.busy = false;
-    }
-}
+use crate::op::lane::{Ended, LaneShared, Message, PIECES, Slot, Stage, State};
+use crate::ring::endpoint::with_target;
+use crate::ring::{Completion, MAX_REQUEST, Ring, Token};
 
 impl State {
     /// Makes a request of what waits, unless one is under way.
@@ -130,7 +29,7 @@ impl State {
             return submitted;
         }
         // What goes into one request lies in one registered buffer, or in none.
-        let keeps = lane.socket.keeps_to_slots.get() || !backing.is_huge(has_huge_pages);
+        let keeps = lane.socket.keeps_to_slots.get() || !uring_zc::is_huge(backing);
         let mask = slots.len() - 1;
         let most = if stream.copies { 1 } else { (slots.len() / 2).clamp(1, PIECES) };
         let (mut pieces, mut bytes, mut offset, mut fixed) = (0, 0, stream.offset, None);
@@ -311,7 +210,7 @@ impl State {
             _ if may_copy => stream.copies = true,
             _ => {
                 stream.errno = errno;
-                self.end = Some(End::Broken(stream.offset, total));
+                self.end = Some(Ended::Broken(stream.offset, total));
                 lane.socket.queue.borrow_mut().break_off(stream.offset, total);
             }
         }
@@ -330,10 +229,10 @@ impl State {
         while stream.settled != self.tail {
             let slot = &mut self.slots[stream.settled as usize & mask];
             let error = match self.end {
-                Some(End::Broken(..)) if first => {
+                Some(Ended::Broken(..)) if first => {
                     lane.error(stream.errno, slot, stream.fixed.is_some())
                 }
-                Some(End::Broken(sent, total)) => Error::StreamBroken { sent, total },
+                Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
                 _ => Error::Canceled { done: slot.sent },
             };
             if first && slot.sent > 0 {
@@ -344,24 +243,6 @@ impl State {
             stream.settled = stream.settled.wrapping_add(1);
         }
         (self.next, stream.offset) = (self.tail, 0);
-    }
-
-    /// Leaks what a request that has not completed may look at; how many buffers.
-    pub(super) fn abandon_stream(&mut self) -> usize {
-        let Some(stream) = &mut self.stream else { return 0 };
-        if !stream.busy || stream.wait.is_some() {
-            return 0;
-        }
-        let idle = Box::new(Message::empty());
-        std::mem::forget(std::mem::replace(&mut stream.message, idle));
-        let mask = self.slots.len() - 1;
-        let mut leaked = 0;
-        while self.next != self.tail {
-            std::mem::forget(self.slots[self.next as usize & mask].buffer.take());
-            self.next = self.next.wrapping_add(1);
-            leaked += 1;
-        }
-        leaked
     }
 }
 
@@ -398,9 +279,4 @@ fn request(
             entry
         }
     })
-}
-
-fn has_huge_pages(backing: &Backing) -> bool {
-    let huge = pagemap::has_huge_pages(backing.start(), backing.len());
-    huge.inspect_err(|error| tracing::debug!(%error, "taken for base pages")).unwrap_or(false)
 }

@@ -1,0 +1,111 @@
+//! A file to a file without our memory in between: shared blocks where the file system has them
+//! (`FICLONE`), else copy_file_range(2).
+//!
+//! Contracts:
+//! - only where nobody asked for more: not for a checksum, the way past the page cache, or an engine;
+//! - holes of the source are holes of the copy.
+//!
+//! Kernel interface: ioctl `FICLONE` (Linux 4.5; XFS, btrfs and others), copy_file_range(2) (4.5).
+
+use std::fs::File;
+
+use handoff::Tally;
+use rustix::fs::{copy_file_range, ioctl_ficlone};
+use rustix::io::Errno;
+
+use super::destination::Destination;
+use super::extents::{Extent, Extents};
+use super::job::Job;
+use super::report::Hop;
+use super::{EngineName, Lend};
+use crate::Failure;
+
+/// Bytes of a call, after which a signal is heard.
+const STEP: u64 = 16 << 20;
+
+/// What such a copy came to.
+pub(super) struct Copied {
+    pub(super) hop: Hop,
+    pub(super) holes: u64,
+}
+
+/// Whether nothing is asked for that takes another way.
+pub(super) fn is_enough(job: &Job<'_>) -> bool {
+    let args = job.args;
+    !args.verify && !args.direct && args.lend == Lend::Auto && args.engine == EngineName::Auto
+}
+
+/// Copies all of `source`; `None` where these two files can't be copied so, and then nothing was written.
+///
+/// # Errors
+///
+/// What the file systems tell, a source that ends before, the stop.
+pub(super) fn copy(
+    job: &Job<'_>,
+    source: &File,
+    len: u64,
+    extents: &Extents,
+    destination: &Destination,
+) -> Result<Option<Copied>, Failure> {
+    let hop = |engine: &str, reason: &str, tally| Hop {
+        from: "file",
+        to: "file",
+        engine: engine.to_owned(),
+        reason: reason.to_owned(),
+        tally,
+    };
+    if ioctl_ficlone(destination.file(), source).is_ok() {
+        job.progress.inc(len);
+        let tally = Tally { zero_copy: len, ..Tally::default() };
+        let hop = hop("reflink", "the files share their blocks until one is changed", tally);
+        return Ok(Some(Copied { hop, holes: 0 }));
+    }
+    if !extents.is_sparse() {
+        destination.check_room(len)?;
+    }
+    let (mut offset, mut holes, mut copied) = (0, 0, 0);
+    while offset < len {
+        job.stop.check()?;
+        let end = match extents.at(offset) {
+            Extent::Data(end) => end,
+            Extent::Hole(end) => {
+                holes += end - offset;
+                job.progress.inc(end - offset);
+                offset = end;
+                continue;
+            }
+        };
+        let (mut from, mut to) = (offset, offset);
+        let step = (end - offset).min(STEP) as usize;
+        match copy_file_range(source, Some(&mut from), destination.file(), Some(&mut to), step) {
+            Ok(0) => {
+                return Err(Failure::failed(format!(
+                    "{} was cut while it was read: it ends at {offset}",
+                    job.source
+                )));
+            }
+            Ok(bytes) => {
+                job.progress.inc(bytes as u64);
+                copied += bytes as u64;
+                offset += bytes as u64;
+            }
+            Err(Errno::INTR) => {}
+            // Another file system, or one that can't.
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM)
+                if copied == 0 =>
+            {
+                job.progress.set_position(0);
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(Failure::failed(format!(
+                    "copying {} to {}: {error}",
+                    job.source, job.destination
+                )));
+            }
+        }
+    }
+    let tally = Tally { unknown: copied, ..Tally::default() };
+    let hop = hop("copy_file_range", "the kernel does not tell whether it copied", tally);
+    Ok(Some(Copied { hop, holes }))
+}

@@ -1,0 +1,62 @@
+//! Probes of the test devices that benches and the demo set up.
+//!
+//! Each is made, in a network namespace of a thread of its own, which takes it along when it ends.
+//! Kernel interface: `unshare(CLONE_NEWNET)`, which needs CAP_SYS_ADMIN, and rtnetlink.
+
+use std::io;
+use std::thread;
+
+use netlink_packet_route::link::InfoKind;
+use rustix::io::Errno;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::answer::{Answer, Finding};
+use super::kernel_module;
+use super::netlink;
+
+pub(super) fn namespace() -> Finding {
+    in_namespace(|| Ok(Answer::yes()))
+}
+
+pub(super) fn veth() -> Finding {
+    in_namespace(|| made(netlink::make_link("probe0", InfoKind::Veth), "veth", "CONFIG_VETH"))
+}
+
+pub(super) fn dummy() -> Finding {
+    in_namespace(|| made(netlink::make_link("probe0", InfoKind::Dummy), "dummy", "CONFIG_DUMMY"))
+}
+
+pub(super) fn ifb() -> Finding {
+    in_namespace(|| made(netlink::make_link("probe0", InfoKind::Ifb), "ifb", "CONFIG_IFB"))
+}
+
+fn in_namespace(ask: fn() -> Finding) -> Finding {
+    let inside = move || {
+        // SAFETY: only this thread, which ends with the probe, gets another network namespace; it
+        // shares no socket with others.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| match error {
+            Errno::PERM => {
+                Answer::no("making a network namespace needs CAP_SYS_ADMIN").remedy("run as root")
+            }
+            Errno::INVAL => Answer::no("the kernel has no network namespaces")
+                .remedy("a kernel with CONFIG_NET_NS"),
+            error => Answer::unknown(format!("making a network namespace fails: {error}")),
+        })?;
+        ask()
+    };
+    thread::spawn(inside).join().unwrap_or_else(|_| Err(Answer::unknown("the probe panicked")))
+}
+
+fn made(outcome: io::Result<()>, module: &str, config: &str) -> Finding {
+    let Err(error) = outcome else { return Ok(Answer::yes()) };
+    Err(match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => {
+            let standing = kernel_module::look(module, &format!("rtnl-link-{module}"));
+            kernel_module::missing(module, &standing, config)
+        }
+        Some(libc::EPERM) => {
+            Answer::no("making a device needs CAP_NET_ADMIN").remedy("run as root")
+        }
+        _ => Answer::unknown(format!("making a {module} device fails: {error}")),
+    })
+}

@@ -1,0 +1,193 @@
+//! What engines work on: the way into the kernel, the records of what is under way, and what is to be
+//! started.
+
+mod lanes;
+mod waits;
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::lease::Due;
+use crate::lease::kernel::LenderShared;
+use crate::lease::request::Served;
+use crate::lease::rx_queue::RxShared;
+use crate::memory::Backing;
+use crate::op::group::Groups;
+use crate::op::{Records, SocketShared};
+use crate::ring::{Io, Unpark};
+
+use lanes::Lanes;
+pub(crate) use waits::LATER;
+use waits::Later;
+
+pub(crate) struct Core {
+    // First, so that the ring is closed before anything else goes.
+    pub(crate) io: Rc<Io>,
+    pub(crate) due: Rc<Due>,
+    pub(crate) records: RefCell<Records>,
+    pub(crate) lanes: Lanes,
+    pub(crate) groups: RefCell<Groups>,
+    /// Streams whose sends start with the next submission. Its sends keep a socket; when the last was
+    /// cancelled, this must not.
+    streams: RefCell<Vec<Weak<SocketShared>>>,
+    spare_streams: RefCell<Vec<Weak<SocketShared>>>,
+    later: RefCell<Vec<Later>>,
+    /// Memory in the ring's table of buffers.
+    registered: RefCell<Vec<Arc<Backing>>>,
+    /// The devices that clear slots, by slot.
+    pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
+    /// What the ring is bound to until it is closed.
+    pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
+    /// Queues of block devices whose requests the ring takes until it is closed.
+    pub(crate) request_queues: RefCell<Vec<Served>>,
+    pub(crate) turns: Cell<u32>,
+    /// Requests of chains that the ring has, each but the first started by the end of another.
+    pub(crate) in_chains: Cell<u32>,
+    /// A handle has something new to take since the owner of the loop had a turn.
+    pub(crate) news: Cell<bool>,
+    /// The driver goes: nothing is waited for any more.
+    pub(crate) closing: Cell<bool>,
+    /// Somebody turns the driver, or has said that he will.
+    driven: Cell<bool>,
+    /// The last [`Driver`](crate::Driver) is gone.
+    pub(crate) gone: Cell<bool>,
+    pub(crate) unpark: Arc<Unpark>,
+}
+
+impl Core {
+    /// Nothing is under way yet, and of operations there will be so many at most.
+    pub(crate) fn new(io: Io, in_flight: usize) -> Result<Self> {
+        let core = Self {
+            io: Rc::new(io),
+            due: Rc::default(),
+            records: RefCell::new(Records::new(in_flight)),
+            lanes: Lanes::default(),
+            groups: RefCell::default(),
+            streams: RefCell::default(),
+            spare_streams: RefCell::default(),
+            later: RefCell::default(),
+            registered: RefCell::default(),
+            clearing: RefCell::default(),
+            rx_queues: RefCell::default(),
+            request_queues: RefCell::default(),
+            turns: Cell::new(0),
+            in_chains: Cell::new(0),
+            news: Cell::new(false),
+            closing: Cell::new(false),
+            driven: Cell::new(false),
+            gone: Cell::new(false),
+            unpark: Unpark::new()?,
+        };
+        core.watch_unpark()?;
+        Ok(core)
+    }
+
+    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<()> {
+        let ring = self.io.ring().ok_or_else(|| self.io.no_ring("registering buffers"))?;
+        ring.borrow_mut().register(backing)?;
+        self.registered.borrow_mut().push(Arc::clone(backing));
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
+        let ring = self.io.ring().ok_or_else(|| self.io.no_ring("clearing registered buffers"))?;
+        ring.borrow_mut().unregister(backing)?;
+        self.registered.borrow_mut().retain(|registered| !Arc::ptr_eq(registered, backing));
+        Ok(())
+    }
+
+    /// The ring goes, and with it its table of buffers.
+    pub(crate) fn leave_registered(&mut self) {
+        let ring = self.io.ring_id();
+        for backing in self.registered.get_mut() {
+            backing.leave(ring);
+        }
+    }
+
+    /// Turns so far; tells what happened within one.
+    pub(crate) fn turns(&self) -> u32 {
+        self.turns.get()
+    }
+
+    /// Whether something waits to be started.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.has_streams() || self.lanes.has_marks() || self.due.has_marks()
+    }
+
+    /// Whether sends of a stream wait to be started.
+    pub(crate) fn has_streams(&self) -> bool {
+        !self.streams.borrow().is_empty()
+    }
+
+    /// Whether the kernel may still use anything that is lent.
+    pub(crate) fn kernel_holds_any(&self) -> bool {
+        self.lanes.held.get() > 0 || self.records.borrow().kernel_holds_any()
+    }
+
+    /// Whether nothing waits to be submitted.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.has_marks() && self.io.ring().is_none_or(|ring| ring.borrow_mut().unsubmitted() == 0)
+    }
+
+    /// Has a stream's sends started with the next submission.
+    pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
+        self.streams.borrow_mut().push(Rc::downgrade(socket));
+        self.due.attend();
+    }
+
+    /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.
+    pub(crate) fn start_streams(&self, mut start: impl FnMut(&Rc<SocketShared>)) {
+        while !self.streams.borrow().is_empty() {
+            // The two lists take turns, so that steady use allocates nothing.
+            let mut streams = self.streams.replace(self.spare_streams.take());
+            for socket in streams.drain(..) {
+                if let Some(socket) = socket.upgrade() {
+                    start(&socket);
+                }
+            }
+            self.spare_streams.replace(streams);
+        }
+    }
+
+    /// Somebody is about to turn the driver.
+    #[inline]
+    pub(crate) fn is_driven(&self) {
+        self.driven.set(true);
+    }
+
+    /// Says whether anything can be started.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        self.records.borrow().check_room()
+    }
+
+    /// Called by futures that are about to wait, which nobody ends if nobody turns the driver.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can.
+    #[inline]
+    pub(crate) fn check_driven(&self) -> Result<()> {
+        if self.gone.get() {
+            return Err(Error::DriverGone);
+        }
+        if !self.driven.get() {
+            self.warn_of_no_turns();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn warn_of_no_turns(&self) {
+        self.driven.set(true);
+        tracing::warn!(
+            "a future waits for a driver that nobody turns yet, and without turns it waits for ever: run it \
+             by Driver::block_on or an Executor, spawn handoff::tokio::drive, or call Driver::turn"
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! The device that lends buffers of the kernel, what it is to lend from, and lends under way as futures.
+//!
+//! Minimum kernel, capability and return signal: as [`lease::kernel`](crate::lease::kernel) says.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use handoff_sys::getbuf;
+
+use crate::core::Core;
+use crate::engine::get_buf;
+use crate::error::{Error, Result};
+use crate::handle::{Awaited, Handle};
+use crate::lease::kernel::{Binding, LenderShared};
+use crate::lease::{Bytes, Lease, LeaseMut};
+use crate::op::{GetOp, Op};
+use crate::reactor::Reactor;
+use crate::ring::{Endpoint, Key};
+
+/// Lends buffers of the kernel to the operations of a driver.
+#[derive(Clone)]
+pub struct Lender {
+    pub(crate) shared: Rc<LenderShared>,
+    driver: Rc<Reactor>,
+}
+
+/// What a [`Lender`] has out, and had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LendStats {
+    /// Buffers that are lent now.
+    pub out: u64,
+    /// Bytes of these, in whole folios.
+    pub bytes_out: u64,
+    /// Buffers lent so far.
+    pub lent: u64,
+    /// Buffers that came back, whole.
+    pub returned: u64,
+    /// Bytes of all that were lent.
+    pub lent_bytes: u64,
+    /// Of which the kernel had to copy so many, since they could not be lent where they were.
+    pub copied_bytes: u64,
+}
+
+impl Lender {
+    /// # Errors
+    ///
+    /// [`Error::NoRing`], or [`Error::EngineUnavailable`] with what is missing.
+    pub(crate) fn open(driver: &Rc<Reactor>) -> Result<Self> {
+        if driver.io.ring_id() == 0 {
+            return Err(driver.io.no_ring("lending buffers of the kernel"));
+        }
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(getbuf::PATH)
+            .map_err(|error| unavailable(handoff_probe::why_no_get_buf(&error)))?;
+        getbuf::query(&device)
+            .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
+        let shared = LenderShared {
+            device: Endpoint::attach(&driver.io, device.into()),
+            due: Rc::downgrade(&driver.due),
+            ring: driver.io.ring_id(),
+        };
+        Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })
+    }
+
+    /// Readies a file, block device or TCP socket to be lent from. Reading the same socket by other
+    /// ways meanwhile makes both get parts of the stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineUnavailable`] when the module can't lend from it, with the reason;
+    /// [`Error::Io`] with `EBADF` when it is not open for reading.
+    pub fn source(&self, file: impl AsFd) -> Result<KernelSource> {
+        let bound = getbuf::bind(&self.shared.device.fd, file.as_fd());
+        let id = bound.map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::EINVAL) => unavailable(format!(
+                "the module does not lend from this kind of file ({error}): it takes regular files and \
+                 block devices of local file systems, and TCP sockets"
+            )),
+            Some(libc::EMFILE) => unavailable(
+                "as many files are bound as the module or RLIMIT_NOFILE allows: drop some sources"
+                    .to_owned(),
+            ),
+            _ => Error::io("binding a file to be lent from", error),
+        })?;
+        let shared = Rc::new(Binding { lender: Rc::clone(&self.shared), id });
+        Ok(KernelSource { shared, driver: Rc::clone(&self.driver) })
+    }
+
+    /// Asks for `len` bytes of new, zeroed pages to be read into and then sent or written.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way, or the table of registered buffers has no two slots.
+    pub fn fresh(&self, len: u32) -> Result<Fresh> {
+        let getting = Getting::start(Rc::clone(&self.driver), |driver| {
+            get_buf::fresh(&self.shared, driver, len)
+        });
+        getting.map(|getting| Fresh(getting.0))
+    }
+
+    /// What is out, and was.
+    ///
+    /// # Errors
+    ///
+    /// When the device does not answer.
+    pub fn stats(&self) -> Result<LendStats> {
+        let query = getbuf::query(&self.shared.device.fd)
+            .map_err(|error| Error::io("asking for lends", error))?;
+        Ok(LendStats {
+            out: query.lends,
+            bytes_out: query.bytes,
+            lent: query.lent,
+            returned: query.returned,
+            lent_bytes: query.lent_bytes,
+            copied_bytes: query.copied_bytes,
+        })
+    }
+}
+
+impl fmt::Debug for Lender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lender").field("device", &self.shared.device.fd).finish()
+    }
+}
+
+/// A file, block device or TCP socket to be lent from.
+pub struct KernelSource {
+    shared: Rc<Binding>,
+    driver: Rc<Reactor>,
+}
+
+impl KernelSource {
+    /// Asks for at most `len` bytes of a file or block device at `offset`.
+    ///
+    /// What is not in the page cache is read first, by a worker of the ring.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way, or the table of registered buffers is full
+    /// ([`DriverBuilder::registered_buffers`](crate::DriverBuilder::registered_buffers)).
+    pub fn get_at(&self, offset: u64, len: u32) -> Result<Getting> {
+        Getting::start(Rc::clone(&self.driver), |driver| {
+            get_buf::of_source(&self.shared, driver, offset, len)
+        })
+    }
+
+    /// Asks for at most `len` of the next bytes of a stream, when there are any. Several that wait
+    /// get theirs in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_at`](Self::get_at).
+    pub fn get(&self, len: u32) -> Result<Getting> {
+        self.get_at(0, len)
+    }
+}
+
+impl fmt::Debug for KernelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelSource").field("id", &self.shared.id).finish_non_exhaustive()
+    }
+}
+
+/// A lend under way: a future of the lease, or of `None` at the end of the file or stream.
+///
+/// Dropped, it asks for the wait to end; what was lent by then goes back. Of a stream, those bytes are
+/// lost to who reads on.
+#[must_use = "what is lent goes back when nobody takes it"]
+#[derive(Debug)]
+pub struct Getting(Handle<Got>);
+
+/// That the kernel has lent, or not.
+pub(crate) enum Got {}
+
+impl Awaited for Got {
+    type Key = Key;
+    type Output = Result<Option<Bytes>>;
+
+    fn take(core: &Core, key: Key) -> Option<Result<Option<Bytes>>> {
+        get_buf::take(core, key)
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().get_op(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        get_buf::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Result<Option<Bytes>> {
+        Err(error)
+    }
+}
+
+impl Getting {
+    /// Takes the slots that `op` has only where there is room for it.
+    fn start(driver: Rc<Reactor>, op: impl FnOnce(&Core) -> Result<GetOp>) -> Result<Self> {
+        driver.check_room()?;
+        let op = op(&driver)?;
+        let key = driver.records.borrow_mut().insert(|| Op::Get(op));
+        get_buf::start(&driver, key);
+        Ok(Self(Handle::new(driver, key)))
+    }
+
+    /// The lease, once there is one.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back until then.
+    pub fn try_take(mut self) -> Result<Result<Option<Lease>>, Self> {
+        self.0.take().map(whole).ok_or(self)
+    }
+}
+
+fn whole(result: Result<Option<Bytes>>) -> Result<Option<Lease>> {
+    result.map(|bytes| bytes.map(Lease))
+}
+
+impl Future for Getting {
+    type Output = Result<Option<Lease>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(whole)
+    }
+}
+
+/// New pages under way: a future of the lease to fill.
+#[must_use = "what is lent goes back when nobody takes it"]
+#[derive(Debug)]
+pub struct Fresh(Handle<Got>);
+
+impl Future for Fresh {
+    type Output = Result<LeaseMut>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let bytes = Pin::new(&mut self.0).poll(context);
+        bytes.map(|result| result.map(|bytes| LeaseMut(bytes.expect("new pages have no end"))))
+    }
+}
+
+fn unavailable(reason: String) -> Error {
+    Error::EngineUnavailable { engine: "get-buf", reason }
+}

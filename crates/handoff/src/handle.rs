@@ -1,0 +1,115 @@
+//! What all handles do that wait for something of a record: take it, wait for it, let go of it.
+//!
+//! Contracts:
+//! - a record is referred to until what was waited for has been taken, or the handle is dropped;
+//! - a waker that another takes the place of, or a record that ends, is dropped where it may use the
+//!   driver.
+
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::reactor::Reactor;
+
+/// One thing that can be waited for.
+pub(crate) trait Awaited {
+    /// What names it.
+    type Key: Copy + fmt::Debug;
+    /// What it comes to.
+    type Output;
+
+    /// Takes it, if it is there; the key names nothing afterwards.
+    fn take(core: &Core, key: Self::Key) -> Option<Self::Output>;
+
+    /// Has `waker` called when it may be there; gives the one of before.
+    fn wait(core: &Core, key: Self::Key, waker: Waker) -> Option<Waker>;
+
+    /// Nobody waits for it any more.
+    fn let_go(core: &Core, key: Self::Key);
+
+    /// What it comes to when nobody can turn the driver.
+    fn without_driver(error: Error) -> Self::Output;
+}
+
+/// A handle on something that is waited for.
+pub(crate) struct Handle<A: Awaited> {
+    driver: Rc<Reactor>,
+    /// `None` once it was taken.
+    key: Option<A::Key>,
+}
+
+impl<A: Awaited> Handle<A> {
+    #[inline]
+    pub(crate) fn new(driver: Rc<Reactor>, key: A::Key) -> Self {
+        Self { driver, key: Some(key) }
+    }
+
+    pub(crate) fn driver(&self) -> &Rc<Reactor> {
+        &self.driver
+    }
+
+    pub(crate) fn key(&self) -> Option<A::Key> {
+        self.key
+    }
+
+    /// As [`take`](Self::take), by another way to take it.
+    pub(crate) fn take_by<T>(
+        &mut self,
+        take: impl FnOnce(&Core, A::Key) -> Option<T>,
+    ) -> Option<T> {
+        let taken = take(&self.driver, self.key?)?;
+        self.key = None;
+        Some(taken)
+    }
+
+    /// What was waited for, once it is there.
+    pub(crate) fn take(&mut self) -> Option<A::Output> {
+        self.take_by(A::take)
+    }
+}
+
+impl<A: Awaited> Future for Handle<A> {
+    type Output = A::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A::Output> {
+        let this = self.get_mut();
+        if let Some(output) = this.take() {
+            return Poll::Ready(output);
+        }
+        let key = this.key.expect("a future is not polled after it was ready");
+        if let Err(error) = this.driver.check_driven() {
+            return Poll::Ready(A::without_driver(error));
+        }
+        let before = A::wait(&this.driver, key, context.waker().clone());
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl<A: Awaited> Unpin for Handle<A> {}
+
+impl<A: Awaited> Drop for Handle<A> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            A::let_go(&self.driver, key);
+        }
+    }
+}
+
+impl<A: Awaited> fmt::Debug for Handle<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// For a future of a lent buffer, which can't end without it.
+///
+/// # Panics
+///
+/// Always: the driver is gone, and the kernel still has the buffer.
+pub(crate) fn never_back(error: &Error) -> ! {
+    panic!("a lent buffer did not come back: {error}")
+}

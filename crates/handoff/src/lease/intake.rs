@@ -1,0 +1,63 @@
+//! What a receive draws on: where bytes go, and with it how they get there.
+
+use std::rc::Rc;
+
+use super::due::Due;
+use super::pool::{Pool, PoolShared};
+use super::rx_queue::{RxQueue, RxShared};
+use super::window::Window;
+
+/// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of these two with a
+/// pool beside it.
+#[derive(Clone)]
+pub struct Intake {
+    pub(crate) queue: Option<Rc<RxShared>>,
+    pub(crate) window: Option<Window>,
+    pub(crate) pool: Option<Rc<PoolShared>>,
+}
+
+impl RxQueue {
+    /// Receives without copying, unless the kernel turns out to copy: then into the pool, which costs
+    /// less than copying into the queue's area.
+    pub fn or(&self, pool: &Pool) -> Intake {
+        Intake { queue: Some(Rc::clone(&self.shared)), ..Intake::from(pool) }
+    }
+}
+
+impl From<&Pool> for Intake {
+    fn from(pool: &Pool) -> Self {
+        Self { queue: None, window: None, pool: Some(Rc::clone(&pool.shared)) }
+    }
+}
+
+impl From<&RxQueue> for Intake {
+    fn from(queue: &RxQueue) -> Self {
+        Self { queue: Some(Rc::clone(&queue.shared)), window: None, pool: None }
+    }
+}
+
+impl From<&Window> for Intake {
+    fn from(window: &Window) -> Self {
+        Self { queue: None, window: Some(window.clone()), pool: None }
+    }
+}
+
+impl Intake {
+    /// A ring names pools and queues by number, so those of another driver would be mistaken for its
+    /// own.
+    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
+        self.queue.as_ref().is_none_or(|queue| queue.is_of(due))
+            && self.window.as_ref().is_none_or(|window| window.is_of(due))
+            && self.pool.as_ref().is_none_or(|pool| pool.is_of(due))
+    }
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Intake")
+            .field("queue", &self.queue.is_some())
+            .field("window", &self.window.is_some())
+            .field("pool", &self.pool.is_some())
+            .finish()
+    }
+}

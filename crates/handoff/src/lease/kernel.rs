@@ -1,0 +1,226 @@
+//! Buffers of the kernel, lent into the ring: pages of the page cache, received data, new pages.
+//!
+//! Minimum kernel: 7.2 with the module `getbuf` of this project (`docs/get-buf.md`), which makes
+//! `/dev/getbuf`. Capability: to open the device, which is root's unless a udev rule says otherwise.
+//! Locked memory (`RLIMIT_MEMLOCK`): all that is out, in whole folios. Return signal: none to the
+//! process; the module's count of lends that came back (`Lender::stats`).
+//!
+//! Contracts:
+//! - the bytes of a lease are in no address of this process: operations of the same driver use them,
+//!   nothing else does;
+//! - a lease can be in any number of operations at once, since it is only read; its slot is cleared
+//!   when the last handle and the last operation have let go of it;
+//! - it is no snapshot: who may write to the file changes what is lent, as with `sendfile(2)`.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::rc::{Rc, Weak};
+
+use handoff_sys::getbuf;
+
+use super::due::Due;
+use super::request::Answer;
+use crate::memory::Span;
+use crate::ring::Endpoint;
+
+pub(crate) struct LenderShared {
+    pub(crate) device: Endpoint,
+    /// Weak, since records of the driver own leases.
+    pub(crate) due: Weak<Due>,
+    /// The ring that has the slots.
+    pub(crate) ring: u32,
+}
+
+/// A file that the device has bound.
+pub(crate) struct Binding {
+    pub(crate) lender: Rc<LenderShared>,
+    pub(crate) id: u16,
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        if let Err(error) = getbuf::unbind(&self.lender.device.fd, self.id) {
+            tracing::warn!(%error, "a file stays bound to be lent from");
+        }
+    }
+}
+
+/// What is in slots of the ring on loan, until this is dropped.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// A lend of the device, whose slots are cleared then.
+    Lend(Slots),
+    /// The memory of a block request, which is over then.
+    Request(Rc<Answer>),
+}
+
+/// Slots of the ring that hold one lend. Cleared when dropped.
+pub(crate) struct Slots {
+    lender: Rc<LenderShared>,
+    /// To send and write from.
+    slot: u16,
+    /// To fill, for new pages.
+    fill: Option<u16>,
+}
+
+impl Held {
+    pub(crate) fn new(lender: Rc<LenderShared>, slot: u16, fill: Option<u16>) -> Self {
+        Self::Lend(Slots { lender, slot, fill })
+    }
+
+    pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
+        Self::Request(answer)
+    }
+
+    /// The ring that has it.
+    fn ring(&self) -> u32 {
+        match self {
+            Self::Lend(slots) => slots.lender.ring,
+            Self::Request(answer) => answer.queue.ring,
+        }
+    }
+
+    /// Where it is to be filled, if those are other slots than what is sent and written from.
+    fn fill(&self) -> Option<u16> {
+        match self {
+            Self::Lend(slots) => slots.fill,
+            Self::Request(_) => None,
+        }
+    }
+
+    fn slot(&self) -> u16 {
+        match self {
+            Self::Lend(slots) => slots.slot,
+            Self::Request(answer) => answer.slot(),
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // A driver that is gone has closed its ring, which gave all back.
+        let Some(due) = self.lender.due.upgrade() else { return };
+        for slot in [Some(self.slot), self.fill].into_iter().flatten() {
+            due.mark_clear(&self.lender, slot);
+        }
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").field("slot", &self.slot).field("fill", &self.fill).finish()
+    }
+}
+
+/// A part of a lend, while an operation holds it or a lease does.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes {
+    held: Rc<Held>,
+    /// Whether the slot to fill is meant.
+    fill: bool,
+    start: u32,
+    len: u32,
+}
+
+impl Bytes {
+    pub(crate) fn new(held: Held, len: u32) -> Self {
+        let fill = held.fill().is_some();
+        Self { held: Rc::new(held), fill, start: 0, len }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// What is left behind the first `skip` bytes, which it has.
+    pub(crate) fn behind(&self, skip: usize) -> Span {
+        let slot = if self.fill { self.held.fill() } else { Some(self.held.slot()) };
+        // Requests name bytes of such a buffer by their distance from its beginning.
+        let start = std::ptr::without_provenance_mut(self.start as usize + skip);
+        Span { start, len: self.len() - skip, slot }
+    }
+
+    /// The ring that has it.
+    pub(crate) fn ring(&self) -> u32 {
+        self.held.ring()
+    }
+}
+
+/// A buffer of the kernel, lent for reading: sockets send it, files are written from it. It is part of a
+/// file, of what a socket received (`Lender`), or what a block request writes
+/// ([`Request::source`](crate::Request::source)).
+///
+/// Clones and parts share the buffer, and may be in several operations at once. It goes back when all
+/// of them are dropped and done.
+#[derive(Clone, Debug)]
+pub struct Lease(pub(crate) Bytes);
+
+impl Lease {
+    pub(crate) fn of(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is a part without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of it, as a lease of its own.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the length.
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len(),
+        };
+        assert!(start <= end && end <= self.len(), "{start}..{end} is not within {}", self.len());
+        let mut bytes = self.0.clone();
+        bytes.start += start as u32;
+        bytes.len = (end - start) as u32;
+        Self(bytes)
+    }
+}
+
+/// New pages of the kernel, or the memory of a block request, lent to be filled: files are read into it.
+#[derive(Debug)]
+pub struct LeaseMut(pub(crate) Bytes);
+
+impl LeaseMut {
+    pub(crate) fn of(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is to be filled is never empty.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Ends the filling of new pages: the first `len` bytes, to be sent and written.
+    ///
+    /// # Panics
+    ///
+    /// When `len` is more than its length, and of the memory of a block request, which is for its reader
+    /// only.
+    pub fn freeze(self, len: usize) -> Lease {
+        assert!(self.0.fill, "the memory of a block request can only be filled");
+        Lease(Bytes { fill: false, ..self.0 }).part(..len)
+    }
+}

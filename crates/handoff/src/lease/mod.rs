@@ -1,0 +1,37 @@
+//! Memory of others that we hold for a while: chunks that sockets receive into, pages of the kernel, the
+//! memory of block requests. Each part knows where it goes back to, and does so when it is dropped.
+
+pub(crate) mod area;
+pub(crate) mod arrivals;
+pub(crate) mod due;
+pub(crate) mod intake;
+#[cfg_attr(
+    not(all(feature = "getbuf", feature = "ublk")),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod kernel;
+pub(crate) mod pool;
+pub(crate) mod received;
+#[cfg_attr(
+    not(feature = "ublk"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod request;
+pub(crate) mod rx_binding;
+pub(crate) mod rx_queue;
+pub(crate) mod window;
+
+pub(crate) use arrivals::Arrivals;
+pub(crate) use due::{Due, Mark};
+pub use intake::Intake;
+pub(crate) use kernel::Bytes;
+#[cfg(any(feature = "getbuf", feature = "ublk"))]
+pub use kernel::{Lease, LeaseMut};
+pub use pool::Pool;
+pub use received::Received;
+pub(crate) use received::Ticket;
+#[cfg(feature = "ublk")]
+pub use request::{Request, RequestKind};
+pub use rx_binding::RxBinding;
+pub use rx_queue::{RxQueue, RxStats};
+pub use window::Window;

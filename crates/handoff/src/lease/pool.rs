@@ -1,0 +1,257 @@
+//! Receive pools: chunks of a region that the kernel picks from when data is there.
+//!
+//! Minimum kernel: 5.19 (`IORING_REGISTER_PBUF_RING`); without a ring the chunks are handed out
+//! here. The pool's chunks are all that receiving can hold: with none left, receivers wait.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Release};
+
+use io_uring::types::BufRingEntry;
+use rustix::mm::MapFlags;
+
+use super::due::Due;
+use super::received::Received;
+use crate::error::{Error, Result};
+use crate::memory::{Backed, Backing, Region, map};
+use crate::ring::{Backend, Io, Key};
+
+/// The most chunks in a pool, by the kernel's limit on a ring of buffers.
+const MAX_CHUNKS: usize = 1 << 15;
+
+/// Chunks that receivers share.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) shared: Rc<PoolShared>,
+}
+
+pub(crate) struct PoolShared {
+    io: Weak<Io>,
+    due: Weak<Due>,
+    backing: Arc<Backing>,
+    chunk: usize,
+    chunks: usize,
+    /// The ring of free chunks that the kernel takes from, or their list without a ring.
+    supply: Supply,
+    /// Chunks that nobody can receive into now.
+    held: Cell<usize>,
+    /// Receivers that found no chunk.
+    starving: RefCell<Vec<Key>>,
+}
+
+enum Supply {
+    Ring { group: u16, entries: Arc<Backing>, mask: u16, tail: Cell<u16> },
+    List(RefCell<Vec<u16>>),
+}
+
+impl Pool {
+    pub(crate) fn new(io: &Rc<Io>, due: &Rc<Due>, region: Region, chunk: usize) -> Result<Self> {
+        let chunks = region.len().checked_div(chunk).unwrap_or(0).min(MAX_CHUNKS);
+        if chunks == 0 || u32::try_from(chunk).is_err() {
+            return Err(Error::Invalid(
+                "a pool needs room for at least one chunk, of at least one byte and below 4 GiB",
+            ));
+        }
+        if region.free() != region.len() {
+            return Err(Error::Invalid(
+                "a pool takes a whole region, and buffers were cut from this one",
+            ));
+        }
+        let supply = match &io.backend {
+            Backend::Ring(ring) => {
+                let slots = chunks.next_power_of_two();
+                let entries = map(slots * size_of::<BufRingEntry>(), MapFlags::PRIVATE, None)
+                    .map_err(|error| Error::io("mapping a ring of buffers", error))?;
+                let group = io.next_buffer_group();
+                // SAFETY: the mapping is page-aligned, zeroed, large enough for the entries, and kept
+                // until the ring of buffers is unregistered or its io_uring is closed.
+                unsafe {
+                    ring.borrow_mut().io.submitter().register_buf_ring_with_flags(
+                        entries.start().as_ptr().addr() as u64,
+                        slots as u16,
+                        group,
+                        0,
+                    )
+                }
+                .map_err(|error| Error::io("registering a ring of buffers", error))?;
+                Supply::Ring { group, entries, mask: (slots - 1) as u16, tail: Cell::new(0) }
+            }
+            Backend::Readiness(_) => Supply::List(RefCell::default()),
+        };
+        let shared = PoolShared::new(io, due, region.backing().clone(), chunk, chunks, supply);
+        Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// Bytes of a chunk: the most that one receive yields.
+    pub fn chunk(&self) -> usize {
+        self.shared.chunk
+    }
+
+    /// Chunks in all.
+    pub fn chunks(&self) -> usize {
+        self.shared.chunks
+    }
+
+    /// Chunks that hold received bytes which nobody dropped yet.
+    pub fn held(&self) -> usize {
+        self.shared.held()
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("chunk", &self.chunk())
+            .field("chunks", &self.chunks())
+            .field("held", &self.held())
+            .finish()
+    }
+}
+
+impl PoolShared {
+    fn new(
+        io: &Rc<Io>,
+        due: &Rc<Due>,
+        backing: Arc<Backing>,
+        chunk: usize,
+        chunks: usize,
+        supply: Supply,
+    ) -> Self {
+        let pool = Self {
+            io: Rc::downgrade(io),
+            due: Rc::downgrade(due),
+            backing,
+            chunk,
+            chunks,
+            supply,
+            held: Cell::new(0),
+            starving: RefCell::default(),
+        };
+        for chunk in 0..chunks {
+            pool.supply_chunk(chunk as u16);
+        }
+        pool
+    }
+
+    /// Chunks that are handed out here, whether there is a ring or not.
+    pub(crate) fn of_list(
+        io: &Rc<Io>,
+        due: &Rc<Due>,
+        backing: Arc<Backing>,
+        chunk: usize,
+        chunks: usize,
+    ) -> Self {
+        let supply = Supply::List(RefCell::default());
+        Self::new(io, due, backing, chunk, chunks.min(MAX_CHUNKS), supply)
+    }
+
+    /// Chunks that hold bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// A ring names pools by number, so one of another driver would be mistaken for its own.
+    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
+        std::ptr::eq(self.due.as_ptr(), Rc::as_ptr(due))
+    }
+
+    /// The group that requests name, with a ring.
+    pub(crate) fn group(&self) -> Option<u16> {
+        match &self.supply {
+            Supply::Ring { group, .. } => Some(*group),
+            Supply::List(_) => None,
+        }
+    }
+
+    /// Takes a chunk to receive into, without a ring.
+    pub(crate) fn take_chunk(&self) -> Option<(u16, NonNull<u8>, usize)> {
+        let Supply::List(free) = &self.supply else { return None };
+        let chunk = free.borrow_mut().pop()?;
+        Some((chunk, self.start(chunk), self.chunk))
+    }
+
+    /// Puts back what [`take_chunk`](Self::take_chunk) gave and nothing was received into.
+    pub(crate) fn untake_chunk(&self, chunk: u16) {
+        self.supply_chunk(chunk);
+    }
+
+    /// A receive filled the first `len` bytes of a chunk.
+    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Received {
+        assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
+        self.held.set(self.held.get() + 1);
+        // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
+        // again before its ticket is gone.
+        unsafe { Received::of_pool(self, chunk, self.start(chunk), len) }
+    }
+
+    /// The memory that the chunks are of.
+    pub(crate) fn memory(&self) -> &Arc<Backing> {
+        &self.backing
+    }
+
+    fn start(&self, chunk: u16) -> NonNull<u8> {
+        // SAFETY: every chunk lies in the backing.
+        unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    pub(crate) fn give_back(this: &Rc<Self>, chunk: u16) {
+        this.held.set(this.held.get() - 1);
+        this.supply_chunk(chunk);
+        if let Some(due) = this.due.upgrade() {
+            for receiver in this.starving.borrow_mut().drain(..) {
+                due.mark_receive(receiver);
+            }
+        }
+    }
+
+    pub(crate) fn starve(&self, receiver: Key) {
+        self.starving.borrow_mut().push(receiver);
+    }
+
+    /// Whether a chunk is free, so that a starving receiver may go on.
+    pub(crate) fn has_free(&self) -> bool {
+        self.held.get() < self.chunks
+    }
+
+    pub(crate) fn forget(&self, receiver: Key) {
+        self.starving.borrow_mut().retain(|starving| *starving != receiver);
+    }
+
+    fn supply_chunk(&self, chunk: u16) {
+        let Supply::Ring { entries, mask, tail, .. } = &self.supply else {
+            if let Supply::List(free) = &self.supply {
+                free.borrow_mut().push(chunk);
+            }
+            return;
+        };
+        let base = entries.start().as_ptr().cast::<BufRingEntry>();
+        // SAFETY: the masked index is below the number of entries; only this thread writes entries,
+        // and the kernel reads none at or past the tail. The first entry's last two bytes are the
+        // tail itself, which the setters leave alone.
+        let entry = unsafe { &mut *base.add(usize::from(tail.get() & mask)) };
+        entry.set_addr(self.start(chunk).as_ptr().addr() as u64);
+        entry.set_len(self.chunk as u32);
+        entry.set_bid(chunk);
+        tail.set(tail.get().wrapping_add(1));
+        // SAFETY: `base` is the first entry; its tail is aligned and written by this thread only.
+        let published = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(base).cast_mut()) };
+        published.store(tail.get(), Release);
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        if let (Some(io), Supply::Ring { group, .. }) = (self.io.upgrade(), &self.supply)
+            && let Some(ring) = io.ring()
+            && let Err(error) = ring.borrow().io.submitter().unregister_buf_ring(*group)
+        {
+            tracing::warn!(%error, "unregistering a ring of buffers failed");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A received span: bytes in a chunk of a receive pool or of an rx queue's area, lent to whoever holds
+//! the span.
+//!
+//! Neither kernel nor NIC touch the bytes between handing them out and getting them back, so they are
+//! ordinary memory. They go back where they came from when the last part of the span is dropped.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::pool::PoolShared;
+use super::rx_queue::RxShared;
+use crate::memory::{Backing, Piece};
+
+/// Keeps the memory of a span, and gives its chunk back to where it came from when the last share of it
+/// is dropped.
+pub(crate) struct Ticket(
+    // Dropped by the ticket, which needs no second look for what it is then.
+    ManuallyDrop<Origin>,
+);
+
+enum Origin {
+    /// An empty datagram, for which the kernel takes no chunk.
+    Nowhere,
+    /// The pool, and the number of the chunk; as wide as an offset, so that all move alike.
+    Pool(Rc<PoolShared>, usize),
+    /// The rx queue, and where in its area the span began.
+    Queue(Rc<RxShared>, usize),
+    /// The ticket of a span that was split. Most never are, and need no count of their own.
+    Shared(Rc<Ticket>),
+}
+
+impl Origin {
+    /// The ticket goes, which is not a queue's.
+    #[inline(never)]
+    fn end(self) {
+        if let Self::Pool(pool, chunk) = &self {
+            PoolShared::give_back(pool, *chunk as u16);
+        }
+    }
+}
+
+impl Ticket {
+    fn new(origin: Origin) -> Self {
+        Self(ManuallyDrop::new(origin))
+    }
+
+    /// A second ticket for the same chunk.
+    fn share(&mut self) -> Self {
+        let whole = match std::mem::replace(&mut *self.0, Origin::Nowhere) {
+            Origin::Shared(whole) => whole,
+            sole => Rc::new(Self::new(sole)),
+        };
+        *self.0 = Origin::Shared(Rc::clone(&whole));
+        Self::new(Origin::Shared(whole))
+    }
+
+    /// The memory that the chunk is of, where there is one.
+    fn memory(&self) -> Option<&Arc<Backing>> {
+        match &*self.0 {
+            Origin::Nowhere => None,
+            Origin::Pool(pool, _) => Some(pool.memory()),
+            Origin::Queue(queue, _) => Some(queue.memory()),
+            Origin::Shared(whole) => whole.memory(),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        match &*self.0 {
+            // Of these there are most.
+            Origin::Queue(queue, offset) => {
+                // SAFETY: the ticket goes, and nothing else drops what it had.
+                let queue = unsafe { std::ptr::read(queue) };
+                RxShared::give_back(queue, *offset);
+            }
+            // SAFETY: as above.
+            _ => unsafe { ManuallyDrop::take(&mut self.0) }.end(),
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Origin::Nowhere => f.write_str("Nowhere"),
+            Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
+            Origin::Queue(_, offset) => write!(f, "Queue({offset})"),
+            Origin::Shared(whole) => whole.fmt(f),
+        }
+    }
+}
+
+/// Received bytes, in a chunk of a [`Pool`](crate::Pool) or of an [`RxQueue`](crate::RxQueue).
+/// Dropping all parts of it gives the chunk back. Holding too many makes receivers of the pool wait,
+/// and peers of the rx queue send again.
+pub struct Received {
+    // Not a `Piece`, which counts its owners for all threads: there are many spans, and few are lent on.
+    start: NonNull<u8>,
+    len: usize,
+    ticket: Ticket,
+}
+
+impl Received {
+    /// No bytes.
+    pub(crate) fn nothing() -> Self {
+        Self { start: NonNull::dangling(), len: 0, ticket: Ticket::new(Origin::Nowhere) }
+    }
+
+    /// # Safety
+    ///
+    /// The bytes are initialised and in this chunk of the pool, which was handed out once and is not
+    /// again before it is given back.
+    pub(crate) unsafe fn of_pool(
+        pool: &Rc<PoolShared>,
+        chunk: u16,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self { start, len, ticket: Ticket::new(Origin::Pool(Rc::clone(pool), chunk.into())) }
+    }
+
+    /// # Safety
+    ///
+    /// The bytes are initialised and at this offset of the queue's area, and handed out once before they
+    /// are given back.
+    #[inline]
+    pub(crate) unsafe fn of_queue(
+        queue: &Rc<RxShared>,
+        offset: usize,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), offset)) }
+    }
+
+    /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is past the length.
+    pub fn split_to(&mut self, at: usize) -> Self {
+        assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
+        let head = Self { start: self.start, len: at, ticket: self.ticket.share() };
+        // SAFETY: `at` is within the span.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        head
+    }
+
+    pub(crate) fn into_parts(self) -> (Piece, Ticket) {
+        let Self { start, len, ticket } = self;
+        let piece = match ticket.memory() {
+            // SAFETY: the span owned its bytes alone, and is no more.
+            Some(memory) => unsafe { Piece::at(Arc::clone(memory), start, len) },
+            None => Piece::nothing(),
+        };
+        (piece, ticket)
+    }
+
+    pub(crate) fn from_parts(piece: Piece, ticket: Ticket) -> Self {
+        Self { start: piece.start(), len: piece.len(), ticket }
+    }
+}
+
+impl Deref for Received {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the span owns initialised bytes alone by the contracts of its makers, and the ticket
+        // keeps their memory.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received").field("len", &self.len).field("ticket", &self.ticket).finish()
+    }
+}

@@ -1,0 +1,220 @@
+//! Requests of a block device that is served from user space (ublk), each with its memory on loan.
+//!
+//! Minimum kernel: 6.16 (`UBLK_F_AUTO_BUF_REG`; tried on 7.2). Capability: to open the device's
+//! `/dev/ublkcN`, which is root's. Set-up: a device that was made for it (`handoff_block::OwnDevice`).
+//! Return signal: the commit of the request's result.
+//!
+//! Contracts:
+//! - what a write brings is a [`Lease`], which can only be read; what a read asks for is a [`LeaseMut`],
+//!   which can only be filled; the kernel refuses the other direction too;
+//! - a result goes to the driver when the request was answered and the last lease of its memory is gone,
+//!   from handles and from operations: nothing can use the memory of a request that is over;
+//! - a request that nobody answers, or takes, has failed, and those that are out when the driver goes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+
+use handoff_sys::ublk::{self, Descriptor};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::due::Due;
+use super::kernel::{Bytes, Held, Lease, LeaseMut};
+use crate::memory::page_size;
+use crate::ring::Endpoint;
+
+/// A queue, as its driver has it.
+pub(crate) struct Served {
+    pub(crate) queue: Rc<QueueShared>,
+    /// Closed and unmapped with the ring, whatever leases there are: it tells the device that nobody
+    /// serves it any more.
+    pub(crate) device: Endpoint,
+    pub(crate) descriptors: Descriptors,
+}
+
+/// The device's descriptions of a queue's requests, mapped.
+pub(crate) struct Descriptors {
+    address: NonNull<Descriptor>,
+    depth: u16,
+}
+
+impl Descriptors {
+    pub(crate) fn map(device: &OwnedFd, queue: u16, depth: u16) -> io::Result<Self> {
+        let room = |depth: u16| {
+            (usize::from(depth) * ublk::DESCRIPTOR_BYTES).next_multiple_of(page_size())
+        };
+        let offset = usize::from(queue) * room(ublk::MAX_QUEUE_DEPTH);
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe {
+            mmap(ptr::null_mut(), room(depth), ProtFlags::READ, flags, device, offset as u64)?
+        };
+        Ok(Self { address: NonNull::new(address.cast()).expect("not null"), depth })
+    }
+
+    /// That of the request that has arrived with a tag.
+    pub(crate) fn of(&self, tag: u16) -> Descriptor {
+        assert!(tag < self.depth, "a request has one of the queue's tags");
+        // SAFETY: inside of the mapping, which has one for each tag; the driver does not write it before
+        // the request is answered.
+        unsafe { self.address.as_ptr().add(tag.into()).read_volatile() }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let len = (usize::from(self.depth) * ublk::DESCRIPTOR_BYTES).next_multiple_of(page_size());
+        // SAFETY: the mapping is ours, and descriptions are copied out of it.
+        let _ = unsafe { munmap(self.address.as_ptr().cast(), len) };
+    }
+}
+
+/// What requests and leases need of a queue.
+pub(crate) struct QueueShared {
+    /// Weak, since the driver has the queue.
+    pub(crate) due: Weak<Due>,
+    pub(crate) ring: u32,
+    /// Of the driver.
+    pub(crate) place: u16,
+    /// Of the device.
+    pub(crate) number: u16,
+    pub(crate) depth: u16,
+    /// Of as many slots as there are tags.
+    pub(crate) first_slot: u16,
+    /// Tags of requests that nobody has taken.
+    pub(crate) arrived: RefCell<VecDeque<u16>>,
+    /// Tags that come no more.
+    pub(crate) gone: Cell<u16>,
+    pub(crate) failure: Cell<Option<i32>>,
+    /// Nobody takes requests any more.
+    pub(crate) abandoned: Cell<bool>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+impl QueueShared {
+    /// Whether a request may come that somebody waits for.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.abandoned.get() && self.gone.get() < self.depth
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestKind {
+    /// The device's bytes, into its memory.
+    Read,
+    /// Its memory, onto the device.
+    Write,
+    /// Anything else, by the number that the kernel has for it (`UBLK_IO_OP_*`). Only a device that
+    /// announces such gets them.
+    Other(u8),
+}
+
+/// A request, to be answered.
+#[derive(Debug)]
+pub struct Request {
+    kind: RequestKind,
+    offset: u64,
+    len: u32,
+    memory: Option<Bytes>,
+    answer: Rc<Answer>,
+}
+
+impl Request {
+    pub(crate) fn new(queue: &Rc<QueueShared>, tag: u16, described: Descriptor) -> Self {
+        let kind = match described.op_flags as u8 {
+            ublk::OP_READ => RequestKind::Read,
+            ublk::OP_WRITE => RequestKind::Write,
+            other => RequestKind::Other(other),
+        };
+        // One that moves nothing may be about more.
+        let len = described.nr_sectors.saturating_mul(ublk::SECTOR as u32);
+        let answer = Rc::new(Answer::of(queue, tag));
+        let memory = match kind {
+            RequestKind::Other(_) => None,
+            _ => Some(Bytes::new(Held::of_request(Rc::clone(&answer)), len)),
+        };
+        Self { kind, offset: described.start_sector * ublk::SECTOR, len, memory, answer }
+    }
+
+    /// What it asks for.
+    pub fn kind(&self) -> RequestKind {
+        self.kind
+    }
+
+    /// Where on the device it begins, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes that it is about.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it is about none, as one that only flushes is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What a write brings, to be sent and written; `None` of other requests.
+    pub fn source(&self) -> Option<Lease> {
+        let memory = self.memory.as_ref().filter(|_| self.kind == RequestKind::Write);
+        memory.cloned().map(Lease::of)
+    }
+
+    /// Where a read wants what it asks for, to be read into; `None` of other requests, and once it was
+    /// taken.
+    pub fn destination(&mut self) -> Option<LeaseMut> {
+        self.memory.take_if(|_| self.kind == RequestKind::Read).map(LeaseMut::of)
+    }
+
+    /// Answers it, which the device's user hears of when the last lease of its memory is gone: with the
+    /// bytes that were moved, at most its length, or with an error, EIO if that has no number. A read or
+    /// write of which nothing was moved has failed.
+    pub fn answer(self, result: io::Result<usize>) {
+        let result = match result {
+            Ok(0) if self.len > 0 => -libc::EIO,
+            Ok(moved) => moved.min(self.len()) as i32,
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        self.answer.result.set(result);
+    }
+}
+
+/// The result of a request, which goes to the driver when this is dropped.
+pub(crate) struct Answer {
+    pub(crate) queue: Rc<QueueShared>,
+    tag: u16,
+    result: Cell<i32>,
+}
+
+impl Answer {
+    pub(crate) fn of(queue: &Rc<QueueShared>, tag: u16) -> Self {
+        Self { queue: Rc::clone(queue), tag, result: Cell::new(-libc::EIO) }
+    }
+
+    pub(crate) fn slot(&self) -> u16 {
+        self.queue.first_slot + self.tag
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // A driver that is gone has closed its ring, and the device's driver knows.
+        let Some(due) = self.queue.due.upgrade() else { return };
+        due.mark_answer(&self.queue, self.tag, self.result.get());
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("tag", &self.tag).field("result", &self.result).finish()
+    }
+}

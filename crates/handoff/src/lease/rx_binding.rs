@@ -1,0 +1,231 @@
+//! Which rx queue of a NIC, with which memory; and binding it.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use handoff_sys::{query, zcrx};
+use rustix::mm::MapFlags;
+use rustix::net;
+
+use super::area;
+use crate::error::{Error, Result};
+use crate::mechanism::ReceiveEngine;
+use crate::memory::{Backed, Backing, Region, map, page_size};
+use crate::ring::refill::RefillQueue;
+use crate::ring::{Io, Token, memlock_or};
+
+/// Which rx queue to bind, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct RxBinding {
+    /// `None` for no device.
+    interface: Option<Interface>,
+    queue: u32,
+    chunk: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Interface {
+    index: u32,
+    /// Entries of each of its rx rings.
+    ring: usize,
+}
+
+impl RxBinding {
+    /// Queue `queue`, from 0, of an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface.
+    pub fn new(interface: &str, queue: u32) -> Result<Self> {
+        let io = |error: rustix::io::Errno| Error::io("looking an interface up", error.into());
+        let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None);
+        let index = net::netdevice::name_to_index(socket.map_err(io)?, interface).map_err(io)?;
+        let interface = Interface { index, ring: area::ring_entries(interface) };
+        Ok(Self { interface: Some(interface), queue, chunk: None })
+    }
+
+    /// No queue of any NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than
+    /// receiving into a [`Pool`](crate::Pool); for tests.
+    pub fn without_device() -> Self {
+        Self { interface: None, queue: 0, chunk: None }
+    }
+
+    /// Bytes of a chunk, a power of two and at least a page; a page if this is not said. Chunks larger
+    /// than a page (tried on Linux 7.2) need a NIC that has them, and memory in pieces as large
+    /// ([`Region::huge`]).
+    pub fn chunk(mut self, bytes: usize) -> Self {
+        self.chunk = Some(bytes);
+        self
+    }
+
+    /// Bytes of an area that cannot run dry with so many connections: chunks for the NIC's ring, for
+    /// the kernel's cache of them, and for what TCP may have in its receive buffers at their largest
+    /// (`net.ipv4.tcp_rmem`). Less does as long as little is lost on the way.
+    pub fn area(&self, connections: usize) -> usize {
+        let chunk = self.chunk_size();
+        area::chunks(self.ring(), connections, chunk).saturating_mul(chunk)
+    }
+
+    fn chunk_size(&self) -> usize {
+        self.chunk.unwrap_or(page_size())
+    }
+
+    fn ring(&self) -> usize {
+        self.interface.map_or(0, |interface| interface.ring)
+    }
+
+    fn engine(&self) -> ReceiveEngine {
+        if self.interface.is_some() { ReceiveEngine::Zcrx } else { ReceiveEngine::ZcrxNodev }
+    }
+}
+
+/// What a queue is bound as.
+pub(super) struct Bound {
+    pub(super) engine: ReceiveEngine,
+    /// What requests name.
+    pub(super) id: u32,
+    pub(super) area: Arc<Backing>,
+    pub(super) token: u64,
+    pub(super) chunk: usize,
+    /// Entries of the NIC's ring.
+    pub(super) ring: usize,
+    /// Where the kernel counts copies, in the refill queue's memory.
+    pub(super) statistics: Option<(Arc<Backing>, usize)>,
+}
+
+impl Bound {
+    /// Binds the queue for this driver, with the region as what it receives into.
+    pub(super) fn new(
+        io: &Io,
+        place: u32,
+        region: &Region,
+        binding: &RxBinding,
+    ) -> Result<(Self, RefillQueue)> {
+        let unavailable =
+            |reason: String| Error::EngineUnavailable { engine: binding.engine().name(), reason };
+        if region.free() != region.len() {
+            return Err(Error::Invalid(
+                "an rx queue takes a whole region, and buffers were cut from this one",
+            ));
+        }
+        let Some(ring) = io.ring() else {
+            return Err(unavailable("there is no ring".to_owned()));
+        };
+        let ring = ring.borrow();
+        if !ring.io.tell_of_spans() {
+            return Err(Error::Invalid(
+                "the driver was not built for zero-copy receive (DriverBuilder::zero_copy_receive)",
+            ));
+        }
+        let chunk = binding.chunk_size();
+        if !chunk.is_power_of_two() || chunk < page_size() || region.len() < chunk {
+            return Err(Error::Invalid(
+                "a chunk is a power of two, at least a page and at most the region",
+            ));
+        }
+        // A kernel that can't be asked has neither.
+        let known = query::zcrx().unwrap_or_default();
+        let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
+
+        let (chunks, ring_entries) = (region.len() / chunk, binding.ring());
+        if chunks <= ring_entries {
+            return Err(unavailable(format!(
+                "the NIC's ring alone takes {ring_entries} chunks, and the area has {chunks}: take \
+                 more memory (RxBinding::area), or make the ring smaller (ethtool -G)"
+            )));
+        }
+        let entries =
+            chunks.next_power_of_two().clamp(64, zcrx::MAX_REFILL_ENTRIES as usize) as u32;
+        let statistics = zcrx::refill_size(entries);
+        let size = (statistics + 64).next_multiple_of(page_size());
+        let memory = map(size, MapFlags::PRIVATE, None)
+            .map_err(|error| Error::io("mapping a refill queue", error))?;
+        let area = region.backing().clone();
+
+        let events = zcrx::Events {
+            user_data: Token::of_rx_queue(place).to_user_data(),
+            type_mask: 1 << zcrx::EVENT_ALLOC_FAIL,
+            flags: zcrx::EVENT_DESC_FLAG_STATS,
+            stats_offset: statistics as u64,
+            ..zcrx::Events::default()
+        };
+        let mut registration = zcrx::Binding {
+            if_idx: binding.interface.map_or(0, |interface| interface.index),
+            if_rxq: binding.queue,
+            rq_entries: entries,
+            flags: if binding.interface.is_none() { query::ZCRX_REG_NODEV as u32 } else { 0 },
+            rx_buf_len: if chunk > page_size() { chunk as u32 } else { 0 },
+            ..zcrx::Binding::default()
+        };
+        let mut pages = zcrx::Area {
+            addr: area.start().as_ptr().addr() as u64,
+            len: area.len() as u64,
+            ..zcrx::Area::default()
+        };
+        // SAFETY: both pieces of memory are kept by the queue, which the driver keeps until its ring
+        // is closed; the region is whole, so nobody has a piece of it but the spans handed out.
+        unsafe {
+            zcrx::bind(
+                ring.io.as_raw_fd(),
+                &mut registration,
+                &mut pages,
+                (memory.start().as_ptr(), memory.len()),
+                counts.then_some(&events),
+            )
+        }
+        .map_err(|error| explain(binding, chunk, area.len(), error))?;
+
+        // SAFETY: the kernel has laid the queue out in this memory, with as many entries.
+        let refill = unsafe {
+            RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries)
+        };
+        let bound = Self {
+            engine: binding.engine(),
+            id: registration.zcrx_id,
+            area,
+            token: pages.rq_area_token,
+            chunk,
+            ring: ring_entries,
+            statistics: counts.then_some((memory, statistics)),
+        };
+        Ok((bound, refill))
+    }
+}
+
+fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error) -> Error {
+    let queue = binding.queue;
+    let reason = match error.raw_os_error() {
+        Some(libc::EPERM) => "binding an rx queue needs CAP_NET_ADMIN: run as root".to_owned(),
+        Some(libc::EEXIST | libc::EBUSY) => format!(
+            "rx queue {queue} is bound already, by this or another program: take another queue"
+        ),
+        Some(libc::EOPNOTSUPP) if binding.interface.is_none() && chunk > page_size() => {
+            "without a device, chunks are a page".to_owned()
+        }
+        Some(libc::EOPNOTSUPP) => {
+            "the NIC's driver can't give an rx queue memory of a program (handoff nic show)"
+                .to_owned()
+        }
+        Some(libc::ERANGE | libc::E2BIG) if chunk > page_size() => format!(
+            "the NIC has no rx queue {queue}, or the area is not in pieces of {chunk} bytes: take \
+             huge pages"
+        ),
+        Some(libc::ERANGE | libc::ENXIO) => format!("the NIC has no rx queue {queue}"),
+        Some(libc::ENODEV) => "the interface is gone".to_owned(),
+        Some(libc::EINVAL) if binding.interface.is_none() => {
+            "the kernel needs a device: Linux 7.2 does without".to_owned()
+        }
+        Some(libc::EINVAL) => format!(
+            "the kernel (before Linux 6.15), or the NIC: header/data split must be on, and chunks of \
+             {chunk} bytes possible (handoff nic prepare)"
+        ),
+        Some(libc::ENOMEM | libc::ENOBUFS) => {
+            return memlock_or("binding an rx queue", len as u64, error);
+        }
+        _ => return Error::io("binding an rx queue", error),
+    };
+    Error::EngineUnavailable {
+        engine: binding.engine().name(),
+        reason: format!("{reason} ({error})"),
+    }
+}

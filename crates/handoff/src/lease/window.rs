@@ -1,0 +1,82 @@
+//! A window: address space of ours into which the kernel maps the pages that a TCP socket received.
+//!
+//! Minimum kernel: 4.18 (`TCP_ZEROCOPY_RECEIVE`). Capability: none. NIC: payload in whole pages, so
+//! header/data split, and segments of a page (an MTU of 4096 bytes and the headers). Return signal: we
+//! hold what is theirs; the pages go when their place is mapped over, or the window goes.
+
+use std::rc::Rc;
+
+use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::net;
+
+use super::due::Due;
+use super::intake::Intake;
+use super::pool::{Pool, PoolShared};
+use crate::error::{Error, Result};
+use crate::memory::{map, own, page_size};
+use crate::ring::{Io, Key};
+
+/// The longest chunk for bytes that are copied.
+const CHUNK: usize = 64 << 10;
+
+/// Places of whole pages, shared by the sockets that receive into it, and a chunk of memory for each,
+/// for bytes that don't fill pages.
+#[derive(Clone)]
+pub struct Window {
+    pub(crate) pages: Rc<PoolShared>,
+    pub(crate) rest: Rc<PoolShared>,
+}
+
+impl Window {
+    pub(crate) fn new(io: &Rc<Io>, due: &Rc<Due>, places: usize, place: usize) -> Result<Self> {
+        let len =
+            places.checked_mul(place).filter(|len| *len > 0 && place.is_multiple_of(page_size()));
+        let len = len.ok_or(Error::Invalid(
+            "a window has at least one place, of whole pages, and fits the address space",
+        ))?;
+        let mapping = || -> Result<_, rustix::io::Errno> {
+            // Any TCP socket makes such a mapping, and all may use it: one that is never connected
+            // does not keep a connection open for as long as somebody holds a span.
+            let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
+            // SAFETY: the kernel chooses an address that is free.
+            unsafe {
+                mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &socket, 0)
+            }
+        };
+        let start = mapping().map_err(|error| Error::io("mapping a TCP socket", error.into()))?;
+        let start = std::ptr::NonNull::new(start.cast()).expect("never mapped at zero");
+        // Nothing is read from it but what the kernel says it has mapped there.
+        let pages = PoolShared::of_list(io, due, own(start, len, false), place, places);
+        let chunk = place.min(CHUNK);
+        let rest = map(chunk * places, MapFlags::PRIVATE, None)
+            .map_err(|error| Error::io("mapping memory beside a window", error))?;
+        let rest = PoolShared::of_list(io, due, rest, chunk, places);
+        Ok(Self { pages: Rc::new(pages), rest: Rc::new(rest) })
+    }
+
+    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
+        self.pages.is_of(due)
+    }
+
+    pub(crate) fn forget(&self, receiver: Key) {
+        self.pages.forget(receiver);
+        self.rest.forget(receiver);
+    }
+
+    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since
+    /// trying costs more than copying alone.
+    pub fn or(&self, pool: &Pool) -> Intake {
+        Intake { window: Some(self.clone()), ..Intake::from(pool) }
+    }
+
+    /// Places and chunks whose bytes nobody dropped yet.
+    pub fn held(&self) -> usize {
+        self.pages.held() + self.rest.held()
+    }
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window").field("held", &self.held()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! The mechanisms by name: what sends, and what receives.
+
+use std::fmt;
+
+/// A way to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// The socket chooses per size, from what it sees of its own sends.
+    Auto,
+    /// `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC` (Linux 6.0 and 6.1).
+    UringZc,
+    /// `MSG_ZEROCOPY` with the socket's error queue (Linux 4.14; UDP from 5.0). The kernel numbers the
+    /// sends of an open socket, whoever has descriptors of it: it is refused to a socket that has
+    /// `SO_ZEROCOPY` set already, and nobody else may send so on it.
+    MsgZerocopy,
+    /// `sendmsg`: the kernel copies.
+    Copy,
+}
+
+impl Engine {
+    /// The name on command lines and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::UringZc => "uring-zc",
+            Self::MsgZerocopy => "msg-zerocopy",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a socket receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveEngine {
+    /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).
+    Zcrx,
+    /// The same without a device: the kernel copies (Linux 7.2).
+    ZcrxNodev,
+    /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps what comes in whole pages, and copies the
+    /// rest.
+    TcpZerocopyReceive,
+    /// Multishot `IORING_OP_RECV` into provided buffers (Linux 6.0): the kernel copies.
+    Multishot,
+    /// epoll and `recv`, without a ring: the kernel copies.
+    Epoll,
+}
+
+impl ReceiveEngine {
+    /// The name on command lines and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zcrx => "zcrx",
+            Self::ZcrxNodev => "zcrx-nodev",
+            Self::TcpZerocopyReceive => "tcp-zerocopy-receive",
+            Self::Multishot => "multishot",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+impl fmt::Display for ReceiveEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,108 @@
+//! What a receive gets from its rx queue, and how much of that the kernel copied.
+
+use std::rc::Rc;
+
+use crate::lease::rx_queue::RxShared;
+use crate::mechanism::ReceiveEngine;
+use crate::outcome::Tally;
+
+/// How many bytes decide whether the kernel copies too much.
+const WINDOW: u64 = 256 << 10;
+
+/// What a receive gets from its queue.
+pub(crate) struct Flow {
+    pub(crate) queue: Rc<RxShared>,
+    pub(crate) bytes: u64,
+    /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
+    pub(crate) copied_before: Option<u64>,
+    pub(crate) begun: u64,
+    pub(crate) alone: bool,
+    /// Bytes, and the kernel's count of copies, when the window began.
+    pub(crate) window: (u64, u64),
+    /// Why the queue is left, or is to be.
+    pub(crate) left: Option<String>,
+    /// Plain receive can't have what comes.
+    pub(crate) stays: bool,
+    /// Waited for a chunk.
+    pub(crate) starved: bool,
+    /// Tries without a chunk, one after another.
+    pub(crate) dry: u32,
+}
+
+impl Flow {
+    pub(crate) fn open(queue: Rc<RxShared>) -> Self {
+        let alone = queue.begin();
+        let copied_before = queue.copied();
+        Self {
+            bytes: 0,
+            copied_before,
+            begun: queue.begun(),
+            alone,
+            window: (0, copied_before.unwrap_or(0)),
+            left: None,
+            stays: false,
+            starved: false,
+            dry: 0,
+            queue,
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &Rc<RxShared> {
+        &self.queue
+    }
+
+    pub(crate) fn engine(&self) -> ReceiveEngine {
+        self.queue.engine()
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        match &self.left {
+            Some(reason) => reason.clone(),
+            None if self.stays => {
+                "the NIC puts payload into the area of the queue, also what came \
+                                   after the kernel had copied"
+                    .to_owned()
+            }
+            None => "an rx queue was given, and the kernel does not say that it copies".to_owned(),
+        }
+    }
+
+    /// Bytes by what the kernel's count says of them. The count is of all receives of the queue: what
+    /// was copied while there were several is nobody's.
+    pub(crate) fn tally(&self) -> Tally {
+        let copied = self.queue.copied().zip(self.copied_before).map(|(now, then)| now - then);
+        match copied {
+            Some(0) => Tally { zero_copy: self.bytes, ..Tally::default() },
+            Some(copied) if self.alone && self.queue.begun() == self.begun => {
+                let copied = copied.min(self.bytes);
+                Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
+            }
+            _ => Tally { unknown: self.bytes, ..Tally::default() },
+        }
+    }
+
+    /// Plain receive found bytes that it can't read; whether the queue can have them.
+    pub(crate) fn come_back(&mut self) -> bool {
+        self.stays = true;
+        self.left.take().is_some()
+    }
+
+    /// Whether most of what came lately was copied, if there was enough to tell.
+    pub(crate) fn is_copied(&mut self) -> Option<(u64, u64)> {
+        let (began, copied_then) = self.window;
+        let received = self.bytes - began;
+        if received < WINDOW || self.stays {
+            return None;
+        }
+        let copied_now = self.queue.copied()?;
+        self.window = (self.bytes, copied_now);
+        let copied = copied_now - copied_then;
+        (copied * 2 > received).then_some((copied, received))
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.queue.end();
+    }
+}

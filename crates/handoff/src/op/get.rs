@@ -1,0 +1,74 @@
+//! A lend of a buffer of the kernel.
+
+use std::rc::Rc;
+
+use handoff_sys::getbuf::Command;
+
+use super::waiter::Waiter;
+use crate::error::Result;
+use crate::lease::Bytes;
+use crate::lease::kernel::{Binding, LenderShared};
+
+/// A lend from the asking to its end or refusal.
+pub(crate) struct GetOp {
+    pub(crate) lender: Rc<LenderShared>,
+    /// Keeps what is lent from bound; none for new pages.
+    pub(crate) source: Option<Rc<Binding>>,
+    pub(crate) command: Command,
+    /// Bytes asked for.
+    pub(crate) len: u32,
+    pub(crate) slot: u16,
+    pub(crate) fill: Option<u16>,
+    pub(crate) state: GetState,
+    pub(crate) holder: Waiter,
+}
+
+/// How far a lend is.
+pub(crate) enum GetState {
+    /// The kernel is to be asked, or has been.
+    Asked {
+        /// It has the request.
+        in_kernel: bool,
+    },
+    /// The kernel has lent, or not.
+    Over(Result<Option<Bytes>>),
+    /// So it is, and its holder has the result.
+    Told,
+}
+
+impl GetOp {
+    pub(crate) fn new(
+        lender: &Rc<LenderShared>,
+        command: Command,
+        len: u32,
+        slot: u16,
+        fill: Option<u16>,
+    ) -> Self {
+        Self {
+            lender: Rc::clone(lender),
+            source: None,
+            command,
+            len,
+            slot,
+            fill,
+            state: GetState::Asked { in_kernel: false },
+            holder: Waiter::Polls,
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        matches!(self.state, GetState::Asked { in_kernel: true })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, GetState::Over(_) | GetState::Told)
+    }
+
+    /// The result, for its holder.
+    pub(crate) fn tell(&mut self) -> Option<Result<Option<Bytes>>> {
+        let GetState::Over(result) = &mut self.state else { return None };
+        let result = std::mem::replace(result, Ok(None));
+        self.state = GetState::Told;
+        Some(result)
+    }
+}

@@ -1,0 +1,100 @@
+//! How what is left of a send is laid out for the kernel: header, address, message.
+//!
+//! Each record of an operation has one, which stays at its address and is used again by the next
+//! operation, so that a send moves and allocates little.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+
+use socket2::SockAddr;
+
+use super::loan::Loan;
+use super::send::SendOp;
+
+/// The longest header that goes before a lent payload, in bytes.
+pub const MAX_HEADER: usize = 64;
+
+/// The most pieces that one request names; more go in several (streams) or are refused (datagrams).
+pub(crate) const MAX_PIECES: usize = libc::UIO_MAXIOV as usize;
+
+pub(crate) struct Layout {
+    header: [u8; MAX_HEADER],
+    address: Option<SockAddr>,
+    iovecs: Vec<libc::iovec>,
+    message: MaybeUninit<libc::msghdr>,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            header: [0; MAX_HEADER],
+            address: None,
+            iovecs: Vec::new(),
+            message: MaybeUninit::uninit(),
+        }
+    }
+}
+
+impl Layout {
+    /// Takes over the header of a new send.
+    ///
+    /// # Panics
+    ///
+    /// When it is longer than [`MAX_HEADER`], which the caller has checked.
+    pub(crate) fn set_header(&mut self, header: &[u8]) {
+        self.header[..header.len()].copy_from_slice(header);
+    }
+
+    /// Takes over the destination of a new send.
+    pub(crate) fn set_address(&mut self, address: SocketAddr) {
+        self.address = Some(address.into());
+    }
+
+    /// The destination of a send, if it names one; what an earlier one left is not its.
+    pub(crate) fn address(&self, op: &SendOp) -> Option<&SockAddr> {
+        self.address.as_ref().filter(|_| op.addressed)
+    }
+
+    /// Header bytes that the kernel has not taken.
+    pub(crate) fn header_left(&self, op: &SendOp) -> &[u8] {
+        &self.header[op.done.min(op.header_len())..op.header_len()]
+    }
+
+    /// Lays out what is left of a send as a message, and gives its address. The header is left out
+    /// when a request of its own carries it.
+    pub(crate) fn message(&mut self, op: &SendOp, with_header: bool) -> *const libc::msghdr {
+        self.iovecs.clear();
+        if with_header && op.done < op.header_len() {
+            let left = &self.header[op.done..op.header_len()];
+            self.iovecs.push(libc::iovec {
+                iov_base: left.as_ptr().cast_mut().cast(),
+                iov_len: left.len(),
+            });
+        }
+        let mut skip = op.done.saturating_sub(op.header_len());
+        for piece in op.loan.iter().flat_map(Loan::pieces) {
+            // Empty ones are left out as well.
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            if self.iovecs.len() == MAX_PIECES {
+                break;
+            }
+            // SAFETY: `skip` is within the piece.
+            let start = unsafe { piece.start().add(skip) };
+            self.iovecs
+                .push(libc::iovec { iov_base: start.as_ptr().cast(), iov_len: piece.len() - skip });
+            skip = 0;
+        }
+        // SAFETY: all-zero bytes are a valid, empty message header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        if let Some(address) = self.address(op) {
+            message.msg_name = address.as_ptr().cast_mut().cast();
+            message.msg_namelen = address.len();
+        }
+        message.msg_iov = self.iovecs.as_mut_ptr();
+        message.msg_iovlen = self.iovecs.len();
+        self.message.write(message)
+    }
+}

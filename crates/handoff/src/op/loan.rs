@@ -1,0 +1,355 @@
+//! What is lent, while an operation holds it; and what can be lent.
+//!
+//! Contracts:
+//! - lending moves the buffer in; it comes back whole, as the type it was, with the verdict on its
+//!   bytes ([`Returned`]), or at once with the error when the lend is refused ([`Refused`]).
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::lease::kernel::{Bytes, Lease, LeaseMut};
+use crate::lease::{Received, Ticket};
+use crate::memory::{Buffer, Piece, SharedBuffer, Span};
+use crate::receipt::Receipt;
+
+/// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
+/// comes back as what it was: what others may write never becomes a slice.
+#[derive(Debug)]
+pub(crate) enum Loan {
+    /// One piece of memory of this process alone.
+    One(Piece),
+    /// Several, used one after another.
+    Many(Vec<Piece>),
+    /// One piece of memory that other processes may write.
+    Shared(Piece),
+    /// Several such, used one after another.
+    ManyShared(Vec<Piece>),
+    /// A span of a receive pool, with the ticket that gives its chunk back.
+    Received(Piece, Ticket),
+    /// Several such spans, used one after another, with their tickets in the same order.
+    ManyReceived(Vec<Piece>, Vec<Ticket>),
+    /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
+    Kernel(Bytes),
+    /// The same, to be filled.
+    KernelToFill(Bytes),
+}
+
+impl Loan {
+    /// Its pieces of user memory.
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        match self {
+            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+                std::slice::from_ref(piece)
+            }
+            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => pieces,
+            Self::Kernel(_) | Self::KernelToFill(_) => &[],
+        }
+    }
+
+    fn of_kernel(&self) -> Option<&Bytes> {
+        match self {
+            Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self.of_kernel() {
+            Some(bytes) => bytes.len(),
+            None => self.pieces().iter().map(Piece::len).sum(),
+        }
+    }
+
+    /// What is left behind the first `skip` bytes, if it is one range.
+    pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<Span> {
+        match self {
+            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+                Some(piece.behind(skip, Some(ring)))
+            }
+            Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
+            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => {
+                match &pieces[..] {
+                    [piece] => Some(piece.behind(skip, Some(ring))),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// The first range that is left behind the first `skip` bytes, with its slot in `ring`.
+    pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<Span> {
+        if let Some(bytes) = self.of_kernel() {
+            return (skip < bytes.len()).then(|| bytes.behind(skip));
+        }
+        for piece in self.pieces() {
+            if skip < piece.len() {
+                return Some(piece.behind(skip, ring));
+            }
+            skip -= piece.len();
+        }
+        None
+    }
+
+    /// The slot of its beginning in `ring`.
+    pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
+        match self.of_kernel() {
+            Some(bytes) => bytes.behind(0).slot,
+            None => self.pieces().first().and_then(|piece| piece.slot(ring)),
+        }
+    }
+
+    /// Whether only requests of the ring can use it.
+    pub(crate) fn is_of_kernel(&self) -> bool {
+        self.of_kernel().is_some()
+    }
+
+    /// Whether the buffer may be dropped while the kernel still reads its pages.
+    pub(crate) fn outlives_its_mapping(&self) -> bool {
+        self.pieces().iter().all(Piece::pinned_by_page)
+    }
+}
+
+/// How much is lent, and to whom it can be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) pieces: usize,
+    pub(crate) bytes: usize,
+    /// The only ring that has it, if it is in the kernel.
+    pub(crate) home: Option<u32>,
+}
+
+impl Extent {
+    pub(crate) fn one(piece: &Piece) -> Self {
+        Self { pieces: 1, bytes: piece.len(), home: None }
+    }
+
+    pub(crate) fn many<'a>(pieces: impl ExactSizeIterator<Item = &'a Piece>) -> Self {
+        Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum(), home: None }
+    }
+
+    /// Whether operations of a ring can use it; user memory asks for none.
+    #[inline]
+    pub(crate) fn check_home(&self, ring: impl FnOnce() -> u32) -> Result<(), Error> {
+        match self.home {
+            Some(home) if home != ring() => {
+                Err(Error::Invalid("the lease is of another driver than the socket or file"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a buffer becomes a loan and is one again. Whoever could call this could make a buffer of one kind
+/// from the loan of another, so its privacy, which the compiler keeps behind bounds too, is what
+/// [`Lendable`] rests on.
+pub(crate) trait AsLoan: Sized + 'static {
+    fn extent(&self) -> Extent;
+    fn into_loan(self) -> Loan;
+    fn from_loan(loan: Loan) -> Self;
+}
+
+/// What can be moved into an operation, and is handed back with its return signal.
+#[allow(private_bounds, reason = "what a loan is made with is for this crate only")]
+pub trait Lendable: AsLoan {}
+
+/// A buffer that an operation may read: send, or write to a file.
+///
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
+/// [`Received`](crate::Received), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
+/// are used one after another.
+pub trait Lend: Lendable {}
+
+/// A buffer that an operation may write into.
+///
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), and
+/// [`LeaseMut`](crate::LeaseMut).
+pub trait LendMut: Lendable {}
+
+/// A buffer back from a loan.
+#[derive(Debug)]
+pub struct Returned<B> {
+    /// The buffer, whole.
+    pub buffer: B,
+    /// What became of its bytes.
+    pub receipt: Receipt,
+}
+
+/// An operation that was not started; the buffer comes back with the reason.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<B> {
+    /// The buffer, untouched.
+    pub buffer: B,
+    /// Why the operation was not started.
+    #[source]
+    pub error: Error,
+}
+
+impl<B> fmt::Debug for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+impl Lendable for Buffer {}
+impl Lend for Buffer {}
+impl LendMut for Buffer {}
+impl AsLoan for Buffer {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::One(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::One(piece) => Self(piece),
+            other => unreachable!("a buffer was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Vec<Buffer> {}
+impl Lend for Vec<Buffer> {}
+impl AsLoan for Vec<Buffer> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|buffer| &buffer.0))
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Many(self.into_iter().map(|buffer| buffer.0).collect())
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
+            other => unreachable!("buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for SharedBuffer {}
+impl Lend for SharedBuffer {}
+impl LendMut for SharedBuffer {}
+impl AsLoan for SharedBuffer {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Shared(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Shared(piece) => Self::new(piece),
+            other => unreachable!("a shared buffer was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Vec<SharedBuffer> {}
+impl Lend for Vec<SharedBuffer> {}
+impl AsLoan for Vec<SharedBuffer> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|buffer| &buffer.0))
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::ManyShared(self.into_iter().map(|buffer| buffer.0).collect())
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::ManyShared(pieces) => pieces.into_iter().map(SharedBuffer::new).collect(),
+            other => unreachable!("shared buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Received {}
+impl Lend for Received {}
+impl AsLoan for Received {
+    fn extent(&self) -> Extent {
+        Extent { pieces: 1, bytes: self.len(), home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        let (piece, ticket) = self.into_parts();
+        Loan::Received(piece, ticket)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Received(piece, ticket) => Self::from_parts(piece, ticket),
+            other => unreachable!("a received span was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Vec<Received> {}
+impl Lend for Vec<Received> {}
+impl AsLoan for Vec<Received> {
+    fn extent(&self) -> Extent {
+        let bytes = self.iter().map(|span| span.len()).sum();
+        Extent { pieces: self.len(), bytes, home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        let (pieces, tickets) = self.into_iter().map(Received::into_parts).unzip();
+        Loan::ManyReceived(pieces, tickets)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::ManyReceived(pieces, tickets) => {
+                let parts = pieces.into_iter().zip(tickets);
+                parts.map(|(piece, ticket)| Received::from_parts(piece, ticket)).collect()
+            }
+            other => unreachable!("received spans were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Lease {}
+impl Lend for Lease {}
+impl AsLoan for Lease {
+    fn extent(&self) -> Extent {
+        of_kernel(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Kernel(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Kernel(bytes) => Self(bytes),
+            other => unreachable!("a lease was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for LeaseMut {}
+impl LendMut for LeaseMut {}
+impl AsLoan for LeaseMut {
+    fn extent(&self) -> Extent {
+        of_kernel(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::KernelToFill(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::KernelToFill(bytes) => Self(bytes),
+            other => unreachable!("a lease to fill was lent and {other:?} came back"),
+        }
+    }
+}
+
+fn of_kernel(bytes: &Bytes) -> Extent {
+    Extent { pieces: 1, bytes: bytes.len(), home: Some(bytes.ring()) }
+}

@@ -1,0 +1,33 @@
+//! The records: what is under way, one file for each kind. They are data, and say what state they are in;
+//! what is done with them is the engines' part.
+
+pub(crate) mod chooser;
+mod flow;
+#[cfg_attr(
+    not(feature = "getbuf"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
+mod get;
+pub(crate) mod group;
+pub(crate) mod lane;
+pub(crate) mod layout;
+pub(crate) mod loan;
+mod outstanding;
+mod receive;
+mod records;
+mod send;
+mod socket_state;
+mod transfer;
+mod waiter;
+
+pub(crate) use flow::Flow;
+pub(crate) use get::{GetOp, GetState};
+pub(crate) use layout::Layout;
+pub(crate) use loan::Loan;
+pub(crate) use receive::{End, Mapped, ReceiveOp, ReceiveState, ReceivesFrom};
+pub(crate) use records::{Kind, Op, Records};
+pub(crate) use send::{BackTo, InChain, SendOp, SendState};
+pub use socket_state::SendStats;
+pub(crate) use socket_state::SocketShared;
+pub(crate) use transfer::{Direction, TransferOp, TransferState};
+pub(crate) use waiter::Waiter;

@@ -1,0 +1,163 @@
+//! A receive: what it draws on, what has come and nobody has taken, how it ended.
+
+use std::rc::Rc;
+
+use super::flow::Flow;
+use super::socket_state::SocketShared;
+use super::waiter::Waiter;
+use crate::error::{Error, Result};
+use crate::lease::pool::PoolShared;
+use crate::lease::{Arrivals, Intake, Received, Window};
+use crate::mechanism::ReceiveEngine;
+use crate::outcome::Tally;
+use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
+
+/// Where a receive gets its bytes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceivesFrom {
+    Queue,
+    Window,
+    Pool,
+}
+
+/// A receive from its start to its end.
+pub(crate) struct ReceiveOp {
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) from: ReceivesFrom,
+    pub(crate) flow: Option<Flow>,
+    pub(crate) window: Option<Window>,
+    pub(crate) mapped: Mapped,
+    pub(crate) pool: Option<Rc<PoolShared>>,
+    /// Bytes received into the pool.
+    pub(crate) copied: u64,
+    /// Spans that nobody has taken.
+    pub(crate) arrivals: Arrivals,
+    pub(crate) state: ReceiveState,
+    /// How the stream ended, which is told when what came before has been taken.
+    pub(crate) end: End,
+    pub(crate) holder: Waiter,
+}
+
+/// What a receive does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveState {
+    /// Nothing: it is marked to be started, or waits for a chunk.
+    Idle,
+    /// Nothing, since nobody takes what is there: empty datagrams take no chunk of the pool, which bounds
+    /// the others.
+    Paused,
+    /// Nothing: the kernel did not wait for bytes, as some don't on a socket that is non-blocking. The driver
+    /// is to.
+    Blocked,
+    /// The kernel has the request.
+    Receiving,
+    /// The driver waits for the socket, or for a moment.
+    Watching,
+}
+
+/// Whether a stream has ended.
+pub(crate) enum End {
+    Open,
+    /// It has, well or not.
+    Came(Result<()>),
+    /// The holder knows.
+    Told,
+}
+
+impl ReceiveOp {
+    pub(crate) fn new(socket: Rc<SocketShared>, intake: Intake) -> Self {
+        Self {
+            from: match &intake {
+                Intake { queue: Some(_), .. } => ReceivesFrom::Queue,
+                Intake { window: Some(_), .. } if socket.stream => ReceivesFrom::Window,
+                _ => ReceivesFrom::Pool,
+            },
+            socket,
+            arrivals: Arrivals::new(intake.queue.clone()),
+            flow: intake.queue.map(Flow::open),
+            window: intake.window,
+            mapped: Mapped::default(),
+            pool: intake.pool,
+            copied: 0,
+            state: ReceiveState::Idle,
+            end: End::Open,
+            holder: Waiter::Polls,
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        matches!(self.state, ReceiveState::Receiving | ReceiveState::Watching)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(self.end, End::Open)
+    }
+
+    /// Nothing comes any more.
+    pub(crate) fn end(&mut self, result: Result<()>) {
+        self.end = End::Came(result);
+    }
+
+    /// Nobody can turn the driver: nothing comes any more.
+    pub(crate) fn is_last(&mut self) {
+        if !self.has_ended() {
+            self.end(Err(Error::DriverGone));
+        }
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
+        tally.zero_copy += self.mapped.bytes;
+        tally.copied += self.copied;
+        tally
+    }
+
+    /// The engine at work, and why it is this one.
+    pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
+        let engine = match (self.from, &self.flow) {
+            (ReceivesFrom::Queue, Some(flow)) => flow.engine(),
+            (ReceivesFrom::Window, _) => ReceiveEngine::TcpZerocopyReceive,
+            _ if has_ring => ReceiveEngine::Multishot,
+            _ => ReceiveEngine::Epoll,
+        };
+        let reason = match (&self.flow, &self.window, &self.mapped.left) {
+            (Some(flow), ..) => flow.reason(),
+            (_, _, Some(left)) => left.clone(),
+            (_, Some(_), _) if self.from == ReceivesFrom::Window => "a window was given".to_owned(),
+            (_, Some(_), _) => "only streams can be mapped".to_owned(),
+            _ if has_ring => {
+                "the kernel copies into the pool, and nothing else was given".to_owned()
+            }
+            _ => "there is no ring".to_owned(),
+        };
+        (engine, reason)
+    }
+
+    /// Whether requests of a ring receive.
+    pub(crate) fn goes_by_ring(&self, has_ring: bool) -> bool {
+        has_ring && self.from != ReceivesFrom::Window
+    }
+
+    /// What the kernel does, if anything: it receives, or says when there is something.
+    pub(crate) fn stage(&self) -> Option<u8> {
+        match self.state {
+            ReceiveState::Receiving => Some(STAGE_RECEIVE),
+            ReceiveState::Watching => Some(STAGE_READY),
+            ReceiveState::Idle | ReceiveState::Paused | ReceiveState::Blocked => None,
+        }
+    }
+
+    /// All that nobody has taken, to be dropped where it may use the driver.
+    pub(crate) fn rest(&mut self) -> Vec<Received> {
+        self.arrivals.by_ref().collect()
+    }
+}
+
+/// What was mapped, and what had to be copied.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
+    pub(crate) copied: u64,
+    /// Why mapping was given up.
+    pub(crate) left: Option<String>,
+}

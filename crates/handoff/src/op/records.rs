@@ -1,0 +1,308 @@
+//! Operations under way: who owns what the kernel still uses.
+//!
+//! Contracts:
+//! - a record stays at one address and owns buffer, file and address of its operation until the
+//!   kernel's last completion for it has come; only then is it used again;
+//! - a key names one use of a record: what comes for an earlier use is told apart and passed over,
+//!   since kernels post notifications that nothing announced (for linked requests that were stopped
+//!   before they began);
+//! - a record is kept until its handles are gone too, so that a forgotten handle keeps its buffer
+//!   (and its place) until the driver goes, and never frees it early;
+//! - there are at most as many records as the driver was built for.
+
+use std::cell::Cell;
+use std::task::Waker;
+
+use super::get::GetOp;
+use super::layout::Layout;
+use super::receive::{ReceiveOp, ReceiveState};
+use super::send::SendOp;
+use super::transfer::{TransferOp, TransferState};
+use crate::error::{Error, Result};
+use crate::ring::token::GENERATIONS;
+use crate::ring::{Key, Token};
+
+/// One operation.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a record is used again for any kind, and most are sends"
+)]
+pub(crate) enum Op {
+    /// The record is free.
+    Vacant,
+    /// A send to a socket.
+    Send(SendOp),
+    /// A read or write of a file.
+    Transfer(TransferOp),
+    /// A multishot receive.
+    Receive(ReceiveOp),
+    /// A lend of a buffer of the kernel.
+    #[cfg_attr(
+        not(feature = "getbuf"),
+        allow(dead_code, reason = "what only handles use, which are not there")
+    )]
+    Get(GetOp),
+}
+
+/// What an operation is, for whoever tells it of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    Transfer,
+    Receive,
+    Get,
+}
+
+/// In this order, so that what every event looks at lies together.
+#[repr(C)]
+struct Record {
+    /// Finished uses, as far as a key counts them.
+    uses: u32,
+    op: Op,
+    layout: Layout,
+}
+
+/// All records of a driver.
+pub(crate) struct Records {
+    #[allow(clippy::vec_box, reason = "the kernel is given addresses within a record")]
+    records: Vec<Box<Record>>,
+    free: Vec<u32>,
+    limit: usize,
+    /// A record of which the kernel held something when that was last asked.
+    last_held: Cell<usize>,
+}
+
+impl Records {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { records: Vec::new(), free: Vec::new(), limit, last_held: Cell::new(0) }
+    }
+
+    /// Says whether [`insert`](Self::insert) has room.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.free.is_empty() && self.records.len() >= self.limit {
+            return Err(Error::Busy { limit: self.limit });
+        }
+        Ok(())
+    }
+
+    /// Takes a record for what `op` makes; the caller has checked that there is room.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| self.add());
+        let record = &mut *self.records[index as usize];
+        debug_assert!(matches!(record.op, Op::Vacant), "a free record is vacant");
+        // SAFETY: what is vacant needs no drop. Written so, the operation is made where it stays: a copy
+        // of what was just written costs more than the rest of this.
+        unsafe { std::ptr::write(&raw mut record.op, op()) };
+        Key { index, generation: record.uses }
+    }
+
+    #[cold]
+    fn add(&mut self) -> u32 {
+        let record = Record { uses: 0, op: Op::Vacant, layout: Layout::default() };
+        self.records.push(Box::new(record));
+        (self.records.len() - 1) as u32
+    }
+
+    /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
+    /// keeps until it has let go of the records.
+    pub(crate) fn vacate(&mut self, key: Key) {
+        let record = &mut *self.records[key.index as usize];
+        debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
+        record.op = Op::Vacant;
+        record.uses = (record.uses + 1) % GENERATIONS;
+        self.free.push(key.index);
+    }
+
+    fn get(&mut self, key: Key) -> &mut Op {
+        let record = &mut *self.records[key.index as usize];
+        debug_assert_eq!(key.generation, record.uses, "a key is stale");
+        &mut record.op
+    }
+
+    /// What a key names, or `None` when that use of the record is over.
+    pub(crate) fn kind(&self, key: Key) -> Option<Kind> {
+        let record = self.records.get(key.index as usize)?;
+        if record.uses != key.generation {
+            return None;
+        }
+        match record.op {
+            Op::Send(_) => Some(Kind::Send),
+            Op::Transfer(_) => Some(Kind::Transfer),
+            Op::Receive(_) => Some(Kind::Receive),
+            Op::Get(_) => Some(Kind::Get),
+            Op::Vacant => None,
+        }
+    }
+
+    pub(crate) fn send(&mut self, key: Key) -> &mut SendOp {
+        match self.get(key) {
+            Op::Send(op) => op,
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    /// The send that a key names, or `None` when that use of the record is over.
+    pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
+        let record = self.records.get_mut(key.index as usize)?;
+        match &mut record.op {
+            Op::Send(op) if record.uses == key.generation => Some(op),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
+        let record = &mut *self.records[key.index as usize];
+        match &mut record.op {
+            Op::Send(op) => (op, &mut record.layout),
+            _ => unreachable!("the key of a send names a send"),
+        }
+    }
+
+    pub(crate) fn transfer(&mut self, key: Key) -> &mut TransferOp {
+        match self.get(key) {
+            Op::Transfer(op) => op,
+            _ => unreachable!("the key of a transfer names a transfer"),
+        }
+    }
+
+    pub(crate) fn receive(&mut self, key: Key) -> &mut ReceiveOp {
+        match self.get(key) {
+            Op::Receive(op) => op,
+            _ => unreachable!("the key of a receive names a receive"),
+        }
+    }
+
+    pub(crate) fn get_op(&mut self, key: Key) -> &mut GetOp {
+        match self.get(key) {
+            Op::Get(op) => op,
+            _ => unreachable!("the key of a lend names a lend"),
+        }
+    }
+
+    /// Records in use.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
+    /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it
+    /// begins where it found one before: operations end in about the order of their records.
+    pub(crate) fn kernel_holds_any(&self) -> bool {
+        let (before, from) = self.records.split_at(self.last_held.get().min(self.records.len()));
+        let held = |records: &[Box<Record>]| records.iter().position(|it| it.op.kernel_holds());
+        let place = held(from).map(|place| before.len() + place).or_else(|| held(before));
+        self.last_held.set(place.unwrap_or(0));
+        place.is_some()
+    }
+
+    /// Nobody can turn the driver any more: nothing that ends now is started again, and who still holds it
+    /// is told. Gives the keys of all.
+    pub(crate) fn end_all(&mut self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (index, record) in self.records.iter_mut().enumerate() {
+            match &mut record.op {
+                Op::Send(op) => drop(op.ask_to_end()),
+                Op::Transfer(op) => op.is_last(),
+                Op::Receive(op) => op.is_last(),
+                Op::Get(_) => {}
+                Op::Vacant => continue,
+            }
+            keys.push(Key { index: index as u32, generation: record.uses });
+        }
+        keys
+    }
+
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for record in &mut self.records {
+            match &mut record.op {
+                Op::Send(op) => wakers.extend(op.take_wakers()),
+                Op::Transfer(op) => wakers.extend(op.holder.take_waker()),
+                Op::Receive(op) => wakers.extend(op.holder.take_waker()),
+                Op::Get(op) => wakers.extend(op.holder.take_waker()),
+                Op::Vacant => {}
+            }
+        }
+        wakers
+    }
+
+    /// A wait for a descriptor ends with the driver; the kernel held nothing for it.
+    pub(crate) fn end_wait(&mut self, token: Token) {
+        match self.get(token.key) {
+            Op::Send(op) => op.in_kernel -= 1,
+            Op::Receive(op) => op.state = ReceiveState::Idle,
+            Op::Transfer(op) => op.state = TransferState::Idle,
+            Op::Get(_) | Op::Vacant => {
+                unreachable!("what waits for readiness keeps its record")
+            }
+        }
+    }
+
+    /// Leaks what the kernel may still write to, or read from memory that would be handed out again,
+    /// together with the record that it may point into; the number of such operations. The rest goes
+    /// with the driver.
+    pub(crate) fn abandon(&mut self) -> usize {
+        let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
+            .into_iter()
+            .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
+        self.records = rest;
+        let held = held.into_iter().map(Box::leak);
+        held.map(|record| {
+            if let Op::Send(op) = &mut record.op {
+                op.close_abandoned();
+            }
+        })
+        .count()
+    }
+}
+
+impl Op {
+    fn kernel_holds(&self) -> bool {
+        match self {
+            Self::Vacant => false,
+            Self::Send(op) => op.kernel_holds(),
+            Self::Transfer(op) => op.kernel_holds(),
+            Self::Receive(op) => op.kernel_holds(),
+            Self::Get(op) => op.kernel_holds(),
+        }
+    }
+
+    fn may_drop_while_held(&self) -> bool {
+        match self {
+            // A lend is of the kernel's memory, and its command is all in the request.
+            Self::Vacant | Self::Get(_) => true,
+            // Pages of a mapping outlive it; a request that was never completed may still look at
+            // the record itself.
+            Self::Send(op) => op.only_pages_held(),
+            // The kernel may still write into the buffer, or into a chunk of the pool.
+            Self::Transfer(_) | Self::Receive(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Direction;
+    use crate::op::loan::AsLoan;
+    use crate::ring::{Endpoint, Epoll, Io};
+
+    #[test]
+    fn a_key_of_an_earlier_use_names_nothing() {
+        let io = std::rc::Rc::new(Io::of_epoll(Epoll::new().unwrap(), String::new()));
+        let file = Endpoint::attach(&io, std::fs::File::open("/dev/null").unwrap().into());
+        let file = std::rc::Rc::new(file);
+        let op = || {
+            let loan = crate::Buffer::from(vec![0]).into_loan();
+            Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))
+        };
+        let mut inflight = Records::new(1);
+        let first = inflight.insert(op);
+        assert_eq!(inflight.kind(first), Some(Kind::Transfer));
+        inflight.vacate(first);
+        assert_eq!(inflight.kind(first), None);
+        let second = inflight.insert(op);
+        assert_eq!((inflight.kind(first), inflight.kind(second)), (None, Some(Kind::Transfer)));
+    }
+}

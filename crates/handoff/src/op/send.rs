@@ -1,0 +1,403 @@
+//! A send: what it is, and how far it got.
+//!
+//! Contracts:
+//! - "sent" (the kernel took all bytes, or failed) and "returned" (the kernel let go of all of them)
+//!   are told apart, in that order;
+//! - the record owns the buffer from the moment the send is accepted until it is returned;
+//! - each return signal is matched with the bytes of the attempt that it belongs to.
+
+use std::num::NonZeroI32;
+use std::rc::Rc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::group::GroupKey;
+use super::loan::Loan;
+use super::socket_state::SocketShared;
+use super::waiter::Waiter;
+use crate::error::{Error, Result};
+use crate::mechanism::Engine;
+use crate::memory::Span;
+use crate::receipt::Receipt;
+use crate::ring::memlock_or;
+use crate::ring::token::STAGE_ATTEMPTS;
+
+/// Where a send is in its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InChain {
+    /// There is no other request.
+    Alone,
+    First,
+    /// It starts when the one before it is through.
+    Behind,
+}
+
+/// The longest datagrams, in bytes of payload.
+const MAX_UDP4: usize = 65_507;
+const MAX_UDP6: usize = 65_527;
+
+/// A send from its acceptance to its return. It is written and read once for each send, so what is
+/// rare stands behind a pointer.
+pub(crate) struct SendOp {
+    pub(crate) socket: Rc<SocketShared>,
+    pub(crate) engine: Engine,
+    /// `None` once the buffer has been handed on.
+    pub(crate) loan: Option<Loan>,
+    /// Bytes of the header, which the record's layout has.
+    header_len: u8,
+    /// Whether the record's layout has a destination.
+    pub(crate) addressed: bool,
+    /// Header and payload bytes.
+    pub(crate) total: usize,
+    /// Of which the kernel took so many.
+    pub(crate) done: usize,
+    /// Requests whose first completion has not come: the kernel may look at the record.
+    pub(crate) in_kernel: u32,
+    /// Return signals that have not come.
+    pub(crate) awaiting: u32,
+    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
+    attempts: SmallVec<[Option<u32>; 2]>,
+    pub(crate) receipt: Receipt,
+    /// The errno for which the send is copied although its socket chose otherwise.
+    failure: Option<NonZeroI32>,
+    pub(crate) state: SendState,
+    /// The driver's turn in which the request was submitted.
+    pub(crate) turn: u32,
+    pub(crate) in_chain: InChain,
+    /// The slot in the ring's table of buffers that the last request named.
+    pub(crate) slot: Option<u16>,
+    /// Whether that request could have named one, and did not.
+    pub(crate) kept_from_slot: bool,
+    /// Whether the header lies in memory that the kernel may hold until the return.
+    pub(crate) header_lent: bool,
+    /// Who holds the [`Sent`](crate::Sent).
+    pub(crate) sent: Waiter,
+    pub(crate) back_to: BackTo,
+}
+
+/// How far a send is.
+pub(crate) enum SendState {
+    /// It goes on until the kernel has taken all bytes.
+    Going,
+    /// The socket had no room, and the request did not wait for it: the driver does, when no request is
+    /// under way.
+    Blocked,
+    /// It was asked to end, and does when no request is under way.
+    Ending,
+    /// The kernel has taken all bytes, or why not. Some of them may still be on loan.
+    Settled(Result<usize, Box<Error>>),
+    /// So it is, and its holder has the result.
+    Told,
+}
+
+/// Who gets the buffer of a send when the kernel lets go of it.
+pub(crate) enum BackTo {
+    /// Who holds the [`OnLoan`](crate::OnLoan).
+    Holder(Waiter),
+    /// The group, which has none.
+    Group(GroupKey),
+}
+
+impl SendOp {
+    /// A send whose loan is put in when this is where it stays: moving it costs more than all the rest.
+    #[inline(always)]
+    pub(crate) fn new(
+        socket: Rc<SocketShared>,
+        engine: Engine,
+        total: usize,
+        header_len: usize,
+    ) -> Self {
+        Self {
+            socket,
+            engine,
+            loan: None,
+            header_len: header_len as u8,
+            addressed: false,
+            total,
+            done: 0,
+            in_kernel: 0,
+            awaiting: 0,
+            attempts: SmallVec::new(),
+            receipt: Receipt::default(),
+            failure: None,
+            state: SendState::Going,
+            turn: 0,
+            in_chain: InChain::Alone,
+            slot: None,
+            kept_from_slot: false,
+            header_lent: false,
+            sent: Waiter::Polls,
+            back_to: BackTo::Holder(Waiter::Polls),
+        }
+    }
+
+    pub(crate) fn kernel_holds(&self) -> bool {
+        self.in_kernel > 0 || self.awaiting > 0
+    }
+
+    /// Whether the kernel holds nothing but pages of mappings, which outlive those.
+    pub(crate) fn only_pages_held(&self) -> bool {
+        self.in_kernel == 0
+            && !self.header_lent
+            && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
+    }
+
+    /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
+    /// wait for the end of the connection, and its region be kept.
+    pub(crate) fn close_abandoned(&'static mut self) {
+        if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+            self.loan = None;
+        }
+        // A request under way has the open socket in its own hands, and lets go of it with the ring.
+        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
+        // nobody uses the socket through it again.
+        unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
+    }
+
+    pub(crate) fn is_returned(&self) -> bool {
+        self.is_settled() && !self.kernel_holds()
+    }
+
+    /// What became of the send so far.
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt { engine: Some(self.engine), ..self.receipt }
+    }
+
+    /// Whether the stage that the send has reached asks for more than a holder who comes by himself.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_settled()
+            && (self.sent.waits()
+                || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
+    }
+
+    /// Whether the kernel has taken all bytes, or failed to.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.state, SendState::Settled(_) | SendState::Told)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.state, SendState::Ending)
+    }
+
+    /// Asks the send to end, unless it has; says whether that was news.
+    pub(crate) fn ask_to_end(&mut self) -> bool {
+        let news = matches!(self.state, SendState::Going | SendState::Blocked);
+        if news {
+            self.state = SendState::Ending;
+        }
+        news
+    }
+
+    /// Ends what was asked to end, as no request of it is under way.
+    pub(crate) fn end_if_asked(&mut self) {
+        if self.is_ending() {
+            let done = self.done;
+            self.settle(Err(Error::Canceled { done }));
+        }
+    }
+
+    /// The result, for its holder, who goes.
+    pub(crate) fn tell(&mut self) -> Option<Result<usize>> {
+        let SendState::Settled(result) = &mut self.state else { return None };
+        let result = std::mem::replace(result, Ok(0));
+        self.state = SendState::Told;
+        Some(result.map_err(|error| *error))
+    }
+
+    /// The holder of the buffer goes, or has it. Gives its waker.
+    #[must_use]
+    pub(crate) fn give_up_buffer(&mut self) -> Option<Waker> {
+        match &mut self.back_to {
+            BackTo::Holder(holder) => holder.leave(),
+            BackTo::Group(_) => None,
+        }
+    }
+
+    /// Who holds the buffer's return waits for it. Gives the waker of before.
+    pub(crate) fn wait_for_buffer(&mut self, waker: Waker) -> Option<Waker> {
+        match &mut self.back_to {
+            BackTo::Holder(holder) => holder.wait(waker),
+            BackTo::Group(_) => unreachable!("a group's buffers have no holder"),
+        }
+    }
+
+    /// Of all who wait.
+    pub(crate) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let back = match &mut self.back_to {
+            BackTo::Holder(holder) => holder.take_waker(),
+            BackTo::Group(_) => None,
+        };
+        [self.sent.take_waker(), back].into_iter().flatten()
+    }
+
+    pub(crate) fn header_len(&self) -> usize {
+        usize::from(self.header_len)
+    }
+
+    /// Whether a request of its own carries what is left of the header.
+    pub(crate) fn header_goes_apart(&self) -> bool {
+        self.socket.stream && self.done < self.header_len()
+    }
+
+    /// What is left of the payload, if it is one range.
+    pub(crate) fn payload_left(&self, ring: u32) -> Option<Span> {
+        self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
+    }
+
+    /// Whether the ring sends it: it does whatever the kernel has in a slot, copied or not.
+    pub(crate) fn goes_by_ring(&self) -> bool {
+        self.engine == Engine::UringZc || self.loan.as_ref().is_some_and(Loan::is_of_kernel)
+    }
+
+    /// Whether the memory was taken out of the ring's table, or put elsewhere in it, since the last
+    /// request: the kernel found nothing there, or not the memory that was named.
+    pub(crate) fn lost_its_slot(&self, ring: u32) -> bool {
+        self.slot.is_some() && self.slot != self.loan.as_ref().and_then(|loan| loan.slot(ring))
+    }
+
+    /// The stage of the next zero-copy attempt; its return signal will name it.
+    pub(crate) fn next_attempt(&self) -> u8 {
+        (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
+    }
+
+    /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
+    /// `None`. It has its stage to itself either way: a signal may come that was not announced.
+    pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
+        self.attempts.push(bytes.map(|bytes| bytes as u32));
+        let lent = u32::from(bytes.is_some());
+        self.awaiting += lent;
+        self.socket.lent_by_ring.update(|count| count + lent);
+    }
+
+    /// Bytes are back, or were never lent: takes down what became of them.
+    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
+        self.receipt.tally.count(bytes, copied);
+        self.socket.count(|stats| stats.returned.count(bytes, copied));
+    }
+
+    /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
+    pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
+        // Stages repeat; the oldest attempt that has one is the first to return.
+        let mut of_stage = (usize::from(stage)..self.attempts.len()).step_by(STAGE_ATTEMPTS.into());
+        if let Some(bytes) = of_stage.find_map(|at| self.attempts[at].take()) {
+            self.socket.lent_by_ring.update(|count| count - 1);
+            self.bytes_returned(u64::from(bytes), copied);
+        }
+    }
+
+    /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
+    pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
+        self.account(bytes, copied);
+        self.awaiting -= 1;
+        self.receipt.notifications += 1;
+        self.socket.count(|stats| stats.notifications += 1);
+        // A send of no bytes says nothing about the route.
+        if bytes > 0 {
+            self.socket.chooser.borrow_mut().reported(copied);
+        }
+    }
+
+    /// Settles what the caller is told of the sending.
+    pub(crate) fn settle(&mut self, result: Result<usize>) {
+        debug_assert!(!self.is_settled(), "a send is settled once");
+        if result.is_ok() {
+            self.socket.count(|stats| stats.messages += 1);
+        }
+        self.state = SendState::Settled(result.map_err(Box::new));
+    }
+
+    /// Whether a failure is about zero copy itself, so that copying this send may do better.
+    pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
+        self.about_failure().is_about_zero_copy(errno) && self.socket.chooser.borrow().is_free()
+    }
+
+    /// Has the send copied; see [`copy_went_through`](Self::copy_went_through).
+    pub(crate) fn copy_instead(&mut self, errno: i32) {
+        if errno != libc::EMSGSIZE {
+            self.failure = NonZeroI32::new(errno);
+        }
+        self.engine = Engine::Copy;
+    }
+
+    /// If the send had failed without copying, it was zero copy that failed and not the send.
+    pub(crate) fn copy_went_through(&mut self) {
+        if let Some(errno) = self.failure.take() {
+            let reason = format!("zero-copy send failed: {}", self.zero_copy_error(errno.get()));
+            self.socket.chooser.borrow_mut().failed(reason);
+        }
+    }
+
+    fn about_failure(&self) -> Failed {
+        Failed {
+            done: self.done,
+            total: self.total,
+            ipv6: self.socket.ipv6,
+            copies: self.engine == Engine::Copy,
+        }
+    }
+
+    /// An error for the caller, with the limit that it is about.
+    pub(crate) fn error(&self, errno: i32) -> Error {
+        self.about_failure().error(errno)
+    }
+
+    /// As [`error`](Self::error) for an attempt without a copy, which may need pages to be locked
+    /// unless they are registered.
+    pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
+        let failed = self.about_failure();
+        if self.slot.is_some() { failed.error(errno) } else { failed.zero_copy_error(errno) }
+    }
+}
+
+/// A send that failed, as far as its error tells of it.
+pub(crate) struct Failed {
+    /// Bytes that the kernel took before.
+    pub(crate) done: usize,
+    pub(crate) total: usize,
+    pub(crate) ipv6: bool,
+    pub(crate) copies: bool,
+}
+
+impl Failed {
+    fn fits_a_datagram(&self) -> bool {
+        self.total <= if self.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
+    }
+
+    /// Whether a failure may be about zero copy itself.
+    pub(crate) fn is_about_zero_copy(&self, errno: i32) -> bool {
+        match errno {
+            libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
+            libc::EMSGSIZE => self.fits_a_datagram(),
+            _ => false,
+        }
+    }
+
+    /// An error for the caller, with the limit that it is about.
+    pub(crate) fn error(&self, errno: i32) -> Error {
+        match errno {
+            libc::EMSGSIZE => Error::MessageTooLong {
+                size: self.total,
+                limit: if !self.copies && self.fits_a_datagram() {
+                    "without copying it may touch 17 pages at most, or as many as the kernel's MAX_SKB_FRAGS \
+                     says: start buffers on a page, lend fewer of them, or use the copy engine"
+                } else if self.ipv6 {
+                    "UDP over IPv6 takes 65527 bytes at most"
+                } else {
+                    "UDP over IPv4 takes 65507 bytes at most"
+                },
+            },
+            libc::ECANCELED => Error::Canceled { done: self.done },
+            _ => Error::errno("sending", errno),
+        }
+    }
+
+    /// As [`error`](Self::error) for memory that has to be locked for the send.
+    pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
+        if !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+            return self.error(errno);
+        }
+        let need = (self.total - self.done) as u64;
+        memlock_or("sending", need, std::io::Error::from_raw_os_error(errno))
+    }
+}

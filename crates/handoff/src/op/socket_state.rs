@@ -1,0 +1,145 @@
+//! What operations on a socket share: the socket itself, the order of its sends, what it has learnt.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use socket2::{Domain, SockRef, Type};
+
+use super::chooser::Chooser;
+use super::outstanding::Outstanding;
+use crate::error::{Error, Result};
+use crate::outcome::Tally;
+use crate::ring::{Endpoint, Io, Key};
+
+/// What became of everything sent on a socket so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendStats {
+    /// Messages taken by the kernel whole.
+    pub messages: u64,
+    /// Bytes whose buffers are back, by what became of them.
+    pub returned: Tally,
+    /// Return signals: notifications of the ring, and sends that the error queue spoke of.
+    pub notifications: u64,
+}
+
+pub(crate) struct SocketShared {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) stream: bool,
+    pub(crate) ipv6: bool,
+    /// Order of the sends of a stream.
+    pub(crate) queue: RefCell<StreamQueue>,
+    /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
+    pub(crate) outstanding: RefCell<Outstanding>,
+    /// Notifications of the ring that are to come.
+    pub(crate) lent_by_ring: Cell<u32>,
+    pub(crate) chooser: RefCell<Chooser>,
+    pub(crate) stats: Cell<SendStats>,
+    /// Ends of splices, which need it not to block.
+    pub(crate) spliced: Cell<u32>,
+    /// It blocked before, and does again when the last of these is gone.
+    pub(crate) blocks_again: Cell<bool>,
+    /// A receiver takes its bytes.
+    pub(crate) received: Cell<bool>,
+    /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
+    /// well to wait first.
+    pub(crate) crowded: Cell<bool>,
+    /// Whether pages cannot be pinned for a send, so that those in slots are named by their slots,
+    /// whatever the kernel charges for it.
+    pub(crate) keeps_to_slots: Cell<bool>,
+}
+
+impl Drop for SocketShared {
+    fn drop(&mut self) {
+        self.outstanding.get_mut().detach(&self.endpoint.fd);
+    }
+}
+
+impl SocketShared {
+    pub(crate) fn new(io: &Rc<Io>, fd: OwnedFd, chooser: Chooser) -> Result<Self> {
+        let failed = |error| Error::io("looking at a socket", error);
+        let socket = SockRef::from(&fd);
+        let stream = socket.r#type().map_err(failed)? == Type::STREAM;
+        let ipv6 = socket.domain().map_err(failed)? == Domain::IPV6;
+        Ok(Self {
+            endpoint: Endpoint::attach(io, fd),
+            stream,
+            ipv6,
+            queue: RefCell::default(),
+            outstanding: RefCell::default(),
+            lent_by_ring: Cell::new(0),
+            chooser: RefCell::new(chooser),
+            stats: Cell::default(),
+            spliced: Cell::new(0),
+            blocks_again: Cell::new(false),
+            received: Cell::new(false),
+            crowded: Cell::new(false),
+            keeps_to_slots: Cell::new(false),
+        })
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+}
+
+/// The sends of a stream that are accepted and not all taken by the kernel.
+#[derive(Default)]
+pub(crate) struct StreamQueue {
+    pub(crate) waiting: VecDeque<Key>,
+    /// So many at the front are with the ring, or the first waits for the socket.
+    pub(crate) started: usize,
+    /// Whether the driver knows that there is something to start.
+    pub(crate) marked: bool,
+    /// Bytes that the kernel took, and bytes there were, of a send that ended midway.
+    pub(crate) broken: Option<(usize, usize)>,
+    /// A lane sends on the stream.
+    lane: bool,
+}
+
+impl StreamQueue {
+    pub(crate) fn broken(&self) -> Option<Error> {
+        self.broken.map(|(sent, total)| Error::StreamBroken { sent, total })
+    }
+
+    /// Why no send of its own goes on the stream now.
+    #[inline]
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        if self.lane {
+            return Some(Error::Invalid(
+                "a lane sends on this stream: push into it, or drop it and turn the driver until it is empty",
+            ));
+        }
+        self.broken()
+    }
+
+    /// A lane takes the stream over.
+    pub(crate) fn open_lane(&mut self) -> Result<()> {
+        if let Some(error) = self.refusal() {
+            return Err(error);
+        }
+        if !self.is_idle() {
+            return Err(Error::Invalid(
+                "sends are under way on this stream: a lane waits for their end",
+            ));
+        }
+        self.lane = true;
+        Ok(())
+    }
+
+    pub(crate) fn close_lane(&mut self) {
+        self.lane = false;
+    }
+
+    /// So many bytes of so many went out, and the rest does not.
+    pub(crate) fn break_off(&mut self, sent: usize, total: usize) {
+        self.broken.get_or_insert((sent, total));
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

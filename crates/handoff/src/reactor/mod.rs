@@ -1,0 +1,455 @@
+//! One turn of a driver: what is marked starts, the kernel is entered, completions are told to
+//! their operations; and the last turns, when the driver goes.
+//!
+//! Contracts:
+//! - whoever waits is woken when all that was taken from the kernel has been told, so that a waker may do
+//!   anything: what it sends, or a turn of its own, finds what came earlier told earlier;
+//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::core::{Core, LATER};
+use crate::engine::{get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
+use crate::error::{Error, Result};
+use crate::lease::Mark;
+use crate::op::Kind;
+use crate::ring::token::{
+    DETACHED, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE,
+    STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+};
+use crate::ring::{
+    BATCH, Backend, Batch, Completion, Io, Key, Ready, Ring, Token, Until, teardown,
+};
+
+/// What all handles on a driver share: the core, and the turns that carry it on. With the last handle it
+/// ends what is under way.
+pub(crate) struct Reactor {
+    core: Core,
+}
+
+impl Deref for Reactor {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Reactor {
+    pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
+        Ok(Rc::new(Self { core: Core::new(io, in_flight)? }))
+    }
+
+    /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
+    pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
+        let start = thread_time();
+        act();
+        if !self.is_quiet() {
+            self.turn(Until::Now).ok()?;
+        }
+        Some(thread_time().saturating_sub(start))
+    }
+
+    /// Submits, waits as told, and tells operations what became of them.
+    pub(crate) fn turn(&self, until: Until) -> Result<usize> {
+        self.turn_around(until, |until| self.wait(until))
+    }
+
+    /// The same for a thread that polls futures: it waits until something happens, or one is woken.
+    pub(crate) fn turn_parked(&self) -> Result<usize> {
+        self.turn_around(Until::One, |until| {
+            let ready = self.wait(self.unpark.park(until));
+            self.unpark.unpark();
+            ready
+        })
+    }
+
+    fn turn_around(
+        &self,
+        until: Until,
+        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
+    ) -> Result<usize> {
+        if self.due.is_telling() {
+            // Nothing can be told in the midst of telling.
+            return Ok(0);
+        }
+        // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
+        // others to whoever called it, or they would stand on each other.
+        let wakes = !self.due.is_waking() || !matches!(until, Until::Now | Until::Soon);
+        if wakes {
+            self.due.wake_all();
+        }
+        self.is_driven();
+        let telling = self.due.telling();
+        let events = self.turn_and_tell(until, wait);
+        drop(telling);
+        if wakes {
+            self.due.wake_all();
+        }
+        events
+    }
+
+    fn turn_and_tell(
+        &self,
+        until: Until,
+        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
+    ) -> Result<usize> {
+        self.start_marked();
+        let mut until = until;
+        if self.has_later() {
+            until = self.start_later(until);
+            // What was due may have marked more, and a wait must not begin before that is started.
+            self.start_marked();
+        }
+        // Who is to be woken by now has something to do.
+        let until = match until {
+            Until::One | Until::OneOr(_) if self.due.has_wakes() => Until::Now,
+            until => until,
+        };
+        let events = wait(until).and_then(|ready| self.tell(&ready));
+        self.turns.set(self.turns.get().wrapping_add(1));
+        events
+    }
+
+    /// Enters the kernel; without a ring, gives what is ready.
+    fn wait(&self, until: Until) -> Result<Vec<Ready>> {
+        match &self.io.backend {
+            Backend::Ring(ring) => {
+                let mut ring = ring.borrow_mut();
+                let entered = ring.enter(until).and_then(|()| match self.in_chains.get() {
+                    0 => Ok(()),
+                    links => ring.go_on(links),
+                });
+                entered.map_err(|error| Error::io("entering the ring", error))?;
+                Ok(Vec::new())
+            }
+            Backend::Readiness(epoll) => {
+                let time = match until {
+                    Until::Now | Until::Soon => Some(Duration::ZERO),
+                    Until::One => None,
+                    Until::OneOr(time) => Some(time),
+                };
+                let ready = epoll.borrow_mut().wait(time);
+                ready.map_err(|error| Error::io("waiting in epoll", error))
+            }
+        }
+    }
+
+    /// Tells operations what became of them: what the ring has, or what is ready.
+    fn tell(&self, ready: &[Ready]) -> Result<usize> {
+        if let Backend::Ring(ring) = &self.io.backend {
+            let count = self.take_completions(ring)?;
+            self.go_on_with_lanes();
+            let mut ring = ring.borrow_mut();
+            if ring.event_watched() {
+                ring.settle_event(self.has_marks() || self.has_later());
+            }
+            return Ok(count);
+        }
+        for event in ready {
+            match event {
+                Ready::Operation(token) => self.ready(*token),
+                Ready::Wake => self.unpark.clear(),
+            }
+        }
+        Ok(ready.len())
+    }
+
+    /// Starts what is marked before a wait is decided on.
+    pub(crate) fn start_and_wake(&self) {
+        if self.due.is_telling() {
+            return;
+        }
+        let telling = self.due.telling();
+        self.start_marked();
+        drop(telling);
+        self.due.wake_all();
+    }
+
+    pub(crate) fn start_marked(&self) {
+        if self.has_streams() || self.due.has_marks() {
+            self.start_each_marked();
+        }
+        lane::pump_marked(self);
+    }
+
+    #[inline(never)]
+    fn start_each_marked(&self) {
+        loop {
+            self.start_streams(|socket| order::pump(self, socket));
+            self.due.start_marks(|mark| match mark {
+                Mark::Receive(key) => receiving::arm(self, key),
+                Mark::Refill(queue) => queue.publish(self.io.ring_raw()),
+            });
+            if !self.has_streams() {
+                break;
+            }
+        }
+        get_buf::clear_marked(self);
+        requests::give_marked(self);
+    }
+
+    /// Does what is due by the clock, and sees to it that the turn ends when more is.
+    fn start_later(&self, until: Until) -> Until {
+        for later in self.take_due() {
+            match later.socket {
+                Some(socket) => self.await_readiness(&socket.endpoint, 0, later.token),
+                None => self.ready(later.token),
+            }
+        }
+        match until {
+            Until::One if self.has_later() => Until::OneOr(LATER),
+            Until::OneOr(time) if self.has_later() => Until::OneOr(time.min(LATER)),
+            until => until,
+        }
+    }
+
+    fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let reports_usage = ring.borrow().reports_usage;
+        let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
+        let mut count = 0;
+        loop {
+            let taken = ring.borrow_mut().take(&mut batch);
+            let last = taken.len() < BATCH;
+            count += taken.len();
+            let mut rest = taken;
+            while let [completion, ..] = rest {
+                let seen = self.dispatch(completion, rest, reports_usage);
+                rest = &rest[seen..];
+            }
+            if last {
+                // What did not fit comes over now that there is room.
+                if !ring.borrow_mut().overflown() {
+                    return Ok(count);
+                }
+                ring.borrow_mut()
+                    .enter(Until::Now)
+                    .map_err(|error| Error::io("entering the ring", error))?;
+            }
+        }
+    }
+
+    /// Tells of the first of these completions, and of those behind it that are told together with it;
+    /// how many that were.
+    #[inline]
+    fn dispatch(&self, first: &Completion, all: &[Completion], reports_usage: bool) -> usize {
+        let Completion { data, result, flags, .. } = *first;
+        match data {
+            DETACHED => return 1,
+            WAKE => {
+                self.unpark.clear();
+                if !io_uring::cqueue::more(flags)
+                    && let Err(error) = self.watch_unpark()
+                {
+                    tracing::error!(%error, "wake-ups from other threads are lost");
+                }
+                return 1;
+            }
+            _ => {}
+        }
+        let token = Token::from_user_data(data);
+        match token.stage {
+            STAGE_LANE => return lane::completed(self, all),
+            STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
+            STAGE_TRANSFER => transfer::completed(self, token.key, result),
+            STAGE_GET => get_buf::completed(self, token.key, result),
+            STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
+            STAGE_REQUEST => {
+                let (queue, tag) = token.request();
+                requests::completed(self, queue, tag, result);
+            }
+            STAGE_RECEIVE => return receiving::completed(self, token.key, all),
+            STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
+            stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
+        }
+        1
+    }
+
+    pub(crate) fn ready(&self, token: Token) {
+        if token.stage == STAGE_LANE_READY {
+            return lane::ready(self, token);
+        }
+        let kind = self.records.borrow().kind(token.key);
+        match (kind, token.stage) {
+            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), _) => order::ready(self, token.key),
+            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
+            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (Some(Kind::Get) | None, _) => {
+                unreachable!("what waits for readiness keeps its record")
+            }
+        }
+    }
+}
+
+impl Reactor {
+    /// No [`Driver`](super::Driver) is left, but handles are: what is under way ends, and who waits is told.
+    pub(crate) fn leave(&self) {
+        self.gone.set(true);
+        let ending = self.records.borrow_mut().end_all();
+        lane::give_up(self);
+        self.end(ending);
+        // What was only marked by now ends before it begins.
+        let _ = self.turn(Until::Now);
+        let waiting = self.records.borrow_mut().take_wakers();
+        let groups = self.groups.borrow_mut().take_wakers();
+        let lanes = self.lanes.take_wakers();
+        let mut queues = Vec::new();
+        for served in &*self.request_queues.borrow() {
+            queues.extend(served.queue.waker.borrow_mut().take());
+        }
+        self.due.wake_with_others(waiting.into_iter().chain(groups).chain(lanes).chain(queues));
+        self.due.wake_all();
+    }
+
+    /// Ends the waits that the ring has.
+    fn take_last(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let mut borrowed = ring.borrow_mut();
+        borrowed.cancel_all();
+        borrowed.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
+        drop(borrowed);
+        self.take_completions(ring)
+    }
+
+    /// Cancels what is under way, and gives it a moment to end.
+    fn end(&self, ending: Vec<Key>) {
+        match &self.io.backend {
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Readiness(_) => {
+                for &key in &ending {
+                    let token = Token { key, stage: STAGE_READY };
+                    if self.cancel(token) {
+                        self.ready(token);
+                    }
+                }
+            }
+        }
+        for key in ending {
+            let kind = self.records.borrow().kind(key);
+            match kind {
+                Some(Kind::Get) => get_buf::end(self, key),
+                Some(Kind::Send) => msg_zerocopy::give_up(self, key),
+                _ => {}
+            }
+        }
+        let deadline = Instant::now() + teardown::PATIENCE;
+        while self.kernel_holds_any() {
+            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
+            if self.turn(Until::OneOr(time)).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Reactor {
+    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
+    /// moment to end, and what the kernel keeps beyond that stays its own.
+    fn drop(&mut self) {
+        // The ring gives back what is dropped from here on.
+        self.due.close();
+        let ending = self.records.borrow_mut().end_all();
+        lane::give_up(self);
+        self.end(ending);
+        self.closing.set(true);
+        if let Backend::Ring(ring) = &self.io.backend
+            && let Err(error) = self.take_last(ring)
+        {
+            tracing::warn!(%error, "ending the waits of a driver failed");
+        }
+        self.end_waits();
+        if let Some(ring) = self.io.ring() {
+            ring.borrow_mut().uninstall_all();
+        }
+        self.core.leave_registered();
+        for queue in self.core.rx_queues.get_mut() {
+            queue.outlive_driver();
+        }
+        let leaked = self.records.borrow_mut().abandon() + self.lanes.abandon();
+        if leaked > 0 {
+            tracing::warn!(
+                leaked,
+                "the kernel still holds buffers of operations; their memory is kept for it"
+            );
+        }
+    }
+}
+
+fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+    use crate::lease::Arrivals;
+    use crate::lease::rx_queue::RxShared;
+    use crate::ring::Epoll;
+
+    /// `IORING_CQE_F_MORE`.
+    const MORE: u32 = 1 << 1;
+    const PAGE: u64 = 4096;
+
+    fn reactor() -> Rc<Reactor> {
+        Reactor::new(Io::of_epoll(Epoll::new().unwrap(), String::new()), 16).unwrap()
+    }
+
+    #[test]
+    fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
+        for handle_kept in [false, true] {
+            let reactor = reactor();
+            let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
+            reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+            // Stands for the ring, and no other test has one of the name.
+            let name = format!("kept open, handle {handle_kept}");
+            let ring = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+            let path = PathBuf::from(format!("/proc/self/fd/{}", ring.as_raw_fd()));
+            let opened = std::fs::read_link(&path).unwrap();
+            let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
+            queue.ring.set(Some(ring));
+            let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+            let told: Vec<_> = (0..50)
+                .map(|chunk| Completion { data: 0, result: 9, flags: MORE, place: chunk * PAGE })
+                .collect();
+            let (spans, bytes) = arrivals.push_told(&told);
+            queue.arrived(spans, bytes);
+            let mut spans: Vec<_> = arrivals.by_ref().collect();
+            drop(spans.split_off(45));
+            let kept = handle_kept.then(|| Rc::clone(&queue));
+            drop((arrivals, queue));
+            assert!(is_open());
+            drop(reactor);
+            // What was given back before the driver went, the kernel was told of.
+            assert_eq!(given_back().len(), 5);
+            let mut last = spans.pop().unwrap();
+            drop(spans);
+            let part = last.split_to(3);
+            drop(last);
+            assert!(is_open(), "a part of a span is held");
+            drop(part);
+            assert!(!is_open());
+            drop(kept);
+        }
+    }
+
+    #[test]
+    fn a_driver_without_spans_takes_the_ring_along() {
+        let reactor = reactor();
+        let (queue, _) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
+        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+        queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap()));
+        drop(reactor);
+        assert!(queue.ring.take().is_none());
+    }
+}

@@ -1,0 +1,105 @@
+//! The way into the kernel: a ring, or system calls and epoll where there is none.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use super::{Epoll, Ring};
+use crate::error::Error;
+
+#[allow(clippy::large_enum_variant, reason = "there is one for each driver")]
+pub(crate) enum Backend {
+    Ring(RefCell<Ring>),
+    Readiness(RefCell<Epoll>),
+}
+
+/// What a driver does its work by.
+pub(crate) struct Io {
+    pub(crate) backend: Backend,
+    no_ring: Option<String>,
+    ring_id: u32,
+    next_group: Cell<u16>,
+}
+
+impl Io {
+    pub(crate) fn of_ring(ring: Ring) -> Self {
+        let ring_id = ring.id;
+        let backend = Backend::Ring(RefCell::new(ring));
+        Self { backend, no_ring: None, ring_id, next_group: Cell::new(0) }
+    }
+
+    /// Without a ring, for this reason.
+    pub(crate) fn of_epoll(epoll: Epoll, reason: String) -> Self {
+        let backend = Backend::Readiness(RefCell::new(epoll));
+        Self { backend, no_ring: Some(reason), ring_id: 0, next_group: Cell::new(0) }
+    }
+
+    pub(crate) fn ring(&self) -> Option<&RefCell<Ring>> {
+        match &self.backend {
+            Backend::Ring(ring) => Some(ring),
+            Backend::Readiness(_) => None,
+        }
+    }
+
+    pub(crate) fn has_ring(&self) -> bool {
+        self.ring().is_some()
+    }
+
+    /// What tells the ring from others where buffers are registered; 0 without a ring.
+    pub(crate) fn ring_id(&self) -> u32 {
+        self.ring_id
+    }
+
+    /// The ring's descriptor; -1, which names none, without a ring.
+    pub(crate) fn ring_raw(&self) -> RawFd {
+        self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
+    }
+
+    /// A descriptor of its own for the ring, which keeps it open; none without a ring.
+    pub(crate) fn ring_descriptor(&self) -> std::io::Result<Option<OwnedFd>> {
+        let Some(ring) = self.ring() else { return Ok(None) };
+        let ring = ring.borrow();
+        // SAFETY: the descriptor is the ring's, which is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.io.as_raw_fd()) };
+        fd.try_clone_to_owned().map(Some)
+    }
+
+    /// Why there is no ring, if there is none.
+    pub(crate) fn why_no_ring(&self) -> Option<&str> {
+        self.no_ring.as_deref()
+    }
+
+    pub(crate) fn no_ring(&self, action: &'static str) -> Error {
+        Error::NoRing { action, reason: self.no_ring.clone().unwrap_or_default() }
+    }
+
+    /// A slot for a buffer, empty.
+    pub(crate) fn take_buffer(&self) -> Option<u16> {
+        self.take_buffers(1)
+    }
+
+    /// So many slots for buffers, one after the other.
+    pub(crate) fn take_buffers(&self, run: u16) -> Option<u16> {
+        self.ring()?.borrow_mut().buffers.take(run.into()).map(|slot| slot as u16)
+    }
+
+    /// A slot is empty again.
+    pub(crate) fn release_buffer(&self, slot: u16) {
+        if let Some(ring) = self.ring() {
+            ring.borrow_mut().buffers.release(slot.into(), 1);
+        }
+    }
+
+    pub(crate) fn install(&self, fd: RawFd) -> Option<u32> {
+        self.ring()?.borrow_mut().install(fd)
+    }
+
+    pub(crate) fn uninstall(&self, slot: u32) {
+        if let Some(ring) = self.ring() {
+            ring.borrow_mut().uninstall(slot);
+        }
+    }
+
+    pub(crate) fn next_buffer_group(&self) -> u16 {
+        self.next_group.replace(self.next_group.get().wrapping_add(1))
+    }
+}

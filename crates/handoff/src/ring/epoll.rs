@@ -1,0 +1,154 @@
+//! Waiting for sockets on a kernel or under a policy without io_uring: epoll.
+//!
+//! Minimum kernel: 2.6. Each wait is for one event; two waits may share a descriptor, one for each
+//! direction.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use super::Token;
+
+/// Events taken over at a time.
+const BATCH: usize = 64;
+
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    /// What each descriptor is waited on for: poll(2) events and the waiting operation.
+    waits: HashMap<RawFd, Vec<(i16, Token)>>,
+}
+
+/// A readiness event of an operation, or of the wake-up descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    Operation(Token),
+    Wake,
+}
+
+const WAKE: u64 = u64::MAX;
+
+/// Errors and hang-ups are told to every wait.
+const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { fd: epoll::create(CreateFlags::CLOEXEC)?, waits: HashMap::new() })
+    }
+
+    /// Reports [`Ready::Wake`] whenever `fd` can be read.
+    pub(crate) fn watch_wake(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, fd, EventData::new_u64(WAKE), EventFlags::IN)?)
+    }
+
+    pub(crate) fn wait_for(&mut self, fd: RawFd, events: i16, token: Token) -> io::Result<()> {
+        let known = self.waits.contains_key(&fd);
+        self.waits.entry(fd).or_default().push((events, token));
+        self.set(fd, known).inspect_err(|_| {
+            let waits = self.waits.get_mut(&fd).expect("it was just put there");
+            waits.pop();
+            if waits.is_empty() {
+                self.waits.remove(&fd);
+            }
+        })
+    }
+
+    /// Drops the wait of an operation; says whether there was one.
+    pub(crate) fn cancel(&mut self, token: Token) -> bool {
+        let Some((fd, waits)) =
+            self.waits.iter_mut().find(|(_, waits)| waits.iter().any(|(_, of)| *of == token))
+        else {
+            return false;
+        };
+        let fd = *fd;
+        waits.retain(|(_, of)| *of != token);
+        self.shrink(fd);
+        true
+    }
+
+    /// Takes all waits off, without looking at the descriptors again.
+    pub(crate) fn end(&mut self) -> Vec<Token> {
+        self.waits.drain().flat_map(|(_, waits)| waits).map(|(_, token)| token).collect()
+    }
+
+    fn set(&mut self, fd: RawFd, known: bool) -> io::Result<()> {
+        let events = self.waits[&fd].iter().fold(0, |all, (events, _)| all | events);
+        // poll and epoll share the values of these events.
+        let flags = EventFlags::from_bits_retain(events as u32);
+        let data = EventData::new_u64(fd as u64);
+        // SAFETY: the descriptor belongs to an endpoint that a waiting operation keeps open.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        if known {
+            epoll::modify(&self.fd, borrowed, data, flags)?;
+        } else {
+            epoll::add(&self.fd, borrowed, data, flags)?;
+        }
+        Ok(())
+    }
+
+    /// After waits were taken off: narrows what is asked for.
+    fn shrink(&mut self, fd: RawFd) {
+        let result = if self.waits[&fd].is_empty() {
+            self.waits.remove(&fd);
+            // SAFETY: the descriptor is open: its last operation is told of the event only after this.
+            epoll::delete(&self.fd, unsafe { BorrowedFd::borrow_raw(fd) }).map_err(io::Error::from)
+        } else {
+            self.set(fd, true)
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, fd, "epoll refuses a change");
+        }
+    }
+
+    /// Waits and gives what became ready; nothing when `time` is over or a signal came.
+    pub(crate) fn wait(&mut self, time: Option<Duration>) -> io::Result<Vec<Ready>> {
+        let mut time = time.map(|time| rustix::time::Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        let mut ready = Vec::new();
+        let mut events = Vec::with_capacity(BATCH);
+        loop {
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.fd, room, time.as_ref()) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => return Ok(ready),
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                self.take(*event, &mut ready);
+            }
+            // A foreign loop is told of this descriptor once for all that is there.
+            if events.len() < BATCH {
+                return Ok(ready);
+            }
+            time = Some(rustix::time::Timespec::default());
+        }
+    }
+
+    /// Takes off the waits that an event ends.
+    fn take(&mut self, Event { flags, data }: Event, ready: &mut Vec<Ready>) {
+        if data.u64() == WAKE {
+            return ready.push(Ready::Wake);
+        }
+        let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
+        let Some(waits) = self.waits.get_mut(&fd) else { return };
+        waits.retain(|(events, token)| {
+            let due = got & (events | ALWAYS) != 0;
+            if due {
+                ready.push(Ready::Operation(*token));
+            }
+            !due
+        });
+        self.shrink(fd);
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

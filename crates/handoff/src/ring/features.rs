@@ -1,0 +1,47 @@
+//! What this kernel can do of zero-copy send, found by trying it out.
+
+use std::io;
+
+use handoff_sys::sqe;
+use io_uring::{cqueue, opcode, squeue, types};
+
+use super::Queues;
+
+/// What this kernel has.
+pub(crate) struct Features {
+    pub(crate) reports_usage: bool,
+    pub(crate) vectored_registered: bool,
+}
+
+impl Features {
+    /// Flags that a kernel does not know are refused before a request looks at its socket, so none
+    /// is needed: a bad descriptor answers EBADF where the flags are known and EINVAL where not.
+    pub(crate) fn try_out(io: &mut Queues) -> io::Result<Self> {
+        let nowhere = types::Fd(-1);
+        let report =
+            opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(sqe::SEND_ZC_REPORT_USAGE);
+        // SAFETY: all-zero bytes are a valid, empty message header.
+        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let vectored = opcode::SendMsgZc::new(nowhere, &message).ioprio(sqe::RECVSEND_FIXED_BUF);
+        Ok(Self {
+            reports_usage: Self::knows(io, &report.build())?,
+            vectored_registered: Self::knows(io, &vectored.build())?,
+        })
+    }
+
+    fn knows(io: &mut Queues, entry: &squeue::Entry) -> io::Result<bool> {
+        // SAFETY: the entry names no memory but an empty message that outlives the request, which
+        // completes before this returns.
+        unsafe { io.submission().push(entry) }.map_err(io::Error::other)?;
+        let mut errno = 0;
+        loop {
+            let completion = io.await_next()?;
+            if !cqueue::notif(completion.flags) {
+                errno = -completion.result;
+            }
+            if !cqueue::more(completion.flags) {
+                return Ok(errno != libc::EINVAL);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Buffers of the kernel, as a route takes them from a file or a stream.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::PIECE;
+use super::supply::Supply;
+use crate::error::Result;
+use crate::file::File;
+use crate::getbuf::{Getting, KernelSource, Lender};
+use crate::lease::Lease;
+use crate::outcome::Tally;
+use crate::socket::Socket;
+
+/// Buffers that the kernel lends.
+pub(super) struct FromKernel {
+    /// A device of its own, so that its count of copies is the route's.
+    lender: Lender,
+    source: KernelSource,
+    /// What is left of a file; `None` for streams.
+    range: Option<Range<u64>>,
+    getting: Option<Getting>,
+    taken: u64,
+}
+
+impl FromKernel {
+    pub(super) fn of_file(lender: Lender, file: &File, range: Range<u64>) -> Result<Self> {
+        let source = lender.source(file)?;
+        Ok(Self { lender, source, range: Some(range), getting: None, taken: 0 })
+    }
+
+    pub(super) fn of_stream(lender: Lender, socket: &Socket) -> Result<Self> {
+        let source = lender.source(socket)?;
+        Ok(Self { lender, source, range: None, getting: None, taken: 0 })
+    }
+
+    fn ask(&self) -> Result<Option<Getting>> {
+        match &self.range {
+            None => self.source.get(PIECE as u32).map(Some),
+            Some(range) if range.is_empty() => Ok(None),
+            Some(range) => {
+                let len = (range.end - range.start).min(PIECE as u64);
+                self.source.get_at(range.start, len as u32).map(Some)
+            }
+        }
+    }
+}
+
+impl Supply for FromKernel {
+    type Piece = Lease;
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Lease>>> {
+        if self.getting.is_none() {
+            match self.ask() {
+                Ok(None) => return Poll::Ready(None),
+                Ok(getting) => self.getting = getting,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        let getting = self.getting.as_mut().expect("was just asked for");
+        let Poll::Ready(lent) = Pin::new(getting).poll(context) else { return Poll::Pending };
+        self.getting = None;
+        if let Ok(Some(lease)) = &lent {
+            self.taken += lease.len() as u64;
+            if let Some(range) = &mut self.range {
+                range.start += lease.len() as u64;
+            }
+        }
+        Poll::Ready(lent.transpose())
+    }
+
+    fn put_back(&mut self, lease: Lease) {
+        drop(lease);
+    }
+
+    fn taken(&self) -> Tally {
+        match self.lender.stats() {
+            Ok(stats) => Tally {
+                zero_copy: self.taken.saturating_sub(stats.copied_bytes),
+                copied: stats.copied_bytes,
+                unknown: 0,
+            },
+            Err(_) => Tally { unknown: self.taken, ..Tally::default() },
+        }
+    }
+}

@@ -1,6 +1,0 @@
-//! Where lent bytes go.
-
-pub(crate) mod file;
-pub(crate) mod group;
-pub(crate) mod lane;
-pub(crate) mod socket;

@@ -1,0 +1,124 @@
+//! Groups: many sends share one return, as in the notification contexts of the 2021 proposal.
+//!
+//! The kernel that became of it tells one return a request; the grouping is done here. A group
+//! gathers the buffers of its sends as they come back, and yields all of them, once it is flushed,
+//! when the last is back. Steady use allocates nothing: a flushed group's storage serves the next.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::handle::{self, Awaited, Handle};
+use crate::op::group::GroupKey;
+use crate::op::loan::{Lend, Returned};
+use crate::reactor::Reactor;
+use crate::receipt::Receipt;
+
+/// Sends that will be returned together.
+///
+/// Made by [`Driver::group`](crate::Driver::group), filled by
+/// [`Message::send_in`](crate::Message::send_in), ended by [`flush`](Self::flush). Dropped, it lets
+/// its sends go on and drops their buffers as they come back.
+pub struct Group<B: Lend>(Handle<AllBack<B>>);
+
+/// The shared return of a flushed [`Group`]: a future of all its buffers.
+#[must_use = "the buffers are dropped when they come back and nobody waits for them"]
+#[derive(Debug)]
+pub struct GroupOnLoan<B: Lend>(Handle<AllBack<B>>);
+
+/// That the kernel has let go of the buffers of all sends of a group.
+pub(crate) struct AllBack<B>(PhantomData<B>);
+
+impl<B: Lend> Awaited for AllBack<B> {
+    type Key = GroupKey;
+    type Output = Returned<Vec<B>>;
+
+    fn take(core: &Core, key: GroupKey) -> Option<Returned<Vec<B>>> {
+        let mut buffer = Vec::new();
+        let receipt = take_into(core, key, &mut buffer)?;
+        Some(Returned { buffer, receipt })
+    }
+
+    fn wait(core: &Core, key: GroupKey, waker: Waker) -> Option<Waker> {
+        core.groups.borrow_mut().get(key).waker.replace(waker)
+    }
+
+    fn let_go(core: &Core, key: GroupKey) {
+        let left = core.groups.borrow_mut().abandon(key);
+        drop(left);
+    }
+
+    fn without_driver(error: Error) -> Returned<Vec<B>> {
+        handle::never_back(&error)
+    }
+}
+
+fn take_into<B: Lend>(core: &Core, key: GroupKey, into: &mut Vec<B>) -> Option<Receipt> {
+    let mut groups = core.groups.borrow_mut();
+    let gathered = groups.get(key);
+    if gathered.out > 0 {
+        return None;
+    }
+    let loans = gathered.loans.drain(..);
+    into.extend(loans.map(|loan| B::from_loan(loan.expect("a loan is given whole"))));
+    let receipt = gathered.receipt;
+    groups.close(key);
+    Some(receipt)
+}
+
+impl<B: Lend> Group<B> {
+    pub(crate) fn open(driver: Rc<Reactor>) -> Self {
+        let key = driver.groups.borrow_mut().open();
+        Self(Handle::new(driver, key))
+    }
+
+    pub(crate) fn key(&self) -> GroupKey {
+        self.0.key().expect("an open group has a record")
+    }
+
+    pub(crate) fn is_of(&self, driver: &Rc<Reactor>) -> bool {
+        Rc::ptr_eq(self.0.driver(), driver)
+    }
+
+    /// Buffers of the group that are not back.
+    pub fn on_loan(&self) -> usize {
+        self.0.driver().groups.borrow_mut().get(self.key()).out
+    }
+
+    /// Ends the group: no send joins it any more, and all its buffers come back at once.
+    pub fn flush(self) -> GroupOnLoan<B> {
+        GroupOnLoan(self.0)
+    }
+}
+
+impl<B: Lend> GroupOnLoan<B> {
+    /// Takes the buffers over if all are back, appending them to `into`; their joint account.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back while any buffer is still on loan.
+    pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
+        self.0.take_by(|core, key| take_into(core, key, into)).ok_or(self)
+    }
+}
+
+impl<B: Lend> Future for GroupOnLoan<B> {
+    type Output = Returned<Vec<B>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<B: Lend> Unpin for GroupOnLoan<B> {}
+
+impl<B: Lend> fmt::Debug for Group<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("on_loan", &self.on_loan()).finish()
+    }
+}

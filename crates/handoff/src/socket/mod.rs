@@ -1,0 +1,99 @@
+//! A socket attached to a driver, to send and to receive by.
+
+pub(crate) mod group;
+pub(crate) mod lane;
+pub(crate) mod receive;
+pub(crate) mod send;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use socket2::{Domain, Protocol, SockRef};
+
+use crate::engine::msg_zerocopy;
+use crate::error::{Error, Result};
+use crate::mechanism::Engine;
+use crate::op::chooser::{Choice, Chooser};
+use crate::op::{SendStats, SocketShared};
+use crate::reactor::Reactor;
+use crate::ring::Io;
+
+/// A connected or bound socket of any family, used through its driver.
+///
+/// It is closed when the last handle is dropped and nothing is under way on it.
+#[derive(Clone)]
+pub struct Socket {
+    pub(crate) shared: Rc<SocketShared>,
+    pub(crate) driver: Rc<Reactor>,
+}
+
+impl Socket {
+    pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
+        let chooser = Chooser::new(zero_copy_engine(&driver.io, &fd));
+        let shared = SocketShared::new(&driver.io, fd, chooser)?;
+        Ok(Self { shared: Rc::new(shared), driver })
+    }
+
+    /// Asks for an engine, or leaves the choice to the socket ([`Engine::Auto`], the default).
+    ///
+    /// # Errors
+    ///
+    /// When the engine can't work on this socket or this kernel; the choice stays as it was.
+    pub fn set_engine(&self, engine: Engine) -> Result<()> {
+        let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
+        match engine {
+            Engine::UringZc => check_uring_zc(&self.driver.io, &self.shared.endpoint.fd),
+            Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
+            Engine::Auto | Engine::Copy => Ok(()),
+        }
+        .map_err(unavailable)?;
+        self.shared.chooser.borrow_mut().wish(engine);
+        Ok(())
+    }
+
+    /// What was sent so far, and what became of it.
+    pub fn send_stats(&self) -> SendStats {
+        self.shared.stats.get()
+    }
+
+    /// The engine that a send of `len` bytes takes now, and why.
+    pub fn choice(&self, len: usize) -> Choice {
+        self.shared.chooser.borrow().explain(len)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.endpoint.fd.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").field("fd", &self.shared.endpoint.fd).finish_non_exhaustive()
+    }
+}
+
+/// The engine that sends without copying on such a socket here.
+fn zero_copy_engine(io: &Io, fd: &OwnedFd) -> Result<Engine, String> {
+    has_zero_copy(fd)?;
+    Ok(if io.has_ring() { Engine::UringZc } else { Engine::MsgZerocopy })
+}
+
+fn check_uring_zc(io: &Io, fd: &OwnedFd) -> Result<(), String> {
+    match io.why_no_ring() {
+        Some(reason) => Err(format!("there is no ring: {reason}")),
+        None => has_zero_copy(fd),
+    }
+}
+
+fn has_zero_copy(fd: &OwnedFd) -> Result<(), String> {
+    let socket = SockRef::from(fd);
+    let (domain, protocol) = (socket.domain().ok(), socket.protocol().ok().flatten());
+    let inet = matches!(domain, Some(Domain::IPV4 | Domain::IPV6));
+    if inet && matches!(protocol, Some(Protocol::TCP | Protocol::UDP)) {
+        Ok(())
+    } else {
+        Err("the kernel sends without copying on TCP and UDP sockets only".to_owned())
+    }
+}

@@ -1,0 +1,125 @@
+//! Receiving: a stream of received spans.
+//!
+//! Minimum kernel: as the engine's; without a ring any. What is received into a pool's chunks the
+//! kernel copies, and so it is counted; of what comes from an rx queue its own count decides. Return
+//! signal: none to wait for; dropping a span gives its chunk back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::Socket;
+use crate::engine::receiving;
+use crate::error::{Error, Result};
+use crate::lease::{Arrivals, Intake, Received};
+use crate::mechanism::ReceiveEngine;
+use crate::op::{Op, ReceiveOp};
+use crate::outcome::Tally;
+use crate::reactor::Reactor;
+use crate::ring::Key;
+
+impl Socket {
+    /// Starts to receive into a [`Pool`](crate::Pool), from an [`RxQueue`](crate::RxQueue), or
+    /// [either](crate::RxQueue::or), and goes on until the peer ends or the receiver is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way, pool or queue belong to another driver, or the socket
+    /// has a receiver: two would each get parts of what comes.
+    pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
+        let (driver, intake) = (Rc::clone(&self.driver), intake.into());
+        if !intake.is_of(&driver.due) {
+            return Err(Error::Invalid(
+                "the pool or rx queue belongs to another driver than the socket",
+            ));
+        }
+        driver.check_room()?;
+        if self.shared.received.replace(true) {
+            return Err(Error::Invalid(
+                "the socket has a receiver, and two would each get parts of what comes: drop that first",
+            ));
+        }
+        let taken = Arrivals::new(intake.queue.clone());
+        let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
+        let key = driver.records.borrow_mut().insert(|| Op::Receive(op));
+        driver.due.mark_receive(key);
+        Ok(Receiver { driver, key, taken })
+    }
+}
+
+/// Received spans in order. Dropping it ends the receiving; what was received and not taken is lost.
+pub struct Receiver {
+    driver: Rc<Reactor>,
+    key: Key,
+    /// Taken over from the record, which comes before what that has.
+    taken: Arrivals,
+}
+
+impl Receiver {
+    /// The next span; `None` at the end of a stream. On a datagram socket each span is a datagram,
+    /// cut at the pool's chunk size.
+    pub fn next_span(&mut self) -> NextSpan<'_> {
+        NextSpan { receiver: self }
+    }
+
+    /// The next span if it is there already.
+    #[inline]
+    pub fn try_next_span(&mut self) -> Option<Option<Result<Received>>> {
+        loop {
+            if let Some(span) = self.taken.next() {
+                return Some(Some(Ok(span)));
+            }
+            if !receiving::take(&self.driver, self.key, &mut self.taken) {
+                return receiving::end(&self.driver, self.key).map(|end| end.err().map(Err));
+            }
+        }
+    }
+
+    /// How bytes are received now, and why so.
+    pub fn engine(&self) -> (ReceiveEngine, String) {
+        let has_ring = self.driver.io.has_ring();
+        self.driver.records.borrow_mut().receive(self.key).engine(has_ring)
+    }
+
+    /// Bytes received so far, by what the kernel reports of them.
+    pub fn tally(&self) -> Tally {
+        self.driver.records.borrow_mut().receive(self.key).tally()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        receiving::let_go(&self.driver, self.key, &mut self.taken);
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Future of [`Receiver::next_span`].
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct NextSpan<'a> {
+    receiver: &'a mut Receiver,
+}
+
+impl Future for NextSpan<'_> {
+    type Output = Option<Result<Received>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(span) = self.receiver.try_next_span() {
+            return Poll::Ready(span);
+        }
+        let Receiver { driver, key, .. } = &*self.receiver;
+        if let Err(error) = driver.check_driven() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let before = driver.records.borrow_mut().receive(*key).holder.wait(context.waker().clone());
+        drop(before);
+        Poll::Pending
+    }
+}

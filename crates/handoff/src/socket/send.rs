@@ -1,0 +1,378 @@
+//! Sending: lent buffers, small copied headers, destinations, groups.
+//!
+//! Minimum kernel, capability and return signal are those of the engine that serves the send; see
+//! [`Engine`](crate::Engine). Nothing is awaited here: a send is accepted or refused at once.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::Socket;
+use super::group::Group;
+use crate::core::Core;
+use crate::engine::{order, sending};
+use crate::error::{Error, Result};
+use crate::handle::{self, Awaited, Handle};
+use crate::mechanism::Engine;
+use crate::op::layout::{MAX_HEADER, MAX_PIECES};
+use crate::op::loan::{Extent, Lend, Refused, Returned};
+use crate::op::{BackTo, Op, SendOp};
+use crate::receipt::Receipt;
+use crate::ring::Key;
+
+/// The most buffers in one send on a stream.
+const MAX_STREAM_PIECES: usize = 64 * MAX_PIECES;
+
+impl Socket {
+    /// Lends a buffer, or a vector of buffers, to be sent whole.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when the send is not accepted: too many operations under way, or a
+    /// stream that an earlier send left broken. What goes wrong later, [`Sent`] tells.
+    pub fn send<B: Lend>(&self, buffer: B) -> Result<Sending<B>, Refused<B>> {
+        self.message(buffer).send()
+    }
+
+    /// Starts a message that needs more than [`send`](Self::send) takes.
+    pub fn message<B: Lend>(&self, buffer: B) -> Message<'_, B> {
+        Message { socket: self, buffer, header: &[], address: None }
+    }
+}
+
+/// A message before it is sent.
+#[must_use = "nothing is sent before `send` or `send_in`"]
+pub struct Message<'a, B> {
+    socket: &'a Socket,
+    buffer: B,
+    header: &'a [u8],
+    address: Option<SocketAddr>,
+}
+
+impl<'a, B: Lend> Message<'a, B> {
+    /// Puts up to [`MAX_HEADER`](crate::MAX_HEADER) copied bytes before the lent ones, in the same
+    /// datagram or next to them on the stream.
+    pub fn header(mut self, bytes: &'a [u8]) -> Self {
+        self.header = bytes;
+        self
+    }
+
+    /// Sends to `address`, on a datagram socket.
+    pub fn to(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Lends the buffer and accepts the send.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::send`].
+    #[inline]
+    pub fn send(self) -> Result<Sending<B>, Refused<B>> {
+        let driver = Rc::clone(&self.socket.driver);
+        let key = self.accept(|_| {})?;
+        Ok(Sending {
+            sent: Sent(Handle::new(Rc::clone(&driver), key)),
+            loan: OnLoan(Handle::new(driver, key)),
+        })
+    }
+
+    /// As [`send`](Self::send), with the buffer's return shared with all of `group`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::send`], and when the group belongs to another driver than the socket.
+    #[inline]
+    pub fn send_in(self, group: &mut Group<B>) -> Result<Sent, Refused<B>> {
+        let driver = Rc::clone(&self.socket.driver);
+        if !group.is_of(&driver) {
+            let error = Error::Invalid("the group belongs to another driver than the socket");
+            return Err(Refused { buffer: self.buffer, error });
+        }
+        let group = group.key();
+        let key = self.accept(|op| {
+            op.back_to = BackTo::Group(group);
+            driver.groups.borrow_mut().join(group);
+        })?;
+        Ok(Sent(Handle::new(driver, key)))
+    }
+
+    /// Whether a buffer of the kernel can go in this message.
+    #[cold]
+    fn check_lease(&self, extent: Extent) -> Result<()> {
+        let shared = &self.socket.shared;
+        extent.check_home(|| self.socket.driver.io.ring_id())?;
+        if !shared.stream && !self.header.is_empty() {
+            return Err(Error::Invalid(
+                "a header can't go before a lease in one datagram: send it by itself",
+            ));
+        }
+        if shared.chooser.borrow().is_wished(Engine::MsgZerocopy) {
+            return Err(Error::Invalid(
+                "MSG_ZEROCOPY takes user memory only: a lease goes by the engines uring-zc and copy",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Why the message can't be accepted, if it can't.
+    fn refusal(&self) -> Option<Error> {
+        let shared = &self.socket.shared;
+        if self.header.len() > MAX_HEADER {
+            return Some(Error::Invalid(
+                "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
+            ));
+        }
+        let extent = self.buffer.extent();
+        if extent.home.is_some()
+            && let Err(error) = self.check_lease(extent)
+        {
+            return Some(error);
+        }
+        let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
+        if extent.pieces > most {
+            return Some(Error::Invalid(
+                "a datagram takes at most 1023 buffers, a send on a stream 65536",
+            ));
+        }
+        let room = self.socket.driver.check_room();
+        room.err().or_else(|| shared.queue.borrow().refusal())
+    }
+
+    /// Kept out of its callers, so that the handles which those make need not go through memory.
+    #[inline(never)]
+    fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
+        let shared = &self.socket.shared;
+        let driver = &*self.socket.driver;
+        if let Some(error) = self.refusal() {
+            return Err(Refused { buffer: self.buffer, error });
+        }
+        let extent = self.buffer.extent();
+        let size = extent.bytes + self.header.len();
+        // What copying costs from a lease says nothing about user memory.
+        let pick = shared.chooser.borrow_mut().pick(size, || {
+            extent.home.is_none()
+                && (!shared.stream || shared.queue.borrow().is_idle())
+                && driver.is_quiet()
+        });
+        let key = {
+            let mut records = driver.records.borrow_mut();
+            let socket = Rc::clone(shared);
+            let header_len = self.header.len();
+            let key =
+                records.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
+            let (op, layout) = records.send_and_layout(key);
+            op.loan = Some(self.buffer.into_loan());
+            adapt(op);
+            if !self.header.is_empty() {
+                layout.set_header(self.header);
+            }
+            if let Some(address) = self.address {
+                layout.set_address(address);
+                op.addressed = true;
+            }
+            key
+        };
+        if pick.timed {
+            let cost = driver.time(|| order::accept(driver, shared, key));
+            let settled = driver.records.borrow_mut().send(key).is_settled();
+            // The time of a send that has to wait for room says nothing about copying.
+            if let (true, Some(nanos)) = (settled, cost) {
+                shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
+            }
+        } else {
+            order::accept(driver, shared, key);
+        }
+        Ok(key)
+    }
+}
+
+impl<B> fmt::Debug for Message<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// An accepted send: two events to wait for, together or apart.
+///
+/// Awaited as it is, it gives both. Dropped, it lets the send go on and drops the buffer when it
+/// comes back.
+#[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
+#[derive(Debug)]
+pub struct Sending<B: Lend> {
+    sent: Sent,
+    loan: OnLoan<B>,
+}
+
+impl<B: Lend> Sending<B> {
+    /// Takes the two events apart: the kernel took the bytes, and the buffer is free again.
+    pub fn split(self) -> (Sent, OnLoan<B>) {
+        (self.sent, self.loan)
+    }
+}
+
+/// What a send came to.
+#[derive(Debug)]
+pub struct Finished<B> {
+    /// Bytes that the kernel took, header included, or why not all.
+    pub sent: Result<usize>,
+    /// The buffer.
+    pub buffer: B,
+    /// What became of the bytes.
+    pub receipt: Receipt,
+}
+
+impl<B: Lend> IntoFuture for Sending<B> {
+    type Output = Finished<B>;
+    type IntoFuture = Finishing<B>;
+
+    fn into_future(self) -> Finishing<B> {
+        Finishing { sent: self.sent, loan: self.loan, result: None }
+    }
+}
+
+/// The future of both events of a send.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct Finishing<B: Lend> {
+    sent: Sent,
+    loan: OnLoan<B>,
+    result: Option<Result<usize>>,
+}
+
+impl<B: Lend> Future for Finishing<B> {
+    type Output = Finished<B>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B>> {
+        let this = self.get_mut();
+        if this.result.is_none() {
+            match Pin::new(&mut this.sent).poll(context) {
+                Poll::Ready(result) => this.result = Some(result),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        let Poll::Ready(Returned { buffer, receipt }) = Pin::new(&mut this.loan).poll(context)
+        else {
+            return Poll::Pending;
+        };
+        let sent = this.result.take().expect("the result came before the buffer");
+        Poll::Ready(Finished { sent, buffer, receipt })
+    }
+}
+
+/// The kernel took the bytes of a send: a future of their count, header included.
+#[must_use = "dropped, it hides whether the send failed"]
+#[derive(Debug)]
+pub struct Sent(Handle<Taken>);
+
+/// That the kernel took the bytes of a send.
+pub(crate) enum Taken {}
+
+impl Awaited for Taken {
+    type Key = Key;
+    type Output = Result<usize>;
+
+    fn take(core: &Core, key: Key) -> Option<Result<usize>> {
+        sending::take_sent(core, key)
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().send(key).sent.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        sending::let_go(core, key, |op| op.sent.leave());
+    }
+
+    fn without_driver(error: Error) -> Result<usize> {
+        Err(error)
+    }
+}
+
+impl Sent {
+    /// The result, once there is one.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back until then.
+    pub fn try_take(mut self) -> Result<Result<usize>, Self> {
+        self.0.take().ok_or(self)
+    }
+
+    /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as it would have
+    /// when that comes too late; on a stream a send that stopped midway breaks the stream. A send
+    /// that the kernel has behind another of its stream ends when that one does.
+    pub fn cancel(&self) {
+        if let Some(key) = self.0.key() {
+            order::cancel(self.0.driver(), key);
+        }
+    }
+}
+
+impl Future for Sent {
+    type Output = Result<usize>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize>> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// A buffer that the kernel holds: a future of its return.
+///
+/// It can't end without its driver: polled when the last [`Driver`](crate::Driver) was dropped and the
+/// kernel has kept the buffer, it panics.
+#[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
+#[derive(Debug)]
+pub struct OnLoan<B: Lend>(Handle<Back<B>>);
+
+/// That the kernel has let go of the buffer of a send.
+pub(crate) struct Back<B>(PhantomData<B>);
+
+impl<B: Lend> Awaited for Back<B> {
+    type Key = Key;
+    type Output = Returned<B>;
+
+    fn take(core: &Core, key: Key) -> Option<Returned<B>> {
+        let (loan, receipt) = sending::take_back(core, key)?;
+        Some(Returned { buffer: B::from_loan(loan), receipt })
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().send(key).wait_for_buffer(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        sending::let_go(core, key, SendOp::give_up_buffer);
+    }
+
+    fn without_driver(error: Error) -> Returned<B> {
+        handle::never_back(&error)
+    }
+}
+
+impl<B: Lend> OnLoan<B> {
+    /// The buffer, once it is back.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back until then.
+    pub fn try_take(mut self) -> Result<Returned<B>, Self> {
+        self.0.take().ok_or(self)
+    }
+}
+
+impl<B: Lend> Future for OnLoan<B> {
+    type Output = Returned<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<B>> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<B: Lend> Unpin for OnLoan<B> {}
+impl<B: Lend> Unpin for Finishing<B> {}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * An interrupt for each queue, raised by the engine: so /proc/interrupts counts what a
+ * queue had to say, and smp_affinity says on which CPU its NAPI runs. Interrupts are
+ * there as long as the interface is, so their affinity outlives rings and channels.
+ */
+#include <linux/interrupt.h>
+#include <linux/irq.h>
+#include <linux/irqdomain.h>
+
+#include "wire.h"
+
+static int wire_irq_set_affinity(struct irq_data *data, const struct cpumask *mask, bool force)
+{
+	/* The mask is looked at whenever the interrupt is raised. */
+	irq_data_update_effective_affinity(data, mask);
+	return IRQ_SET_MASK_OK;
+}
+
+static void wire_irq_nothing(struct irq_data *data)
+{
+}
+
+static struct irq_chip wire_irq_chip = {
+	.name			= "wire",
+	.irq_mask		= wire_irq_nothing,
+	.irq_unmask		= wire_irq_nothing,
+	.irq_set_affinity	= wire_irq_set_affinity,
+};
+
+static int wire_irq_map(struct irq_domain *domain, unsigned int irq, irq_hw_number_t index)
+{
+	irq_set_chip_and_handler(irq, &wire_irq_chip, handle_simple_irq);
+	return 0;
+}
+
+static const struct irq_domain_ops wire_irq_ops = {
+	.map = wire_irq_map,
+};
+
+static irqreturn_t wire_irq_handler(int irq, void *data)
+{
+	struct wire_queue *queue = data;
+
+	napi_schedule(&queue->napi);
+	return IRQ_HANDLED;
+}
+
+static void wire_irq_elsewhere(void *data)
+{
+	struct wire_queue *queue = data;
+
+	generic_handle_irq_safe(queue->irq);
+}
+
+/* With bottom halves off: NAPI runs when they are back on. */
+void wire_irq_raise(struct wire_queue *queue)
+{
+	const struct cpumask *mask = irq_data_get_affinity_mask(irq_get_irq_data(queue->irq));
+	unsigned int cpu;
+
+	if (cpumask_test_cpu(raw_smp_processor_id(), mask)) {
+		generic_handle_irq_safe(queue->irq);
+		return;
+	}
+	cpu = cpumask_any_and(mask, cpu_online_mask);
+	/* If it is raised there already, that CPU has yet to look at the rings. */
+	if (cpu >= nr_cpu_ids)
+		generic_handle_irq_safe(queue->irq);
+	else
+		smp_call_function_single_async(cpu, &queue->raise);
+}
+
+int wire_irq_make(struct wire_nic *nic, unsigned int queues)
+{
+	unsigned int i;
+	int err;
+
+	nic->irqs = irq_domain_create_linear(NULL, queues, &wire_irq_ops, nic);
+	if (!nic->irqs)
+		return -ENOMEM;
+	for (i = 0; i < queues; i++) {
+		struct wire_queue *queue = &nic->queue[i];
+		unsigned int irq = irq_create_mapping(nic->irqs, i);
+
+		INIT_CSD(&queue->raise, wire_irq_elsewhere, queue);
+		snprintf(queue->irq_name, sizeof(queue->irq_name), "%s-%u", nic->dev->name, i);
+		err = irq ? request_irq(irq, wire_irq_handler, 0, queue->irq_name, queue) : -ENOSPC;
+		if (err) {
+			irq_dispose_mapping(irq);
+			wire_irq_free(nic);
+			return err;
+		}
+		queue->irq = irq;
+	}
+	return 0;
+}
+
+/* When the engine raises none any more. */
+void wire_irq_free(struct wire_nic *nic)
+{
+	unsigned int i;
+
+	/* What was raised elsewhere is over then. */
+	kick_all_cpus_sync();
+	for (i = 0; i < min(nic->dev->num_rx_queues, nic->dev->num_tx_queues); i++) {
+		struct wire_queue *queue = &nic->queue[i];
+
+		if (!queue->irq)
+			continue;
+		free_irq(queue->irq, queue);
+		irq_dispose_mapping(queue->irq);
+	}
+	irq_domain_remove(nic->irqs);
+}
