@@ -30,6 +30,7 @@ mod engine;
 mod link;
 mod packing;
 mod reading;
+mod refusals;
 mod socket;
 mod writing;
 

@@ -29,6 +29,7 @@
 //! that were not acknowledged when they restarted may go twice, once to each life, and what they had sent
 //! again may be delivered again, if their restart is known before it is read.
 
+mod arriving;
 mod congestion;
 mod connecting;
 mod host;

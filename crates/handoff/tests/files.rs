@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff::{Buffer, Driver, Error, Region, Transferred, Wait};
+use handoff::{Buffer, Driver, Error, Region, Transfer, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use traffic::{drivers, filled, pattern, within};
 
@@ -237,6 +237,48 @@ fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
                 });
                 assert_eq!(over.result.unwrap(), 7);
                 writer.join().unwrap();
+            }
+        }
+    });
+}
+
+/// Turns until one of them is over, and takes it out.
+fn first_over(driver: &Driver, under_way: &mut Vec<Transfer<Buffer>>) -> Vec<u8> {
+    loop {
+        for place in 0..under_way.len() {
+            match under_way.remove(place).try_take() {
+                Ok(over) => return over.buffer[..over.result.unwrap()].to_vec(),
+                Err(again) => under_way.insert(place, again),
+            }
+        }
+        driver.turn(Wait::Event).unwrap();
+    }
+}
+
+/// One event tells all who wait for the pipe, and the first of them may leave nothing for the next.
+#[test]
+fn two_who_wait_for_a_pipe_block_nobody() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (read, write) = pipe();
+            let (reading, mut feed) = (driver.file(read).unwrap(), File::from(write));
+            let read = |_| reading.read(Buffer::from(vec![0; 8])).unwrap();
+            let mut reads: Vec<_> = (0..2).map(read).collect();
+            driver.turn(Wait::No).unwrap();
+            for bytes in [b"first", b"other"] {
+                feed.write_all(bytes).unwrap();
+                assert_eq!(first_over(&driver, &mut reads), bytes);
+            }
+
+            let (read, write) = pipe();
+            let (mut drain, writing) = (File::from(read), driver.file(write).unwrap());
+            let write = |len| writing.write(Buffer::from(vec![0; len])).unwrap();
+            driver.block_on(write(1 << 16)).unwrap().result.unwrap();
+            let mut writes = vec![write(4096), write(4096)];
+            driver.turn(Wait::No).unwrap();
+            for _ in 0..2 {
+                drain.read_exact(&mut [0; 4096]).unwrap();
+                assert_eq!(first_over(&driver, &mut writes).len(), 4096);
             }
         }
     });

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io::Write;
 use std::net::UdpSocket;
+use std::panic;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -360,6 +361,168 @@ fn a_waker_that_sends_on_an_auto_socket_loses_no_return() {
                 assert!(over || sent.as_mut().poll(&mut context).is_ready());
             }
             DRIVER.set(None);
+        }
+    });
+}
+
+const ON_PURPOSE: &str = "a waker panics, as the test wants it";
+
+/// Does something in which a waker panics, or none does.
+fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().expect("only wakers panic");
+        (*text).to_owned()
+    })
+}
+
+#[test]
+fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
+    within(LONG, || {
+        let driver = Driver::new().unwrap();
+        if let Some(reason) = driver.ring_unavailable() {
+            return traffic::skip("a_waker_that_panics_beside_a_lane", reason);
+        }
+        let (near, far) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let mut region = Region::anonymous(1 << 20).unwrap();
+        let lane = socket.lane(&region, 2).unwrap();
+        let mut push = || {
+            for _ in 0..2 {
+                lane.push(region.take(9000).unwrap()).map_err(|refused| refused.error).unwrap();
+            }
+        };
+        let waiting = || {
+            let acts: [fn(); 2] = [|| panic::panic_any(ON_PURPOSE), || ()];
+            acts.map(Acting::new)
+        };
+
+        // Who takes a buffer makes room.
+        push();
+        let wakers = waiting();
+        for (_, waker) in &wakers {
+            assert!(pin!(lane.room()).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        let mut back = 0;
+        while !lane.is_empty() {
+            driver.turn(Wait::Event).unwrap();
+            while caught(|| lane.take()).expect("no waker is called meanwhile").is_some() {
+                back += 1;
+            }
+        }
+        assert_eq!(back, 2);
+        caught(|| driver.turn(Wait::No)).unwrap_err();
+        assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
+
+        // Nothing was submitted, so that all is back at once.
+        push();
+        let wakers = waiting();
+        for (_, waker) in &wakers {
+            assert!(pin!(lane.returned()).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        caught(|| lane.cancel()).unwrap_err();
+        assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
+        assert_eq!(std::iter::from_fn(|| lane.take()).count(), 2);
+    });
+}
+
+#[test]
+fn a_waker_that_panics_in_a_cancellation_leaves_nobody_waiting() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, _far) = traffic::narrow_tcp();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let _stalled = socket.send(Buffer::from(vec![1; 4 << 20])).unwrap();
+            let (mut sent, mut loan) = socket.send(Buffer::from(vec![2; 9])).unwrap().split();
+            let (_, panics) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+            let (other, waker) = Acting::new(|| ());
+            assert!(pin!(&mut sent).poll(&mut Context::from_waker(&panics)).is_pending());
+            assert!(pin!(&mut loan).poll(&mut Context::from_waker(&waker)).is_pending());
+            assert!(caught(|| sent.cancel()).is_err(), "{engine}");
+            assert_eq!(other.woken.load(SeqCst), 1, "{engine}");
+            assert_eq!(&loan.try_take().expect("it is back").buffer[..], [2; 9]);
+        }
+    });
+}
+
+/// An `auto` socket turns the driver to see what its sends cost.
+#[test]
+fn a_send_is_accepted_whatever_other_wakers_do() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let (near, mut far) = tcp("127.0.0.1");
+            let receiving = driver.socket(near).unwrap();
+            let mut receiver = receiving.receive(&pool).unwrap();
+            driver.turn(Wait::No).unwrap();
+            let (panics, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+            let mut next = receiver.next_span();
+            assert!(pin!(&mut next).poll(&mut Context::from_waker(&waker)).is_pending());
+            far.write_all(b"handoff").unwrap();
+            let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(peer.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            for _ in 0..20 {
+                let sending = caught(|| socket.send(Buffer::from(vec![3; 20_000])).unwrap());
+                drop(sending.expect("a send calls no waker of others"));
+            }
+            while panics.woken.load(SeqCst) == 0 {
+                let _ = caught(|| driver.turn(Wait::Event).unwrap());
+            }
+            assert_eq!(&there(&mut receiver)[..], b"handoff");
+            while driver.in_flight() > 1 {
+                driver.turn(Wait::Event).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_waker_that_panics_does_not_keep_a_driver_from_its_end() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let (one, _far) = tcp("127.0.0.1");
+            let (two, _far) = tcp("127.0.0.1");
+            let sockets = [one, two].map(|near| driver.socket(near).unwrap());
+            let mut receivers = [0, 1].map(|place| sockets[place].receive(&pool).unwrap());
+            driver.turn(Wait::No).unwrap();
+            let acting = [0, 1].map(|_| Acting::new(|| panic::panic_any(ON_PURPOSE)));
+            for (receiver, (_, waker)) in receivers.iter_mut().zip(&acting) {
+                let mut next = receiver.next_span();
+                assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
+            }
+            assert!(caught(|| drop((driver, pool))).is_err());
+            assert_eq!(acting.map(|(acting, _)| acting.woken.load(SeqCst)), [1, 1]);
+            for receiver in &mut receivers {
+                let told = receiver.try_next_span().expect("it is over");
+                assert!(matches!(told, Some(Err(handoff::Error::DriverGone))));
+            }
+            caught(|| drop((receivers, sockets))).expect("nobody waits any more");
+        }
+    });
+}
+
+/// Wakers of handles that were dropped, with a driver that goes at once.
+#[test]
+fn nobody_is_woken_when_the_last_handle_goes() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let (near, _far) = traffic::narrow_tcp();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let (acting, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+            for _ in 0..3 {
+                let mut sending =
+                    socket.send(Buffer::from(vec![1; 1 << 20])).unwrap().into_future();
+                assert!(pin!(&mut sending).poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            driver.turn(Wait::No).unwrap();
+            caught(|| drop((socket, driver))).expect("nobody waits any more");
+            assert_eq!(acting.woken.load(SeqCst), 0, "{engine}");
         }
     });
 }

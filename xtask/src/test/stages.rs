@@ -5,13 +5,14 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 21] = [
+const OF_KERNELS: [&str; 22] = [
     "allocations",
     "crowd",
     "descriptor",
     "files",
     "handoff_lab::topology",
     "kernels",
+    "loans",
     "memlock",
     "no_ring",
     "order",

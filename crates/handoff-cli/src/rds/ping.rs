@@ -9,6 +9,7 @@ use handoff::{Driver, Executor};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::own::Engine;
 use handoff_rds::protocol::Event;
+use handoff_rds::wire::PORT;
 use serde::Serialize;
 
 use super::port::{EngineName, Host, UNDER_WAY};
@@ -45,6 +46,11 @@ pub struct PingArgs {
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
+    /// Have our own engine listen on this TCP port, to which a packet filter leads connections to 16385:
+    /// so beside a kernel that has rds_tcp
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub listen_port: Option<u16>,
+
     /// How many times
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
@@ -59,23 +65,32 @@ struct Report {
     peer: IpAddr,
     engine: &'static str,
     answers_us: Vec<u64>,
+    /// Pings without an answer.
+    lost: u32,
 }
 
 pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     let driver = Driver::new().failed("no driver")?;
-    let (host, passed_over) = Host::new(&driver, args.engine, args.own, true, UNDER_WAY)?;
+    let (host, passed_over) =
+        Host::new(&driver, args.engine, args.own, args.listen_port, true, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
-    let mut report = Report { peer: args.peer, engine: host.name(), answers_us: Vec::new() };
-    let answered = |took: Duration, report: &mut Report| {
-        report.answers_us.push(took.as_micros() as u64);
-        let line = format!("{}: {} us\n", report.answers_us.len(), took.as_micros());
+    let mut report =
+        Report { peer: args.peer, engine: host.name(), answers_us: Vec::new(), lost: 0 };
+    let asked = |took: Option<Duration>, report: &mut Report| {
+        report.lost += u32::from(took.is_none());
+        report.answers_us.extend(took.map(|took| took.as_micros() as u64));
+        let number = report.answers_us.len() + report.lost as usize;
+        let line = match took {
+            Some(took) => format!("{number}: {} us\n", took.as_micros()),
+            None => format!("{number}: no answer within {} s\n", args.timeout),
+        };
         if context.json { Ok(()) } else { output::text(&line) }
     };
     match &host {
         Host::Kernel { .. } => {
             let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into())?;
             for _ in 0..args.count {
-                answered(by_the_kernel(&socket, args, context)?, &mut report)?;
+                asked(by_the_kernel(&socket, args, context)?, &mut report)?;
             }
         }
         Host::Own(engine) => {
@@ -84,7 +99,7 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
             let ticks = Ticks::new([LOOK, Duration::ZERO, Duration::ZERO]);
             let pings = async {
                 for number in 0..args.count {
-                    answered(by_ours(engine, number, args, context, &ticks).await?, &mut report)?;
+                    asked(by_ours(engine, number, args, context, &ticks).await?, &mut report)?;
                 }
                 Ok(())
             };
@@ -97,14 +112,23 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
             ended.failed("pinging")??;
         }
     }
-    if context.json { output::json(&report) } else { Ok(()) }
+    if report.answers_us.is_empty() {
+        return Err(Failure::failed(format!(
+            "{} does not answer within {} s: is it reachable, and has it RDS at TCP port {PORT}?",
+            args.peer, args.timeout
+        )));
+    }
+    if context.json {
+        return output::json(&report);
+    }
+    output::text(&format!("{} of {} lost\n", report.lost, args.count))
 }
 
 fn by_the_kernel(
     socket: &Socket<Vec<u8>>,
     args: &PingArgs,
     context: &Context,
-) -> Result<Duration, Failure> {
+) -> Result<Option<Duration>, Failure> {
     let begin = Instant::now();
     let sent = socket.send((args.peer, 0).into(), Vec::new(), 0, Mode::Copy);
     sent.map_err(|refused| Failure::from(refused.error))?;
@@ -113,10 +137,11 @@ fn by_the_kernel(
         socket.completions(usize::MAX, &mut Vec::new())?;
         while let Some(received) = socket.receive()? {
             if received.from.ip() == args.peer && received.from.port() == 0 {
-                return Ok(begin.elapsed());
+                return Ok(Some(begin.elapsed()));
             }
         }
-        socket.wait_readable(left(begin, args)?.min(LOOK))?;
+        let Some(left) = left(begin, args) else { return Ok(None) };
+        socket.wait_readable(left.min(LOOK))?;
     }
 }
 
@@ -126,7 +151,7 @@ async fn by_ours(
     args: &PingArgs,
     context: &Context,
     ticks: &Ticks,
-) -> Result<Duration, Failure> {
+) -> Result<Option<Duration>, Failure> {
     // Answers that come late are those to other ports.
     let port = FIRST_PORT + (number % PORTS) as u16;
     let begin = Instant::now();
@@ -135,22 +160,19 @@ async fn by_ours(
         context.stop.check()?;
         while let Some(event) = engine.event() {
             if event == (Event::Pong { peer: args.peer, port }) {
-                return Ok(begin.elapsed());
+                return Ok(Some(begin.elapsed()));
             }
         }
-        left(begin, args)?;
+        if left(begin, args).is_none() {
+            return Ok(None);
+        }
         select(pin!(engine.changed()), pin!(ticks.next())).await;
     }
 }
 
 /// How long the answer may still take.
-fn left(begin: Instant, args: &PingArgs) -> Result<Duration, Failure> {
-    let left = Duration::from_secs(args.timeout.into()).saturating_sub(begin.elapsed());
-    if left.is_zero() {
-        return Err(Failure::failed(format!(
-            "{} does not answer within {} s: is it reachable, and has it RDS at TCP port 16385?",
-            args.peer, args.timeout
-        )));
-    }
-    Ok(left)
+fn left(begin: Instant, args: &PingArgs) -> Option<Duration> {
+    Duration::from_secs(args.timeout.into())
+        .checked_sub(begin.elapsed())
+        .filter(|left| !left.is_zero())
 }

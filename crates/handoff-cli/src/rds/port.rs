@@ -8,7 +8,7 @@ use handoff::{Buffer, Driver, Executor, File};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
-use handoff_rds::wire::KERNEL_MESSAGE_LIMIT;
+use handoff_rds::wire::{KERNEL_MESSAGE_LIMIT, PORT};
 use handoff_rds::{Completion, Error, Received, Refused};
 use std::os::fd::AsFd;
 
@@ -40,17 +40,23 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The engine that was asked for, and why not the kernel's where that was left open. So many bytes
+    /// The engine that was asked for, our own where it is to listen on a port of choice, and why not the kernel's where that was left open. So many bytes
     /// may be under way from each of the kernel's ports, if it allows it, or to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
         address: IpAddr,
+        listen: Option<u16>,
         copy: bool,
         under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
         let mut passed_over = None;
-        if name != EngineName::Own {
+        if listen.is_some() && name == EngineName::Kernel {
+            let error =
+                "the kernel's RDS listens on its own port: --listen-port goes with --engine own";
+            return Err(Failure::usage(error));
+        }
+        if name != EngineName::Own && listen.is_none() {
             match kernel::Socket::<Buffer>::bind((address, 0).into()) {
                 Ok(_) => return Ok((Self::Kernel { address, under_way }, None)),
                 Err(Error::NotPossible(reason)) if name == EngineName::Auto => {
@@ -62,7 +68,8 @@ impl Host {
         let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
         let mut limits = Limits::default();
         limits.queued = limits.queued.max(under_way as u64);
-        let engine = Engine::new(driver, address, limits, sending)?;
+        let own = (address, listen.unwrap_or(PORT)).into();
+        let engine = Engine::listening_at(driver, own, limits, sending)?;
         Ok((Self::Own(engine), passed_over))
     }
 

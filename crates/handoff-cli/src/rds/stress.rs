@@ -78,6 +78,11 @@ pub struct StressArgs {
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
+    /// Have our own engine listen on this TCP port, to which a packet filter leads connections to 16385:
+    /// so beside a kernel that has rds_tcp
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub listen_port: Option<u16>,
+
     /// Send with a copy
     #[arg(long)]
     pub copy: bool,
@@ -139,7 +144,7 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     let driver =
         Driver::builder().entries(1024).in_flight(65_536).build().map_err(Failure::not_possible)?;
     let (host, passed_over) =
-        Host::new(&driver, args.engine, args.own, args.copy, args.under_way())?;
+        Host::new(&driver, args.engine, args.own, args.listen_port, args.copy, args.under_way())?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&driver);
     host.serve(&executor);

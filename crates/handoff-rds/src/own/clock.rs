@@ -100,7 +100,7 @@ fn next(shared: &Rc<Shared>) -> Option<Instant> {
     let links = shared.links.borrow();
     let waits = links.values().any(|link| link.acknowledged.get() < link.written.get());
     let look = waits.then(|| Instant::now() + shared.clock.pause.get());
-    deadline.into_iter().chain(look).min()
+    deadline.into_iter().chain(look).chain(shared.refusals.due()).min()
 }
 
 fn look(shared: &Rc<Shared>) {
@@ -111,5 +111,6 @@ fn look(shared: &Rc<Shared>) {
     }
     let pause = if news { LOOKS.0 } else { (shared.clock.pause.get() * 2).min(LOOKS.1) };
     shared.clock.pause.set(pause);
+    shared.refusals.tell(Instant::now());
     shared.advance();
 }

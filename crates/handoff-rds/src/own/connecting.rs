@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Instant;
 
 use handoff::{Driver, File};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use socket2::{Domain, SockAddr, Type};
 use super::engine::Shared;
 use super::link::{Link, abort};
 use crate::error::{Error, Result};
-use crate::protocol::{ConnectionId, Role};
+use crate::protocol::{ConnectionId, Reason, Role};
 use crate::wire::{MAX_LANES, PORT};
 
 /// Source ports that are tried, from a random one on.
@@ -51,7 +52,9 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
             Some(libc::EADDRINUSE) => format!(
                 "{own} is taken: by another engine, or by the kernel's own RDS, which listens wherever its \
                  module rds_tcp is loaded, and is then taken for us by peers that reconnect; remedy: use \
-                 the kernel's sockets, or unload the module (modprobe -r rds_tcp)"
+                 the kernel's sockets, unload the module (modprobe -r rds_tcp), or listen on another port \
+                 (--listen-port, Engine::listening_at) to which a packet filter leads connections to \
+                 this one"
             ),
             Some(libc::EACCES | libc::EPERM) => {
                 format!("listening on {own} is not permitted: {error}")
@@ -94,8 +97,12 @@ fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
     match accepted {
         Ok(id) => up(shared, id, socket),
         Err(reason) => {
-            tracing::debug!(%from, %reason, "a connection is not taken");
             abort(&socket);
+            // The smaller address connects; a call from the larger one is no refusal.
+            if reason != Reason::WakeUp {
+                shared.refusals.note(from.ip().to_canonical(), &reason, Instant::now());
+                shared.clock.changed.tell();
+            }
         }
     }
     shared.tell();

@@ -18,6 +18,7 @@ use super::changes::Changes;
 use super::clock::{self, Clock};
 use super::connecting::{self, Gate};
 use super::link::{Link, abort};
+use super::refusals::Refusals;
 use super::socket::Socket;
 use super::{reading, writing};
 use crate::error::{Error, Result};
@@ -53,6 +54,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// How connections send.
     pub(super) sending: handoff::Engine,
+    /// Connections that are not taken.
+    pub(super) refusals: Refusals,
     /// How often TCP was asked what peers have acknowledged.
     pub(super) inquiries: Rc<Cell<u64>>,
     begin: Instant,
@@ -79,8 +82,8 @@ impl Engine {
         Self::listening_at(driver, (address, PORT).into(), limits, sending)
     }
 
-    /// As [`Engine::new`], where connections to RDS's port are led to another one, as a packet filter can
-    /// do beside the kernel's RDS, which listens on it as long as its module is loaded.
+    /// As [`Engine::new`], listening on another port, to which a packet filter leads connections to RDS's:
+    /// so beside the kernel's RDS, which listens on that as long as its module is loaded.
     ///
     /// # Errors
     ///
@@ -111,6 +114,7 @@ impl Engine {
             news: Changes::default(),
             clock: Clock::new(driver)?,
             sending,
+            refusals: Refusals::default(),
             inquiries: Rc::default(),
             begin: Instant::now(),
             advanced: Cell::new(Duration::ZERO),
@@ -290,8 +294,8 @@ impl Shared {
                 Output::Resume(id) => self.at(id, |link| link.stirred.tell()),
                 Output::Finish(id) => self.at(id, Link::finish),
                 Output::Drain(id) => self.at(id, Link::end),
-                Output::Close { connection, reason } => {
-                    tracing::info!(address = %self.address, %reason, "a connection is closed");
+                Output::Close { connection, peer, reason } => {
+                    tracing::info!(%peer, %reason, "a connection is closed");
                     if let Some(attempt) = self.attempts.borrow_mut().remove(&connection) {
                         abort(&*attempt);
                     }

@@ -126,6 +126,7 @@ impl Reader {
                     let missing = len - payload.len();
                     payload.extend_from_slice(self.take(missing));
                     let missing = len - payload.len();
+                    shared.host().payload_arrived(id, payload.len());
                     self.payload = Some(payload);
                     missing
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::host::Host;
 use super::output::{ConnectionId, Event, Output, Reason};
-use super::peer::{Connection, Frame, Link, Probe, Reading};
+use super::peer::{Connection, Frame, Link, Probe};
 use super::role::Role;
 use crate::wire::MAX_LANES;
 
@@ -100,7 +100,9 @@ impl<B, R> Host<B, R> {
 
     /// Closes a connection that the host forgets at once.
     pub(super) fn close(&mut self, id: ConnectionId, reason: Reason) {
-        self.outputs.push_back(Output::Close { connection: id, reason });
+        if let Some((peer, _)) = self.places.get(&id).copied() {
+            self.outputs.push_back(Output::Close { connection: id, peer, reason });
+        }
         self.forget_connection(id);
     }
 
@@ -131,9 +133,9 @@ impl<B, R> Host<B, R> {
                 for (at, id) in unacknowledged.enumerate() {
                     lane.retransmit.insert(at, id);
                 }
-                if let Reading::Payload(header) = connection.reading {
-                    self.statistics.held_bytes -= u64::from(header.len);
-                }
+                peer.held -= connection.arriving.bytes;
+                self.statistics.held_bytes -= connection.arriving.bytes;
+                self.begun.remove(&id);
                 let successor = lane.successors.pop_front();
                 lane.retry_at = now + lane.backoff;
                 lane.backoff = (lane.backoff * 2).clamp(retry, most);
@@ -179,6 +181,12 @@ impl<B, R> Host<B, R> {
             let role = peer.role;
             let unknown = peer.lanes.is_none();
             for (at, lane) in peer.lane.iter().enumerate() {
+                if let Link::Up(it) = &lane.link
+                    && let Some(reason) = it.stalled(now, self.limits.patience)
+                {
+                    late.push((it.id, reason));
+                    continue;
+                }
                 match &lane.link {
                     Link::Up(it) if at == 0 && it.heard && unknown => {
                         unanswered |=
@@ -198,7 +206,11 @@ impl<B, R> Host<B, R> {
                 }
             }
             for (id, reason) in late {
-                self.close(id, reason);
+                match reason {
+                    Reason::Stalled { .. } => self.reject(id, reason),
+                    _ => self.close(id, reason),
+                }
+                self.resume_paused();
             }
             if unanswered {
                 self.lanes_known(address, 1);
@@ -220,10 +232,13 @@ impl<B, R> Host<B, R> {
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
                 Link::Up(it) if at == 0 && !it.heard => Some(it.since + patience),
-                Link::Up(it) => match it.probe {
-                    Probe::Sent(at) if peer.lanes.is_none() => Some(at + patience),
-                    _ => None,
-                },
+                Link::Up(it) => {
+                    let answered = match it.probe {
+                        Probe::Sent(at) if peer.lanes.is_none() => Some(at + patience),
+                        _ => None,
+                    };
+                    answered.into_iter().chain(it.stalls_at(patience)).min()
+                }
             };
             let lanes = (0..peer.lane.len()).filter_map(of_lane);
             lanes.chain(peer.map_doubted_at(self.now, self.limits.keep)).min()

@@ -1,6 +1,6 @@
 //! A host: its sockets, what is sent by them and what they hold.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub struct Host<B, R> {
     pub(super) map: Arc<CongestionMap>,
     pub(super) map_version: u64,
     pub(super) paused: VecDeque<ConnectionId>,
+    /// Connections in the midst of a message.
+    pub(super) begun: BTreeSet<ConnectionId>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) statistics: Statistics,
     events: VecDeque<Event>,
@@ -106,6 +108,7 @@ impl<B, R> Host<B, R> {
             map: Arc::new(CongestionMap::new()),
             map_version: 0,
             paused: VecDeque::new(),
+            begun: BTreeSet::new(),
             outputs: VecDeque::new(),
             statistics: Statistics::default(),
             events: VecDeque::new(),
@@ -149,7 +152,9 @@ impl<B, R> Host<B, R> {
             return Err(Error::UnderWay(outstanding));
         }
         let ended = self.ports.remove(&port).expect("found above");
-        self.statistics.held_bytes -= ended.held;
+        for delivered in &ended.incoming {
+            self.let_go(delivered.from.ip(), delivered.len as u64);
+        }
         if ended.congested {
             self.mark_congested(port, false);
         }
@@ -334,7 +339,7 @@ impl<B, R> Host<B, R> {
         if relieved {
             found.congested = false;
         }
-        self.statistics.held_bytes -= delivered.len as u64;
+        self.let_go(delivered.from.ip(), delivered.len as u64);
         if relieved {
             self.mark_congested(port, false);
         }

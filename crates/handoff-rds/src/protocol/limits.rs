@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::wire::{KERNEL_MESSAGE_LIMIT, MAX_LANES};
 
-/// Bounds of a [`Host`](super::Host). Memory for received payloads stays below `held`, plus one
-/// message of `message` bytes; memory for sent ones below `peers` times `queued`.
+/// Bounds of a [`Host`](super::Host). Memory for received payloads stays below `held`, plus two
+/// messages of `message` bytes; memory for sent ones below `peers` times `queued`.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of one message, both ways. The kernel sends no longer ones.

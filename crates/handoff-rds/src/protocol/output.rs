@@ -40,6 +40,8 @@ pub enum Output {
     Close {
         /// Which.
         connection: ConnectionId,
+        /// Whose.
+        peer: IpAddr,
         /// Why, to be logged.
         reason: Reason,
     },
@@ -66,6 +68,14 @@ pub enum Reason {
     /// An extension header is cut off.
     #[error("malformed header: {0}")]
     Extension(#[from] Truncated),
+    /// The rest of a message does not come, or next to nothing of it.
+    #[error("the peer does not go on with a message: {arrived} of {len} bytes have come")]
+    Stalled {
+        /// Bytes that have come.
+        arrived: u64,
+        /// Bytes announced.
+        len: u32,
+    },
     /// Nothing came on a new connection.
     #[error("the peer says nothing on a new connection")]
     Silent,
@@ -125,7 +135,8 @@ pub enum Event {
 pub enum Expect {
     /// A header: hand it in by `header`.
     Header,
-    /// This many bytes, into a buffer of the driver's choice: hand it in by `payload`.
+    /// This many bytes in all, into a buffer of the driver's choice: say by `payload_arrived` how many have
+    /// come whenever some have, ask again then, and hand it in by `payload_received`.
     Payload(usize),
     /// This many bytes that nobody wants: say `skipped`.
     Skip(usize),

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::arriving::Arriving;
 use super::congestion::Congestion;
 use super::output::{ConnectionId, MessageId};
 use super::role::Role;
@@ -32,6 +33,8 @@ pub(super) struct Peer {
     pub(super) queued: u64,
     /// Messages accepted whose end is not known.
     pub(super) unfinished: usize,
+    /// Bytes received from it that nobody has taken, parts of messages among them.
+    pub(super) held: u64,
     pub(super) last_used: Duration,
 }
 
@@ -81,6 +84,7 @@ pub(super) struct Connection {
     /// Frames given out and not acknowledged, each with the stream's offset at its end.
     pub(super) written: VecDeque<(u64, Frame)>,
     pub(super) reading: Reading,
+    pub(super) arriving: Arriving,
     /// `Ready` was said.
     pub(super) signalled: bool,
     /// `Drain` was said.
@@ -131,6 +135,7 @@ impl Connection {
             offset: 0,
             written: VecDeque::new(),
             reading: Reading::Header,
+            arriving: Arriving::default(),
             signalled: false,
             draining: false,
             retiring: false,
@@ -174,6 +179,7 @@ impl Peer {
             pings: VecDeque::new(),
             queued: 0,
             unfinished: 0,
+            held: 0,
             last_used: Duration::ZERO,
         }
     }
@@ -184,7 +190,10 @@ impl Peer {
 
     pub(super) fn is_idle(&self) -> bool {
         let unconnected = |lane: &Lane| matches!(lane.link, Link::Down);
-        self.queued == 0 && self.pings.is_empty() && self.lane.iter().all(unconnected)
+        self.queued == 0
+            && self.held == 0
+            && self.pings.is_empty()
+            && self.lane.iter().all(unconnected)
     }
 
     /// Whether the lane should have a connection of our making.

@@ -3,6 +3,7 @@
 use std::mem;
 use std::net::SocketAddr;
 
+use super::arriving::{self, Arriving};
 use super::host::{Delivered, Host};
 use super::output::{ConnectionId, Event, Expect, Output, Reason};
 use super::peer::{Link, MAX_PONGS, Reading};
@@ -43,6 +44,9 @@ impl Kind {
 impl<B, R> Host<B, R> {
     /// What to read next from the connection.
     pub fn expect(&mut self, id: ConnectionId) -> Expect {
+        if self.is_crowded_out(id) {
+            return Expect::Nothing;
+        }
         let Some(connection) = self.connection(id) else { return Expect::Nothing };
         match connection.reading {
             Reading::Header => Expect::Header,
@@ -68,8 +72,7 @@ impl<B, R> Host<B, R> {
                     self.statistics.pauses += 1;
                     self.paused.push_back(id);
                 }
-                let Some(connection) = self.connection(id) else { return };
-                connection.reading = reading;
+                self.goes_on_with(id, reading);
             }
             Err(reason) => self.reject(id, reason),
         }
@@ -133,12 +136,10 @@ impl<B, R> Host<B, R> {
                 Reading::Skip(header.len as usize).or_header()
             }
             Kind::Message => {
-                let held = self.statistics.held_bytes;
-                // A message of any length fits alone.
-                if held > 0 && held + u64::from(header.len) > self.limits.held {
+                let (held, len) = (self.statistics.held_bytes, u64::from(header.len));
+                if !arriving::is_room(held, peer.held, len, self.limits.held) {
                     return Ok(Reading::Paused(*header));
                 }
-                self.statistics.held_bytes += u64::from(header.len);
                 Reading::Payload(*header)
             }
         };
@@ -166,6 +167,12 @@ impl<B, R> Host<B, R> {
     /// The payload that [`Expect::Payload`] asked for, whole.
     pub fn payload_received(&mut self, id: ConnectionId, payload: R) {
         let Some(connection) = self.connection(id) else { return };
+        if let Reading::Payload(header) = connection.reading {
+            self.payload_arrived(id, header.len as usize);
+            self.begun.remove(&id);
+        }
+        let connection = self.connection(id).expect("looked at above");
+        connection.arriving = Arriving::default();
         let Reading::Payload(header) = mem::replace(&mut connection.reading, Reading::Header)
         else {
             panic!("a payload is handed in where none was expected");
@@ -178,7 +185,7 @@ impl<B, R> Host<B, R> {
         }
         let len = u64::from(header.len);
         let Some(port) = self.ports.get_mut(&header.destination) else {
-            self.statistics.held_bytes -= len;
+            self.let_go(address, len);
             self.statistics.unbound += 1;
             self.resume_paused();
             return;
@@ -191,6 +198,7 @@ impl<B, R> Host<B, R> {
             port.congested = true;
             self.mark_congested(header.destination, true);
         }
+        self.resume_paused();
     }
 
     /// The bytes that [`Expect::Skip`] asked to skip are gone.
@@ -220,12 +228,14 @@ impl<B, R> Host<B, R> {
     pub(super) fn resume_paused(&mut self) {
         for id in mem::take(&mut self.paused) {
             let Some(connection) = self.connection(id) else { continue };
-            let Reading::Paused(header) = connection.reading else { continue };
+            let Reading::Paused(header) = connection.reading else {
+                self.resume_crowded(id);
+                continue;
+            };
             match self.admit(id, &header) {
                 Ok(Reading::Paused(_)) => self.paused.push_back(id),
                 Ok(reading) => {
-                    let Some(connection) = self.connection(id) else { continue };
-                    connection.reading = reading;
+                    self.goes_on_with(id, reading);
                     self.outputs.push_back(Output::Resume(id));
                 }
                 Err(reason) => self.reject(id, reason),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use handoff_rds::Error;
-use handoff_rds::protocol::{Limits, Reason};
+use handoff_rds::protocol::{ConnectionId, Expect, Limits, Reason};
 
-use crate::peer::{LARGER, SMALLER, after, host, introduced, short, to, written};
+use crate::peer::{LARGER, SMALLER, after, host, introduced, message, reason, short, to, written};
 
 #[test]
 fn messages_that_are_too_long_or_too_many_come_back() {
@@ -55,4 +55,93 @@ fn ports_and_addresses_that_cannot_be_are_refused() {
     assert_eq!(host.accepted(LARGER.into(), 40_000), Err(Reason::OwnAddress));
     let mut few = crate::peer::host(LARGER, Limits { lanes: 2, ..short() });
     assert_eq!(few.accepted(SMALLER.into(), 40_002), Err(Reason::NoSuchLane(2)));
+}
+
+/// Says of a peer that it begins a message, and hands in so much of it.
+fn begin(host: &mut crate::peer::Own, id: ConnectionId, len: u32, arrived: usize) {
+    host.header(id, &message(1, 0, len).to_bytes());
+    assert_eq!(host.expect(id), Expect::Payload(len as usize));
+    host.payload_arrived(id, arrived);
+}
+
+#[test]
+fn messages_that_were_only_announced_keep_no_room_from_others() {
+    let mut host = host(LARGER, Limits { peers: 100, ..short() });
+    let accept = |host: &mut crate::peer::Own, last| {
+        host.accepted([9, 0, 0, last].into(), 40_000).expect("is taken")
+    };
+    for last in 1..80 {
+        let id = accept(&mut host, last);
+        begin(&mut host, id, 1000, usize::from(last < 3));
+    }
+    assert_eq!(host.statistics().held_bytes, 2, "what arrived is charged");
+    let good = accept(&mut host, 99);
+    for sequence in 1..20 {
+        crate::peer::say(&mut host, good, &message(sequence, 0, 1000));
+        assert_eq!(host.receive(4000).expect("has come").len, 1000);
+    }
+}
+
+#[test]
+fn what_arrives_is_bounded_and_the_oldest_goes_on() {
+    let mut host = host(LARGER, Limits { peers: 100, ..short() });
+    let ids: Vec<_> = (1..20)
+        .map(|last| {
+            let id = host.accepted([9, 0, 0, last].into(), 40_000).expect("is taken");
+            begin(&mut host, id, 1000, 0);
+            id
+        })
+        .collect();
+    for id in &ids {
+        if host.expect(*id) == Expect::Payload(1000) {
+            host.payload_arrived(*id, 900);
+        }
+    }
+    assert!(host.statistics().held_bytes <= 5000, "{}", host.statistics().held_bytes);
+    assert_eq!(host.expect(ids[1]), Expect::Nothing, "there is no room");
+    // The oldest is let on, and then the next.
+    for id in &ids {
+        assert_eq!(host.expect(*id), Expect::Payload(1000));
+        host.payload_received(*id, vec![0; 1000]);
+        host.receive(4000).expect("has come");
+    }
+    assert_eq!(host.statistics().held_bytes, 0);
+}
+
+#[test]
+fn a_peer_has_a_share_and_not_all() {
+    let mut host = host(LARGER, Limits { peers: 100, ..short() });
+    let greedy = host.accepted([9, 0, 0, 1].into(), 40_000).expect("is taken");
+    let mut sequence = 0;
+    while host.expect(greedy) == Expect::Header {
+        sequence += 1;
+        crate::peer::say(&mut host, greedy, &message(sequence, 0, 500));
+    }
+    let good = host.accepted([9, 0, 0, 2].into(), 40_000).expect("is taken");
+    crate::peer::say(&mut host, good, &message(1, 0, 1000));
+    assert_eq!(host.expect(good), Expect::Header, "there is room for a peer that holds nothing");
+    while host.receive(4000).is_some() {}
+    assert_eq!(host.expect(greedy), Expect::Payload(500));
+}
+
+#[test]
+fn a_message_that_does_not_go_on_ends_its_connection() {
+    let patience = short().patience;
+    let (mut host, id) = introduced(short());
+    begin(&mut host, id, 1000, 10);
+    host.advance(patience / 2);
+    assert_eq!(reason(&mut host), None);
+    assert!(host.deadline().is_some_and(|at| at <= patience));
+    host.advance(patience);
+    assert_eq!(reason(&mut host), Some(Reason::Stalled { arrived: 10, len: 1000 }));
+    assert_eq!((host.statistics().held_bytes, host.statistics().violations), (0, 1));
+
+    // One that does go on takes its time.
+    let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
+    begin(&mut host, id, 1 << 20, 0);
+    for part in 1..10 {
+        host.advance((patience - Duration::from_millis(1)) * part);
+        host.payload_arrived(id, part as usize * 8192);
+        assert_eq!(reason(&mut host), None);
+    }
 }

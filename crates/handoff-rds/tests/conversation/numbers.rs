@@ -27,7 +27,9 @@ fn only_what_is_sent_again_and_has_been_seen_is_dropped() {
 fn a_message_cut_off_in_its_midst_is_not_seen() {
     let (mut host, id) = introduced(Limits { lanes: 1, ..Limits::default() });
     host.header(id, &message(2, 0, 5).to_bytes());
-    assert_eq!(host.statistics().held_bytes, 5);
+    assert_eq!(host.statistics().held_bytes, 0);
+    host.payload_arrived(id, 3);
+    assert_eq!(host.statistics().held_bytes, 3);
     host.closed(id);
     assert_eq!(host.statistics().held_bytes, 0);
     let id = host.accepted(SMALLER.into(), 40_000).expect("is taken");

@@ -30,7 +30,7 @@ fn the_smaller_address_connects_and_the_larger_asks_it_to() {
     server.connected(connection);
     assert_eq!(outputs(&mut server), [], "the connection only asks for another");
     let id = server.accepted(SMALLER.into(), 40_000).expect("is the other");
-    let asked = Output::Close { connection, reason: Reason::Asked };
+    let asked = Output::Close { connection, peer: SMALLER.into(), reason: Reason::Asked };
     assert_eq!(outputs(&mut server), [asked, Output::Resume(id), Output::Ready(id)]);
     assert_eq!(server.event(), Some(Event::Up(SMALLER.into())));
 }

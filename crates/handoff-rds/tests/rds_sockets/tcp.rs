@@ -81,7 +81,7 @@ impl Driver {
                 Output::Resume(_) => {}
                 Output::Finish(id) => self.finish(id),
                 Output::Drain(id) => self.close(id),
-                Output::Close { connection, reason } => {
+                Output::Close { connection, reason, .. } => {
                     println!("closed: {reason}");
                     self.streams.remove(&connection);
                 }

@@ -387,7 +387,7 @@ impl World {
                         }
                     }
                 }
-                Output::Close { connection, reason } => {
+                Output::Close { connection, reason, .. } => {
                     assert!(
                         matches!(reason, Reason::Asked | Reason::Silent | Reason::FormerLife),
                         "{reason}"
@@ -417,7 +417,7 @@ impl World {
         }
         let node = &self.nodes[host];
         let counted = node.host.statistics();
-        assert!(counted.held_bytes <= self.limits.held + self.limits.message as u64);
+        assert!(counted.held_bytes <= self.limits.held + 2 * self.limits.message as u64);
         let most = self.limits.queued + self.limits.message as u64;
         assert!(counted.queued_bytes <= most * self.nodes.len() as u64);
         if let Some(deadline) = node.host.deadline() {

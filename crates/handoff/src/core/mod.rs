@@ -51,8 +51,6 @@ pub(crate) struct Core {
     pub(crate) closing: Cell<bool>,
     /// Somebody turns the driver, or has said that he will.
     driven: Cell<bool>,
-    /// The last [`Driver`](crate::Driver) is gone.
-    pub(crate) gone: Cell<bool>,
     pub(crate) unpark: Arc<Unpark>,
 }
 
@@ -77,7 +75,6 @@ impl Core {
             news: Cell::new(false),
             closing: Cell::new(false),
             driven: Cell::new(false),
-            gone: Cell::new(false),
             unpark: Unpark::new()?,
         };
         core.watch_unpark()?;
@@ -160,7 +157,7 @@ impl Core {
     /// Says whether anything can be started.
     #[inline]
     pub(crate) fn check_room(&self) -> Result<()> {
-        if self.gone.get() {
+        if self.due.is_gone() {
             return Err(Error::DriverGone);
         }
         self.records.borrow().check_room()
@@ -173,7 +170,7 @@ impl Core {
     /// When nobody can.
     #[inline]
     pub(crate) fn check_driven(&self) -> Result<()> {
-        if self.gone.get() {
+        if self.due.is_gone() {
             return Err(Error::DriverGone);
         }
         if !self.driven.get() {

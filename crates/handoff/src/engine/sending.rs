@@ -53,8 +53,7 @@ fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
         BackTo::Holder(holder) => {
             let waker = holder.take_waker();
             drop(records);
-            core.due.wake(sent_waker);
-            return core.due.wake(waker);
+            return core.due.wake_each([sent_waker, waker]);
         }
         BackTo::Group(group) => {
             let waker = core.groups.borrow_mut().give(*group, &mut op.loan, receipt);
@@ -69,8 +68,7 @@ fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
         records.vacate(key);
     }
     drop(records);
-    core.due.wake(sent_waker);
-    core.due.wake(back_waker);
+    core.due.wake_each([sent_waker, back_waker]);
 }
 
 /// Hands the buffer of a returned send to its holder.

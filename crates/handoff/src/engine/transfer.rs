@@ -40,7 +40,18 @@ fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
     })
 }
 
+/// Whether a call would not block now. Several may wait for one event, of which the first to be told
+/// leaves nothing for the others.
+fn is_ready(op: &TransferOp) -> bool {
+    let mut asked = libc::pollfd { fd: op.file.raw(), events: op.direction.events(), revents: 0 };
+    // SAFETY: the entry is one, and lives through the call, which waits for nothing.
+    unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
+}
+
 fn call(op: &TransferOp) -> i32 {
+    if op.pollable && !is_ready(op) {
+        return -libc::EAGAIN;
+    }
     let (Span { start, len, .. }, offset) = op.left(None);
     let fd = op.file.raw();
     // SAFETY: the range belongs to the record, alone and for the length of the call.

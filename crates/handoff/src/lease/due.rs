@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::task::Waker;
+use std::thread;
 
 use super::kernel::LenderShared;
 use super::request::QueueShared;
@@ -37,7 +38,9 @@ pub(crate) struct Due {
     waking: Cell<bool>,
     /// Who is to be woken then.
     wakes: RefCell<VecDeque<Waker>>,
-    /// The driver goes, and its ring gives all back.
+    /// The last [`Driver`](crate::Driver) is gone: wakers are called when all that was under way has ended.
+    gone: Cell<bool>,
+    /// No handle is left either, and the ring gives all back.
     closed: Cell<bool>,
 }
 
@@ -92,8 +95,18 @@ impl Due {
         }
     }
 
+    /// Nobody turns the driver any more.
+    pub(crate) fn leave(&self) {
+        self.gone.set(true);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
     /// Nothing is put down any more.
     pub(crate) fn close(&self) {
+        self.leave();
         self.closed.set(true);
     }
 
@@ -118,15 +131,40 @@ impl Due {
         drop(before);
     }
 
-    /// Wakes whoever waits: at once, or when all that there is has been told.
+    /// Wakes whoever waits: at once, or when all that there is has been told and those before it are woken.
     #[inline]
     pub(crate) fn wake(&self, waker: Option<Waker>) {
-        let Some(waker) = waker else { return };
-        if self.telling.get() {
-            self.wakes.borrow_mut().push_back(waker);
-        } else {
-            waker.wake();
+        self.wake_each([waker]);
+    }
+
+    /// The same for several, of which one that panics keeps none of the others.
+    #[inline]
+    pub(crate) fn wake_each<const N: usize>(&self, wakers: [Option<Waker>; N]) {
+        if wakers.iter().all(Option::is_none) {
+            return;
         }
+        self.wake_many(wakers.into_iter().flatten());
+    }
+
+    /// The same for as many as there are.
+    #[inline]
+    pub(crate) fn wake_many(&self, wakers: impl IntoIterator<Item = Waker>) {
+        self.wakes.borrow_mut().extend(wakers);
+        if !self.telling.get() && !self.waking.get() && !self.gone.get() {
+            self.wake_all();
+        }
+    }
+
+    /// Whoever is to be woken because of this waits for the next turn: the caller has something in hand
+    /// that a panic must not take away.
+    pub(crate) fn wake_later<T>(&self, act: impl FnOnce() -> T) -> T {
+        let before = self.waking.replace(true);
+        let done = act();
+        self.waking.set(before);
+        if self.has_wakes() {
+            self.attend();
+        }
+        done
     }
 
     /// Keeps wakers for later while what this gives is there.
@@ -157,12 +195,12 @@ impl Due {
     #[inline]
     pub(crate) fn wake_all(&self) {
         if self.has_wakes() {
-            self.wake_each();
+            self.wake_kept();
         }
     }
 
     #[inline(never)]
-    fn wake_each(&self) {
+    fn wake_kept(&self) {
         let before = self.waking.replace(true);
         let mut panicked = None;
         loop {
@@ -178,7 +216,8 @@ impl Due {
             }
         }
         self.waking.set(before);
-        if let Some(panic) = panicked {
+        // Another panic would end the process.
+        if let (Some(panic), false) = (panicked, thread::panicking()) {
             panic::resume_unwind(panic);
         }
     }

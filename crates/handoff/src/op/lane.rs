@@ -314,10 +314,14 @@ impl State {
 }
 
 impl Waiting {
-    pub(crate) fn add(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|it| it.will_wake(waker)) {
-            self.0.push(waker.clone());
+    /// Gives a waker that is not needed, to be dropped where it may use the lane.
+    #[must_use]
+    pub(crate) fn add(&mut self, waker: Waker) -> Option<Waker> {
+        if self.0.iter().any(|it| it.will_wake(&waker)) {
+            return Some(waker);
         }
+        self.0.push(waker);
+        None
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -93,16 +93,16 @@ impl ReceiveOp {
         !matches!(self.end, End::Open)
     }
 
-    /// Nothing comes any more.
+    /// Nothing comes any more; of several reasons the first is told.
     pub(crate) fn end(&mut self, result: Result<()>) {
-        self.end = End::Came(result);
+        if matches!(self.end, End::Open) {
+            self.end = End::Came(result);
+        }
     }
 
-    /// Nobody can turn the driver: nothing comes any more.
+    /// Nobody can turn the driver.
     pub(crate) fn is_last(&mut self) {
-        if !self.has_ended() {
-            self.end(Err(Error::DriverGone));
-        }
+        self.end(Err(Error::DriverGone));
     }
 
     pub(crate) fn tally(&self) -> Tally {

@@ -4,12 +4,15 @@
 //! Contracts:
 //! - whoever waits is woken when all that was taken from the kernel has been told, so that a waker may do
 //!   anything: what it sends, or a turn of its own, finds what came earlier told earlier;
-//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic.
+//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
+//! - a driver that goes calls none before everything else is done.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
+use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, LATER};
@@ -50,7 +53,7 @@ impl Reactor {
         let start = thread_time();
         act();
         if !self.is_quiet() {
-            self.turn(Until::Now).ok()?;
+            self.due.wake_later(|| self.turn(Until::Now)).ok()?;
         }
         Some(thread_time().saturating_sub(start))
     }
@@ -79,8 +82,9 @@ impl Reactor {
             return Ok(0);
         }
         // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
-        // others to whoever called it, or they would stand on each other.
-        let wakes = !self.due.is_waking() || !matches!(until, Until::Now | Until::Soon);
+        // others to whoever called it, or they would stand on each other. A driver that goes wakes at its end.
+        let only_looks = matches!(until, Until::Now | Until::Soon);
+        let wakes = !(self.due.is_gone() || self.due.is_waking() && only_looks);
         if wakes {
             self.due.wake_all();
         }
@@ -108,7 +112,9 @@ impl Reactor {
         }
         // Who is to be woken by now has something to do.
         let until = match until {
-            Until::One | Until::OneOr(_) if self.due.has_wakes() => Until::Now,
+            Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
+                Until::Now
+            }
             until => until,
         };
         let events = wait(until).and_then(|ready| self.tell(&ready));
@@ -147,7 +153,7 @@ impl Reactor {
             self.go_on_with_lanes();
             let mut ring = ring.borrow_mut();
             if ring.event_watched() {
-                ring.settle_event(self.has_marks() || self.has_later());
+                ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
             }
             return Ok(count);
         }
@@ -290,7 +296,7 @@ impl Reactor {
 impl Reactor {
     /// No [`Driver`](super::Driver) is left, but handles are: what is under way ends, and who waits is told.
     pub(crate) fn leave(&self) {
-        self.gone.set(true);
+        self.due.leave();
         let ending = self.records.borrow_mut().end_all();
         lane::give_up(self);
         self.end(ending);
@@ -354,8 +360,11 @@ impl Drop for Reactor {
         // The ring gives back what is dropped from here on.
         self.due.close();
         let ending = self.records.borrow_mut().end_all();
-        lane::give_up(self);
-        self.end(ending);
+        // Wakers that were left behind are dropped meanwhile, which must not keep memory from the kernel.
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| {
+            lane::give_up(self);
+            self.end(ending);
+        }));
         self.closing.set(true);
         if let Backend::Ring(ring) = &self.io.backend
             && let Err(error) = self.take_last(ring)
@@ -376,6 +385,9 @@ impl Drop for Reactor {
                 leaked,
                 "the kernel still holds buffers of operations; their memory is kept for it"
             );
+        }
+        if let (Err(panic), false) = (ended, thread::panicking()) {
+            panic::resume_unwind(panic);
         }
     }
 }

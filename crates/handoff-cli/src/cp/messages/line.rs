@@ -73,7 +73,7 @@ pub(super) fn with<T>(
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
-    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, copy, UNDER_WAY)?;
+    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, None, copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);

@@ -52,7 +52,7 @@ impl LaneShared {
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::Invalid("a lane takes 1 to 32768 buffers"));
         }
-        if core.gone.get() {
+        if core.due.is_gone() {
             return Err(Error::DriverGone);
         }
         let ring = core.io.ring().ok_or_else(|| core.io.no_ring("a lane"))?.borrow();
@@ -79,7 +79,7 @@ impl LaneShared {
     ) -> Result<(), (Buffer, Error)> {
         let mut state = self.state.borrow_mut();
         let ours = std::ptr::eq(buffer.0.backing(), &*state.backing);
-        if !ours || state.len() == state.capacity || state.end.is_some() || core.gone.get() {
+        if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
             let error = self.refusal(core, &state, ours);
             return Err((buffer, error));
         }
@@ -102,7 +102,7 @@ impl LaneShared {
     #[cold]
     fn refusal(&self, core: &Core, state: &State, ours: bool) -> Error {
         match state.end {
-            _ if core.gone.get() => Error::DriverGone,
+            _ if core.due.is_gone() => Error::DriverGone,
             Some(Ended::Canceled) => Error::Canceled { done: 0 },
             Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
             None if !ours => Error::Invalid("the buffer is not of the region of the lane"),
@@ -137,27 +137,33 @@ impl LaneShared {
         if !state.for_room.is_empty() {
             let wakers = state.for_room.take();
             drop(state);
-            wake_all(core, wakers);
+            // The buffer is in hand.
+            core.due.wake_later(|| core.due.wake_many(wakers));
         }
         Some((sent, Returned { buffer, receipt }))
     }
 
     /// Says whether there is room; else `waker` is told when there may be.
     pub(crate) fn poll_room(&self, core: &Core, waker: &Waker) -> Result<bool> {
-        let mut state = self.state.borrow_mut();
-        if core.gone.get() || state.end.is_some() {
+        let state = self.state.borrow();
+        if core.due.is_gone() || state.end.is_some() {
             return Err(self.refusal(core, &state, true));
         }
         let room = state.len() < state.capacity;
+        drop(state);
         if !room {
-            state.for_room.add(waker);
+            let waker = waker.clone();
+            let spare = self.state.borrow_mut().for_room.add(waker);
+            drop(spare);
         }
         Ok(room)
     }
 
     /// `waker` is told when the oldest buffer may be back.
     pub(crate) fn await_back(&self, waker: &Waker) {
-        self.state.borrow_mut().for_back.add(waker);
+        let waker = waker.clone();
+        let spare = self.state.borrow_mut().for_back.add(waker);
+        drop(spare);
     }
 
     /// Asks for everything to end early; nothing is taken in any more.
@@ -169,11 +175,12 @@ impl LaneShared {
         state.end = Some(Ended::Canceled);
         let under_way = state.under_way();
         state.end_waiting(self);
-        self.after(core, state, Sum::default());
+        drop(state);
         for token in under_way {
             let ended = core.cancel(token);
             debug_assert!(!ended, "a lane has a ring, which tells of all that it ends");
         }
+        self.after(core, self.state.borrow_mut(), Sum::default());
     }
 
     /// The driver goes: nothing is started any more.
@@ -221,7 +228,7 @@ impl LaneShared {
             if !state.for_back.is_empty() {
                 let wakers = state.for_back.take();
                 drop(state);
-                wake_all(core, wakers);
+                core.due.wake_many(wakers);
             }
         }
     }
@@ -265,12 +272,6 @@ impl State {
             self.slot(next).fail(Error::Canceled { done: 0 });
             self.next = next.wrapping_add(1);
         }
-    }
-}
-
-fn wake_all(core: &Core, wakers: Vec<Waker>) {
-    for waker in wakers {
-        core.due.wake(Some(waker));
     }
 }
 

@@ -1,0 +1,69 @@
+//! Connections that are not taken, which are told at most once a second, all of them.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use crate::protocol::Reason;
+
+/// Time between two lines.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Refusals {
+    /// Of which nothing was said yet.
+    count: Cell<u64>,
+    /// The last of them, and why it was.
+    last: RefCell<Option<(IpAddr, String)>>,
+    said: Cell<Option<Instant>>,
+}
+
+impl Refusals {
+    /// One more.
+    pub(super) fn note(&self, peer: IpAddr, reason: &Reason, now: Instant) {
+        self.count.set(self.count.get() + 1);
+        *self.last.borrow_mut() = Some((peer, reason.to_string()));
+        self.tell(now);
+    }
+
+    /// When something is to be said.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let said = self.said.get().filter(|_| self.count.get() > 0);
+        said.map(|at| at + PAUSE)
+    }
+
+    /// Says what there is, if it is time; says whether it did.
+    pub(super) fn tell(&self, now: Instant) -> bool {
+        let early = self.said.get().is_some_and(|at| now < at + PAUSE);
+        let last = self.last.borrow();
+        let (Some((peer, reason)), 1.., false) = (&*last, self.count.get(), early) else {
+            return false;
+        };
+        let refused = self.count.replace(0);
+        tracing::warn!(refused, %peer, %reason, "connections are not taken; the last is named");
+        self.said.set(Some(now));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_refusals_are_told_once_a_second_and_all_of_them() {
+        let (refusals, begin) = (Refusals::default(), Instant::now());
+        let mut told = 0;
+        for number in 0..1000 {
+            let before = refusals.said.get();
+            let now = begin + Duration::from_millis(number);
+            refusals.note([192, 0, 2, 1].into(), &Reason::TooManyPeers(4), now);
+            told += u32::from(refusals.said.get() != before);
+        }
+        assert_eq!((told, refusals.count.get()), (1, 999));
+        assert_eq!(refusals.due(), Some(begin + PAUSE));
+        assert!(refusals.tell(begin + PAUSE));
+        assert_eq!((refusals.count.get(), refusals.due()), (0, None));
+        assert!(!refusals.tell(begin + 2 * PAUSE));
+    }
+}

@@ -1,0 +1,121 @@
+//! Payloads that arrive: what they take is charged as it comes, and what does not come ends.
+//!
+//! Contracts:
+//! - a message that was announced takes nothing; bytes that have come are held until they are taken;
+//! - a peer holds no more than three times what it leaves free, so that many headers or much data of one leave room for
+//!   others; a peer that holds nothing has room for a message as long as there is any;
+//! - at the limit, where no whole message waits to be taken, the oldest of those in their midst goes on, so
+//!   that there always is one that ends;
+//! - a message of which next to nothing comes for as long as [`Limits::patience`](super::Limits::patience)
+//!   ends its connection.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::host::Host;
+use super::output::{ConnectionId, Output, Reason};
+use super::peer::{Connection, Reading};
+
+/// Bytes of a message that come in the time of a host's patience, or all the rest.
+const LEAST: u64 = 4096;
+
+/// How far the payload is that is being read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arriving {
+    /// Bytes that have come.
+    pub(super) bytes: u64,
+    /// Since when enough is waited for, and how many had come by then.
+    since: (Duration, u64),
+    /// It waits for room.
+    crowded: bool,
+}
+
+/// Whether a message may begin, of a peer that holds `own` of the `held` bytes. One of any length fits alone.
+pub(super) fn is_room(held: u64, own: u64, len: u64, limit: u64) -> bool {
+    let left = limit.saturating_sub(held + len);
+    held == 0 || held + len <= limit && (own == 0 || own + len <= 3 * left)
+}
+
+impl Connection {
+    /// When too little will have come, unless more does.
+    pub(super) fn stalls_at(&self, patience: Duration) -> Option<Duration> {
+        let waits = matches!(self.reading, Reading::Payload(_)) && !self.arriving.crowded;
+        waits.then_some(self.arriving.since.0 + patience)
+    }
+
+    pub(super) fn stalled(&self, now: Duration, patience: Duration) -> Option<Reason> {
+        let Reading::Payload(header) = self.reading else { return None };
+        let arrived = self.arriving.bytes;
+        self.stalls_at(patience)
+            .filter(|at| *at <= now)
+            .map(|_| Reason::Stalled { arrived, len: header.len })
+    }
+}
+
+impl<B, R> Host<B, R> {
+    /// Of the payload that [`Expect::Payload`](super::Expect::Payload) asked for, so many bytes have come.
+    pub fn payload_arrived(&mut self, id: ConnectionId, bytes: usize) {
+        let now = self.now;
+        let Some(connection) = self.connection(id) else { return };
+        let (arriving, bytes) = (&mut connection.arriving, bytes as u64);
+        let more = bytes - arriving.bytes;
+        arriving.bytes = bytes;
+        if bytes >= arriving.since.1 + LEAST {
+            arriving.since = (now, bytes);
+        }
+        let (address, _) = self.places[&id];
+        self.peers.get_mut(&address).expect("has connections").held += more;
+        self.statistics.held_bytes += more;
+    }
+
+    /// What has been judged is read next.
+    pub(super) fn goes_on_with(&mut self, id: ConnectionId, reading: Reading) {
+        let now = self.now;
+        let Some(connection) = self.connection(id) else { return };
+        connection.reading = reading;
+        if let Reading::Payload(_) = reading {
+            connection.arriving.since = (now, 0);
+            self.begun.insert(id);
+        }
+    }
+
+    /// Whether a payload has to wait for room. It is noted, and goes on when there is some.
+    pub(super) fn is_crowded_out(&mut self, id: ConnectionId) -> bool {
+        if !self.is_crowded(id) {
+            return false;
+        }
+        let connection = self.connection(id).expect("is in the midst of a message");
+        if !std::mem::replace(&mut connection.arriving.crowded, true) {
+            self.statistics.pauses += 1;
+            self.paused.push_back(id);
+        }
+        true
+    }
+
+    fn is_crowded(&self, id: ConnectionId) -> bool {
+        if self.statistics.held_bytes < self.limits.held || !self.begun.contains(&id) {
+            return false;
+        }
+        // Where whole messages wait to be taken, they make room.
+        let whole = self.ports.values().any(|port| port.held > 0);
+        whole || self.begun.first() != Some(&id)
+    }
+
+    /// Something has made room: a payload that waited goes on, or waits again.
+    pub(super) fn resume_crowded(&mut self, id: ConnectionId) {
+        if self.is_crowded(id) {
+            return self.paused.push_back(id);
+        }
+        let now = self.now;
+        let Some(connection) = self.connection(id) else { return };
+        connection.arriving.crowded = false;
+        connection.arriving.since = (now, connection.arriving.bytes);
+        self.outputs.push_back(Output::Resume(id));
+    }
+
+    /// Bytes that a peer had sent are taken.
+    pub(super) fn let_go(&mut self, from: IpAddr, len: u64) {
+        self.statistics.held_bytes -= len;
+        self.peers.get_mut(&from).expect("is kept as long as it holds something").held -= len;
+    }
+}

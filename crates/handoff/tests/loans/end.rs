@@ -1,0 +1,157 @@
+//! How a case ends: all that is under way comes to its end, and what came of it is checked.
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use handoff::{Pool, Wait, Window};
+
+use crate::alarm::{AT_HAND, guarded};
+use crate::inflow::Inflow;
+use crate::model::{Circumstances, check_stream};
+use crate::traffic::patience;
+use crate::transfers::Files;
+use crate::world::World;
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+impl World {
+    /// Lets all that is under way end, and checks what came of it.
+    pub(crate) fn finish(mut self) {
+        let until = Instant::now() + patience(PATIENCE);
+        self.flush(false);
+        let victims = AT_HAND.with_borrow_mut(|at_hand| std::mem::take(&mut at_hand.victims));
+        for victim in victims {
+            guarded(|| drop(victim));
+        }
+        if let Some(files) = &mut self.files {
+            files.end_feed();
+        }
+        while !self.is_gone() && !self.is_over() {
+            self.turn(Duration::from_millis(2));
+            self.let_go_on();
+            assert!(Instant::now() < until, "this does not end: {}", self.left());
+        }
+        self.take_what_is_there();
+        self.check_in_flight();
+        self.take_datagrams();
+        // Sends that were dropped or forgotten end as any others do.
+        let quiet = !self.is_gone() && self.forgotten.is_empty();
+        self.leave();
+        for number in 0..self.outflows.len() {
+            while self.peer_reads(number, usize::MAX) {}
+            let outflow = &self.outflows[number];
+            let circumstances =
+                Circumstances { driver_gone: !quiet, peer_gone: outflow.closed, complete: quiet };
+            let messages = outflow.messages.iter().map(|id| &self.messages[*id]);
+            check_stream(messages, &outflow.got, circumstances);
+        }
+        self.check_memory();
+    }
+
+    fn left(&self) -> String {
+        let through: Vec<_> = self.inflows.iter().map(Inflow::is_through).collect();
+        format!("{:?}, {:?}, received: {through:?}", self.handles, self.driver)
+    }
+
+    /// Whether nothing more comes of what is held.
+    fn is_over(&self) -> bool {
+        // Spans that are forgotten may leave none to receive into.
+        let received = self.inflows.iter().all(Inflow::is_through) || !self.forgotten.is_empty();
+        self.handles.is_empty()
+            && received
+            && self.driver.as_ref().is_none_or(|it| it.in_flight() <= self.held_for_good())
+    }
+
+    /// Operations that handles keep: of receivers, and of what is forgotten.
+    fn held_for_good(&self) -> usize {
+        let receiving = self.inflows.iter().filter(|it| it.has_receiver());
+        receiving.count() + self.kept.len()
+    }
+
+    /// The peers read, and what came is taken.
+    fn let_go_on(&mut self) {
+        for number in 0..self.outflows.len() {
+            self.peer_reads(number, usize::MAX);
+        }
+        self.take_datagrams();
+        self.files.iter_mut().for_each(Files::drain);
+        self.spans.clear();
+        for number in 0..self.inflows.len() {
+            while let Some(span) = self.inflows[number].next(None, &mut self.awaited) {
+                drop(span);
+            }
+        }
+        self.take_what_is_there();
+        self.adopt();
+    }
+
+    fn take_what_is_there(&mut self) {
+        let mut number = 0;
+        while number < self.handles.len() {
+            let before = self.handles.len();
+            self.with_handle(number, |handle, _| handle.ask());
+            number += usize::from(self.handles.len() == before);
+        }
+    }
+
+    fn check_in_flight(&self) {
+        if let Some(driver) = &self.driver {
+            assert!(driver.in_flight() <= self.held_for_good(), "{driver:?}");
+        }
+    }
+
+    /// All handles go, and with the last the driver.
+    fn leave(&mut self) {
+        let at_hand = AT_HAND.take();
+        guarded(|| drop(at_hand));
+        for handle in std::mem::take(&mut self.handles) {
+            guarded(|| drop(handle));
+        }
+        self.spans.clear();
+        self.inflows.iter_mut().for_each(|it| {
+            it.take_receiver();
+            it.drop_socket();
+        });
+        if let Some(driver) = &self.driver {
+            // What is given up ends before the pool is asked.
+            for _ in 0..3 {
+                guarded(|| driver.turn(Wait::No).expect("turns"));
+            }
+            let held = (self.pool.as_ref().map(Pool::held), self.window.as_ref().map(Window::held));
+            assert!(!self.forgotten.is_empty() || held == (Some(0), Some(0)), "{held:?} are held");
+        }
+        for outflow in &mut self.outflows {
+            outflow.socket = None;
+            outflow.before.clear();
+        }
+        self.datagrams.clear();
+        self.groups.clear();
+        if let Some(mut files) = self.files.take() {
+            files.drain();
+            files.check_pipe();
+        }
+        (self.pool, self.window, self.queue) = (None, None, None);
+        let driver = self.driver.take();
+        guarded(|| drop(driver));
+        for forgotten in std::mem::take(&mut self.forgotten) {
+            guarded(|| drop(forgotten));
+        }
+    }
+
+    /// The region is unmapped when the last of its buffers is gone.
+    fn check_memory(self) {
+        let Self { region, home, marker, may_leak, .. } = self;
+        let mapped = |(start, bytes): &(usize, Vec<u8>)| {
+            let memory = std::fs::File::open("/proc/self/mem").expect("opens");
+            let mut got = vec![0; bytes.len()];
+            memory.read_exact_at(&mut got, *start as u64).is_ok() && got == *bytes
+        };
+        drop(region);
+        assert!(
+            home.is_empty() || mapped(&marker),
+            "the region is gone, and buffers of it are not"
+        );
+        drop(home);
+        assert!(may_leak || !mapped(&marker), "something keeps the region");
+    }
+}

@@ -1,0 +1,212 @@
+//! Handles of any kind on what is under way, asked and waited for alike.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use handoff::{
+    Buffer, Error, Finishing, GroupOnLoan, Lend, Lendable, OnLoan, Sending, Sent, Transfer,
+};
+
+use crate::alarm::{Alarm, Whim};
+use crate::model::Back;
+
+/// What a handle came to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Sent(Result<usize, Error>),
+    Back(Back),
+    Both(Result<usize, Error>, Back),
+    Group(Vec<Buffer>),
+    Transferred(Result<usize, Error>, Back),
+}
+
+/// A handle that is asked.
+pub(crate) trait Ask {
+    /// Asks without a waker; `None` also where that can't be.
+    fn try_take(&mut self) -> Option<Event>;
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event>;
+    fn cancel(&self) {}
+}
+
+/// A handle that gives itself back where there is nothing to take.
+struct Simple<H, T>(Option<H>, fn(H) -> Result<T, H>, fn(T) -> Event);
+
+impl<H, T> Ask for Simple<H, T>
+where
+    H: Future<Output = T> + Unpin + Cancel,
+{
+    fn try_take(&mut self) -> Option<Event> {
+        match (self.1)(self.0.take()?) {
+            Ok(taken) => Some((self.2)(taken)),
+            Err(again) => {
+                self.0 = Some(again);
+                None
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let handle = self.0.as_mut().expect("a handle is asked until it is over");
+        Pin::new(handle).poll(context).map(self.2)
+    }
+
+    fn cancel(&self) {
+        self.0.iter().for_each(Cancel::ask_to_end);
+    }
+}
+
+/// What can be asked to end early.
+trait Cancel {
+    fn ask_to_end(&self) {}
+}
+
+impl Cancel for Sent {
+    fn ask_to_end(&self) {
+        self.cancel();
+    }
+}
+impl<B: Lend> Cancel for OnLoan<B> {}
+impl<B: Lendable> Cancel for Transfer<B> {}
+
+struct Whole<B: Lend>(Finishing<B>);
+
+impl<B: Lend + Into<Back>> Ask for Whole<B> {
+    fn try_take(&mut self) -> Option<Event> {
+        None
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        Pin::new(&mut self.0).poll(context).map(|over| Event::Both(over.sent, over.buffer.into()))
+    }
+}
+
+struct Flushed(Option<GroupOnLoan<Buffer>>);
+
+impl Ask for Flushed {
+    fn try_take(&mut self) -> Option<Event> {
+        let mut buffers = Vec::new();
+        match self.0.take()?.try_take(&mut buffers) {
+            Ok(_) => Some(Event::Group(buffers)),
+            Err(again) => {
+                self.0 = Some(again);
+                None
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let handle = self.0.as_mut().expect("a handle is asked until it is over");
+        Pin::new(handle).poll(context).map(|back| Event::Group(back.buffer))
+    }
+}
+
+/// What keeps an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Send,
+    Transfer,
+    Receiver,
+}
+
+/// A handle, whom its end wakes, and what it is about.
+pub(crate) struct Handle {
+    ask: Box<dyn Ask>,
+    /// Whom the last poll left waiting. When it is over, he is woken by the end of the next turn.
+    pub(crate) alarm: Option<Arc<Alarm>>,
+    pub(crate) about: usize,
+    /// It is asked by polling only.
+    future: bool,
+    kind: &'static str,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.about)
+    }
+}
+
+impl Handle {
+    fn new(ask: impl Ask + 'static, about: usize, kind: &'static str) -> Self {
+        Self { ask: Box::new(ask), alarm: None, about, future: kind == "whole", kind }
+    }
+
+    pub(crate) fn sent(sent: Sent, about: usize) -> Self {
+        Self::new(Simple(Some(sent), Sent::try_take, Event::Sent), about, "sent")
+    }
+
+    pub(crate) fn loan<B: Lend + Into<Back> + 'static>(loan: OnLoan<B>, about: usize) -> Self {
+        let event = |back: handoff::Returned<B>| Event::Back(back.buffer.into());
+        Self::new(Simple(Some(loan), OnLoan::try_take, event), about, "loan")
+    }
+
+    pub(crate) fn whole<B: Lend + Into<Back> + 'static>(sending: Sending<B>, about: usize) -> Self {
+        Self::new(Whole(sending.into_future()), about, "whole")
+    }
+
+    pub(crate) fn group(flushed: GroupOnLoan<Buffer>, about: usize) -> Self {
+        Self::new(Flushed(Some(flushed)), about, "group")
+    }
+
+    pub(crate) fn transfer<B>(transfer: Transfer<B>, about: usize) -> Self
+    where
+        B: Lendable + Into<Back> + 'static,
+    {
+        let event =
+            |over: handoff::Transferred<B>| Event::Transferred(over.result, over.buffer.into());
+        Self::new(Simple(Some(transfer), Transfer::try_take, event), about, "transfer")
+    }
+
+    /// Whether it may be asked when the driver is gone: a future of a lent buffer may not.
+    pub(crate) fn outlives_driver(&self) -> bool {
+        !self.future
+    }
+
+    /// What it keeps for as long as it is there; a group keeps buffers only.
+    pub(crate) fn operation(&self) -> Option<(Kind, usize)> {
+        match self.kind {
+            "group" => None,
+            "transfer" => Some((Kind::Transfer, self.about)),
+            _ => Some((Kind::Send, self.about)),
+        }
+    }
+
+    /// Says whether it is of a kind that can be.
+    pub(crate) fn cancel(&self) -> bool {
+        self.ask.cancel();
+        self.kind == "sent"
+    }
+
+    /// Asks without waiting.
+    pub(crate) fn ask(&mut self) -> Option<Event> {
+        if self.future {
+            match self.ask.poll(&mut Context::from_waker(&Alarm::new(Whim::Nothing).waker())) {
+                Poll::Ready(event) => Some(event),
+                Poll::Pending => {
+                    // The waker before has been let go of, and nobody need call it.
+                    self.alarm = None;
+                    None
+                }
+            }
+        } else {
+            self.ask.try_take()
+        }
+    }
+
+    pub(crate) fn poll(&mut self, whim: Whim) -> Option<Event> {
+        let before = self.alarm.take();
+        let alarm = Alarm::new(whim);
+        match self.ask.poll(&mut Context::from_waker(&alarm.waker())) {
+            Poll::Ready(event) => {
+                self.alarm = before;
+                Some(event)
+            }
+            Poll::Pending => {
+                self.alarm = Some(alarm);
+                None
+            }
+        }
+    }
+}

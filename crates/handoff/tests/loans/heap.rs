@@ -1,0 +1,115 @@
+//! An allocator that finds what writes to freed memory, the kernel included, and what is not freed.
+//!
+//! While a thread is watched, memory that it frees is filled with [`POISON`] and kept; when the watch
+//! ends, the filling must be untouched. An address sanitizer sees what the program's own code does, and
+//! nothing of the kernel; so where one is built in, this allocator steps aside.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+const POISON: u8 = 0xd7;
+/// Set where an address sanitizer is built in.
+const SANITIZED: &str = "HANDOFF_ADDRESS_SANITIZER";
+
+/// Watches the threads that ask for it.
+pub(crate) struct Watching;
+
+/// A freed block, whose beginning links to the one freed before it.
+#[repr(C)]
+struct Freed {
+    before: *mut Freed,
+    layout: Layout,
+}
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    /// Bytes that were allocated and not freed.
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static LAST: Cell<*mut Freed> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+fn is_watched() -> bool {
+    WATCHED.try_with(Cell::get).unwrap_or(false)
+}
+
+// SAFETY: the system's allocator does the work; what is kept is freed once, by the end of the watch.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_watched() {
+            LIVE.set(LIVE.get() + layout.size() as isize);
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        if !is_watched() {
+            // SAFETY: passed on to the caller.
+            return unsafe { System.dealloc(start, layout) };
+        }
+        LIVE.set(LIVE.get() - layout.size() as isize);
+        if layout.size() < size_of::<Freed>() {
+            // SAFETY: the caller frees all of it, and it goes to the system right after.
+            return unsafe {
+                start.write_bytes(POISON, layout.size());
+                System.dealloc(start, layout);
+            };
+        }
+        // SAFETY: the caller frees the block, which is large enough, and only this list has it.
+        unsafe {
+            start.write_bytes(POISON, layout.size());
+            start.cast::<Freed>().write_unaligned(Freed { before: LAST.get(), layout });
+        }
+        LAST.set(start.cast());
+    }
+}
+
+/// What a watch found.
+pub(crate) struct Found {
+    /// Bytes that were allocated and not freed, less those freed and not allocated in the watch.
+    pub(crate) live: isize,
+    /// Lengths of freed blocks that were written to, and where.
+    pub(crate) overwritten: Vec<(usize, usize)>,
+}
+
+/// Ends a watch, also by a panic.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        WATCHED.set(false);
+    }
+}
+
+/// Watches this thread while it does something.
+pub(crate) fn watched<T>(act: impl FnOnce() -> T) -> (T, Found) {
+    take_kept();
+    LIVE.set(0);
+    let end = End;
+    WATCHED.set(std::env::var_os(SANITIZED).is_none());
+    let value = act();
+    drop(end);
+    (value, Found { live: LIVE.get(), overwritten: take_kept() })
+}
+
+/// Frees what was kept; the lengths of blocks that were written to, and where.
+fn take_kept() -> Vec<(usize, usize)> {
+    const HEAD: usize = size_of::<Freed>();
+    let mut overwritten = Vec::new();
+    let mut next = LAST.replace(std::ptr::null_mut());
+    while !next.is_null() {
+        // SAFETY: the list has blocks that nobody else has, with what `dealloc` wrote: the beginning, and
+        // the filling of the rest. They came from the system's allocator with this layout.
+        unsafe {
+            let Freed { before, layout } = next.read_unaligned();
+            let rest =
+                std::slice::from_raw_parts(next.cast::<u8>().add(HEAD), layout.size() - HEAD);
+            if let Some(place) = rest.iter().position(|byte| *byte != POISON) {
+                overwritten.push((layout.size(), HEAD + place));
+            }
+            System.dealloc(next.cast(), layout);
+            next = before;
+        }
+    }
+    overwritten
+}

@@ -1,0 +1,182 @@
+//! Loans that are dropped, forgotten, cancelled and panicked over in any order, on every handle and in
+//! every state, by each engine; beside a model of what must be true whatever happens:
+//!
+//! - each buffer comes back once, where it was and with the bytes it had, or is the ring's until that
+//!   goes;
+//! - peers get the bytes that were sent, in order on streams; spans have the bytes that peers wrote, and
+//!   keep them for as long as they are held;
+//! - who waits is woken, whatever other wakers do;
+//! - at the end nothing is left: no memory, no descriptor, and nobody has written to memory that was
+//!   freed, the kernel included ([`heap`]).
+//!
+//! What is forgotten is kept aside and dropped last: for the library it is the same until then.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../traffic/mod.rs"]
+mod traffic;
+
+mod alarm;
+mod end;
+mod handles;
+mod heap;
+mod inflow;
+mod model;
+mod steps;
+mod transfers;
+mod world;
+
+use std::sync::{Mutex, PoisonError};
+
+use handoff::{Driver, Engine, RingUse};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::world::{Setting, World};
+
+#[global_allocator]
+static ALLOCATOR: heap::Watching = heap::Watching;
+
+/// Descriptors are counted, so one test at a time runs in a process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Fewer where processors are emulated.
+fn cases() -> u32 {
+    match std::env::var("PROPTEST_CASES") {
+        Ok(cases) => cases.parse().expect("a number"),
+        Err(_) if std::env::var_os("HANDOFF_SOAK").is_some() => 2_000,
+        Err(_) if std::env::var_os("HANDOFF_EMULATED").is_some() => 12,
+        Err(_) => 60,
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("is there").count()
+}
+
+fn run(setting: &Setting, steps: &[steps::Step]) {
+    // A case that failed left something.
+    drop(alarm::AT_HAND.take());
+    let before = descriptors();
+    let (may_leak, found) = heap::watched(|| {
+        let mut world = World::new(setting);
+        for step in steps {
+            world.act(step);
+        }
+        let may_leak = world.may_leak;
+        world.finish();
+        may_leak
+    });
+    assert_eq!(found.overwritten, [], "freed memory was written to: length and place");
+    assert!(may_leak || found.live == 0, "{} bytes are not freed", found.live);
+    // A test that ended before may still close some.
+    assert!(descriptors() <= before, "descriptors are left");
+}
+
+/// Runs as many cases as are wanted, and finds the fewest steps that fail.
+fn check(setting: impl Fn(u32, usize) -> Setting) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    alarm::silence();
+    // What is made once and kept is made by now.
+    run(&setting(8, 64), &[]);
+    let config = ProptestConfig {
+        cases: cases(),
+        failure_persistence: None,
+        max_shrink_time: 60_000,
+        ..ProptestConfig::default()
+    };
+    let entries = prop_oneof![Just(2u32), Just(8), Just(256)];
+    let in_flight = prop_oneof![1 => 3usize..20, 3 => Just(256)];
+    let steps = prop::collection::vec(steps::step(), 1..80);
+    let checked =
+        TestRunner::new(config).run(&(entries, in_flight, steps), |(entries, in_flight, steps)| {
+            run(&setting(entries, in_flight), &steps);
+            Ok(())
+        });
+    if let Err(error) = checked {
+        panic!("{error}");
+    }
+}
+
+fn with(
+    ring: RingUse,
+    registered: bool,
+    engines: &'static [Engine],
+) -> impl Fn(u32, usize) -> Setting {
+    move |entries, in_flight| Setting {
+        ring,
+        registered,
+        engines,
+        entries,
+        in_flight,
+        rx_queue: false,
+    }
+}
+
+/// Whether there is a ring at all; without one the settings that want one are those without.
+fn has_ring() -> bool {
+    Driver::new().expect("a driver").ring_unavailable().is_none()
+}
+
+fn check_with_ring(test: &str, registered: bool, engines: &'static [Engine]) {
+    if has_ring() {
+        check(with(RingUse::Require, registered, engines));
+    } else {
+        traffic::skip(test, "the kernel has no io_uring here");
+    }
+}
+
+#[test]
+fn loans_by_uring_zc_registered() {
+    check_with_ring("loans_by_uring_zc_registered", true, &[Engine::UringZc]);
+}
+
+#[test]
+fn loans_by_uring_zc_not_registered() {
+    check_with_ring("loans_by_uring_zc_not_registered", false, &[Engine::UringZc]);
+}
+
+#[test]
+fn loans_by_msg_zerocopy_beside_a_ring() {
+    check_with_ring("loans_by_msg_zerocopy_beside_a_ring", true, &[Engine::MsgZerocopy]);
+}
+
+#[test]
+fn loans_by_copy_beside_a_ring() {
+    check_with_ring("loans_by_copy_beside_a_ring", true, &[Engine::Copy]);
+}
+
+#[test]
+fn loans_by_auto_with_a_ring() {
+    check_with_ring("loans_by_auto_with_a_ring", true, &[Engine::Auto]);
+}
+
+#[test]
+fn loans_by_engines_that_change() {
+    const ALL: &[Engine] = &[Engine::UringZc, Engine::MsgZerocopy, Engine::Copy, Engine::Auto];
+    check_with_ring("loans_by_engines_that_change", true, ALL);
+}
+
+#[test]
+fn loans_by_msg_zerocopy_without_a_ring() {
+    check(with(RingUse::Avoid, false, &[Engine::MsgZerocopy]));
+}
+
+#[test]
+fn loans_by_copy_without_a_ring() {
+    check(with(RingUse::Avoid, false, &[Engine::Copy]));
+}
+
+#[test]
+fn loans_by_auto_without_a_ring() {
+    check(with(RingUse::Avoid, false, &[Engine::Auto, Engine::MsgZerocopy, Engine::Copy]));
+}
+
+mod guest {
+    use super::*;
+
+    #[test]
+    fn loans_beside_an_rx_queue_without_a_device() {
+        let sends = with(RingUse::Require, true, &[Engine::UringZc]);
+        check(|entries, in_flight| Setting { rx_queue: true, ..sends(entries, in_flight) });
+    }
+}

@@ -1,0 +1,149 @@
+//! Reads and writes of a file and of pipes.
+
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+
+use handoff::{Driver, Error, File};
+
+use crate::model::{Back, Place, content};
+
+/// Bytes of the file that reads are from.
+const KNOWN: usize = 64 << 10;
+/// The room of each write behind them.
+pub(crate) const ROOM: usize = 64 << 10;
+/// What a pipe takes whole.
+pub(crate) const PIPE: usize = 4096;
+const PERIOD: usize = 251;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Way {
+    ReadAt(usize),
+    WriteAt(usize),
+    ReadPipe,
+    WritePipe,
+}
+
+/// One read or write.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) way: Way,
+    /// The buffer's bytes before.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) places: Vec<Place>,
+}
+
+/// What is read and written.
+pub(crate) struct Files {
+    pub(crate) file: File,
+    same: std::fs::File,
+    pub(crate) reading: File,
+    feed: Option<PipeWriter>,
+    fed: usize,
+    pub(crate) writing: File,
+    drain: Option<PipeReader>,
+    drained: Vec<u8>,
+    /// What writes into the pipe that ended well must have left there.
+    written: Vec<Vec<u8>>,
+}
+
+impl Files {
+    pub(crate) fn new(driver: &Driver) -> Self {
+        let same = tempfile::tempfile().expect("makes a file");
+        same.write_all_at(&content(0, KNOWN), 0).expect("writes");
+        let (read, feed) = std::io::pipe().expect("a pipe");
+        let (drain, write) = std::io::pipe().expect("a pipe");
+        rustix::io::ioctl_fionbio(&drain, true).expect("sets");
+        rustix::io::ioctl_fionbio(&feed, true).expect("sets");
+        Self {
+            file: driver.file(same.try_clone().expect("clones")).expect("attaches"),
+            same,
+            reading: driver.file(read).expect("attaches"),
+            feed: Some(feed),
+            fed: 0,
+            writing: driver.file(write).expect("attaches"),
+            drain: Some(drain),
+            drained: Vec::new(),
+            written: Vec::new(),
+        }
+    }
+
+    pub(crate) fn feed(&mut self, len: usize) {
+        let bytes: Vec<u8> = (self.fed..self.fed + len).map(|at| (at % PERIOD) as u8).collect();
+        if let Some(Ok(fed)) = self.feed.as_mut().map(|feed| feed.write(&bytes)) {
+            self.fed += fed;
+        }
+    }
+
+    pub(crate) fn drain(&mut self) {
+        let mut space = [0; 4 * PIPE];
+        while let Some(Ok(got @ 1..)) = self.drain.as_mut().map(|drain| drain.read(&mut space)) {
+            self.drained.extend_from_slice(&space[..got]);
+        }
+    }
+
+    /// No more is fed, so reads end.
+    pub(crate) fn end_feed(&mut self) {
+        self.feed = None;
+    }
+
+    pub(crate) fn check(
+        &mut self,
+        job: &Job,
+        result: Result<usize, Error>,
+        back: &Back,
+        gone: bool,
+    ) {
+        assert_eq!(back.places(), job.places, "another buffer came back");
+        let (bytes, len) = (back.bytes(), job.bytes.len());
+        let done = match result {
+            Ok(done) => done,
+            Err(Error::Canceled { done }) if gone => done,
+            Err(Error::DriverGone) if gone => return,
+            Err(error) => panic!("{job:?}: {error}"),
+        };
+        match job.way {
+            Way::ReadAt(at) => {
+                let known = content(0, KNOWN);
+                assert!(gone || done == len.min(KNOWN - at), "{done} of {len} at {at}");
+                assert!(bytes[..done] == known[at..at + done], "what was read at {at} differs");
+            }
+            Way::ReadPipe => {
+                let first = usize::from(bytes.first().copied().unwrap_or(0));
+                let same = |(at, byte): (usize, &u8)| usize::from(*byte) == (first + at) % PERIOD;
+                assert!(bytes[..done].iter().enumerate().all(same), "the pipe's bytes differ");
+            }
+            Way::WriteAt(_) | Way::WritePipe => {
+                assert!(gone || done == len, "{done} of {len} were written");
+                assert!(bytes == job.bytes, "a buffer was changed while on loan");
+            }
+        }
+        match job.way {
+            Way::ReadAt(_) | Way::ReadPipe => {
+                assert!(bytes[done..] == job.bytes[done..], "more changed than was read");
+            }
+            Way::WriteAt(number) if done == len => {
+                let mut got = vec![0; len];
+                self.same.read_exact_at(&mut got, (KNOWN + number * ROOM) as u64).expect("reads");
+                assert!(got == job.bytes, "what was written differs");
+            }
+            Way::WritePipe if done == len => self.written.push(bytes),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn offset(way: Way) -> u64 {
+        match way {
+            Way::ReadAt(at) => at as u64,
+            Way::WriteAt(number) => (KNOWN + number * ROOM) as u64,
+            Way::ReadPipe | Way::WritePipe => 0,
+        }
+    }
+
+    /// The pipe has all writes that ended well, each once.
+    pub(crate) fn check_pipe(&self) {
+        for bytes in &self.written {
+            let found = self.drained.windows(bytes.len().max(1)).any(|part| part == bytes);
+            assert!(found || bytes.is_empty(), "a write of {} bytes is not there", bytes.len());
+        }
+    }
+}

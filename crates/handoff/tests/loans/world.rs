@@ -1,0 +1,681 @@
+//! A driver and all that is lent on it, beside what must be true of it.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::io::{ErrorKind, Read};
+use std::net::{TcpStream, UdpSocket};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use handoff::{
+    Buffer, Driver, Engine, Error, Group, Intake, Lend, Pool, Refused, Region, RingUse, RxBinding,
+    RxQueue, SharedRegion, Socket, Wait, Window,
+};
+
+use crate::alarm::{AT_HAND, Alarm, AtHand, guarded};
+use crate::handles::{Event, Handle, Kind};
+use crate::inflow::{Inflow, Span};
+use crate::model::{Back, Ending, Message, Out, Place, content, place};
+use crate::steps::{Memory, Step};
+use crate::traffic::narrow_tcp;
+use crate::transfers::{Files, Job, PIPE, ROOM, Way};
+
+/// What a driver is built for, and how its sockets send.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) ring: RingUse,
+    pub(crate) registered: bool,
+    /// The first is set, and others of these in steps.
+    pub(crate) engines: &'static [Engine],
+    pub(crate) entries: u32,
+    pub(crate) in_flight: usize,
+    /// Whether an rx queue without a device is to be received from, where the kernel has such.
+    pub(crate) rx_queue: bool,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum To {
+    Stream(usize),
+    Datagram,
+}
+
+/// A stream and its peer.
+pub(crate) struct Outflow {
+    pub(crate) socket: Option<Socket>,
+    /// Attached earlier, to the same socket.
+    pub(crate) before: Vec<Socket>,
+    pub(crate) messages: Vec<usize>,
+    pub(crate) far: Option<TcpStream>,
+    pub(crate) closed: bool,
+    pub(crate) got: Vec<u8>,
+}
+
+/// A group that is being filled, or waited for.
+pub(crate) struct Gathered {
+    group: Option<Group<Buffer>>,
+    messages: Vec<usize>,
+}
+
+pub(crate) struct World {
+    pub(crate) engines: &'static [Engine],
+    pub(crate) driver: Option<Driver>,
+    pub(crate) region: Region,
+    pub(crate) registered: bool,
+    pub(crate) shared: SharedRegion,
+    /// Where buffers of the region lie.
+    pub(crate) cut: Range<usize>,
+    /// Those that are here.
+    pub(crate) home: Vec<Buffer>,
+    /// What the end of the region says as long as it is mapped.
+    pub(crate) marker: (usize, Vec<u8>),
+    pub(crate) outflows: Vec<Outflow>,
+    pub(crate) datagrams: Vec<Socket>,
+    pub(crate) far: UdpSocket,
+    pub(crate) to: Vec<To>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) out: Out,
+    pub(crate) groups: Vec<Gathered>,
+    pub(crate) inflows: Vec<Inflow>,
+    pub(crate) pool: Option<Pool>,
+    pub(crate) window: Option<Window>,
+    pub(crate) queue: Option<RxQueue>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) files: Option<Files>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) handles: Vec<Handle>,
+    /// Who waited for what is over.
+    pub(crate) awaited: Vec<Arc<Alarm>>,
+    /// What is forgotten: nothing touches it before all else is checked.
+    pub(crate) forgotten: Vec<Box<dyn Any>>,
+    /// Operations that those keep.
+    pub(crate) kept: HashSet<(Kind, usize)>,
+    /// Bytes that the kernel may keep, since the driver went too early.
+    pub(crate) may_leak: bool,
+}
+
+/// So many messages differ by their first byte.
+const MESSAGES: usize = 250;
+
+impl World {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        let builder = Driver::builder().ring(setting.ring).entries(setting.entries);
+        let builder = builder.in_flight(setting.in_flight).zero_copy_receive(setting.rx_queue);
+        let driver = builder.build().expect("a driver");
+        let mut region = Region::anonymous(352 << 10).expect("memory");
+        let lens = [[2 << 10; 6].as_slice(), &[20 << 10; 4], &[110 << 10; 2]].concat();
+        let home: Vec<_> = lens.into_iter().map(|len| region.take(len).expect("room")).collect();
+        let mut last = region.take(64).expect("room");
+        last.copy_from_slice(&content(usize::from(u16::MAX), 64));
+        let marker = (last.as_ptr().addr(), last.to_vec());
+        if setting.registered {
+            driver.register(&region).expect("registers");
+        }
+        let engine = setting.engines[0];
+        let outflow = |_| {
+            let (near, far) = narrow_tcp();
+            far.set_nonblocking(true).expect("sets");
+            let socket = driver.socket(near).expect("attaches");
+            socket.set_engine(engine).expect("has the engine");
+            Outflow {
+                socket: Some(socket),
+                before: Vec::new(),
+                messages: Vec::new(),
+                far: Some(far),
+                closed: false,
+                got: Vec::new(),
+            }
+        };
+        let outflows = (0..2).map(outflow).collect();
+        let far = UdpSocket::bind("127.0.0.1:0").expect("binds");
+        far.set_nonblocking(true).expect("sets");
+        let near = UdpSocket::bind("127.0.0.1:0").expect("binds");
+        near.connect(far.local_addr().expect("is bound")).expect("connects");
+        let datagrams = driver.socket(near).expect("attaches");
+        datagrams.set_engine(engine).expect("has the engine");
+        AT_HAND.set(AtHand {
+            driver: Some(driver.clone()),
+            socket: Some(datagrams.clone()),
+            ..AtHand::default()
+        });
+        let memory = || Region::anonymous(16 << 10).expect("memory");
+        let queue = setting.rx_queue.then(|| {
+            let area = Region::anonymous(64 << 10).expect("memory");
+            driver.rx_queue(area, &RxBinding::without_device()).expect("a queue")
+        });
+        Self {
+            engines: setting.engines,
+            region,
+            registered: setting.registered,
+            shared: SharedRegion::memfd(256 << 10).expect("memory"),
+            cut: home[0].as_ptr().addr()..marker.0,
+            home,
+            marker,
+            outflows,
+            datagrams: vec![datagrams],
+            far,
+            to: Vec::new(),
+            messages: Vec::new(),
+            out: Out::default(),
+            groups: Vec::new(),
+            inflows: (0..2).map(|_| Inflow::new(&driver)).collect(),
+            pool: Some(driver.pool(memory(), 4096).expect("a pool")),
+            window: Some(driver.window(4, 8192).expect("a window")),
+            queue,
+            spans: Vec::new(),
+            files: Some(Files::new(&driver)),
+            jobs: Vec::new(),
+            handles: Vec::new(),
+            awaited: Vec::new(),
+            forgotten: Vec::new(),
+            kept: HashSet::new(),
+            may_leak: false,
+            driver: Some(driver),
+        }
+    }
+
+    pub(crate) fn act(&mut self, step: &Step) {
+        match *step {
+            Step::Send { to, len, header, memory, pieces, kept } => {
+                self.send(to, len, header, memory, pieces, kept)
+            }
+            Step::SendSpan { to } => self.send_span(to),
+            Step::SendGrouped { to, len, memory } => self.send_grouped(to, len, memory),
+            Step::Flush { forget } => self.flush(forget),
+            Step::Engine(number) => {
+                let engine = self.engines[number % self.engines.len()];
+                let sockets = self.outflows.iter().filter_map(|it| it.socket.as_ref());
+                for socket in sockets.chain(&self.datagrams) {
+                    // One attachment of a socket has MSG_ZEROCOPY to itself.
+                    let _ = socket.set_engine(engine);
+                }
+            }
+            Step::Register => self.register(),
+            Step::Turn(micros) => self.turn(Duration::from_micros(micros)),
+            Step::Pause => thread::sleep(Duration::from_micros(500)),
+            Step::Ask(number) => self.with_handle(number, |handle, _| handle.ask()),
+            Step::Poll(number, whim) => {
+                self.with_handle(number, |handle, gone| if gone { None } else { handle.poll(whim) })
+            }
+            Step::Cancel(number) => self.cancel(number),
+            Step::Drop(number) => {
+                let handle = self.take_handle(number);
+                guarded(|| drop(handle));
+            }
+            Step::Forget(number) => {
+                if let Some(handle) = self.take_handle(number) {
+                    self.kept.extend(handle.operation());
+                    self.forgotten.push(Box::new(handle));
+                }
+            }
+            Step::LeaveToWaker(number) => {
+                let handle = self.take_handle(number);
+                let victim = handle.map(|handle| Box::new(handle) as _);
+                AT_HAND.with_borrow_mut(|at_hand| at_hand.victims.extend(victim));
+            }
+            Step::AttachAgain { stream, keep } => self.attach_again(stream, keep),
+            Step::DropSocket(number) => match number {
+                0 | 1 => self.outflows[number].socket = None,
+                2 => self.datagrams.clear(),
+                _ => self.inflows[number % 2].drop_socket(),
+            },
+            Step::PeerReads { stream, most } => {
+                self.peer_reads(stream, most);
+            }
+            Step::PeerCloses(stream) => {
+                self.peer_reads(stream, usize::MAX);
+                self.outflows[stream].far = None;
+                self.outflows[stream].closed = true;
+            }
+            Step::Receive { stream, from } => self.receive(stream, from),
+            Step::Write { stream, len } => self.inflows[stream].write(len),
+            Step::EndInflow(number) => {
+                // Few of them.
+                if let Some(inflow) = self.inflows.get_mut(number) {
+                    inflow.close();
+                }
+            }
+            Step::Take { stream, whim } => {
+                let inflow = &mut self.inflows[stream];
+                let span = inflow.next(whim, &mut self.awaited);
+                self.spans.extend(span);
+            }
+            Step::DropSpan(number) => {
+                let span = self.take_span(number);
+                guarded(|| drop(span));
+            }
+            Step::ForgetSpan(number) => {
+                let span = self.take_span(number);
+                self.forgotten.extend(span.map(|span| Box::new(span) as _));
+            }
+            Step::SplitSpan(number) => {
+                if let Some(mut span) = self.take_span(number) {
+                    let head = span.split(span.received.len() / 3);
+                    self.spans.extend([head, span]);
+                }
+            }
+            Step::DropReceiver { stream, forget } => {
+                let receiver = self.inflows[stream].take_receiver();
+                if !forget {
+                    guarded(|| drop(receiver));
+                } else {
+                    // Its socket goes on with it, and so has a receiver for good.
+                    self.inflows[stream].drop_socket();
+                    self.kept.extend(receiver.is_some().then_some((Kind::Receiver, stream)));
+                    self.forgotten.extend(receiver.map(|receiver| Box::new(receiver) as _));
+                }
+            }
+            Step::Transfer { way, len, memory } => self.transfer(way, len, memory),
+            Step::Feed(len) => self.files.iter_mut().for_each(|files| files.feed(len)),
+            Step::Drain => self.files.iter_mut().for_each(Files::drain),
+            Step::DropDriver => self.drop_driver(),
+        }
+        self.spans.iter().for_each(Span::check);
+        self.adopt();
+    }
+
+    /// Takes over what wakers have sent.
+    pub(crate) fn adopt(&mut self) {
+        for sending in AT_HAND.with_borrow_mut(|at_hand| std::mem::take(&mut at_hand.sent)) {
+            drop(sending);
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.driver.is_none()
+    }
+
+    pub(crate) fn turn(&mut self, time: Duration) {
+        let Some(driver) = &self.driver else { return };
+        guarded(|| driver.turn(Wait::AtMost(time)).expect("turns"));
+        self.awaited.drain(..).for_each(|alarm| alarm.check());
+    }
+
+    fn register(&mut self) {
+        let Some(driver) = &self.driver else { return };
+        if driver.ring_unavailable().is_some() {
+            return;
+        }
+        if self.registered {
+            driver.unregister(&self.region).expect("unregisters");
+        } else {
+            driver.register(&self.region).expect("registers");
+        }
+        self.registered = !self.registered;
+    }
+
+    /// A buffer of the region, or of the heap.
+    fn buffer(&mut self, bytes: &[u8], memory: Memory) -> Buffer {
+        let fits = |it: &Buffer| it.capacity() >= bytes.len();
+        match self.home.iter().position(fits) {
+            Some(place) if memory == Memory::Region => {
+                let mut buffer = self.home.swap_remove(place);
+                buffer.set_len(bytes.len());
+                buffer.copy_from_slice(bytes);
+                buffer
+            }
+            _ => Buffer::from(bytes.to_vec()),
+        }
+    }
+
+    fn bring_home(&mut self, back: Back) {
+        if let Back::Buffers(buffers) = back {
+            // What is of the heap goes back there.
+            let ours = |it: &Buffer| self.cut.contains(&it.as_ptr().addr());
+            self.home.extend(buffers.into_iter().filter(|it| it.capacity() > 0 && ours(it)));
+        }
+    }
+
+    fn send(
+        &mut self,
+        to: usize,
+        len: usize,
+        header: usize,
+        memory: Memory,
+        pieces: usize,
+        kept: bool,
+    ) {
+        let to = if to < 2 { To::Stream(to) } else { To::Datagram };
+        let id = self.messages.len() + 1;
+        let len = if to == To::Datagram { len.clamp(1, 40_000) } else { len };
+        let bytes = content(id, header + len);
+        let payload = bytes[header..].to_vec();
+        match (pieces, memory) {
+            (0, Memory::Shared) => {
+                let Some(mut buffer) = self.shared.take(len) else { return };
+                buffer.view().write(0, &payload);
+                buffer.set_len(len);
+                self.accept(to, buffer, bytes, header, Vec::new(), kept);
+            }
+            (0, _) => {
+                let buffer = self.buffer(&payload, memory);
+                let places = vec![place(&buffer)];
+                self.accept(to, buffer, bytes, header, places, kept);
+            }
+            _ => {
+                let cuts: Vec<_> = (0..=pieces).map(|cut| len * cut / pieces).collect();
+                let cut = |cut: &[usize]| self.buffer(&payload[cut[0]..cut[1]], memory);
+                let buffers: Vec<_> = cuts.windows(2).map(cut).collect();
+                let places = buffers.iter().map(|it| place(it)).collect();
+                self.accept(to, buffers, bytes, header, places, kept);
+            }
+        }
+    }
+
+    fn send_span(&mut self, to: usize) {
+        let Some(span) = self.take_span(to) else { return };
+        let id = self.messages.len() + 1;
+        let header = content(id, 4);
+        let bytes = [&header, &span.received[..]].concat();
+        let places = vec![place(&span.received)];
+        self.accept(To::Stream(to % 2), span.received, bytes, 4, places, true);
+    }
+
+    fn accept<B: Lend + Into<Back> + 'static>(
+        &mut self,
+        to: To,
+        buffer: B,
+        bytes: Vec<u8>,
+        header: usize,
+        places: Vec<Place>,
+        kept: bool,
+    ) {
+        let socket = match to {
+            To::Stream(number) => self.outflows[number].socket.as_ref(),
+            To::Datagram => self.datagrams.last(),
+        };
+        let message = Message { bytes, header, places, ending: Ending::Unknown, cancelled: false };
+        let id = self.messages.len();
+        let Some(socket) = socket.filter(|_| id < MESSAGES) else {
+            return self.bring_home(buffer.into());
+        };
+        let lent = socket.message(buffer).header(&message.bytes[..header]);
+        // An auto socket turns the driver to see what sending costs, and wakers may panic in that.
+        match lent.send() {
+            Ok(sending) => {
+                self.out.lend(&message.places);
+                self.note(to, message);
+                if kept {
+                    let (sent, loan) = sending.split();
+                    self.handles.extend([Handle::sent(sent, id), Handle::loan(loan, id)]);
+                } else {
+                    self.handles.push(Handle::whole(sending, id));
+                }
+            }
+            Err(refused) => self.refused(&message, refused),
+        }
+    }
+
+    fn refused<B: Into<Back>>(&mut self, message: &Message, refused: Refused<B>) {
+        match refused.error {
+            Error::Busy { .. } | Error::StreamBroken { .. } => {}
+            Error::DriverGone if self.is_gone() => {}
+            error => panic!("a send is refused: {error}"),
+        }
+        let back = refused.buffer.into();
+        message.check_back(&back);
+        self.bring_home(back);
+    }
+
+    fn note(&mut self, to: To, message: Message) {
+        if let To::Stream(number) = to {
+            self.outflows[number].messages.push(self.messages.len());
+        }
+        self.to.push(to);
+        self.messages.push(message);
+    }
+
+    /// Sends in a group.
+    fn send_grouped(&mut self, to: usize, len: usize, memory: Memory) {
+        let Some(driver) = self.driver.clone() else { return };
+        let to = if to < 2 { To::Stream(to) } else { To::Datagram };
+        let id = self.messages.len();
+        let bytes = content(id + 1, if to == To::Datagram { len.clamp(1, 40_000) } else { len });
+        let buffer = self.buffer(&bytes, memory);
+        if self.groups.last().is_none_or(|last| last.group.is_none()) {
+            self.groups.push(Gathered { group: Some(driver.group()), messages: Vec::new() });
+        }
+        let socket = match to {
+            To::Stream(number) => self.outflows[number].socket.as_ref(),
+            To::Datagram => self.datagrams.last(),
+        };
+        let Some(socket) = socket.filter(|_| id < MESSAGES) else {
+            return self.bring_home(buffer.into());
+        };
+        let places = vec![place(&buffer)];
+        let message =
+            Message { bytes, header: 0, places, ending: Ending::Unknown, cancelled: false };
+        let gathered = self.groups.last_mut().expect("there is one");
+        let group = gathered.group.as_mut().expect("it is open");
+        match socket.message(buffer).send_in(group) {
+            Ok(sent) => {
+                gathered.messages.push(id);
+                self.out.lend(&message.places);
+                self.note(to, message);
+                self.handles.push(Handle::sent(sent, id));
+            }
+            Err(refused) => self.refused(&message, refused),
+        }
+    }
+
+    pub(crate) fn flush(&mut self, forget: bool) {
+        let Some(group) = self.groups.last_mut().and_then(|last| last.group.take()) else { return };
+        if forget {
+            self.forgotten.push(Box::new(group));
+        } else {
+            self.handles.push(Handle::group(group.flush(), self.groups.len() - 1));
+        }
+    }
+
+    fn take_handle(&mut self, number: usize) -> Option<Handle> {
+        (!self.handles.is_empty()).then(|| self.handles.swap_remove(number % self.handles.len()))
+    }
+
+    fn take_span(&mut self, number: usize) -> Option<Span> {
+        (!self.spans.is_empty()).then(|| self.spans.swap_remove(number % self.spans.len()))
+    }
+
+    fn cancel(&mut self, number: usize) {
+        if self.handles.is_empty() {
+            return;
+        }
+        let number = number % self.handles.len();
+        let handle = &self.handles[number];
+        // The request is made, also where a waker panics because of it.
+        let about = handle.about;
+        if guarded(|| handle.cancel()).unwrap_or(true) {
+            self.messages[about].cancelled = true;
+        }
+    }
+
+    pub(crate) fn with_handle(
+        &mut self,
+        number: usize,
+        ask: impl FnOnce(&mut Handle, bool) -> Option<Event>,
+    ) {
+        if self.handles.is_empty() {
+            return;
+        }
+        let (number, gone) = (number % self.handles.len(), self.is_gone());
+        let handle = &mut self.handles[number];
+        if gone && !handle.outlives_driver() {
+            return;
+        }
+        let Some(event) = guarded(|| ask(handle, gone)).flatten() else { return };
+        let mut handle = self.handles.swap_remove(number);
+        self.awaited.extend(handle.alarm.take());
+        self.take_in(&handle, event);
+    }
+
+    fn take_in(&mut self, handle: &Handle, event: Event) {
+        let about = handle.about;
+        match event {
+            Event::Sent(result) => self.ended(about, result),
+            Event::Back(back) => self.came_back(about, back),
+            Event::Both(result, back) => {
+                self.ended(about, result);
+                self.came_back(about, back);
+            }
+            Event::Group(mut buffers) => {
+                for id in self.groups[about].messages.clone() {
+                    let wanted = self.messages[id].places[0];
+                    let found = buffers.iter().position(|it| place(it) == wanted);
+                    let back =
+                        buffers.swap_remove(found.expect("a group gives all of its buffers"));
+                    self.came_back(id, back.into());
+                }
+                assert!(buffers.is_empty(), "a group gives buffers that are not its own");
+            }
+            Event::Transferred(result, back) => {
+                self.out.back(&self.jobs[about].places);
+                let gone = self.is_gone();
+                let files = self.files.as_mut().expect("files are there until the end");
+                files.check(&self.jobs[about], result, &back, gone);
+                self.bring_home(back);
+            }
+        }
+    }
+
+    fn came_back(&mut self, about: usize, back: Back) {
+        let message = &self.messages[about];
+        message.check_back(&back);
+        self.out.back(&message.places);
+        self.bring_home(back);
+    }
+
+    fn ended(&mut self, about: usize, result: Result<usize, Error>) {
+        let peer_gone = match self.to[about] {
+            To::Stream(number) => self.outflows[number].closed,
+            To::Datagram => false,
+        };
+        let message = &mut self.messages[about];
+        match &result {
+            Ok(_) | Err(Error::StreamBroken { .. }) => {}
+            Err(Error::Canceled { .. }) if message.cancelled || self.driver.is_none() => {}
+            Err(Error::DriverGone) if self.driver.is_none() => {}
+            Err(Error::Io { .. }) if peer_gone => {}
+            Err(error) => panic!("message {about} ends with: {error}"),
+        }
+        message.ending = Ending::Known(result);
+    }
+
+    /// Attaches a socket once more by another descriptor; what comes then goes by that.
+    fn attach_again(&mut self, stream: usize, keep: bool) {
+        let Some(driver) = &self.driver else { return };
+        let engine = self.engines[0];
+        let again = |socket: &Socket| {
+            let twin = socket.as_fd().try_clone_to_owned().expect("clones");
+            let socket = driver.socket(twin).expect("attaches");
+            let _ = socket.set_engine(engine);
+            socket
+        };
+        let Some(outflow) = self.outflows.get_mut(stream) else {
+            if let Some(socket) = self.datagrams.last() {
+                let socket = again(socket);
+                AT_HAND.with_borrow_mut(|at_hand| at_hand.socket = Some(socket.clone()));
+                self.datagrams.push(socket);
+                if !keep {
+                    self.datagrams.remove(0);
+                }
+            }
+            return;
+        };
+        // Between attachments there is no order, so all before must be over.
+        let over = |id: &usize| matches!(self.messages[*id].ending, Ending::Known(Ok(_)));
+        if !outflow.messages.iter().all(over) {
+            return;
+        }
+        if let Some(socket) = outflow.socket.take() {
+            outflow.socket = Some(again(&socket));
+            outflow.before.extend(keep.then_some(socket));
+        }
+    }
+
+    pub(crate) fn peer_reads(&mut self, stream: usize, most: usize) -> bool {
+        let outflow = &mut self.outflows[stream];
+        let Some(far) = &mut outflow.far else { return false };
+        let before = outflow.got.len();
+        let mut space = [0; 16 << 10];
+        while outflow.got.len() - before < most {
+            match far.read(&mut space) {
+                Ok(0) => break,
+                Ok(got) => outflow.got.extend_from_slice(&space[..got]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("the peer reads: {error}"),
+            }
+        }
+        outflow.got.len() > before
+    }
+
+    /// Datagrams that came are as they were sent, each once.
+    pub(crate) fn take_datagrams(&mut self) {
+        let mut space = vec![0; 64 << 10];
+        while let Ok(got) = self.far.recv(&mut space) {
+            let bytes = &space[..got];
+            if bytes.iter().all(|byte| *byte == 0) {
+                continue; // of a waker
+            }
+            let id = usize::from(bytes[0]) - 1;
+            assert!(self.to[id] == To::Datagram, "a datagram of a stream");
+            assert!(bytes == self.messages[id].bytes, "datagram {id} differs");
+        }
+    }
+
+    fn receive(&mut self, stream: usize, from: usize) {
+        let (Some(pool), Some(window)) = (&self.pool, &self.window) else { return };
+        let intake: Intake = match (from, &self.queue) {
+            (0, _) => window.into(),
+            (1, _) => window.or(pool),
+            (2, Some(queue)) => queue.into(),
+            (3, Some(queue)) => queue.or(pool),
+            _ => pool.into(),
+        };
+        self.inflows[stream].receive(intake);
+    }
+
+    fn transfer(&mut self, way: Way, len: usize, memory: Memory) {
+        let pipe = matches!(way, Way::ReadPipe | Way::WritePipe);
+        let len = len.min(if pipe { PIPE } else { ROOM });
+        let way = match way {
+            Way::WriteAt(_) => Way::WriteAt(self.jobs.len()),
+            way => way,
+        };
+        let bytes = content(self.jobs.len() + 7, len.max(1));
+        let buffer = self.buffer(&bytes, memory);
+        let job = Job { way, bytes, places: vec![place(&buffer)] };
+        let Some(files) = &self.files else { return };
+        let offset = Files::offset(way);
+        let started = match way {
+            Way::ReadAt(_) => files.file.read_at(buffer, offset),
+            Way::WriteAt(_) => files.file.write_at(buffer, offset),
+            Way::ReadPipe => files.reading.read(buffer),
+            Way::WritePipe => files.writing.write(buffer),
+        };
+        match started {
+            Ok(transfer) => {
+                self.out.lend(&job.places);
+                self.handles.push(Handle::transfer(transfer, self.jobs.len()));
+                self.jobs.push(job);
+            }
+            Err(refused) => {
+                assert!(matches!(refused.error, Error::Busy { .. } | Error::DriverGone));
+                assert_eq!(place(&refused.buffer), job.places[0], "another buffer came back");
+                self.bring_home(refused.buffer.into());
+            }
+        }
+    }
+
+    /// The last handle that can turn the driver goes.
+    fn drop_driver(&mut self) {
+        let at_hand = AT_HAND.with_borrow_mut(|at_hand| at_hand.driver.take());
+        let driver = self.driver.take();
+        if driver.is_some() {
+            self.may_leak = true;
+            guarded(|| drop((driver, at_hand)));
+        }
+    }
+}
