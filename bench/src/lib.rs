@@ -33,4 +33,5 @@ pub mod table;
 mod tasks;
 #[cfg(test)]
 mod testing;
+pub mod user_share;
 pub mod witness;

@@ -153,7 +153,7 @@ fn figures(report: &Report) -> Vec<Column> {
     let streams = report.bench == RECV;
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
-    let others: [(bool, Column); 17] = [
+    let others: [(bool, Column); 18] = [
         (true, ("p50 us", |row| show(row.latency_us.map(|it| it.p50), |us| format!("{us:.1}")))),
         (true, ("p99 us", |row| show(row.latency_us.map(|it| it.p99), |us| format!("{us:.1}")))),
         (
@@ -163,6 +163,7 @@ fn figures(report: &Report) -> Vec<Column> {
             }),
         ),
         (true, ("user us", |row| show(row.user_ns_per_op, |ns| format!("{:.2}", ns / 1e3)))),
+        (true, ("user", |row| show(row.user_share, |share| format!("{:.1} %", share * 100.0)))),
         (true, ("reap calls", |row| show(row.reap_calls, |count| format!("{count:.2}")))),
         (
             true,

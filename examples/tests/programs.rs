@@ -56,12 +56,19 @@ fn memory_goes_to_a_socket_and_spans_to_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     fs::write(&source, content()).expect("written");
-    let receiver = receiver(&target);
-    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-memory"));
-    sender.arg(&receiver.address).stdin(fs::File::open(&source).expect("there"));
-    assert!(said(&mut sender).starts_with(&format!("{BYTES} bytes sent")));
-    assert!(receiver.end().starts_with(&format!("{BYTES} bytes received")));
-    assert!(fs::read(&target).expect("there") == content(), "what arrived differs");
+    let mut programs = vec![env!("CARGO_BIN_EXE_send-memory")];
+    // A lane needs io_uring.
+    let ring = handoff::Driver::new().expect("a driver").ring_unavailable().is_none();
+    programs.extend(ring.then_some(env!("CARGO_BIN_EXE_send-bulk")));
+    for program in programs {
+        let receiver = receiver(&target);
+        let mut sender = Command::new(program);
+        sender.arg(&receiver.address).stdin(fs::File::open(&source).expect("there"));
+        assert!(said(&mut sender).starts_with(&format!("{BYTES} bytes sent")), "{program}");
+        assert!(receiver.end().starts_with(&format!("{BYTES} bytes received")), "{program}");
+        assert!(fs::read(&target).expect("there") == content(), "{program}: what arrived differs");
+        fs::remove_file(&target).expect("there");
+    }
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub struct Config {
     /// Whether the payload lies in buffers registered with the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
+    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
     /// The device's MTU in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,

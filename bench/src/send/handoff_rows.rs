@@ -17,14 +17,17 @@ use super::bed::Bed;
 use crate::measure::{self, Slot};
 
 /// Sends that share one return where not each has its own.
-const GROUP: u32 = 32;
+pub(super) const GROUP: u32 = 32;
 /// The most buffers on loan at a time: those of a group that is filled while the one before is out.
-const ON_LOAN: u64 = 2 * GROUP as u64;
+pub(super) const ON_LOAN: u64 = 2 * GROUP as u64;
 /// Sends between two looks at the clock. A multiple of every batch.
-const BETWEEN_LOOKS: u32 = 32;
-const PAGE: u64 = 4_096;
+pub(super) const BETWEEN_LOOKS: u32 = 32;
+pub(super) const PAGE: u64 = 4_096;
 /// How long the last buffers of a slot may stay away.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends per system call.
+pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
 
 /// What tells one row from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +53,7 @@ pub(super) fn ways() -> impl Iterator<Item = Way> {
     let pages = [(false, false), (true, false), (true, true)];
     pages.into_iter().flat_map(|(registered, huge)| {
         [true, false].into_iter().flat_map(move |flush| {
-            [1, 8, 32].into_iter().map(move |batch| Way { registered, flush, batch, huge })
+            BATCHES.into_iter().map(move |batch| Way { registered, flush, batch, huge })
         })
     })
 }
@@ -73,25 +76,9 @@ pub(super) struct UringZc {
 impl UringZc {
     pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Result<Self, String> {
         let line = |error: handoff::Error| error.to_string();
-        let stride = bytes.next_multiple_of(PAGE);
-        let messages = (working_set / stride).max(ON_LOAN);
-        let len = usize::try_from(stride * messages).map_err(|error| error.to_string())?;
-        let mut region =
-            if way.huge { Region::huge(len) } else { Region::anonymous(len) }.map_err(line)?;
-        if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
-            return Err(reason.clone());
-        }
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
-        if way.registered {
-            driver.register(&region).map_err(line)?;
-        }
-        let mut free = region.chunks(stride as usize);
-        free.truncate(messages as usize);
-        for buffer in &mut free {
-            buffer.fill(0x5a);
-            buffer.set_len(bytes as usize);
-        }
+        let (_, free) = memory(&driver, bytes, working_set, way.huge, way.registered)?;
         let socket = bed.connect().map_err(|error| error.to_string())?;
         let socket = driver.socket(socket).map_err(line)?;
         socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
@@ -194,7 +181,35 @@ impl UringZc {
     }
 }
 
-fn refused(refused: Refused<Buffer>) -> String {
+/// A region and its messages, filled; as many as the working set has, and as are on loan at a time.
+pub(super) fn memory(
+    driver: &Driver,
+    bytes: u64,
+    working_set: u64,
+    huge: bool,
+    registered: bool,
+) -> Result<(Region, Vec<Buffer>), String> {
+    let line = |error: handoff::Error| error.to_string();
+    let stride = bytes.next_multiple_of(PAGE);
+    let messages = (working_set / stride).max(ON_LOAN);
+    let len = usize::try_from(stride * messages).map_err(|error| error.to_string())?;
+    let mut region = if huge { Region::huge(len) } else { Region::anonymous(len) }.map_err(line)?;
+    if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
+        return Err(reason.clone());
+    }
+    if registered {
+        driver.register(&region).map_err(line)?;
+    }
+    let mut free = region.chunks(stride as usize);
+    free.truncate(messages as usize);
+    for buffer in &mut free {
+        buffer.fill(0x5a);
+        buffer.set_len(bytes as usize);
+    }
+    Ok((region, free))
+}
+
+pub(super) fn refused(refused: Refused<Buffer>) -> String {
     refused.error.to_string()
 }
 

@@ -5,6 +5,7 @@
 //! lent memory on its way into that host: there zero copy has nothing to win, and the table says so.
 
 mod bed;
+mod bulk_rows;
 mod copy;
 mod handoff_rows;
 mod msg_zerocopy;
@@ -25,7 +26,7 @@ use crate::{
     quantity::{format_size, parse_size},
     report::Report,
     run::{self, Bench, RunOptions},
-    witness,
+    user_share, witness,
 };
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
@@ -57,6 +58,7 @@ Rows (the ratio is to msg-zerocopy-seed of the same round):
   uring-zc[-fixed]    io_uring zero copy, from plain or from registered memory;
                       batch: requests per system call;
                       flush=yes: each send is returned by itself; flush=no: 32 share one return;
+                      bulk: through a lane of the socket, each returned by itself;
                       lends up to 64 messages at a time, each its own memory
 
 A peer is another program that sends; {addr}, {port}, {bytes}, {seconds} and {cpu} in its command are
@@ -223,6 +225,7 @@ impl Bench for Send<'_> {
         if args.run.meter {
             witness::attest(&subjects[..ours], &mut measured.rows[..ours], true, context.stop)?;
         }
+        user_share::attest(&subjects[..ours], &mut measured.rows[..ours], context.stop);
         let mut remarks = format!("on processor {}\n", pinned.cpu());
         if measured.kept_waiting > BUSY {
             let percent = measured.kept_waiting * 100.0;

@@ -9,8 +9,9 @@ use std::{
 use super::{
     DEFAULT_WORKING_SET, SendArgs,
     bed::Bed,
+    bulk_rows::Bulk,
     copy::Copy,
-    handoff_rows::{self, UringZc, Way},
+    handoff_rows::{self, BATCHES, UringZc, Way},
     msg_zerocopy::{Loop, MsgZerocopy},
     payload::{Pages, Payload},
 };
@@ -83,7 +84,8 @@ pub(super) fn subjects<'a>(
     let working_set = args.working_set;
     let of_size = |&bytes: &u64| {
         let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
-        baselines(bed, stock, bytes).into_iter().chain(ours)
+        let bulk = BATCHES.map(move |batch| bulk(bed, bytes, working_set, batch));
+        baselines(bed, stock, bytes).into_iter().chain(ours).chain(bulk)
     };
     // Rows of another working set are other rows, to whoever compares two runs.
     let named = |subject: Subject<'a>| Subject {
@@ -140,11 +142,30 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
             batch: Some(batch),
             flush: Some(flush),
             registered: Some(registered),
+            api: Some("message".into()),
             ..config(bed, bytes)
         },
         baseline: false,
         peer: false,
         make: Box::new(move || Ok(Box::new(UringZc::new(bed, bytes, working_set, way)?))),
+    }
+}
+
+fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32) -> Subject<'_> {
+    let engine = "uring-zc-fixed";
+    Subject {
+        name: format!("{engine} bulk batch={batch}"),
+        engine: engine.into(),
+        config: Config {
+            batch: Some(batch),
+            flush: Some(true),
+            registered: Some(true),
+            api: Some("bulk".into()),
+            ..config(bed, bytes)
+        },
+        baseline: false,
+        peer: false,
+        make: Box::new(move || Ok(Box::new(Bulk::new(bed, bytes, working_set, batch)?))),
     }
 }
 

@@ -18,6 +18,9 @@ pub const URING_CMD_MULTISHOT: u32 = 1 << 1;
 
 const SQE_LEN: usize = 64;
 const COMMAND_FLAGS_OFFSET: usize = 28;
+const IOPRIO_OFFSET: usize = 2;
+const ADDRESS_OFFSET: usize = 16;
+const LEN_OFFSET: usize = 24;
 const BUF_INDEX_OFFSET: usize = 40;
 
 const _: () = assert!(size_of::<Entry>() == SQE_LEN);
@@ -32,6 +35,28 @@ pub fn set_buf_index(entry: &mut Entry, index: u16) {
     // in which bytes 40 and 41 are `buf_index`; the borrow is exclusive.
     unsafe {
         std::ptr::from_mut(entry).cast::<u8>().add(BUF_INDEX_OFFSET).cast::<u16>().write(index)
+    }
+}
+
+/// Names the memory that a request reads or writes (`addr`, `len`). Whoever submits the entry answers for it.
+#[inline]
+pub fn set_memory(entry: &mut Entry, start: *const u8, len: u32) {
+    // SAFETY: as in `set_buf_index`; bytes 16 to 23 are the address and 24 to 27 the length.
+    unsafe {
+        let bytes = std::ptr::from_mut(entry).cast::<u8>();
+        bytes.add(ADDRESS_OFFSET).cast::<u64>().write(start as u64);
+        bytes.add(LEN_OFFSET).cast::<u32>().write(len);
+    }
+}
+
+/// Has a send find its memory in a registered buffer ([`RECVSEND_FIXED_BUF`]).
+#[inline]
+pub fn set_fixed_buffer(entry: &mut Entry, index: u16) {
+    set_buf_index(entry, index);
+    // SAFETY: as in `set_buf_index`; bytes 2 and 3 are `ioprio`, the flags of sends.
+    unsafe {
+        *std::ptr::from_mut(entry).cast::<u8>().add(IOPRIO_OFFSET).cast::<u16>() |=
+            RECVSEND_FIXED_BUF;
     }
 }
 
@@ -60,6 +85,21 @@ mod tests {
             unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }
         };
         assert_eq!(bytes(&entry), bytes(&with(0x1234)));
+    }
+
+    #[test]
+    fn the_memory_of_a_send_lands_where_the_crate_puts_it() {
+        let memory = [0u8; 7];
+        let send = |start, len| opcode::SendZc::new(types::Fd(3), start, len).zc_flags(8);
+        let mut entry = send(std::ptr::null(), 0).build();
+        super::set_memory(&mut entry, memory.as_ptr(), 7);
+        super::set_fixed_buffer(&mut entry, 0x1234);
+        let expected = send(memory.as_ptr(), 7).buf_index(Some(0x1234)).build();
+        let bytes = |entry: &super::Entry| {
+            // SAFETY: both are 64 plain bytes, asserted in this module.
+            unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }
+        };
+        assert_eq!(bytes(&entry), bytes(&expected));
     }
 
     #[test]

@@ -41,6 +41,14 @@ pub enum Error {
         /// The most operations under way at once.
         limit: usize,
     },
+    /// A lane has as many buffers as it was made for.
+    #[error(
+        "the lane has {capacity} buffers, as many as it was made for: take back those that returned"
+    )]
+    LaneFull {
+        /// The most buffers at once.
+        capacity: usize,
+    },
     /// A datagram larger than its protocol or device takes.
     #[error("a datagram of {size} bytes is too long: {limit}")]
     MessageTooLong {
@@ -116,7 +124,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Io { source, .. } => source.kind(),
             Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
-            Error::Busy { .. } => io::ErrorKind::WouldBlock,
+            Error::Busy { .. } | Error::LaneFull { .. } => io::ErrorKind::WouldBlock,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
             Error::DriverGone => io::ErrorKind::NotConnected,

@@ -74,5 +74,6 @@ pub use requests::RequestQueue;
 pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
 pub use socket::Socket;
 pub use socket::group::{Group, GroupOnLoan};
+pub use socket::lane::Lane;
 pub use socket::receive::{NextSpan, Receiver};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};

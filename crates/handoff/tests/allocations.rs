@@ -8,7 +8,7 @@ use std::io::Read;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use handoff::{Buffer, Driver, Engine, GroupOnLoan, Region, Socket, Wait};
+use handoff::{Buffer, Driver, Engine, GroupOnLoan, Lane, Region, Socket, Wait};
 
 struct Counting;
 
@@ -85,6 +85,21 @@ fn grouped(driver: &Driver, socket: &Socket, buffers: &mut Vec<Buffer>, rounds: 
     }
 }
 
+fn by_lane(driver: &Driver, lane: &Lane, buffers: &mut Vec<Buffer>, rounds: usize) {
+    for _ in 0..rounds {
+        for buffer in buffers.drain(..) {
+            lane.push(buffer).unwrap();
+        }
+        while !lane.is_empty() {
+            driver.turn(Wait::Event).unwrap();
+            while let Some(finished) = lane.take() {
+                finished.sent.unwrap();
+                buffers.push(finished.buffer);
+            }
+        }
+    }
+}
+
 #[test]
 fn steady_sending_allocates_nothing() {
     for registered in [false, true] {
@@ -136,4 +151,12 @@ fn check(driver: &Driver, engine: Engine, registered: bool, stream: bool) {
     let many = allocations() - before;
     assert_eq!((single, many), (0, 0), "{engine}, registered {registered}, stream {stream}");
     assert_eq!(driver.in_flight(), 0);
+    if engine != Engine::UringZc {
+        return;
+    }
+    let lane = socket.lane(&region, 32).unwrap();
+    by_lane(driver, &lane, &mut buffers, 20);
+    let before = allocations();
+    by_lane(driver, &lane, &mut buffers, 50);
+    assert_eq!(allocations() - before, 0, "a lane, registered {registered}, stream {stream}");
 }

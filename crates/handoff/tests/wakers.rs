@@ -376,6 +376,58 @@ fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 #[test]
+fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
+    within(LONG, || {
+        let driver = Driver::new().unwrap();
+        if let Some(reason) = driver.ring_unavailable() {
+            return traffic::skip("a_waker_that_panics_beside_a_lane", reason);
+        }
+        let (near, far) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let mut region = Region::anonymous(1 << 20).unwrap();
+        let lane = socket.lane(&region, 2).unwrap();
+        let mut push = || {
+            for _ in 0..2 {
+                lane.push(region.take(9000).unwrap()).map_err(|refused| refused.error).unwrap();
+            }
+        };
+        let waiting = || {
+            let acts: [fn(); 2] = [|| panic::panic_any(ON_PURPOSE), || ()];
+            acts.map(Acting::new)
+        };
+
+        // Who takes a buffer makes room.
+        push();
+        let wakers = waiting();
+        for (_, waker) in &wakers {
+            assert!(pin!(lane.room()).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        let mut back = 0;
+        while !lane.is_empty() {
+            driver.turn(Wait::Event).unwrap();
+            while caught(|| lane.take()).expect("no waker is called meanwhile").is_some() {
+                back += 1;
+            }
+        }
+        assert_eq!(back, 2);
+        caught(|| driver.turn(Wait::No)).unwrap_err();
+        assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
+
+        // Nothing was submitted, so that all is back at once.
+        push();
+        let wakers = waiting();
+        for (_, waker) in &wakers {
+            assert!(pin!(lane.returned()).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        caught(|| lane.cancel()).unwrap_err();
+        assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
+        assert_eq!(std::iter::from_fn(|| lane.take()).count(), 2);
+    });
+}
+
+#[test]
 fn a_waker_that_panics_in_a_cancellation_leaves_nobody_waiting() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {

@@ -1,6 +1,7 @@
 //! What engines work on: the way into the kernel, the records of what is under way, and what is to be
 //! started.
 
+mod lanes;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -17,6 +18,7 @@ use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
 use crate::ring::{Io, Unpark};
 
+use lanes::Lanes;
 pub(crate) use waits::LATER;
 use waits::Later;
 
@@ -25,6 +27,7 @@ pub(crate) struct Core {
     pub(crate) io: Rc<Io>,
     pub(crate) due: Rc<Due>,
     pub(crate) records: RefCell<Records>,
+    pub(crate) lanes: Lanes,
     pub(crate) groups: RefCell<Groups>,
     /// Streams whose sends start with the next submission. Its sends keep a socket; when the last was
     /// cancelled, this must not.
@@ -58,6 +61,7 @@ impl Core {
             io: Rc::new(io),
             due: Rc::default(),
             records: RefCell::new(Records::new(in_flight)),
+            lanes: Lanes::default(),
             groups: RefCell::default(),
             streams: RefCell::default(),
             spare_streams: RefCell::default(),
@@ -106,12 +110,17 @@ impl Core {
 
     /// Whether something waits to be started.
     pub(crate) fn has_marks(&self) -> bool {
-        self.has_streams() || self.due.has_marks()
+        self.has_streams() || self.lanes.has_marks() || self.due.has_marks()
     }
 
     /// Whether sends of a stream wait to be started.
     pub(crate) fn has_streams(&self) -> bool {
         !self.streams.borrow().is_empty()
+    }
+
+    /// Whether the kernel may still use anything that is lent.
+    pub(crate) fn kernel_holds_any(&self) -> bool {
+        self.lanes.held.get() > 0 || self.records.borrow().kernel_holds_any()
     }
 
     /// Whether nothing waits to be submitted.

@@ -14,7 +14,7 @@ use super::Core;
 use crate::error::{Error, Result};
 use crate::op::SocketShared;
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{DETACHED, WAKE};
+use crate::ring::token::{DETACHED, STAGE_LANE_READY, WAKE};
 use crate::ring::{Backend, Endpoint, Token};
 
 /// How long to leave a socket alone that looks ready and is not.
@@ -118,6 +118,10 @@ impl Core {
             waiting.into_iter().for_each(|token| self.records.borrow_mut().end_wait(token));
         }
         for later in self.later.take() {
+            // A lane is told nothing any more.
+            if later.token.stage == STAGE_LANE_READY {
+                continue;
+            }
             self.records.borrow_mut().end_wait(later.token);
         }
     }

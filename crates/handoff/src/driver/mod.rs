@@ -211,7 +211,7 @@ impl Driver {
             // What is started may be over at once; with nothing to come, a wait would have no end.
             self.reactor.start_and_wake();
             let to_come = || {
-                self.reactor.records.borrow().kernel_holds_any()
+                self.reactor.kernel_holds_any()
                     || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.reactor.news.get() && to_come()
@@ -228,7 +228,7 @@ impl Driver {
 
     /// Operations under way, buffers on loan and unclaimed results included.
     pub fn in_flight(&self) -> usize {
-        self.reactor.records.borrow().len()
+        self.reactor.records.borrow().len() + self.reactor.lanes.len()
     }
 
     /// Runs a future to its end, turning the driver meanwhile.

@@ -1,7 +1,8 @@
 //! What is done with the records, by one file for each mechanism.
 //!
 //! A send goes [`order`] (when it may start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how) ->
-//! [`sending`] (how it ends). A receive goes [`receiving`] -> [`zcrx`], [`mapped`] or [`multishot`], as what it draws on says.
+//! [`sending`] (how it ends); a [`lane`] has a way of its own. A receive goes [`receiving`] -> [`zcrx`],
+//! [`mapped`] or [`multishot`], as what it draws on says.
 
 pub(crate) mod copy;
 #[cfg_attr(
@@ -9,6 +10,7 @@ pub(crate) mod copy;
     allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
 )]
 pub(crate) mod get_buf;
+pub(crate) mod lane;
 pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;
 pub(crate) mod multishot;

@@ -160,13 +160,16 @@ fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
 }
 
 fn would_be_overcharged(op: &SendOp) -> bool {
-    let look = |backing: &Backing| {
+    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
+    !op.socket.keeps_to_slots.get() && pieces.iter().any(|piece: &Piece| is_huge(piece.backing()))
+}
+
+/// Whether memory has huge pages, which the kernel charges for whole when it pins a part.
+pub(super) fn is_huge(backing: &Backing) -> bool {
+    backing.is_huge(|backing| {
         let huge = pagemap::has_huge_pages(backing.start(), backing.len());
         huge.inspect_err(|error| tracing::debug!(%error, "taken for base pages")).unwrap_or(false)
-    };
-    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
-    !op.socket.keeps_to_slots.get()
-        && pieces.iter().any(|piece: &Piece| piece.backing().is_huge(look))
+    })
 }
 
 /// The slot that all pieces of a message lie in, where the kernel takes one for a message.

@@ -115,9 +115,14 @@ impl Due {
     }
 
     /// Tells a foreign runtime that there is something to submit.
+    #[inline]
     pub(crate) fn attend(&self) {
-        let waker = self.attention.borrow_mut().take();
-        self.wake(waker);
+        let mut attention = self.attention.borrow_mut();
+        if attention.is_some() {
+            let waker = attention.take();
+            drop(attention);
+            self.wake(waker);
+        }
     }
 
     #[cfg(feature = "tokio")]
@@ -138,7 +143,13 @@ impl Due {
         if wakers.iter().all(Option::is_none) {
             return;
         }
-        self.wakes.borrow_mut().extend(wakers.into_iter().flatten());
+        self.wake_many(wakers.into_iter().flatten());
+    }
+
+    /// The same for as many as there are.
+    #[inline]
+    pub(crate) fn wake_many(&self, wakers: impl IntoIterator<Item = Waker>) {
+        self.wakes.borrow_mut().extend(wakers);
         if !self.telling.get() && !self.waking.get() && !self.gone.get() {
             self.wake_all();
         }
@@ -181,10 +192,15 @@ impl Due {
     }
 
     /// Calls all wakers that were kept. One that panics keeps nobody else from being woken.
+    #[inline]
     pub(crate) fn wake_all(&self) {
-        if !self.has_wakes() {
-            return;
+        if self.has_wakes() {
+            self.wake_kept();
         }
+    }
+
+    #[inline(never)]
+    fn wake_kept(&self) {
         let before = self.waking.replace(true);
         let mut panicked = None;
         loop {

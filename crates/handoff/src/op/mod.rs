@@ -9,6 +9,7 @@ mod flow;
 )]
 mod get;
 pub(crate) mod group;
+pub(crate) mod lane;
 pub(crate) mod layout;
 pub(crate) mod loan;
 mod outstanding;

@@ -309,12 +309,7 @@ impl SendOp {
 
     /// Whether a failure is about zero copy itself, so that copying this send may do better.
     pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
-        let about_zero_copy = match errno {
-            libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
-            libc::EMSGSIZE => self.fits_a_datagram(),
-            _ => false,
-        };
-        about_zero_copy && self.socket.chooser.borrow().is_free()
+        self.about_failure().is_about_zero_copy(errno) && self.socket.chooser.borrow().is_free()
     }
 
     /// Has the send copied; see [`copy_went_through`](Self::copy_went_through).
@@ -333,8 +328,49 @@ impl SendOp {
         }
     }
 
+    fn about_failure(&self) -> Failed {
+        Failed {
+            done: self.done,
+            total: self.total,
+            ipv6: self.socket.ipv6,
+            copies: self.engine == Engine::Copy,
+        }
+    }
+
+    /// An error for the caller, with the limit that it is about.
+    pub(crate) fn error(&self, errno: i32) -> Error {
+        self.about_failure().error(errno)
+    }
+
+    /// As [`error`](Self::error) for an attempt without a copy, which may need pages to be locked
+    /// unless they are registered.
+    pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
+        let failed = self.about_failure();
+        if self.slot.is_some() { failed.error(errno) } else { failed.zero_copy_error(errno) }
+    }
+}
+
+/// A send that failed, as far as its error tells of it.
+pub(crate) struct Failed {
+    /// Bytes that the kernel took before.
+    pub(crate) done: usize,
+    pub(crate) total: usize,
+    pub(crate) ipv6: bool,
+    pub(crate) copies: bool,
+}
+
+impl Failed {
     fn fits_a_datagram(&self) -> bool {
-        self.total <= if self.socket.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
+        self.total <= if self.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
+    }
+
+    /// Whether a failure may be about zero copy itself.
+    pub(crate) fn is_about_zero_copy(&self, errno: i32) -> bool {
+        match errno {
+            libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
+            libc::EMSGSIZE => self.fits_a_datagram(),
+            _ => false,
+        }
     }
 
     /// An error for the caller, with the limit that it is about.
@@ -342,10 +378,10 @@ impl SendOp {
         match errno {
             libc::EMSGSIZE => Error::MessageTooLong {
                 size: self.total,
-                limit: if self.engine != Engine::Copy && self.fits_a_datagram() {
+                limit: if !self.copies && self.fits_a_datagram() {
                     "without copying it may touch 17 pages at most, or as many as the kernel's MAX_SKB_FRAGS \
                      says: start buffers on a page, lend fewer of them, or use the copy engine"
-                } else if self.socket.ipv6 {
+                } else if self.ipv6 {
                     "UDP over IPv6 takes 65527 bytes at most"
                 } else {
                     "UDP over IPv4 takes 65507 bytes at most"
@@ -356,10 +392,9 @@ impl SendOp {
         }
     }
 
-    /// As [`error`](Self::error) for an attempt without a copy, which may need pages to be locked
-    /// unless they are registered.
+    /// As [`error`](Self::error) for memory that has to be locked for the send.
     pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
-        if self.slot.is_some() || !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+        if !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
             return self.error(errno);
         }
         let need = (self.total - self.done) as u64;

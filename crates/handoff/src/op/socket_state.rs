@@ -96,11 +96,47 @@ pub(crate) struct StreamQueue {
     pub(crate) marked: bool,
     /// Bytes that the kernel took, and bytes there were, of a send that ended midway.
     pub(crate) broken: Option<(usize, usize)>,
+    /// A lane sends on the stream.
+    lane: bool,
 }
 
 impl StreamQueue {
     pub(crate) fn broken(&self) -> Option<Error> {
         self.broken.map(|(sent, total)| Error::StreamBroken { sent, total })
+    }
+
+    /// Why no send of its own goes on the stream now.
+    #[inline]
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        if self.lane {
+            return Some(Error::Invalid(
+                "a lane sends on this stream: push into it, or drop it and turn the driver until it is empty",
+            ));
+        }
+        self.broken()
+    }
+
+    /// A lane takes the stream over.
+    pub(crate) fn open_lane(&mut self) -> Result<()> {
+        if let Some(error) = self.refusal() {
+            return Err(error);
+        }
+        if !self.is_idle() {
+            return Err(Error::Invalid(
+                "sends are under way on this stream: a lane waits for their end",
+            ));
+        }
+        self.lane = true;
+        Ok(())
+    }
+
+    pub(crate) fn close_lane(&mut self) {
+        self.lane = false;
+    }
+
+    /// So many bytes of so many went out, and the rest does not.
+    pub(crate) fn break_off(&mut self, sent: usize, total: usize) {
+        self.broken.get_or_insert((sent, total));
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -16,13 +16,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, LATER};
-use crate::engine::{get_buf, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
+use crate::engine::{get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
-    DETACHED, STAGE_CLEAR, STAGE_GET, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN,
-    STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+    DETACHED, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE,
+    STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
     BATCH, Backend, Batch, Completion, Io, Key, Ready, Ring, Token, Until, teardown,
@@ -104,9 +104,12 @@ impl Reactor {
         wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
     ) -> Result<usize> {
         self.start_marked();
-        let until = self.start_later(until);
-        // What was due may have marked more, and a wait must not begin before that is started.
-        self.start_marked();
+        let mut until = until;
+        if self.has_later() {
+            until = self.start_later(until);
+            // What was due may have marked more, and a wait must not begin before that is started.
+            self.start_marked();
+        }
         // Who is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
@@ -147,8 +150,11 @@ impl Reactor {
     fn tell(&self, ready: &[Ready]) -> Result<usize> {
         if let Backend::Ring(ring) = &self.io.backend {
             let count = self.take_completions(ring)?;
-            let more = self.has_marks() || self.has_later() || self.due.has_wakes();
-            ring.borrow_mut().settle_event(more);
+            self.go_on_with_lanes();
+            let mut ring = ring.borrow_mut();
+            if ring.event_watched() {
+                ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
+            }
             return Ok(count);
         }
         for event in ready {
@@ -172,6 +178,14 @@ impl Reactor {
     }
 
     pub(crate) fn start_marked(&self) {
+        if self.has_streams() || self.due.has_marks() {
+            self.start_each_marked();
+        }
+        lane::pump_marked(self);
+    }
+
+    #[inline(never)]
+    fn start_each_marked(&self) {
         loop {
             self.start_streams(|socket| order::pump(self, socket));
             self.due.start_marks(|mark| match mark {
@@ -246,7 +260,8 @@ impl Reactor {
         }
         let token = Token::from_user_data(data);
         match token.stage {
-            STAGE_READY | STAGE_RETURN => self.ready(token),
+            STAGE_LANE => return lane::completed(self, all),
+            STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
@@ -262,6 +277,9 @@ impl Reactor {
     }
 
     pub(crate) fn ready(&self, token: Token) {
+        if token.stage == STAGE_LANE_READY {
+            return lane::ready(self, token);
+        }
         let kind = self.records.borrow().kind(token.key);
         match (kind, token.stage) {
             (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
@@ -280,16 +298,18 @@ impl Reactor {
     pub(crate) fn leave(&self) {
         self.due.leave();
         let ending = self.records.borrow_mut().end_all();
+        lane::give_up(self);
         self.end(ending);
         // What was only marked by now ends before it begins.
         let _ = self.turn(Until::Now);
         let waiting = self.records.borrow_mut().take_wakers();
         let groups = self.groups.borrow_mut().take_wakers();
+        let lanes = self.lanes.take_wakers();
         let mut queues = Vec::new();
         for served in &*self.request_queues.borrow() {
             queues.extend(served.queue.waker.borrow_mut().take());
         }
-        self.due.wake_with_others(waiting.into_iter().chain(groups).chain(queues));
+        self.due.wake_with_others(waiting.into_iter().chain(groups).chain(lanes).chain(queues));
         self.due.wake_all();
     }
 
@@ -324,7 +344,7 @@ impl Reactor {
             }
         }
         let deadline = Instant::now() + teardown::PATIENCE;
-        while self.records.borrow().kernel_holds_any() {
+        while self.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
             if self.turn(Until::OneOr(time)).is_err() {
                 break;
@@ -341,7 +361,10 @@ impl Drop for Reactor {
         self.due.close();
         let ending = self.records.borrow_mut().end_all();
         // Wakers that were left behind are dropped meanwhile, which must not keep memory from the kernel.
-        let ended = panic::catch_unwind(AssertUnwindSafe(|| self.end(ending)));
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| {
+            lane::give_up(self);
+            self.end(ending);
+        }));
         self.closing.set(true);
         if let Backend::Ring(ring) = &self.io.backend
             && let Err(error) = self.take_last(ring)
@@ -356,7 +379,7 @@ impl Drop for Reactor {
         for queue in self.core.rx_queues.get_mut() {
             queue.outlive_driver();
         }
-        let leaked = self.records.borrow_mut().abandon();
+        let leaked = self.records.borrow_mut().abandon() + self.lanes.abandon();
         if leaked > 0 {
             tracing::warn!(
                 leaked,

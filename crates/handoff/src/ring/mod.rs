@@ -177,15 +177,19 @@ impl Ring {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
+    /// Whether somebody may wait for the event.
+    #[inline]
+    pub(crate) fn event_watched(&self) -> bool {
+        self.event_watched
+    }
+
     /// Clears the event after completions were taken, unless there is `more` to do.
     pub(crate) fn settle_event(&mut self, more: bool) {
-        if self.event_watched {
-            // EAGAIN: it was not set.
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
-            let more = more || self.unsubmitted() > 0 || self.has_work();
-            if more || !self.io.is_empty() {
-                self.signal();
-            }
+        // EAGAIN: it was not set.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        let more = more || self.unsubmitted() > 0 || self.has_work();
+        if more || !self.io.is_empty() {
+            self.signal();
         }
     }
 

@@ -9,6 +9,9 @@ pub(crate) struct Key {
 
 pub(crate) const GENERATIONS: u32 = 1 << 24;
 
+/// What tells one generation from the next in user data.
+pub(crate) const NEXT_GENERATION: u64 = 1 << 40;
+
 /// What a completion is about: a record and a stage of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
@@ -34,6 +37,10 @@ pub(crate) const STAGE_GET: u8 = 0xf9;
 pub(crate) const STAGE_CLEAR: u8 = 0xf8;
 /// Stage of a request of a block device.
 pub(crate) const STAGE_REQUEST: u8 = 0xf7;
+/// Stage of a request of a lane.
+pub(crate) const STAGE_LANE: u8 = 0xf6;
+/// Stage of a lane's wait for room.
+pub(crate) const STAGE_LANE_READY: u8 = 0xf5;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -72,6 +79,35 @@ impl Token {
     /// What [`of_request`](Self::of_request) was given.
     pub(crate) fn request(self) -> (u16, u16) {
         ((self.key.index >> 16) as u16, self.key.index as u16)
+    }
+
+    /// Of a place of the driver's lane with this number, which no record waits for.
+    pub(crate) fn of_lane(lane: u16, place: u16, generation: u32) -> Self {
+        let index = u32::from(lane) << 16 | u32::from(place);
+        Self { key: Key { index, generation: generation % GENERATIONS }, stage: STAGE_LANE }
+    }
+
+    /// Of the wait for room of such a place.
+    pub(crate) fn of_lane_readiness(self) -> Self {
+        Self { stage: STAGE_LANE_READY, ..self }
+    }
+
+    /// The number that [`of_lane`](Self::of_lane) was given.
+    #[inline]
+    pub(crate) fn lane(self) -> usize {
+        (self.key.index >> 16) as usize
+    }
+
+    /// The place that [`of_lane`](Self::of_lane) was given.
+    #[inline]
+    pub(crate) fn place(self) -> u16 {
+        self.key.index as u16
+    }
+
+    /// Whether user data names another place, or another use of one, of the same lane.
+    #[inline]
+    pub(crate) fn is_of_same_lane(data: u64, other: u64) -> bool {
+        (data ^ other) & 0xff_ffff_0000 == 0
     }
 
     pub(crate) fn to_user_data(self) -> u64 {

@@ -384,9 +384,14 @@ fn cannot_serve(error: &Error) -> Option<String> {
 }
 
 impl RouteSink {
-    /// Pieces are written at their places, in any order.
+    /// Pieces are written at their places, in any order; on a stream nothing goes past a lane.
     fn check(&self) -> Result<()> {
-        let Self::File(file, _) = self else { return Ok(()) };
+        let file = match self {
+            Self::File(file, _) => file,
+            Self::Socket(socket) => {
+                return socket.shared.queue.borrow().refusal().map_or(Ok(()), Err);
+            }
+        };
         let flags =
             fcntl_getfl(file).map_err(|error| Error::io("looking at a file", error.into()))?;
         if flags.contains(OFlags::APPEND) {

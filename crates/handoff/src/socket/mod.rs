@@ -1,6 +1,7 @@
 //! A socket attached to a driver, to send and to receive by.
 
 pub(crate) mod group;
+pub(crate) mod lane;
 pub(crate) mod receive;
 pub(crate) mod send;
 

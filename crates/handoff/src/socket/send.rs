@@ -141,7 +141,7 @@ impl<'a, B: Lend> Message<'a, B> {
             ));
         }
         let room = self.socket.driver.check_room();
-        room.err().or_else(|| shared.queue.borrow().broken())
+        room.err().or_else(|| shared.queue.borrow().refusal())
     }
 
     /// Kept out of its callers, so that the handles which those make need not go through memory.

@@ -8,4 +8,5 @@ mod traffic;
 mod drivers;
 mod futures;
 mod handles;
+mod lanes;
 mod stage;

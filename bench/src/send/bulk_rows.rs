@@ -1,0 +1,100 @@
+//! The rows of sends in bulk: the same buffers through a lane of the socket.
+
+use std::time::Instant;
+
+use handoff::{Buffer, Driver, Lane, RingUse, Wait};
+
+use super::{
+    bed::Bed,
+    handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, PATIENCE, memory, refused},
+};
+use crate::measure::{self, Slot};
+
+pub(super) struct Bulk {
+    // Before the driver: handles go first.
+    lane: Lane,
+    free: Vec<Buffer>,
+    driver: Driver,
+    batch: u32,
+    messages: u64,
+    returned: handoff::Tally,
+}
+
+impl Bulk {
+    pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, batch: u32) -> Result<Self, String> {
+        let line = |error: handoff::Error| error.to_string();
+        let driver =
+            Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
+        let (region, free) = memory(&driver, bytes, working_set, false, true)?;
+        let socket = bed.connect().map_err(|error| error.to_string())?;
+        let socket = driver.socket(socket).map_err(line)?;
+        let lane = socket.lane(&region, ON_LOAN as usize).map_err(line)?;
+        Ok(Self { lane, free, driver, batch, messages: 0, returned: handoff::Tally::default() })
+    }
+
+    /// The requests of one system call. What is back is claimed first, so that as little memory as possible
+    /// takes part.
+    fn send_batch(&mut self) -> Result<(), String> {
+        self.claim()?;
+        for _ in 0..self.batch {
+            let buffer = loop {
+                if self.lane.len() < ON_LOAN as usize
+                    && let Some(buffer) = self.free.pop()
+                {
+                    break buffer;
+                }
+                self.turn(Wait::Event)?;
+                self.claim()?;
+            };
+            self.lane.push(buffer).map_err(refused)?;
+        }
+        self.turn(Wait::No)
+    }
+
+    fn turn(&mut self, wait: Wait) -> Result<(), String> {
+        self.driver.turn(wait).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn claim(&mut self) -> Result<(), String> {
+        while let Some(finished) = self.lane.take() {
+            finished.sent.map_err(|error| error.to_string())?;
+            self.messages += 1;
+            self.returned += finished.receipt.tally;
+            self.free.push(finished.buffer);
+        }
+        Ok(())
+    }
+
+    fn await_returns(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            self.claim()?;
+            if self.lane.is_empty() {
+                return Ok(());
+            }
+            self.turn(Wait::AtMost(PATIENCE))?;
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
+            }
+        }
+    }
+}
+
+impl measure::Engine for Bulk {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<measure::Tally, String> {
+        let (messages, returned) = (self.messages, self.returned);
+        while !slot.is_over() {
+            for _ in 0..BETWEEN_LOOKS / self.batch {
+                self.send_batch()?;
+            }
+        }
+        self.await_returns()?;
+        let unknown = self.returned.unknown > returned.unknown;
+        Ok(measure::Tally {
+            bytes: self.returned.total() - returned.total(),
+            operations: Some(self.messages - messages),
+            copied: (!unknown).then(|| self.returned.copied - returned.copied),
+            ..measure::Tally::default()
+        })
+    }
+}

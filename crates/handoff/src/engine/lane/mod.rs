@@ -1,0 +1,379 @@
+//! What is done in a lane: sends in bulk on one socket, of buffers of one region.
+//!
+//! Minimum kernel, capability and return signal are those of [`uring_zc`](super::uring_zc), whose requests a
+//! lane makes. A lane is made for so many buffers and allocates nothing after that.
+//!
+//! Contracts:
+//! - a lane whose handle is gone sends what was pushed, and leaves the driver when all of it is back;
+//! - nothing that is called with the state borrowed can come back to the lane or the driver.
+
+mod datagrams;
+mod stream;
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::mechanism::Engine;
+use crate::memory::{Backing, Buffer};
+use crate::op::SocketShared;
+use crate::op::lane::{Ended, LaneShared, MAX_CAPACITY, Stage, State};
+use crate::op::loan::Returned;
+use crate::outcome::Tally;
+use crate::receipt::Receipt;
+use crate::ring::token::NEXT_GENERATION;
+use crate::ring::{Completion, Ring, Token};
+
+/// What a run of completions comes to.
+#[derive(Default)]
+struct Sum {
+    messages: u64,
+    notifications: u64,
+    /// Requests that completed with a return signal to come.
+    lent: u32,
+    /// Return signals of such.
+    returned: u32,
+    /// What the kernel holds no more.
+    ended: u32,
+    tally: Tally,
+}
+
+impl LaneShared {
+    /// Opens a lane and makes it known to the driver.
+    pub(crate) fn open(
+        core: &Core,
+        socket: &Rc<SocketShared>,
+        backing: &Arc<Backing>,
+        capacity: usize,
+    ) -> Result<Rc<Self>> {
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
+            return Err(Error::Invalid("a lane takes 1 to 32768 buffers"));
+        }
+        if core.due.is_gone() {
+            return Err(Error::DriverGone);
+        }
+        let ring = core.io.ring().ok_or_else(|| core.io.no_ring("a lane"))?.borrow();
+        if socket.stream {
+            socket.queue.borrow_mut().open_lane()?;
+        }
+        let opened = core.lanes.open(|number, generation| {
+            let data = |place| Token::of_lane(number, place as u16, generation).to_user_data();
+            let state = State::new(&ring, backing, capacity, socket.stream, data);
+            Self { socket: Rc::clone(socket), number, state: RefCell::new(state) }
+        });
+        if opened.is_err() && socket.stream {
+            socket.queue.borrow_mut().close_lane();
+        }
+        opened
+    }
+
+    /// Takes a buffer in, or gives it back with the reason.
+    #[inline]
+    pub(crate) fn push(
+        self: &Rc<Self>,
+        core: &Core,
+        buffer: Buffer,
+    ) -> Result<(), (Buffer, Error)> {
+        let mut state = self.state.borrow_mut();
+        let ours = std::ptr::eq(buffer.0.backing(), &*state.backing);
+        if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
+            let error = self.refusal(core, &state, ours);
+            return Err((buffer, error));
+        }
+        let place = state.tail;
+        state.tail = place.wrapping_add(1);
+        let slot = state.slot(place);
+        debug_assert!(slot.stage == Stage::Free, "a place is used once at a time");
+        slot.buffer = Some(buffer);
+        (slot.sent, slot.copied, slot.notifications) = (0, 0, 0);
+        slot.copies = false;
+        slot.stage = Stage::Waiting;
+        if !state.marked {
+            state.marked = true;
+            drop(state);
+            core.mark_lane(self);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn refusal(&self, core: &Core, state: &State, ours: bool) -> Error {
+        match state.end {
+            _ if core.due.is_gone() => Error::DriverGone,
+            Some(Ended::Canceled) => Error::Canceled { done: 0 },
+            Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
+            None if !ours => Error::Invalid("the buffer is not of the region of the lane"),
+            None => Error::LaneFull { capacity: state.capacity as usize },
+        }
+    }
+
+    /// The oldest buffer, if it is back.
+    #[inline]
+    pub(crate) fn take(&self, core: &Core) -> Option<(Result<usize>, Returned<Buffer>)> {
+        let mut state = self.state.borrow_mut();
+        let head = state.head;
+        let reports_usage = state.reports_usage;
+        let slot = state.slot(head);
+        if slot.stage != Stage::Back {
+            return None;
+        }
+        slot.stage = Stage::Free;
+        let buffer = slot.buffer.take().expect("what is back has a buffer");
+        let lent = (slot.sent - slot.copied) as u64;
+        let (zero_copy, unknown) = if reports_usage { (lent, 0) } else { (0, lent) };
+        let sent = match slot.error.take() {
+            None => Ok(slot.sent),
+            Some(error) => Err(*error),
+        };
+        let receipt = Receipt {
+            tally: Tally { zero_copy, copied: slot.copied as u64, unknown },
+            notifications: slot.notifications,
+            engine: Some(if slot.copies { Engine::Copy } else { Engine::UringZc }),
+        };
+        state.head = head.wrapping_add(1);
+        if !state.for_room.is_empty() {
+            let wakers = state.for_room.take();
+            drop(state);
+            // The buffer is in hand.
+            core.due.wake_later(|| core.due.wake_many(wakers));
+        }
+        Some((sent, Returned { buffer, receipt }))
+    }
+
+    /// Says whether there is room; else `waker` is told when there may be.
+    pub(crate) fn poll_room(&self, core: &Core, waker: &Waker) -> Result<bool> {
+        let state = self.state.borrow();
+        if core.due.is_gone() || state.end.is_some() {
+            return Err(self.refusal(core, &state, true));
+        }
+        let room = state.len() < state.capacity;
+        drop(state);
+        if !room {
+            let waker = waker.clone();
+            let spare = self.state.borrow_mut().for_room.add(waker);
+            drop(spare);
+        }
+        Ok(room)
+    }
+
+    /// `waker` is told when the oldest buffer may be back.
+    pub(crate) fn await_back(&self, waker: &Waker) {
+        let waker = waker.clone();
+        let spare = self.state.borrow_mut().for_back.add(waker);
+        drop(spare);
+    }
+
+    /// Asks for everything to end early; nothing is taken in any more.
+    pub(crate) fn cancel(self: &Rc<Self>, core: &Core) {
+        let mut state = self.state.borrow_mut();
+        if state.end.is_some() {
+            return;
+        }
+        state.end = Some(Ended::Canceled);
+        let under_way = state.under_way();
+        state.end_waiting(self);
+        drop(state);
+        for token in under_way {
+            let ended = core.cancel(token);
+            debug_assert!(!ended, "a lane has a ring, which tells of all that it ends");
+        }
+        self.after(core, self.state.borrow_mut(), Sum::default());
+    }
+
+    /// The driver goes: nothing is started any more.
+    fn give_up(self: &Rc<Self>, core: &Core) {
+        let mut state = self.state.borrow_mut();
+        state.end.get_or_insert(Ended::Canceled);
+        state.end_waiting(self);
+        self.after(core, state, Sum::default());
+    }
+
+    /// The handle goes: what was pushed is sent, and dropped when it comes back.
+    pub(crate) fn close(self: &Rc<Self>, core: &Core) {
+        let mut state = self.state.borrow_mut();
+        state.closed = true;
+        let wakers = (state.for_back.take(), state.for_room.take());
+        self.after(core, state, Sum::default());
+        drop(wakers);
+    }
+
+    /// Counts what happened and tells who waits for it. What is closed gives up what came back.
+    fn after<'a>(self: &'a Rc<Self>, core: &Core, mut state: RefMut<'a, State>, sum: Sum) {
+        core.lanes.held.update(|held| held - sum.ended);
+        if sum.lent != sum.returned {
+            self.socket.lent_by_ring.update(|lent| lent + sum.lent - sum.returned);
+        }
+        if sum.messages + sum.notifications + sum.tally.copied > 0 {
+            self.socket.count(|stats| {
+                stats.messages += sum.messages;
+                stats.notifications += sum.notifications;
+                stats.returned += sum.tally;
+            });
+        }
+        if state.goes_on() && !state.marked {
+            state.marked = true;
+            drop(state);
+            core.mark_lane(self);
+            state = self.state.borrow_mut();
+        }
+        if state.closed {
+            return self.after_close(core, state);
+        }
+        let head = state.head;
+        if state.slot(head).stage == Stage::Back {
+            core.news.set(true);
+            if !state.for_back.is_empty() {
+                let wakers = state.for_back.take();
+                drop(state);
+                core.due.wake_many(wakers);
+            }
+        }
+    }
+
+    #[cold]
+    fn after_close(&self, core: &Core, mut state: RefMut<'_, State>) {
+        while state.head != state.tail {
+            let head = state.head;
+            let slot = state.slot(head);
+            if slot.stage != Stage::Back {
+                break;
+            }
+            (slot.buffer, slot.stage) = (None, Stage::Free);
+            state.head = head.wrapping_add(1);
+        }
+        if state.has_stream && state.next == state.tail {
+            // Another lane may take it over while the last buffers of this one are on their way.
+            state.has_stream = false;
+            self.socket.queue.borrow_mut().close_lane();
+        }
+        if state.head != state.tail {
+            return;
+        }
+        drop(state);
+        core.lanes.close(self);
+    }
+}
+
+impl State {
+    /// What waits will not be sent.
+    #[cold]
+    fn end_waiting(&mut self, lane: &LaneShared) {
+        if self.stream.is_some() {
+            return self.settle_stream(lane);
+        }
+        while let Some(place) = self.again.pop() {
+            self.slots[usize::from(place)].fail(Error::Canceled { done: 0 });
+        }
+        while self.next != self.tail {
+            let next = self.next;
+            self.slot(next).fail(Error::Canceled { done: 0 });
+            self.next = next.wrapping_add(1);
+        }
+    }
+}
+
+/// Submits what waits in all lanes.
+#[inline]
+pub(crate) fn pump_marked(core: &Core) {
+    while let Some(lane) = core.lanes.take_marked() {
+        pump(core, &lane);
+    }
+}
+
+fn pump(core: &Core, lane: &Rc<LaneShared>) {
+    let Some(ring) = core.io.ring() else { return };
+    let mut state = lane.state.borrow_mut();
+    state.marked = false;
+    let submitted = match state.stream {
+        Some(_) => state.submit_stream(&mut ring.borrow_mut(), lane),
+        None => state.submit_datagrams(&mut ring.borrow_mut(), lane),
+    };
+    core.lanes.held.update(|held| held + submitted.requests);
+    if submitted.stalled {
+        // Completions have to be taken first; the next turn goes on.
+        state.marked = true;
+        core.lanes.stall(lane);
+    }
+    if let Some(sum) = submitted.settled {
+        lane.after(core, state, sum);
+    }
+}
+
+/// What an attempt to submit came to.
+#[derive(Default)]
+struct Submitted {
+    requests: u32,
+    /// The ring had no room for all.
+    stalled: bool,
+    /// What came back without a request.
+    settled: Option<Sum>,
+}
+
+/// Room for one request in the ring's queue.
+fn has_room(ring: &mut Ring) -> bool {
+    ring.make_room(1)
+        .inspect_err(|error| tracing::debug!(%error, "a lane waits for the ring"))
+        .is_ok()
+}
+
+/// Tells a lane of all completions at the front that are its own; how many those were.
+pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
+    let first = all[0].data;
+    let number = Token::from_user_data(first).lane();
+    let lane = core.lanes.get(number);
+    // A lane that is gone has nothing to come but what nobody announced.
+    let Some(lane) = lane else { return 1 };
+    let mut state = lane.state.borrow_mut();
+    let mut sum = Sum::default();
+    let mut blocked = None;
+    let mut told = 0;
+    for completion in all.iter().take_while(|it| Token::is_of_same_lane(it.data, first)) {
+        match state.stream {
+            Some(_) => state.tell_stream(&lane, completion, &mut sum, &mut blocked),
+            None => state.tell_datagram(&lane, completion, &mut sum, &mut blocked),
+        }
+        told += 1;
+    }
+    lane.after(core, state, sum);
+    if let Some(blocked) = blocked {
+        blocked.into_iter().for_each(|token| await_room(core, &lane, token));
+    }
+    told
+}
+
+/// Places that wait for the socket to have room.
+type Blocked = Option<Vec<Token>>;
+
+#[cold]
+fn await_room(core: &Core, lane: &LaneShared, token: Token) {
+    core.lanes.held.update(|held| held + 1);
+    core.await_readiness(&lane.socket.endpoint, libc::POLLOUT, token.of_lane_readiness());
+}
+
+/// The socket has room, or failed: either way the next attempt tells.
+#[cold]
+pub(crate) fn ready(core: &Core, token: Token) {
+    let lane = core.lanes.get(token.lane());
+    let Some(lane) = lane else { return };
+    let mut state = lane.state.borrow_mut();
+    state.unblock(token);
+    if state.end.is_some() {
+        state.end_waiting(&lane);
+    }
+    lane.after(core, state, Sum { ended: 1, ..Sum::default() });
+}
+
+/// The driver goes: nothing is started any more.
+pub(crate) fn give_up(core: &Core) {
+    for lane in core.lanes.all() {
+        lane.give_up(core);
+    }
+}
+
+/// The next use of a place, for another request.
+fn next_use(data: u64) -> u64 {
+    data.wrapping_add(NEXT_GENERATION)
+}
