@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use sources::{Crate, ModulePath};
 
 /// Crates whose modules have no order yet.
-const UNORDERED: [&str; 9] = [
+const UNORDERED: [&str; 8] = [
     "bench",
-    "crates/handoff-block",
     "crates/handoff-cli",
     "crates/handoff-lab",
     "crates/handoff-meter",
