@@ -16,7 +16,7 @@ use handoff_lab::{command::Carried, instructions};
 use regex::Regex;
 
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     machine::Machine,
     measure::Measured,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     report::Report,
 };
 

@@ -30,12 +30,12 @@ use self::{
     served::{Device, Served},
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     measure::{self, Measured, Plan, Subject},
     peer::{Placeholders, ProgramOptions},
     quantity::format_size,
-    report::{Config, Report},
+    report::{self, Config, Report},
     run::{self, Bench, RunOptions},
     witness,
 };
@@ -167,7 +167,7 @@ struct Block<'a> {
 }
 
 impl Bench for Block<'_> {
-    const NAME: &'static str = "block";
+    const NAME: &'static str = report::BLOCK;
 
     fn options(&self) -> &RunOptions {
         &self.args.run

@@ -38,7 +38,7 @@ use self::{
     own::Own,
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     measure::{self, Measured, Plan, Subject},
     network::{
@@ -46,7 +46,7 @@ use crate::{
         pattern::Pattern,
     },
     processor::Pinned,
-    report::{Config, Report, Row},
+    report::{self, Config, Report, Row},
     run::{self, Bench, RunOptions},
     tasks, witness,
 };
@@ -115,7 +115,7 @@ struct Rds<'a> {
 }
 
 impl Bench for Rds<'_> {
-    const NAME: &'static str = "rds";
+    const NAME: &'static str = report::RDS;
 
     fn options(&self) -> &RunOptions {
         &self.args.run

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use sources::{Crate, ModulePath};
 
 /// Crates whose modules have no order yet.
-const UNORDERED: [&str; 8] = [
-    "bench",
+const UNORDERED: [&str; 7] = [
     "crates/handoff-cli",
     "crates/handoff-lab",
     "crates/handoff-meter",
