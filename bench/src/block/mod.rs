@@ -269,12 +269,7 @@ fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<
             }
         }
     }
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

@@ -46,7 +46,7 @@ use crate::{
         pattern::Pattern,
     },
     processor::Pinned,
-    report::{self, Config, Report, Row},
+    report::{self, Report, Row},
     run::{self, Bench, RunOptions},
     tasks, witness,
 };
@@ -229,12 +229,7 @@ fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
             ]
         })
         .collect();
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

@@ -234,12 +234,7 @@ fn subjects<'a>(
                 .flat_map(|(over, it)| streams::subjects(over, it, &args.programs.peer, cpu, stop)),
         )
         .collect();
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 
