@@ -1,12 +1,10 @@
 //! What the `handoff` command mounts as `handoff bench`.
 
-use std::io;
-
 use clap::{Args, Subcommand};
-use handoff_lab::StopFlag;
 
 use crate::{
     block::{self, BlockArgs},
+    context::{BenchError, Context},
     rds::{self, RdsArgs},
     recv::{self, RecvArgs},
     send::{self, SendArgs},
@@ -34,36 +32,6 @@ pub enum Bench {
     Rds(Box<RdsArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
     Block(Box<BlockArgs>),
-}
-
-/// How the command was called.
-pub struct Context<'a> {
-    /// One JSON object on `out` and nothing else.
-    pub json: bool,
-    /// Set when the user wants it to end (SIGINT, SIGTERM).
-    pub stop: &'a StopFlag,
-    /// Where results go.
-    pub out: &'a mut dyn io::Write,
-}
-
-/// How a bench ends when it does not end well. Each text is one line with the cause and what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The command line makes no sense: exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// This machine cannot do it: exit code 3.
-    #[error("{0}")]
-    NotPossible(String),
-    /// It was tried and failed: exit code 1.
-    #[error("{0}")]
-    Failed(String),
-    /// The user ended it; nothing is left behind.
-    #[error("stopped before the table was complete")]
-    Stopped,
-    /// The results could not be written to `out`.
-    #[error("the result could not be written: {0}")]
-    Output(#[source] io::Error),
 }
 
 /// Runs one bench.

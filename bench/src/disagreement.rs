@@ -1,111 +1,35 @@
-//! Where the kernel's reports and the copy meter, the witness, disagree.
-//!
-//! Contracts:
-//!
-//! 1. A report is compared with what the witness has to see if it is right
-//!    ([`Engine::implied`](crate::measure::Engine::implied)). Where nothing is reported there is nothing
-//!    to compare.
-//! 2. Headers and what frames a message are copied too and are no payload: small messages disagree by
-//!    [`FRAMING`] only.
-//! 3. Who copied stands beside, as far as the witness can tell.
-
-use std::cmp::Reverse;
-
-use serde::{Deserialize, Serialize};
+//! What a report says about its disagreements, in lines.
 
 use crate::{
-    report::{Report, Row},
-    table::{self, percent},
+    quantity::percent,
+    report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree},
 };
 
-/// Difference up to which they agree: of the payload, or of its copies where those are more.
-const TOLERANCE: f64 = 0.02;
-/// Bytes that each message may be copied with besides, in all its headers and at all ends.
-const FRAMING: f64 = 256.0;
-/// A place of less than this share of the payload is not worth its line.
-const LEAST: f64 = 0.01;
-/// How many places are kept.
-const PLACES: usize = 4;
 /// How many callers of a function a line has.
 const CALLERS: usize = 3;
 
-/// A row whose engine's report and witness disagree. Shares are copies of each payload byte.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Disagreement {
-    /// The row's name.
-    pub row: String,
-    /// Payload bytes per operation, where rows of several sizes have the same name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    /// What is reported.
-    pub reported: f64,
-    /// What the witness has to see if that is right: more, where bytes are also copied at an end of
-    /// which nothing reports.
-    pub implied: f64,
-    /// What it saw.
-    pub witness: f64,
-    /// Where, most bytes first.
-    pub places: Vec<CopiedAt>,
+/// Where bytes were copied, in words.
+fn place(copied: &CopiedAt) -> String {
+    let callers = copied.path.iter().take(CALLERS).map(String::as_str);
+    let callers = callers.collect::<Vec<_>>().join(" < ");
+    let whom = if callers.is_empty() { callers } else { format!(" for {callers}") };
+    format!("{} by {}{whom}", percent(copied.share), copied.function)
 }
 
-/// Where bytes were copied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CopiedAt {
-    /// The kernel function that copied.
-    pub function: String,
-    /// Who called it, innermost first.
-    pub path: Vec<String>,
-    /// Copies by it of each payload byte.
-    pub share: f64,
-}
-
-/// Whether `witness` says something else than what is `implied`, for messages of this length.
-pub(crate) fn disagree(implied: f64, witness: f64, bytes: Option<u64>) -> bool {
-    let framing = bytes.map_or(0.0, |bytes| FRAMING / bytes as f64);
-    (witness - implied).abs() > (TOLERANCE * implied.max(1.0)).max(framing)
-}
-
-impl CopiedAt {
-    /// The places that `report` has, for so many bytes of payload.
-    pub(crate) fn of(report: &handoff_meter::Report, bytes: u64) -> Vec<Self> {
-        let share = |place: &handoff_meter::Place| place.bytes as f64 / bytes as f64;
-        let all = report.places.iter().chain(&report.unattributed_places);
-        let mut places: Vec<_> = all.filter(|place| share(place) >= LEAST).collect();
-        places.sort_by_key(|place| Reverse(place.bytes));
-        places.truncate(PLACES);
-        let of = |place: &handoff_meter::Place| Self {
-            function: place.function.clone(),
-            path: place.path.clone(),
-            share: share(place),
-        };
-        places.into_iter().map(of).collect()
+fn line(found: &Disagreement) -> String {
+    let bytes = found.bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
+    let implied = match disagree(found.reported, found.implied, None) {
+        true => format!(", which makes {} at all ends", percent(found.implied)),
+        false => String::new(),
+    };
+    let (reported, witness) = (percent(found.reported), percent(found.witness));
+    let mut text = format!("{}{bytes}: reported {reported}{implied}; witness {witness}", found.row);
+    if !found.places.is_empty() {
+        let places: Vec<String> = found.places.iter().map(place).collect();
+        text.push_str(": ");
+        text.push_str(&places.join(", "));
     }
-
-    fn line(&self) -> String {
-        let callers = self.path.iter().take(CALLERS).map(String::as_str);
-        let callers = callers.collect::<Vec<_>>().join(" < ");
-        let whom = if callers.is_empty() { callers } else { format!(" for {callers}") };
-        format!("{} by {}{whom}", percent(self.share), self.function)
-    }
-}
-
-impl Disagreement {
-    fn line(&self) -> String {
-        let bytes = self.bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
-        let implied = match disagree(self.reported, self.implied, None) {
-            true => format!(", which makes {} at all ends", percent(self.implied)),
-            false => String::new(),
-        };
-        let (reported, witness) = (percent(self.reported), percent(self.witness));
-        let mut text =
-            format!("{}{bytes}: reported {reported}{implied}; witness {witness}", self.row);
-        if !self.places.is_empty() {
-            let places: Vec<String> = self.places.iter().map(CopiedAt::line).collect();
-            text.push_str(": ");
-            text.push_str(&places.join(", "));
-        }
-        text
-    }
+    text
 }
 
 /// What a report says about it, a line for each row below one that says what follows; that all agree is
@@ -124,11 +48,11 @@ pub fn lines(report: &Report) -> Vec<String> {
                  {FRAMING} bytes a message)",
                 percent(TOLERANCE)
             );
-            let line = |found: &Disagreement| match table::has_sizes_apart(report) {
-                true => found.line(),
-                false => Disagreement { bytes: None, ..found.clone() }.line(),
+            let told_of = |found: &Disagreement| match report.has_sizes_apart() {
+                true => line(found),
+                false => line(&Disagreement { bytes: None, ..found.clone() }),
             };
-            std::iter::once(heading).chain(disagreements.iter().map(line)).collect()
+            std::iter::once(heading).chain(disagreements.iter().map(told_of)).collect()
         }
     }
 }
@@ -179,16 +103,6 @@ mod tests {
             disagreements: Some(found.into_iter().flatten().collect()),
             rows,
         }
-    }
-
-    #[test]
-    fn headers_are_no_disagreement_and_payload_is_one() {
-        assert!(!disagree(1.0, 1.019, Some(1 << 20)));
-        assert!(disagree(1.0, 1.021, Some(1 << 20)));
-        assert!(disagree(1.0, 0.97, None), "too little is one, too");
-        assert!(disagree(0.0, 0.021, None) && !disagree(4.0, 4.07, None), "of four copies");
-        assert!(!disagree(1.0, 4.9, Some(64)), "250 bytes");
-        assert!(disagree(1.0, 5.1, Some(64)), "262 bytes");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use handoff_lab::{
 };
 
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     report::Report,
 };
 
@@ -104,7 +104,7 @@ mod tests {
 
         use handoff_lab::command::Carried;
 
-        use crate::command::{BenchError, Context};
+        use crate::context::{BenchError, Context};
 
         #[test]
         fn a_bench_that_does_not_end_is_ended_and_says_so() {

@@ -13,6 +13,7 @@
 pub mod block;
 pub mod calls;
 pub mod command;
+pub mod context;
 pub mod disagreement;
 pub mod lab;
 pub mod machine;

@@ -58,6 +58,11 @@ fn prefix_exponent(prefix: &str) -> Option<i32> {
     }
 }
 
+/// A share, for people.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

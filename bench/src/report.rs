@@ -1,14 +1,37 @@
 //! What a bench found, in the form that `--json` prints and `--compare` reads.
 
 mod config;
+mod disagreement;
 mod latency;
 mod row;
+
+use std::collections::BTreeSet;
 
 use handoff_lab::instructions;
 use serde::{Deserialize, Serialize};
 
-pub use self::{config::Config, latency::Latency, row::Row};
-use crate::{disagreement::Disagreement, machine::Machine};
+pub use self::{
+    config::Config,
+    disagreement::{CopiedAt, Disagreement},
+    latency::Latency,
+    row::Row,
+};
+pub(crate) use self::{
+    config::PASS,
+    disagreement::{FRAMING, TOLERANCE, disagree},
+};
+use crate::machine::Machine;
+
+/// The name of the bench of block devices. Its operations are requests, not messages.
+pub(crate) const BLOCK: &str = "block";
+/// The name of the bench of messages. The names of its rows have the sizes of the messages.
+pub(crate) const RDS: &str = "rds";
+/// The name of the bench of a stream that is received, which has no operations.
+pub(crate) const RECV: &str = "recv";
+/// The name of the bench of what is sent from user memory.
+pub(crate) const SEND: &str = "send";
+/// The name of the bench of pages that are passed on. Its requests take a thousand instructions or two.
+pub(crate) const SPLICE: &str = "splice";
 
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +89,13 @@ impl Report {
     /// Whether its costs are instructions, not times.
     pub fn counts_instructions(&self) -> bool {
         self.rows.iter().any(|row| row.minsn_per_gib.is_some())
+    }
+
+    /// Whether rows of several sizes have the same name.
+    pub(crate) fn has_sizes_apart(&self) -> bool {
+        let sizes: BTreeSet<_> = self.rows.iter().map(|row| row.config.bytes).collect();
+        // Their rows' names have the sizes.
+        sizes.len() > 1 && ![BLOCK, RDS].contains(&self.bench.as_str())
     }
 
     /// The row of the same name and configuration.

@@ -16,11 +16,11 @@ use handoff_lab::{command::Carried, instructions};
 use regex::Regex;
 
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     machine::Machine,
-    measure::Measured,
-    report::Report,
+    measure::{Measured, Subject},
+    report::{Config, Report},
     table, witness,
 };
 
@@ -123,6 +123,16 @@ impl RunOptions {
     /// Whether a row of this name is wanted.
     pub fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.is_match(name))
+    }
+
+    /// Leaves the rows that are wanted, and those that they compare with.
+    pub(crate) fn keep_wanted(&self, subjects: &mut Vec<Subject<'_>>) {
+        let wanted = subjects.iter().filter(|it| self.wants(&it.name));
+        let compared: Vec<Config> = wanted.map(|it| it.config.clone()).collect();
+        subjects.retain(|it| {
+            let is_compared = || compared.iter().any(|config| config.same_work(&it.config));
+            self.wants(&it.name) || it.baseline && is_compared()
+        });
     }
 
     /// The slots that the user wants, or those of `default`.

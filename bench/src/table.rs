@@ -1,27 +1,16 @@
 //! The table that people read.
 
-use std::{collections::BTreeSet, iter};
+use std::iter;
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
     disagreement,
-    quantity::format_size,
-    report::{Report, Row},
-    splice::PASS,
+    quantity::{format_size, percent},
+    report::{BLOCK, PASS, RECV, Report, Row, SPLICE},
 };
 
 const GIB: f64 = 1_073_741_824.0;
-
-/// The bench whose operations are requests, not messages.
-const BLOCK: &str = "block";
-/// The bench whose requests take a thousand instructions or two.
-const SPLICE: &str = "splice";
-/// The bench of a stream, which has no operations.
-const RECV: &str = "recv";
-
-/// The bench of messages, whose names have their sizes.
-const RDS: &str = "rds";
 
 /// What stands in a table: titles, the cells below them, and why rows have none.
 pub struct Sheet {
@@ -36,7 +25,7 @@ pub struct Sheet {
 /// The figures of a report in their units.
 pub fn sheet(report: &Report) -> Sheet {
     let mut columns: Vec<Column> = Vec::new();
-    if has_sizes_apart(report) {
+    if report.has_sizes_apart() {
         columns.push(("bytes", |row| row.config.bytes.map_or_else(String::new, format_size)));
     }
     columns.extend(figures(report));
@@ -58,13 +47,6 @@ pub fn sheet(report: &Report) -> Sheet {
         _ => format!("{name} and {more} more were skipped: {reason}"),
     };
     Sheet { titles, rows, footnotes: skipped.into_iter().map(footnote).collect() }
-}
-
-/// Whether rows of several sizes have the same name.
-pub(crate) fn has_sizes_apart(report: &Report) -> bool {
-    let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();
-    // Names of these have theirs.
-    sizes.len() > 1 && ![BLOCK, RDS].contains(&report.bench.as_str())
 }
 
 /// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
@@ -202,10 +184,6 @@ const NONE: &str = "-";
 
 fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| NONE.to_owned(), write)
-}
-
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 fn change(row: &Row, earlier: Option<&Row>) -> [String; 2] {

@@ -2,10 +2,28 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use clap::{Args, Parser};
+
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     report::Report,
 };
+
+/// The command line of one bench.
+#[derive(Parser)]
+struct Cli<A: Args> {
+    #[command(flatten)]
+    args: A,
+}
+
+/// The arguments of a bench, from words with spaces between them.
+///
+/// # Errors
+///
+/// What clap says of them.
+pub(crate) fn parse<A: Args>(line: &str) -> Result<A, clap::Error> {
+    Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.args)
+}
 
 /// The report of a bench, which runs in a thread of its own, since it moves its thread about.
 ///

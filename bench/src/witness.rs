@@ -18,10 +18,9 @@ use std::{
 use handoff_meter::{Meter, Options, Scope, Totals, Unavailable};
 
 use crate::{
-    command::BenchError,
-    disagreement::{CopiedAt, Disagreement, disagree},
+    context::BenchError,
     measure::{Engine, Slot, Subject, Tally},
-    report::Row,
+    report::{CopiedAt, Disagreement, Row, disagree},
 };
 
 /// Long enough for some megabytes, beside which the few bytes that the meter's own reading costs do

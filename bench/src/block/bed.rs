@@ -13,7 +13,7 @@ use handoff_lab::{
 };
 
 use super::BlockArgs;
-use crate::command::BenchError;
+use crate::context::BenchError;
 
 /// Bytes of each file where none are given.
 const FILE: u64 = 256 << 20;

@@ -30,12 +30,12 @@ use self::{
     served::{Device, Served},
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     measure::{self, Measured, Plan, Subject},
     peer::{Placeholders, ProgramOptions},
     quantity::format_size,
-    report::{Config, Report},
+    report::{self, Config, Report},
     run::{self, Bench, RunOptions},
     witness,
 };
@@ -167,7 +167,7 @@ struct Block<'a> {
 }
 
 impl Bench for Block<'_> {
-    const NAME: &'static str = "block";
+    const NAME: &'static str = report::BLOCK;
 
     fn options(&self) -> &RunOptions {
         &self.args.run
@@ -269,12 +269,7 @@ fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<
             }
         }
     }
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

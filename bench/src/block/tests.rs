@@ -1,18 +1,10 @@
 //! Tests of the block bench that need no driver: those with devices are where the command is tested.
 
-use clap::Parser;
-
 use super::*;
-use crate::run::arguments_in_guest;
-
-#[derive(Debug, Parser)]
-struct Cli {
-    #[command(flatten)]
-    block: BlockArgs,
-}
+use crate::{run::arguments_in_guest, testing};
 
 fn args(line: &str) -> Result<BlockArgs, clap::Error> {
-    Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.block)
+    testing::parse(line)
 }
 
 fn names(line: &str) -> Vec<String> {

@@ -18,7 +18,7 @@ use super::{
     queues::{OwnQueue, Queues},
     sender::Sender,
 };
-use crate::{command::BenchError, peer::Placeholders};
+use crate::{context::BenchError, peer::Placeholders};
 
 /// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
 const PORT: u16 = 4_000;

@@ -26,7 +26,7 @@ use super::{
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use crate::command::BenchError;
+use crate::context::BenchError;
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {

@@ -38,7 +38,7 @@ use self::{
     own::Own,
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     measure::{self, Measured, Plan, Subject},
     network::{
@@ -46,7 +46,7 @@ use crate::{
         pattern::Pattern,
     },
     processor::Pinned,
-    report::{Config, Report, Row},
+    report::{self, Report, Row},
     run::{self, Bench, RunOptions},
     tasks, witness,
 };
@@ -115,7 +115,7 @@ struct Rds<'a> {
 }
 
 impl Bench for Rds<'_> {
-    const NAME: &'static str = "rds";
+    const NAME: &'static str = report::RDS;
 
     fn options(&self) -> &RunOptions {
         &self.args.run
@@ -229,12 +229,7 @@ fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
             ]
         })
         .collect();
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

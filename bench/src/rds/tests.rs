@@ -2,24 +2,17 @@
 
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser;
 use handoff_lab::skip;
 
 use super::*;
 use crate::{
     measure::{Engine as _, Slot},
-    report::Latency,
+    report::{Config, Latency},
     testing::{self, report_or_skip},
 };
 
-#[derive(Debug, Parser)]
-struct Cli {
-    #[command(flatten)]
-    rds: RdsArgs,
-}
-
 fn args(line: &str) -> RdsArgs {
-    Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().rds
+    testing::parse(line).unwrap()
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {

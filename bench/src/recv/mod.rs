@@ -35,7 +35,7 @@ use self::{
     served::Served,
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     measure::{self, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint},
@@ -46,7 +46,7 @@ use crate::{
     peer::ProgramOptions,
     processor::Pinned,
     quantity::parse_size,
-    report::Report,
+    report::{self, Report},
     run::{self, Bench, RunOptions},
     statistics::Spread,
     witness,
@@ -184,7 +184,7 @@ struct Recv<'a> {
 }
 
 impl Bench for Recv<'_> {
-    const NAME: &'static str = "recv";
+    const NAME: &'static str = report::RECV;
 
     fn options(&self) -> &RunOptions {
         &self.args.run

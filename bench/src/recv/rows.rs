@@ -109,12 +109,7 @@ pub(super) fn subjects<'a, N: Network>(
             iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
         })
         .collect();
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

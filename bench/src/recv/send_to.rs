@@ -11,7 +11,7 @@ use std::{
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     network::{
         PATIENCE,
         card::DEFAULT_PORT,

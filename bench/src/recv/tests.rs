@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser;
 use handoff_lab::skip;
 
 use super::{
@@ -17,14 +16,8 @@ use crate::{
     testing::{self, report_or_skip},
 };
 
-#[derive(Debug, Parser)]
-struct Cli {
-    #[command(flatten)]
-    recv: RecvArgs,
-}
-
 fn args(line: &str) -> RecvArgs {
-    Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().recv
+    testing::parse(line).unwrap()
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
@@ -163,7 +156,8 @@ fn a_nic_has_a_queue_for_each_row_that_wants_one() {
 fn chunks_are_what_a_nic_takes() {
     assert_eq!(args("").chunks, [4 << 10, 64 << 10]);
     for wrong in ["2k", "12k", "4m", "x"] {
-        assert!(Cli::try_parse_from(["x", "--chunks", wrong]).is_err(), "{wrong}");
+        let line = format!("--chunks {wrong}");
+        assert!(testing::parse::<RecvArgs>(&line).is_err(), "{wrong}");
     }
 }
 

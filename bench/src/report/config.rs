@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The operation of the splice bench that passes one page on.
+pub(crate) const PASS: &str = "pass";
+
 /// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
 /// `rate`, `sockets`, `check`, `gro` and `placement` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Latency};
-use crate::disagreement::Disagreement;
+use super::{Config, Disagreement, Latency};
 
 /// One row: a way to do the work, with its figures or the reason why there are none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -19,12 +19,12 @@ use handoff_lab::{command::Carried, instructions};
 
 use self::bed::Bed;
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     measure::{self, Measured, Plan},
     peer::{Figure, ProgramOptions, parse_named},
     processor::Pinned,
     quantity::{format_size, parse_size},
-    report::Report,
+    report::{self, Report},
     run::{self, Bench, RunOptions},
     user_share, witness,
 };
@@ -159,7 +159,7 @@ struct Send<'a> {
 }
 
 impl Bench for Send<'_> {
-    const NAME: &'static str = "send";
+    const NAME: &'static str = report::SEND;
 
     fn options(&self) -> &RunOptions {
         &self.args.run

@@ -1,19 +1,12 @@
 //! Tests of the send bench on real networks of its own.
 
-use clap::Parser;
 use handoff_lab::skip;
 
 use super::*;
 use crate::testing::{self, report_or_skip};
 
-#[derive(Debug, Parser)]
-struct Cli {
-    #[command(flatten)]
-    send: SendArgs,
-}
-
 fn args(line: &str) -> SendArgs {
-    Cli::try_parse_from(format!("x {line}").split_whitespace()).unwrap().send
+    testing::parse(line).unwrap()
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {

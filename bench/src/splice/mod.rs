@@ -40,19 +40,18 @@ use self::{
     streams::{Over, Streams},
 };
 use crate::{
-    command::{BenchError, Context},
+    context::{BenchError, Context},
     lab,
     measure::{self, Engine, Measured, Plan, Subject, Tally},
     network::{PATIENCE, drain::Drain, sender::Sender},
     peer::ProgramOptions,
     processor::Pinned,
-    report::{Config, Report},
+    report::{self, Config, PASS, Report},
     run::{self, Bench, RunOptions},
     witness,
 };
 
-/// What rows do, as their configuration has it.
-pub(crate) const PASS: &str = "pass";
+/// What rows do besides, as their configuration has it.
 const FILE_SEND: &str = "file-send";
 const RELAY: &str = "relay";
 
@@ -140,7 +139,7 @@ struct SpliceBench<'a> {
 }
 
 impl Bench for SpliceBench<'_> {
-    const NAME: &'static str = "splice";
+    const NAME: &'static str = report::SPLICE;
     const VIRTIO_NET: u8 = streams::VIRTIO_NET;
 
     fn options(&self) -> &RunOptions {
@@ -235,12 +234,7 @@ fn subjects<'a>(
                 .flat_map(|(over, it)| streams::subjects(over, it, &args.programs.peer, cpu, stop)),
         )
         .collect();
-    let wanted = |subject: &Subject<'_>| args.run.wants(&subject.name);
-    let compared: Vec<Config> =
-        subjects.iter().filter(|it| wanted(it)).map(|it| it.config.clone()).collect();
-    subjects.retain(|it| {
-        wanted(it) || it.baseline && compared.iter().any(|config| config.same_work(&it.config))
-    });
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

@@ -21,7 +21,7 @@ use super::{
     relay::{self, Relay},
 };
 use crate::{
-    command::BenchError,
+    context::BenchError,
     measure::{Engine, Subject},
     network::{
         bed::{Bed, Joint, Load},

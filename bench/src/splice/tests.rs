@@ -2,19 +2,11 @@
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
-use clap::Parser;
-
 use super::*;
 use crate::testing;
 
-#[derive(Debug, Parser)]
-struct Cli {
-    #[command(flatten)]
-    splice: SpliceArgs,
-}
-
 fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
-    Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.splice)
+    testing::parse(line)
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {

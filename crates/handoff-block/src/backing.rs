@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::device::Existing;
+use crate::existing::Existing;
 use crate::state::Part;
 use crate::{Error, Spec};
 

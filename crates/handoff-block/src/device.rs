@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use handoff_sys::ublk::{self, DeviceInfo, Parameters};
 
 use crate::backing::Backing;
-use crate::engine::Engine;
-use crate::life::Map;
-use crate::state::{Directory, Record};
-use crate::{Control, DeviceState, Error, Found, Kind, Spec, target};
+use crate::control::{Control, DeviceState, Found};
+use crate::error::Error;
+use crate::spec::{Engine, Kind, Spec};
+use crate::state::Directory;
 
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -116,40 +116,6 @@ pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error
             return Err(Error::usage(format!("device {id} has a server that lives")));
         }
         thread::sleep(PAUSE);
-    }
-}
-
-/// A device that exists already.
-#[derive(Clone, Debug)]
-pub(crate) struct Existing {
-    pub(crate) id: u32,
-    pub(crate) map: Map,
-    pub(crate) record: Record,
-}
-
-/// What was written down of a device, if it can be true.
-pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error> {
-    let record = directory.read().map_err(|error| {
-        Error::usage(format!("what device {id} was made of is not known here: {error}"))
-    })?;
-    let (_, map) = directory
-        .map()
-        .map_err(|error| Error::failed(format!("the state of device {id}: {error}")))?;
-    // The map and the record were made of each other.
-    let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
-    let laid = (sizes.len() == record.spec.files.len())
-        .then_some(&record.spec)
-        .ok_or_else(|| Error::usage("not all of its files"))
-        .and_then(|spec| target::check(spec).and_then(|()| target::lay_out(spec, &sizes)));
-    match laid {
-        Ok((laid, size)) if size == record.size && (Map { failed: map.failed, ..laid }) == map => {
-            Ok(Existing { id, map, record })
-        }
-        _ => Err(Error::failed(format!(
-            "the state of device {id} is damaged: {} and what lies beside it do not agree; remove the \
-             device and make it anew",
-            directory.record_path().display()
-        ))),
     }
 }
 

@@ -16,7 +16,7 @@
 //!
 //! Contracts:
 //! - what a request becomes is decided by one piece of C, `bpf/blk_request.h`, in every engine;
-//!   engines ([`engine`]) only carry requests, completions and results;
+//!   engines ([`Engine`]) only carry requests, completions and results;
 //! - whatever fails after the driver made the device removes it; a device that is being recovered is
 //!   left as it was found;
 //! - an engine that is not the best one is taken openly: [`Server::passed_over`] has the reasons;
@@ -35,12 +35,15 @@
 mod backing;
 mod control;
 mod device;
-pub mod engine;
+mod engine;
 mod error;
 mod exchange;
+mod existing;
 mod life;
 mod own_device;
+mod pins;
 pub mod policy;
+mod private;
 mod queue;
 mod said;
 mod server;
@@ -49,8 +52,7 @@ pub mod state;
 pub mod target;
 
 pub use control::{Control, DeviceState, Found};
-pub use engine::Engine;
 pub use error::Error;
 pub use own_device::OwnDevice;
 pub use server::{Server, Start};
-pub use spec::{Kind, Spec};
+pub use spec::{Engine, Kind, PassedOver, Spec};

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use handoff_sys::ublk::{self, Parameters};
 
 use crate::device::{self, Device};
-use crate::engine::Engine;
+use crate::spec::Engine;
 use crate::{Control, Error, Spec};
 
 /// A block device whose requests others take: `Driver::requests` of the library.

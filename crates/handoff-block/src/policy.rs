@@ -9,25 +9,24 @@
 //! - the object is kept beside the device's state, so a server that follows has the same;
 //! - maps are pinned, so that they outlive a server, as the data that they lead to does.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, libbpf_sys};
 use object::elf::SHF_EXECINSTR;
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use object::{Architecture, RelocationTarget, SectionFlags};
-use rustix::fs::{MemfdFlags, memfd_create, statfs};
-use rustix::mount::{MountFlags, mount};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::Error;
 use crate::engine::loop_object;
 pub use crate::exchange::exchange;
+use crate::pins::pinned;
+pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
-use crate::state::{is_ours, make_private};
 
 /// The function that an object has to have.
 const FUNCTION: &str = "blk_policy";
@@ -35,9 +34,6 @@ const FUNCTION: &str = "blk_policy";
 const LOOP_PROGRAM: &str = "struct_ops.s/loop_step";
 /// Where subprograms are.
 const TEXT: &str = ".text";
-
-const BPF_FS: &str = "/sys/fs/bpf";
-const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
 /// A call, and where it says that it is of the kernel's.
 const CALL: u8 = 0x85;
@@ -181,48 +177,6 @@ fn join_into(file: RawFd, objects: &[&[u8]]) -> io::Result<()> {
     // SAFETY: nobody uses it any more.
     unsafe { libbpf_sys::bpf_linker__free(linker) };
     joined
-}
-
-/// Where the maps of a device's policy are pinned.
-pub fn pins(id: u32) -> PathBuf {
-    Path::new(BPF_FS).join(format!("handoff-blk-{id}"))
-}
-
-/// Sees to it that there is a place of our own to pin maps at. Those of a device that is new begin anew.
-pub(crate) fn make_pins(id: u32, is_new: bool) -> Result<PathBuf, Error> {
-    let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
-    let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
-    if !is_bpf {
-        mount("bpf", BPF_FS, "bpf", MountFlags::empty(), Some(c"mode=0700"))
-            .map_err(|error| failed(error.to_string()))?;
-    }
-    let directory = pins(id);
-    make_private(&directory).map_err(|error| failed(error.to_string()))?;
-    if is_new {
-        keep_pins(id, &[]);
-    }
-    Ok(directory)
-}
-
-/// The names of the maps that are pinned.
-pub(crate) fn pinned(id: u32) -> Vec<OsString> {
-    let entries = fs::read_dir(pins(id)).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).collect()
-}
-
-/// Takes the pins of all other maps away. Those that are not there are gone.
-pub(crate) fn keep_pins(id: u32, maps: &[OsString]) {
-    for map in pinned(id).iter().filter(|map| !maps.contains(map)) {
-        let _ = fs::remove_file(pins(id).join(map));
-    }
-}
-
-/// Takes the pins away, if they are our own.
-pub(crate) fn remove_pins(id: u32) {
-    if is_ours(&pins(id)).is_ok_and(|ours| ours) {
-        keep_pins(id, &[]);
-        let _ = fs::remove_dir(pins(id));
-    }
 }
 
 /// Sets values in a map of a device's policy, while it serves.

@@ -17,8 +17,8 @@ use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::engine::Engine;
 use crate::life::{Config, Descriptor, Entries, Life, PIECES};
+use crate::spec::Engine;
 use crate::state::Mapping;
 
 pub(crate) const PAGE: usize = 4096;
@@ -30,6 +30,8 @@ pub(crate) struct Parts<'a> {
     /// Bytes of the largest request.
     pub(crate) max_request: u32,
     pub(crate) engine: Engine,
+    /// Entries of the ring that are for commands beside the pieces of requests.
+    pub(crate) commands_beside: u32,
     /// The device's char device, then its backings.
     pub(crate) files: &'a [OwnedFd],
     pub(crate) region: Mapping,
@@ -55,7 +57,7 @@ impl Queue {
             .setup_defer_taskrun()
             .setup_no_sqarray()
             .setup_submit_all()
-            .build(entries(parts.depth, parts.engine))?;
+            .build(entries(parts.depth, parts.commands_beside))?;
         let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files(&files)?;
         let buffer_size = (parts.max_request as usize).next_multiple_of(PAGE);
@@ -98,12 +100,17 @@ impl Queue {
         })
     }
 
-    /// Bytes of memory that a queue takes: its buffers, ring and descriptions, and its engine's own.
-    pub(crate) fn memory(depth: u16, max_request: u32, engine: Engine) -> u64 {
+    /// Bytes of memory that a queue takes: its buffers, ring and descriptions.
+    pub(crate) fn memory(
+        depth: u16,
+        max_request: u32,
+        engine: Engine,
+        commands_beside: u32,
+    ) -> u64 {
         let requests = u64::from(depth);
         let buffers = if engine.lends() { 0 } else { requests * u64::from(max_request) };
-        let entries = u64::from(entries(depth, engine));
-        buffers + entries * 64 + 2 * entries * 16 + requests * 24 + engine.memory(depth)
+        let entries = u64::from(entries(depth, commands_beside));
+        buffers + entries * 64 + 2 * entries * 16 + requests * 24
     }
 
     /// Queues an entry.
@@ -198,9 +205,9 @@ impl Drop for Queue {
 }
 
 /// Entries of the ring of a queue.
-fn entries(depth: u16, engine: Engine) -> u32 {
+fn entries(depth: u16, commands_beside: u32) -> u32 {
     let pieces = u32::from(depth).next_power_of_two() * PIECES as u32;
-    (pieces + engine.commands_beside()).next_power_of_two()
+    (pieces + commands_beside).next_power_of_two()
 }
 
 /// A mapping of whole pages.

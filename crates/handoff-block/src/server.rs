@@ -21,16 +21,16 @@ use handoff_sys::ublk;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::backing::{self, Backing, Refused};
-use crate::device::{
-    self, Device, Existing, LETTING_GO, add, existing, parameters, recoverable, start_recovery,
-};
-use crate::engine::{self, Engine, PassedOver, Program};
+use crate::device::{self, Device, LETTING_GO, add, parameters, recoverable, start_recovery};
+use crate::engine::{self, Program};
 use crate::exchange::Exchanges;
+use crate::existing::{Existing, existing};
 use crate::life::Map;
-use crate::policy::{self, Policy};
+use crate::pins;
+use crate::policy::Policy;
 use crate::queue::{Parts, Queue};
 use crate::state::{self, Directory, Mapping, Record, State};
-use crate::{Control, Error, Spec, target};
+use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
 /// How often the wish to stop is looked at.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -165,7 +165,7 @@ impl Server {
                 .write_policy(&object)
                 .and_then(|()| directory.keep_policy())
                 .map_err(stateful)?;
-            program.pins = Some(policy::make_pins(id, found.is_none())?);
+            program.pins = Some(pins::make(id, found.is_none())?);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
@@ -173,7 +173,7 @@ impl Server {
             Some(_) => State::take_over(&directory, queues, depth),
         };
         let state = state.map_err(stateful)?;
-        let memory = u64::from(queues) * Queue::memory(depth, max_request, engine)
+        let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
         let record = Record { spec, engine, passed_over, size, memory, memory_alignment, parts };
@@ -331,15 +331,15 @@ impl Server {
         let directory = Directory::of(id);
         directory.write_policy(&object).map_err(kept)?;
         next.pins = self.program.pins.clone();
-        let before = policy::pinned(id);
+        let before = pins::pinned(id);
         let maps = self.program.exchange(&next).map_err(|cause| {
-            policy::keep_pins(id, &before);
+            pins::keep(id, &before);
             directory.drop_policy();
             Error::usage(format!("{} does not follow the policy: {cause}", path.display()))
         })?;
         self.record.spec.policy = Some(path.to_owned());
         directory.keep_policy().and_then(|()| directory.write(&self.record)).map_err(kept)?;
-        policy::keep_pins(id, &maps);
+        pins::keep(id, &maps);
         Ok(())
     }
 
@@ -403,6 +403,7 @@ impl Thread {
             depth: self.depth,
             max_request: self.max_request,
             engine: self.engine,
+            commands_beside: engine::commands_beside(self.engine),
             files: &self.shared.files,
             region: self.region,
         })?;
@@ -412,7 +413,7 @@ impl Thread {
                 .sender
                 .send((self.queue, Step::Ready(rustix::thread::gettid().as_raw_nonzero().get())));
         };
-        self.engine.run(&mut queue, &self.shared.program, ready)
+        engine::run(self.engine, &mut queue, &self.shared.program, ready)
     }
 }
 

@@ -4,9 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use handoff_sys::ublk;
 use serde::{Deserialize, Serialize};
-
-use crate::engine::Engine;
 
 /// How the bytes of a device lie in its files; each is described in its module of
 /// [`target`](crate::target).
@@ -79,6 +78,88 @@ impl FromStr for Kind {
             )
         })
     }
+}
+
+/// How requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// A BPF program in the kernel is the loop; buffers are lent.
+    Bpf,
+    /// The loop is in user space, with a command for each request; buffers are lent.
+    UserAuto,
+    /// The loop is in user space, with a command for many requests; buffers are lent.
+    BatchAuto,
+    /// The loop is in user space, and data goes through its memory.
+    UserCopy,
+}
+
+impl Engine {
+    /// All, best first.
+    pub const ALL: [Self; 4] = [Self::Bpf, Self::UserAuto, Self::BatchAuto, Self::UserCopy];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bpf => "bpf",
+            Self::UserAuto => "user-auto",
+            Self::BatchAuto => "batch-auto",
+            Self::UserCopy => "user-copy",
+        }
+    }
+
+    /// How it works and what it needs, for a list.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Bpf => "the loop is a BPF program in the kernel; tried on Linux 7.2",
+            Self::UserAuto => "the loop is here, requests' memory is lent to it; needs Linux 6.16",
+            Self::BatchAuto => "the same with a command for many requests; needs Linux 7.0",
+            Self::UserCopy => "the driver copies data into our memory and out of it",
+        }
+    }
+
+    /// Whether requests' buffers are lent to the ring.
+    pub(crate) fn lends(self) -> bool {
+        self != Self::UserCopy
+    }
+
+    /// The driver's flags of a device with this engine.
+    pub(crate) fn flags(self) -> u64 {
+        match self {
+            Self::Bpf | Self::UserAuto => ublk::F_AUTO_BUF_REG,
+            Self::BatchAuto => ublk::F_AUTO_BUF_REG | ublk::F_BATCH_IO,
+            Self::UserCopy => 0,
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|engine| engine.name() == text);
+        named.ok_or_else(|| {
+            format!(
+                "no engine is called {text}: there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
+        })
+    }
+}
+
+/// An engine that would have been better, and why it was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Which one.
+    pub engine: Engine,
+    /// Why not.
+    pub reason: String,
 }
 
 /// A device as it was asked for. It is kept beside the device, for whoever has to serve it next.

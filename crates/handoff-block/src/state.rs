@@ -10,18 +10,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Engine, PassedOver};
 use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
-use crate::{Kind, Spec, policy};
+use crate::pins;
+use crate::private::make_private;
+use crate::spec::{Engine, Kind, PassedOver, Spec};
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
@@ -96,27 +95,6 @@ pub fn make_base() -> io::Result<()> {
         make_private(path)?;
     }
     Ok(())
-}
-
-/// Makes a directory that is ours alone, whatever the umask is, or sees to it that one is.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    if !is_ours(path)? {
-        return Err(io::Error::other(format!("{} is somebody else's", path.display())));
-    }
-    if fs::metadata(path)?.mode() & 0o7777 != 0o700 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
-}
-
-/// Whether this is a directory of our own.
-pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok(metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())
 }
 
 /// Writes a file that is ours alone.
@@ -203,7 +181,7 @@ impl Directory {
 
     /// Forgets the device. One that is not there is forgotten.
     pub fn remove(&self) {
-        policy::remove_pins(self.id);
+        pins::remove(self.id);
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} stays behind: {error}", self.path.display());
@@ -491,7 +469,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::existing;
+    use crate::existing::existing;
     use crate::target;
 
     /// The directory of a device of two files that is served by nobody.
@@ -558,19 +536,5 @@ mod tests {
         }
         assert!(refused > mutants / 4, "only {refused} of {mutants} were refused");
         existing(&directory, 7).expect("as it was made");
-    }
-
-    #[test]
-    fn a_directory_is_ours_alone_or_refused() {
-        let place = tempfile::tempdir().expect("a directory");
-        let path = place.path().join("ours");
-        fs::DirBuilder::new().mode(0o755).create(&path).expect("made");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("open to all");
-        make_private(&path).expect("ours");
-        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o700);
-        let link = place.path().join("link");
-        std::os::unix::fs::symlink(&path, &link).expect("made");
-        let error = make_private(&link).expect_err("a link").to_string();
-        assert!(error.contains("is somebody else's"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! `handoff bench`: mounts the benches.
 
-use handoff_bench::command::{self, BenchArgs, BenchError};
+use handoff_bench::command::{self, BenchArgs};
+use handoff_bench::context::{self, BenchError};
 
 use crate::output::Stdout;
 use crate::{Context, Failure};
@@ -12,11 +13,11 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
 /// For what stands on the benches, too.
 pub(crate) fn on_stdout(
     context: &Context,
-    work: impl FnOnce(&mut command::Context<'_>) -> Result<(), BenchError>,
+    work: impl FnOnce(&mut context::Context<'_>) -> Result<(), BenchError>,
 ) -> Result<(), Failure> {
     let mut out = Stdout::lock();
     let mut with =
-        command::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
+        context::Context { json: context.json, stop: context.stop.flag(), out: &mut out };
     work(&mut with).map_err(|error| match error {
         BenchError::Usage(cause) => Failure::Usage(cause),
         BenchError::NotPossible(cause) => Failure::NotPossible(cause),

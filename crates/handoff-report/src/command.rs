@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Args, builder::PossibleValuesParser};
-use handoff_bench::command::{BenchError, Context};
+use handoff_bench::context::{BenchError, Context};
 use tempfile::NamedTempFile;
 
 use crate::{

@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use handoff_bench::{command::BenchError, report::Report};
+use handoff_bench::{context::BenchError, report::Report};
 
 use crate::{
     findings::{Findings, Place, Run},

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use handoff_bench::command::BenchError;
+use handoff_bench::context::BenchError;
 use handoff_lab::{
     Machine, StopFlag,
     command::{self, Carried},

@@ -1,16 +1,14 @@
 //! The ways to carry a queue's requests, completions and results.
 
-use std::fmt;
 use std::io;
-use std::str::FromStr;
 
 use handoff_sys::ublk;
-use serde::{Deserialize, Serialize};
 
 use self::batch::Batch;
 use self::single::Single;
+use crate::error::Error;
 use crate::queue::Queue;
-use crate::{Error, Spec};
+use crate::spec::{Engine, PassedOver, Spec};
 
 mod batch;
 mod kernel_loop;
@@ -21,134 +19,51 @@ mod user_loop;
 pub(crate) use kernel_loop::open;
 pub(crate) use kernel_loop::{Program, loop_object, try_out};
 
-/// How requests are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// A BPF program in the kernel is the loop; buffers are lent.
-    Bpf,
-    /// The loop is in user space, with a command for each request; buffers are lent.
-    UserAuto,
-    /// The loop is in user space, with a command for many requests; buffers are lent.
-    BatchAuto,
-    /// The loop is in user space, and data goes through its memory.
-    UserCopy,
+/// Entries of a ring that are for commands beside the pieces of requests.
+pub(crate) fn commands_beside(engine: Engine) -> u32 {
+    if engine == Engine::BatchAuto { batch::COMMANDS } else { 0 }
 }
 
-impl Engine {
-    /// All, best first.
-    pub const ALL: [Self; 4] = [Self::Bpf, Self::UserAuto, Self::BatchAuto, Self::UserCopy];
+/// Bytes of memory that a queue takes: its buffers, ring and descriptions, and its engine's own.
+pub(crate) fn memory(engine: Engine, depth: u16, max_request: u32) -> u64 {
+    let own = if engine == Engine::BatchAuto { batch::memory(depth) } else { 0 };
+    Queue::memory(depth, max_request, engine, commands_beside(engine)) + own
+}
 
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bpf => "bpf",
-            Self::UserAuto => "user-auto",
-            Self::BatchAuto => "batch-auto",
-            Self::UserCopy => "user-copy",
+/// Whether an engine can be taken here, tried where nothing else tells.
+fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> Result<(), String> {
+    for (flag, name, since) in [
+        (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
+        (ublk::F_BATCH_IO, "UBLK_F_BATCH_IO", "7.0"),
+    ] {
+        if engine.flags() & !features & flag != 0 {
+            return Err(format!("the driver has no {name}, which came with Linux {since}"));
         }
     }
-
-    /// How it works and what it needs, for a list.
-    pub fn about(self) -> &'static str {
-        match self {
-            Self::Bpf => "the loop is a BPF program in the kernel; tried on Linux 7.2",
-            Self::UserAuto => "the loop is here, requests' memory is lent to it; needs Linux 6.16",
-            Self::BatchAuto => "the same with a command for many requests; needs Linux 7.0",
-            Self::UserCopy => "the driver copies data into our memory and out of it",
-        }
-    }
-
-    /// Whether requests' buffers are lent to the ring.
-    pub(crate) fn lends(self) -> bool {
-        self != Self::UserCopy
-    }
-
-    /// Entries of a ring that are for commands beside the pieces of requests.
-    pub(crate) fn commands_beside(self) -> u32 {
-        if self == Self::BatchAuto { batch::COMMANDS } else { 0 }
-    }
-
-    /// Bytes of memory of its own for a queue.
-    pub(crate) fn memory(self, depth: u16) -> u64 {
-        if self == Self::BatchAuto { batch::memory(depth) } else { 0 }
-    }
-
-    /// The driver's flags of a device with this engine.
-    pub(crate) fn flags(self) -> u64 {
-        match self {
-            Self::Bpf | Self::UserAuto => ublk::F_AUTO_BUF_REG,
-            Self::BatchAuto => ublk::F_AUTO_BUF_REG | ublk::F_BATCH_IO,
-            Self::UserCopy => 0,
-        }
-    }
-
-    /// Whether it can be taken here, tried where nothing else tells.
-    fn possible(self, spec: &Spec, features: u64, program: &Program) -> Result<(), String> {
-        for (flag, name, since) in [
-            (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
-            (ublk::F_BATCH_IO, "UBLK_F_BATCH_IO", "7.0"),
-        ] {
-            if self.flags() & !features & flag != 0 {
-                return Err(format!("the driver has no {name}, which came with Linux {since}"));
-            }
-        }
-        match self {
-            Self::Bpf => kernel_loop::try_out(program),
-            _ if program.is_policy() => Err("a policy needs the loop in the kernel (bpf)".into()),
-            Self::BatchAuto if spec.depth < 2 => {
-                Err("the driver has it from a depth of 2 on".into())
-            }
-            Self::UserAuto | Self::BatchAuto | Self::UserCopy => Ok(()),
-        }
-    }
-
-    /// Serves a queue until its device is stopped. `started` is called when the driver has been
-    /// asked for requests.
-    pub(crate) fn run(
-        self,
-        queue: &mut Queue,
-        program: &Program,
-        started: impl FnOnce(),
-    ) -> io::Result<()> {
-        match self {
-            Self::Bpf => kernel_loop::run(queue, program, started),
-            Self::UserAuto | Self::UserCopy => user_loop::run(queue, Single::new(), started),
-            Self::BatchAuto => {
-                let batch = Batch::new(queue.config.depth);
-                user_loop::run(queue, batch, started)
-            }
-        }
+    match engine {
+        Engine::Bpf => kernel_loop::try_out(program),
+        _ if program.is_policy() => Err("a policy needs the loop in the kernel (bpf)".into()),
+        Engine::BatchAuto if spec.depth < 2 => Err("the driver has it from a depth of 2 on".into()),
+        Engine::UserAuto | Engine::BatchAuto | Engine::UserCopy => Ok(()),
     }
 }
 
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+/// Serves a queue until its device is stopped. `started` is called when the driver has been
+/// asked for requests.
+pub(crate) fn run(
+    engine: Engine,
+    queue: &mut Queue,
+    program: &Program,
+    started: impl FnOnce(),
+) -> io::Result<()> {
+    match engine {
+        Engine::Bpf => kernel_loop::run(queue, program, started),
+        Engine::UserAuto | Engine::UserCopy => user_loop::run(queue, Single::new(), started),
+        Engine::BatchAuto => {
+            let batch = Batch::new(queue.config.depth);
+            user_loop::run(queue, batch, started)
+        }
     }
-}
-
-impl FromStr for Engine {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let named = Self::ALL.into_iter().find(|engine| engine.name() == text);
-        named.ok_or_else(|| {
-            format!(
-                "no engine is called {text}: there are {}",
-                Self::ALL.map(Self::name).join(", ")
-            )
-        })
-    }
-}
-
-/// An engine that would have been better, and why it was not taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedOver {
-    /// Which one.
-    pub engine: Engine,
-    /// Why not.
-    pub reason: String,
 }
 
 /// The best engine that is possible and goes with `device_flags`, those of a device that exists.
@@ -166,7 +81,7 @@ pub(crate) fn choose(
         if spec.engine.is_some_and(|wanted| wanted != engine) || !fits(engine) {
             continue;
         }
-        match engine.possible(spec, features, program) {
+        match possible(engine, spec, features, program) {
             Ok(()) => return Ok((engine, passed_over)),
             Err(reason) if program.is_policy() => {
                 return Err(Error::NotPossible(format!("a policy is not possible: {reason}")));

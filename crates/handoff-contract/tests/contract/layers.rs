@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use sources::{Crate, ModulePath};
 
 /// Crates whose modules have no order yet.
-const UNORDERED: [&str; 9] = [
-    "bench",
-    "crates/handoff-block",
+const UNORDERED: [&str; 7] = [
     "crates/handoff-cli",
     "crates/handoff-lab",
     "crates/handoff-meter",

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use handoff_bench::{
-    command::{BenchArgs, BenchError, Context, run},
+    command::{BenchArgs, run},
+    context::{BenchError, Context},
     report::{Report, Row},
 };
 use handoff_lab::skip;

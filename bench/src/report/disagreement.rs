@@ -1,0 +1,91 @@
+//! Where the kernel's reports and the copy meter, the witness, disagree.
+//!
+//! Contracts:
+//!
+//! 1. A report is compared with what the witness has to see if it is right
+//!    ([`Engine::implied`](crate::measure::Engine::implied)). Where nothing is reported there is nothing
+//!    to compare.
+//! 2. Headers and what frames a message are copied too and are no payload: small messages disagree by
+//!    [`FRAMING`] only.
+//! 3. Who copied stands beside, as far as the witness can tell.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+
+/// Difference up to which they agree: of the payload, or of its copies where those are more.
+pub(crate) const TOLERANCE: f64 = 0.02;
+/// Bytes that each message may be copied with besides, in all its headers and at all ends.
+pub(crate) const FRAMING: f64 = 256.0;
+/// A place of less than this share of the payload is not worth its line.
+const LEAST: f64 = 0.01;
+/// How many places are kept.
+const PLACES: usize = 4;
+
+/// A row whose engine's report and witness disagree. Shares are copies of each payload byte.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Disagreement {
+    /// The row's name.
+    pub row: String,
+    /// Payload bytes per operation, where rows of several sizes have the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// What is reported.
+    pub reported: f64,
+    /// What the witness has to see if that is right: more, where bytes are also copied at an end of
+    /// which nothing reports.
+    pub implied: f64,
+    /// What it saw.
+    pub witness: f64,
+    /// Where, most bytes first.
+    pub places: Vec<CopiedAt>,
+}
+
+/// Where bytes were copied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CopiedAt {
+    /// The kernel function that copied.
+    pub function: String,
+    /// Who called it, innermost first.
+    pub path: Vec<String>,
+    /// Copies by it of each payload byte.
+    pub share: f64,
+}
+
+/// Whether `witness` says something else than what is `implied`, for messages of this length.
+pub(crate) fn disagree(implied: f64, witness: f64, bytes: Option<u64>) -> bool {
+    let framing = bytes.map_or(0.0, |bytes| FRAMING / bytes as f64);
+    (witness - implied).abs() > (TOLERANCE * implied.max(1.0)).max(framing)
+}
+
+impl CopiedAt {
+    /// The places that `report` has, for so many bytes of payload.
+    pub(crate) fn of(report: &handoff_meter::Report, bytes: u64) -> Vec<Self> {
+        let share = |place: &handoff_meter::Place| place.bytes as f64 / bytes as f64;
+        let all = report.places.iter().chain(&report.unattributed_places);
+        let mut places: Vec<_> = all.filter(|place| share(place) >= LEAST).collect();
+        places.sort_by_key(|place| Reverse(place.bytes));
+        places.truncate(PLACES);
+        let of = |place: &handoff_meter::Place| Self {
+            function: place.function.clone(),
+            path: place.path.clone(),
+            share: share(place),
+        };
+        places.into_iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_no_disagreement_and_payload_is_one() {
+        assert!(!disagree(1.0, 1.019, Some(1 << 20)));
+        assert!(disagree(1.0, 1.021, Some(1 << 20)));
+        assert!(disagree(1.0, 0.97, None), "too little is one, too");
+        assert!(disagree(0.0, 0.021, None) && !disagree(4.0, 4.07, None), "of four copies");
+        assert!(!disagree(1.0, 4.9, Some(64)), "250 bytes");
+        assert!(disagree(1.0, 5.1, Some(64)), "262 bytes");
+    }
+}
