@@ -5,6 +5,7 @@ mod session;
 
 mod native {
     mod copied;
+    mod crowd;
     mod own;
 }
 

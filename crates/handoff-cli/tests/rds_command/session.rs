@@ -1,6 +1,7 @@
 //! Both sides of a stress, and what they say.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Output, Stdio};
 
 use handoff_lab::topology::PairEnd;
@@ -12,7 +13,7 @@ pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Output {
     command(end, arguments).output().expect("starts")
 }
 
-fn command(end: &PairEnd, arguments: &[&str]) -> Command {
+pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
     end.namespace().attach(command.arg("rds").args(arguments));
     command
@@ -34,8 +35,13 @@ pub(crate) struct Answering(Child);
 impl Answering {
     /// Returns once it answers.
     pub(crate) fn start(end: &PairEnd, engine: &str) -> Self {
-        let own = end.v4().to_string();
-        let mut child = command(end, &["stress", &own, "--engine", engine, "--json"])
+        Self::at(end, end.v4(), &["--engine", engine])
+    }
+
+    /// At one of the addresses of this end.
+    pub(crate) fn at(end: &PairEnd, own: Ipv4Addr, more: &[&str]) -> Self {
+        let own = own.to_string();
+        let mut child = command(end, &[&["stress", &own, "--json"], more].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -48,9 +54,17 @@ impl Answering {
         Self(child)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("is there");
+    }
+
     /// Interrupts it; gives its exit code and report.
     pub(crate) fn stop(mut self) -> (Option<i32>, Value) {
-        kill_process(Pid::from_child(&self.0), Signal::INT).expect("is there");
+        self.signal(Signal::INT);
         let mut text = String::new();
         self.0.stdout.take().expect("piped").read_to_string(&mut text).expect("reads");
         let status = self.0.wait().expect("ends");

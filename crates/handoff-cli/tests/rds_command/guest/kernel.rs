@@ -2,7 +2,7 @@
 
 use handoff_lab::topology::{Pair, load};
 
-use crate::session::{errors, rds, report, stress};
+use crate::session::{Answering, errors, rds, report, stress};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -45,4 +45,23 @@ fn ours_asks_the_kernels() {
     let asked = rds(&pair.left, &asks);
     assert!(errors(&asked).contains("rds_tcp"), "{}", errors(&asked));
     assert_eq!(report(&asked)["corrupt"], 0);
+}
+
+#[test]
+fn ours_answers_the_kernels_beside_a_kernel_that_has_the_port() {
+    let pair = pair();
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let taken = rds(&pair.right, &["stress", &peer, "--engine", "own"]);
+    assert_eq!(taken.status.code(), Some(1), "{taken:?}");
+    assert!(errors(&taken).contains("--listen-port"), "{taken:?}");
+    let answering = Answering::at(&pair.right, pair.right.v4(), &["--listen-port", "17000"]);
+    pair.right.redirect(16_385, 17_000).expect("the lab's kernel leads packets there");
+    let answers = report(&rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]));
+    assert_eq!((&answers["engine"], &answers["lost"]), (&"rds-kernel".into(), &0.into()));
+    let (_, answered) = answering.stop();
+    assert_eq!(answered["engine"], "rds-own");
+    let asks = ["ping", &own, &peer, "--engine", "kernel", "--listen-port", "17000"];
+    let kernel = rds(&pair.left, &asks);
+    assert_eq!(kernel.status.code(), Some(2), "{kernel:?}");
+    assert!(errors(&kernel).contains("goes with --engine own"), "{kernel:?}");
 }

@@ -1,8 +1,12 @@
 //! By our own engine.
 
-use handoff_lab::topology::Pair;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
-use crate::session::{Answering, errors, rds, report, stress};
+use handoff_lab::topology::Pair;
+use rustix::process::Signal;
+
+use crate::session::{Answering, command, errors, rds, report, stress};
 
 fn pair() -> Pair {
     Pair::new(9000).expect("namespaces and veth")
@@ -41,6 +45,24 @@ fn pings_are_answered_whoever_connects() {
         assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3), "{answers}");
         answering.stop();
     }
+}
+
+#[test]
+fn pings_without_an_answer_are_counted() {
+    let pair = pair();
+    let answering = Answering::start(&pair.right, "own");
+    answering.signal(Signal::STOP);
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let asks = ["ping", &own, &peer, "-c", "3", "--engine", "own", "--timeout", "2"];
+    let mut ping = command(&pair.left, &asks).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut printed = BufReader::new(ping.stdout.take().expect("piped")).lines();
+    let mut next = || printed.next().expect("a line").expect("reads");
+    assert_eq!(next(), "1: no answer within 2 s");
+    answering.signal(Signal::CONT);
+    let (second, third, last) = (next(), next(), next());
+    assert!(ping.wait().expect("ends").success());
+    let lost = 1 + [&second, &third].iter().filter(|line| line.contains("no answer")).count();
+    assert!(lost < 3 && last == format!("{lost} of 3 lost"), "{second}, {third}, {last}");
 }
 
 #[test]
