@@ -33,6 +33,10 @@ impl Direction {
     }
 }
 
+/// The kernel's own word for a call that a signal cut short, which Linux 6.1 tells of a read that is cancelled
+/// while a worker waits for a pipe.
+const ERESTARTSYS: i32 = 512;
+
 /// A read or write from its start to its end.
 pub(crate) struct TransferOp {
     pub(crate) file: Rc<Endpoint>,
@@ -130,7 +134,9 @@ impl TransferOp {
     /// Takes the outcome of one request in; says whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
-            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN) => return true,
+            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN | ERESTARTSYS) => {
+                return true;
+            }
             _ if -result == libc::ECANCELED => self.end(Err(Error::Canceled { done: self.done })),
             _ if result < 0 => {
                 let action = match self.direction {
