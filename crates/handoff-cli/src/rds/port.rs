@@ -40,8 +40,9 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The engine that was asked for, our own where it is to listen on a port of choice, and why not the kernel's where that was left open. So many bytes
-    /// may be under way from each of the kernel's ports, if it allows it, or to each peer of our own.
+    /// The engine that was asked for, and why not the kernel's where that was left open; a port to listen on
+    /// asks for our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
+    /// to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
