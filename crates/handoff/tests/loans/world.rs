@@ -611,7 +611,7 @@ impl World {
         outflow.got.len() > before
     }
 
-    /// Datagrams that came are as they were sent, each once.
+    /// Each datagram that came is one of those that were sent.
     pub(crate) fn take_datagrams(&mut self) {
         let mut space = vec![0; 64 << 10];
         while let Ok(got) = self.far.recv(&mut space) {
