@@ -183,13 +183,7 @@ fn check(ring: RingUse, entries: u32, registered: bool, delay: u64, steps: Vec<S
         driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
     }
     let got = reader.join().unwrap();
-    let place = got.iter().zip(&expected).position(|(got, expected)| got != expected);
-    assert!(
-        got == expected,
-        "{} bytes instead of {}, different from {place:?}",
-        got.len(),
-        expected.len()
-    );
+    traffic::assert_same(&got, &expected);
 }
 
 /// Fewer where processors are emulated: what differs there is the kernel, not what is mixed.

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use socket2::SockRef;
 
 use crate::stage::{LONG, reader, settle, turn_for};
-use crate::traffic::{filled, narrow_tcp, pattern, skip, tcp, within};
+use crate::traffic::{assert_same, filled, narrow_tcp, pattern, skip, tcp, within};
 
 /// A driver with a ring, which lanes need.
 fn driver(test: &str) -> Option<Driver> {
@@ -278,13 +278,7 @@ fn check(entries: u32, capacity: usize, nonblocking: bool, delay: u64, steps: Ve
     let expected = std::mem::take(&mut model.expected);
     drop((socket, model));
     let got = reader.join().unwrap();
-    let place = got.iter().zip(&expected).position(|(got, expected)| got != expected);
-    assert!(
-        got == expected,
-        "{} bytes instead of {}, different from {place:?}",
-        got.len(),
-        expected.len()
-    );
+    assert_same(&got, &expected);
 }
 
 /// Fewer where processors are emulated.

@@ -21,6 +21,14 @@ pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Says where two streams differ, instead of showing both.
+#[track_caller]
+pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
+    let place = got.iter().zip(expected).position(|(got, expected)| got != expected);
+    let (come, sent) = (got.len(), expected.len());
+    assert!(got == expected, "{come} bytes instead of {sent}, different from {place:?}");
+}
+
 /// A driver with a ring where there is one, and one without.
 pub(crate) fn drivers() -> Vec<Driver> {
     vec![Driver::new().unwrap(), without_ring()]
