@@ -59,7 +59,7 @@ pub struct Tally {
     pub cpu_share: Option<f64>,
     /// Calls of io_uring_enter(2) by the server, where they are counted.
     pub enters: Option<u64>,
-    /// Lends that were made for it, by the lender's own count.
+    /// Lends that were made for it, by the module's own count.
     pub lends: Option<u64>,
     /// Context switches of the server's threads.
     pub switches: Option<u64>,

@@ -55,7 +55,7 @@ pub struct Row {
     /// Calls of io_uring_enter(2) per operation, counted in a run apart from the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enters_per_op: Option<f64>,
-    /// Lends that were made per operation, by the lender's own count.
+    /// Lends that were made per operation, by the module's own count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lends_per_op: Option<f64>,
     /// Switches per operation from the server's threads to others, and back.

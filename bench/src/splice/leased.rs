@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, net::TcpStream, time::Instant};
 
 use handoff::{
-    Driver, Engine, Getting, KernelSource, Lease, Lender, OnLoan, Refused, RingUse, Socket, Tally,
+    Driver, Engine, GetBuf, Getting, KernelSource, Lease, OnLoan, Refused, RingUse, Socket, Tally,
     Wait,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Leased {
     /// All of the file, where it is lent once.
     kept: Option<Lease>,
     source: KernelSource,
-    lender: Lender,
+    getbuf: GetBuf,
     socket: Socket,
     driver: Driver,
     place: Place,
@@ -36,8 +36,8 @@ impl Leased {
     /// Each piece is a lend of its own, or a part of one that is `kept`.
     pub(super) fn new(streams: &Streams, socket: TcpStream, kept: bool) -> Result<Self, String> {
         let driver = Driver::builder().ring(RingUse::Require).build().map_err(line)?;
-        let lender = driver.lender().map_err(line)?;
-        let source = lender.source(streams.file()?).map_err(line)?;
+        let getbuf = driver.get_buf().map_err(line)?;
+        let source = getbuf.source(streams.file()?).map_err(line)?;
         let socket = driver.socket(socket).map_err(line)?;
         socket.set_engine(Engine::UringZc).map_err(line)?;
         let kept = match kept {
@@ -54,7 +54,7 @@ impl Leased {
             on_loan: VecDeque::new(),
             kept,
             source,
-            lender,
+            getbuf,
             socket,
             driver,
             place: Place::default(),
@@ -147,11 +147,11 @@ impl Way for Leased {
     }
 
     fn copied(&self) -> Result<Option<u64>, String> {
-        let lent = self.lender.stats().map_err(line)?.copied_bytes;
+        let lent = self.getbuf.stats().map_err(line)?.copied_bytes;
         Ok((self.returned.unknown == 0).then_some(lent + self.returned.copied))
     }
 
     fn lends(&self) -> Result<Option<u64>, String> {
-        Ok(Some(self.lender.stats().map_err(line)?.lent))
+        Ok(Some(self.getbuf.stats().map_err(line)?.lent))
     }
 }

@@ -22,7 +22,7 @@ use crate::engine::transfer;
 use crate::error::{Error, Result};
 use crate::handle::{self, Awaited, Handle};
 use crate::memory::Buffer;
-use crate::op::loan::{Lend, LendMut, Lendable, Refused};
+use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
 use crate::op::{Direction, Op, TransferOp};
 use crate::reactor::Reactor;
 use crate::ring::{Endpoint, Key};
@@ -62,7 +62,11 @@ impl File {
     /// # Errors
     ///
     /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
-    pub fn read_at<B: LendMut>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
+    pub fn read_at<B: PayloadMut>(
+        &self,
+        buffer: B,
+        offset: u64,
+    ) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Read, Some(offset), buffer)
     }
 
@@ -71,7 +75,7 @@ impl File {
     /// # Errors
     ///
     /// As [`read_at`](Self::read_at).
-    pub fn read<B: LendMut>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
+    pub fn read<B: PayloadMut>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Read, None, buffer)
     }
 
@@ -80,7 +84,7 @@ impl File {
     /// # Errors
     ///
     /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
-    pub fn write_at<B: Lend>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
+    pub fn write_at<B: Payload>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Write, Some(offset), buffer)
     }
 
@@ -89,7 +93,7 @@ impl File {
     /// # Errors
     ///
     /// As [`write_at`](Self::write_at).
-    pub fn write<B: Lend>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
+    pub fn write<B: Payload>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
         self.transfer(Direction::Write, None, buffer)
     }
 

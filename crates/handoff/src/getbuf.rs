@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::engine::get_buf;
 use crate::error::{Error, Result};
 use crate::handle::{Awaited, Handle};
-use crate::lease::kernel::{Binding, LenderShared};
+use crate::lease::kernel::{Binding, GetBufShared};
 use crate::lease::{Bytes, Lease, LeaseMut};
 use crate::op::{GetOp, Op};
 use crate::reactor::Reactor;
@@ -24,14 +24,14 @@ use crate::ring::{Endpoint, Key};
 
 /// Lends buffers of the kernel to the operations of a driver.
 #[derive(Clone)]
-pub struct Lender {
-    pub(crate) shared: Rc<LenderShared>,
+pub struct GetBuf {
+    pub(crate) shared: Rc<GetBufShared>,
     driver: Rc<Reactor>,
 }
 
-/// What a [`Lender`] has out, and had.
+/// What a [`GetBuf`] has out, and had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LendStats {
+pub struct GetBufStats {
     /// Buffers that are lent now.
     pub out: u64,
     /// Bytes of these, in whole folios.
@@ -46,7 +46,7 @@ pub struct LendStats {
     pub copied_bytes: u64,
 }
 
-impl Lender {
+impl GetBuf {
     /// # Errors
     ///
     /// [`Error::NoRing`], or [`Error::EngineUnavailable`] with what is missing.
@@ -61,7 +61,7 @@ impl Lender {
             .map_err(|error| unavailable(handoff_probe::why_no_get_buf(&error)))?;
         getbuf::query(&device)
             .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
-        let shared = LenderShared {
+        let shared = GetBufShared {
             device: Endpoint::attach(&driver.io, device.into()),
             due: Rc::downgrade(&driver.due),
             ring: driver.io.ring_id(),
@@ -89,7 +89,7 @@ impl Lender {
             ),
             _ => Error::io("binding a file to be lent from", error),
         })?;
-        let shared = Rc::new(Binding { lender: Rc::clone(&self.shared), id });
+        let shared = Rc::new(Binding { getbuf: Rc::clone(&self.shared), id });
         Ok(KernelSource { shared, driver: Rc::clone(&self.driver) })
     }
 
@@ -110,10 +110,10 @@ impl Lender {
     /// # Errors
     ///
     /// When the device does not answer.
-    pub fn stats(&self) -> Result<LendStats> {
+    pub fn stats(&self) -> Result<GetBufStats> {
         let query = getbuf::query(&self.shared.device.fd)
             .map_err(|error| Error::io("asking for lends", error))?;
-        Ok(LendStats {
+        Ok(GetBufStats {
             out: query.lends,
             bytes_out: query.bytes,
             lent: query.lent,
@@ -124,9 +124,9 @@ impl Lender {
     }
 }
 
-impl fmt::Debug for Lender {
+impl fmt::Debug for GetBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lender").field("device", &self.shared.device.fd).finish()
+        f.debug_struct("GetBuf").field("device", &self.shared.device.fd).finish()
     }
 }
 

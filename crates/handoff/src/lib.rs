@@ -55,8 +55,8 @@ pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{File, Readiness, Transfer, Transferred};
 #[cfg(feature = "getbuf")]
-pub use getbuf::{Fresh, Getting, KernelSource, LendStats, Lender};
-pub use lease::{Intake, Pool, Received, RxBinding, RxQueue, RxStats, Window};
+pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
+pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, Window};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
@@ -66,7 +66,7 @@ pub use memory::{Buffer, Memory, Pages, Region, SharedBuffer, SharedRegion, View
 pub use op::SendStats;
 pub use op::chooser::Choice;
 pub use op::layout::MAX_HEADER;
-pub use op::loan::{Lend, LendMut, Lendable, Refused, Returned};
+pub use op::loan::{Lendable, Payload, PayloadMut, Refused, Returned};
 pub use outcome::{Outcome, Tally};
 pub use receipt::Receipt;
 #[cfg(feature = "ublk")]

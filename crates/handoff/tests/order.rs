@@ -159,7 +159,7 @@ impl Stream {
     }
 }
 
-fn drop_loan<B: handoff::Lend>(sending: handoff::Sending<B>) -> Sent {
+fn drop_loan<B: handoff::Payload>(sending: handoff::Sending<B>) -> Sent {
     sending.split().0
 }
 

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Error, File, Pool, ReceiveEngine, Received, Receiver, Region, Socket, Wait,
+    Buffer, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region, Socket, Span, Wait,
 };
 use socket2::SockRef;
 use traffic::{drivers, pattern, tcp, within};
@@ -29,11 +29,11 @@ fn receiving(driver: &Driver, pool: &Pool) -> (Receiver, TcpStream) {
     (driver.socket(near).unwrap().receive(pool).unwrap(), far)
 }
 
-async fn next(receiver: &mut Receiver) -> Received {
+async fn next(receiver: &mut Receiver) -> Span {
     receiver.next_span().await.unwrap().unwrap()
 }
 
-fn next_spans(driver: &Driver, receiver: &mut Receiver, count: usize) -> Vec<Received> {
+fn next_spans(driver: &Driver, receiver: &mut Receiver, count: usize) -> Vec<Span> {
     let all = async {
         let mut spans = Vec::new();
         for _ in 0..count {

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Engine, Lend, Message, Outcome, Pages, Region, RingUse, SharedBuffer,
+    Buffer, Driver, Engine, Message, Outcome, Pages, Payload, Region, RingUse, SharedBuffer,
     SharedRegion, Socket,
 };
 use handoff_lab::topology::{Pair, PairEnd};
@@ -104,7 +104,7 @@ fn cut(len: usize, pieces: usize) -> Vec<usize> {
 }
 
 /// Sends one payload as told. A datagram in fragments is returned only once the peer took it.
-fn deliver<B: Lend>(
+fn deliver<B: Payload>(
     driver: &Driver,
     message: Message<'_, B>,
     way: Way,

@@ -246,7 +246,7 @@ impl<F: FnOnce() + Send + 'static> Wake for Acting<F> {
 }
 
 /// The next span, which is there.
-fn there(receiver: &mut handoff::Receiver) -> handoff::Received {
+fn there(receiver: &mut handoff::Receiver) -> handoff::Span {
     receiver.try_next_span().expect("something came").expect("the stream goes on").unwrap()
 }
 

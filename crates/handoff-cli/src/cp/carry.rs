@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Buffer, File, Lend, Socket, Tally};
+use handoff::{Buffer, File, Payload, Socket, Tally};
 use indicatif::ProgressBar;
 
 use super::Job;
@@ -369,7 +369,7 @@ impl<'a> Carriage<'a> {
 
     /// Hands bytes on, ending their turn as soon as the place of the last is taken; what they were in,
     /// once it is back.
-    async fn deliver<B: Lend>(
+    async fn deliver<B: Payload>(
         &self,
         bytes: B,
         len: usize,

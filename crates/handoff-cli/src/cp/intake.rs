@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use handoff::{Buffer, File, Lend, Tally, Transfer};
+use handoff::{Buffer, File, Payload, Tally, Transfer};
 
 use super::Job;
 use super::checksum::{PieceSum, zeros};
@@ -59,9 +59,9 @@ pub(super) struct Intake<'a> {
 }
 
 /// Writes under way, oldest first.
-pub(super) struct Writes<B: Lend>(pub(super) VecDeque<Transfer<B>>);
+pub(super) struct Writes<B: Payload>(pub(super) VecDeque<Transfer<B>>);
 
-impl<B: Lend> Default for Writes<B> {
+impl<B: Payload> Default for Writes<B> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
@@ -189,7 +189,7 @@ impl<'a> Intake<'a> {
     /// # Errors
     ///
     /// Theirs.
-    pub(super) async fn finish<B: Lend>(&self, writes: Writes<B>) -> Result<(), Failure> {
+    pub(super) async fn finish<B: Payload>(&self, writes: Writes<B>) -> Result<(), Failure> {
         for write in writes.0 {
             self.written(write.await)?;
         }
@@ -197,7 +197,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Puts a part of a piece where it belongs.
-    pub(super) async fn put<B: Lend>(
+    pub(super) async fn put<B: Payload>(
         &self,
         part: B,
         len: usize,

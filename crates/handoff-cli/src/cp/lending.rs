@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use handoff::{Error, KernelSource, Lease, Lender, Tally};
+use handoff::{Error, GetBuf, KernelSource, Lease, Tally};
 
 use super::job::Job;
 use super::report::Hop;
@@ -16,7 +16,7 @@ use crate::failure::Failed;
 
 /// A file that lends.
 pub(super) struct Lending {
-    lender: Lender,
+    getbuf: GetBuf,
     source: KernelSource,
     /// Or the copy fails.
     required: bool,
@@ -41,9 +41,9 @@ impl Lending {
             Lend::Auto => false,
             Lend::Always => true,
         };
-        let opened = job.driver.lender().and_then(|lender| {
-            let source = lender.source(file)?;
-            Ok(Self { lender, source, required, lent: Cell::new(0), refused: RefCell::default() })
+        let opened = job.driver.get_buf().and_then(|getbuf| {
+            let source = getbuf.source(file)?;
+            Ok(Self { getbuf, source, required, lent: Cell::new(0), refused: RefCell::default() })
         });
         match opened {
             Ok(lending) => Ok(Some(lending)),
@@ -96,7 +96,7 @@ impl Lending {
     pub(super) fn hop(&self, job: &Job<'_>, read: Tally) -> Hop {
         let lent = self.lent.get();
         let mut tally = read;
-        match self.lender.stats() {
+        match self.getbuf.stats() {
             Ok(stats) => {
                 tally.copied += stats.copied_bytes;
                 tally.zero_copy += lent.saturating_sub(stats.copied_bytes);

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use handoff::{Driver, File, Lend, LendMut, Tally, Transfer};
+use handoff::{Driver, File, Payload, PayloadMut, Tally, Transfer};
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -84,7 +84,7 @@ impl Ranged {
     /// # Errors
     ///
     /// What the file system tells, and a file that ends before.
-    pub(super) async fn read<B: LendMut>(
+    pub(super) async fn read<B: PayloadMut>(
         &self,
         buffer: B,
         len: usize,
@@ -109,7 +109,7 @@ impl Ranged {
     /// # Errors
     ///
     /// When too much is under way; of the write itself its [`Transfer`] tells.
-    pub(super) fn write<B: Lend>(
+    pub(super) fn write<B: Payload>(
         &self,
         buffer: B,
         len: usize,

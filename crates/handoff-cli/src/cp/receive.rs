@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Pool, ReceiveEngine, Received, Receiver, RxQueue, Socket, Tally};
+use handoff::{Pool, ReceiveEngine, Receiver, RxQueue, Socket, Span, Tally};
 use socket2::SockRef;
 
 use super::Job;
@@ -157,7 +157,7 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failu
 struct Connection<'a> {
     intake: &'a Intake<'a>,
     receiver: &'a mut Receiver,
-    writes: Writes<Received>,
+    writes: Writes<Span>,
     /// For what does not lie as a direct write wants it.
     staging: Option<Staging<'a>>,
 }
@@ -207,7 +207,7 @@ impl<'a> Connection<'a> {
     }
 
     /// The next span, while writes that are over are put away.
-    async fn next_span(&mut self) -> Result<Option<Received>, Failure> {
+    async fn next_span(&mut self) -> Result<Option<Span>, Failure> {
         poll_fn(|context| {
             while let Some(oldest) = self.writes.0.front_mut() {
                 let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
@@ -222,7 +222,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
-    async fn put(&mut self, part: Received, offset: u64, last: bool) -> Result<(), Failure> {
+    async fn put(&mut self, part: Span, offset: u64, last: bool) -> Result<(), Failure> {
         match &mut self.staging {
             Some(staging) if !staging.may_pass(&part, offset) => {
                 self.intake.job.progress.inc(part.len() as u64);

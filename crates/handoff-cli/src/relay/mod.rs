@@ -202,7 +202,7 @@ fn relay(
 ) -> Result<(), Failure> {
     let driver = driver(args)?;
     if args.engine == EngineName::GetBuf {
-        driver.lender().map_err(Failure::not_possible)?;
+        driver.get_buf().map_err(Failure::not_possible)?;
     }
     let area = |len| Region::anonymous(len).failed("setting memory aside");
     let connections = args.max_connections as usize;

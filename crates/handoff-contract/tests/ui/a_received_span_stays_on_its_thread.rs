@@ -1,4 +1,4 @@
-fn travel(span: handoff::Received) {
+fn travel(span: handoff::Span) {
     std::thread::spawn(move || drop(span));
 }
 

@@ -1,4 +1,4 @@
 struct Mine;
-impl handoff::Lend for Mine {}
+impl handoff::Payload for Mine {}
 
 fn main() {}

@@ -1,4 +1,4 @@
-fn read(file: &handoff::File, span: handoff::Received) {
+fn read(file: &handoff::File, span: handoff::Span) {
     let _ = file.read_at(span, 0);
 }
 

@@ -1,4 +1,4 @@
-fn write(span: &mut handoff::Received) {
+fn write(span: &mut handoff::Span) {
     span[0] = 1;
 }
 

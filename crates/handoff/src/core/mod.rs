@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::lease::Due;
-use crate::lease::kernel::LenderShared;
+use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
 use crate::lease::rx_queue::RxShared;
 use crate::memory::Backing;
@@ -37,7 +37,7 @@ pub(crate) struct Core {
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     /// The devices that clear slots, by slot.
-    pub(crate) clearing: RefCell<Vec<Option<Rc<LenderShared>>>>,
+    pub(crate) clearing: RefCell<Vec<Option<Rc<GetBufShared>>>>,
     /// What the ring is bound to until it is closed.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
     /// Queues of block devices whose requests the ring takes until it is closed.

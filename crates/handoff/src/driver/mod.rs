@@ -22,10 +22,10 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
-use crate::getbuf::Lender;
+use crate::getbuf::GetBuf;
 use crate::lease::{Pool, RxBinding, RxQueue, Window};
 use crate::memory::{Memory, Region};
-use crate::op::loan::Lend;
+use crate::op::loan::Payload;
 use crate::reactor::Reactor;
 #[cfg(feature = "ublk")]
 use crate::requests::RequestQueue;
@@ -167,14 +167,14 @@ impl Driver {
     }
 
     /// Opens the device that lends buffers of the kernel: of files, and of what sockets received. See
-    /// [`Lender`] for what kernel and user need.
+    /// [`GetBuf`] for what kernel and user need.
     ///
     /// # Errors
     ///
     /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::NoRing`] without a ring.
     #[cfg(feature = "getbuf")]
-    pub fn lender(&self) -> Result<Lender> {
-        Lender::open(&self.reactor)
+    pub fn get_buf(&self) -> Result<GetBuf> {
+        GetBuf::open(&self.reactor)
     }
 
     /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must have been
@@ -196,7 +196,7 @@ impl Driver {
     }
 
     /// Opens a group of sends that share one return.
-    pub fn group<B: Lend>(&self) -> Group<B> {
+    pub fn group<B: Payload>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.reactor))
     }
 

@@ -16,7 +16,7 @@ use io_uring::squeue;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Bytes;
-use crate::lease::kernel::{Binding, Held, LenderShared};
+use crate::lease::kernel::{Binding, GetBufShared, Held};
 use crate::op::{GetOp, GetState};
 use crate::ring::token::{DETACHED, STAGE_GET};
 use crate::ring::{Endpoint, Key, Target, Token, memlock_or};
@@ -25,7 +25,7 @@ pub(crate) fn of_source(source: &Rc<Binding>, core: &Core, offset: u64, len: u32
     if len == 0 {
         return Err(Error::Invalid("a lend has at least one byte"));
     }
-    let (slot, command) = match take_marked(core, &source.lender) {
+    let (slot, command) = match take_marked(core, &source.getbuf) {
         // The kernel clears it whatever becomes of the rest.
         Some(slot) => (slot, Command::get(slot, source.id, offset, len).anew(1)),
         None => {
@@ -33,15 +33,15 @@ pub(crate) fn of_source(source: &Rc<Binding>, core: &Core, offset: u64, len: u32
             (slot, Command::get(slot, source.id, offset, len))
         }
     };
-    let mut op = GetOp::new(&source.lender, command, len, slot, None);
+    let mut op = GetOp::new(&source.getbuf, command, len, slot, None);
     op.source = Some(Rc::clone(source));
     Ok(op)
 }
 
-pub(crate) fn fresh(lender: &Rc<LenderShared>, core: &Core, len: u32) -> Result<GetOp> {
+pub(crate) fn fresh(getbuf: &Rc<GetBufShared>, core: &Core, len: u32) -> Result<GetOp> {
     let slot = take_slot(core)?;
     let fill = take_slot(core).inspect_err(|_| core.io.release_buffer(slot))?;
-    Ok(GetOp::new(lender, Command::fresh(fill, slot, len), len, slot, Some(fill)))
+    Ok(GetOp::new(getbuf, Command::fresh(fill, slot, len), len, slot, Some(fill)))
 }
 
 fn release_slots(op: &GetOp, core: &Core) {
@@ -86,8 +86,8 @@ fn take_slot(core: &Core) -> Result<u16> {
 }
 
 /// A slot that is about to be cleared by this device.
-fn take_marked(core: &Core, lender: &Rc<LenderShared>) -> Option<u16> {
-    core.due.to_clear.borrow_mut().pop_if(|(its, _)| Rc::ptr_eq(its, lender)).map(|(_, slot)| slot)
+fn take_marked(core: &Core, getbuf: &Rc<GetBufShared>) -> Option<u16> {
+    core.due.to_clear.borrow_mut().pop_if(|(its, _)| Rc::ptr_eq(its, getbuf)).map(|(_, slot)| slot)
 }
 
 fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
@@ -103,7 +103,7 @@ pub(crate) fn start(core: &Core, key: Key) {
     let asked = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        let asked = push(core, op.command, &op.lender.device, token.to_user_data());
+        let asked = push(core, op.command, &op.getbuf.device, token.to_user_data());
         match asked {
             Ok(()) => op.state = GetState::Asked { in_kernel: true },
             Err(error) => {
@@ -120,7 +120,7 @@ pub(crate) fn start(core: &Core, key: Key) {
 }
 
 fn push(core: &Core, command: Command, device: &Endpoint, data: u64) -> std::io::Result<()> {
-    let mut ring = core.io.ring().expect("a lender has a ring").borrow_mut();
+    let mut ring = core.io.ring().expect("lends need a ring").borrow_mut();
     ring.make_room(1)?;
     let entry = entry(command, device).user_data(data);
     // SAFETY: all of the command is in the entry.
@@ -134,7 +134,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
         op.state = GetState::Over(if result > 0 {
-            let held = Held::new(Rc::clone(&op.lender), op.slot, op.fill);
+            let held = Held::new(Rc::clone(&op.getbuf), op.slot, op.fill);
             Ok(Some(Bytes::new(held, result as u32)))
         } else {
             release_slots(op, core);
@@ -177,7 +177,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        if let Err(error) = push(core, Command::cancel(data), &op.lender.device, DETACHED) {
+        if let Err(error) = push(core, Command::cancel(data), &op.getbuf.device, DETACHED) {
             tracing::warn!(%error, "a lend that nobody waits for is not cancelled");
         }
     }
@@ -189,17 +189,17 @@ pub(crate) fn cancel(core: &Core, key: Key) {
 pub(crate) fn clear_marked(core: &Core) {
     loop {
         let marked = core.due.to_clear.borrow_mut().pop();
-        let Some((lender, slot)) = marked else { return };
+        let Some((getbuf, slot)) = marked else { return };
         let data = Token::of_slot(slot).to_user_data();
-        if push(core, Command::put(slot), &lender.device, data).is_err() {
-            return core.due.to_clear.borrow_mut().push((lender, slot));
+        if push(core, Command::put(slot), &getbuf.device, data).is_err() {
+            return core.due.to_clear.borrow_mut().push((getbuf, slot));
         }
         let mut clearing = core.clearing.borrow_mut();
         let place = usize::from(slot);
         if clearing.len() <= place {
             clearing.resize_with(place + 1, || None);
         }
-        clearing[place] = Some(lender);
+        clearing[place] = Some(getbuf);
     }
 }
 
@@ -224,7 +224,7 @@ fn advance(core: &Core, key: Key) {
         waker = op.holder.take_waker();
     }
     let over = (op.holder.is_gone() && op.is_over())
-        .then(|| (op.tell(), op.source.take(), Rc::clone(&op.lender)));
+        .then(|| (op.tell(), op.source.take(), Rc::clone(&op.getbuf)));
     if over.is_some() {
         records.vacate(key);
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use io_uring::{cqueue, opcode, squeue};
 
 use crate::error::Error;
-use crate::lease::Received;
+use crate::lease::Span;
 use crate::lease::pool::PoolShared;
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
@@ -35,7 +35,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
             op.arrivals.push(span);
         }
     } else if result == 0 && !op.socket.stream {
-        op.arrivals.push(Received::nothing());
+        op.arrivals.push(Span::nothing());
     }
     let mut again = false;
     match result {

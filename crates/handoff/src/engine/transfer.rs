@@ -14,7 +14,7 @@ use io_uring::{opcode, squeue};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::memory::Span;
+use crate::memory::AddressRange;
 use crate::op::{Direction, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
@@ -24,7 +24,7 @@ use crate::ring::{Backend, Key, Ring, Token};
 const PIPE_ROOM: usize = 4096;
 
 fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
-    let (Span { start, len, slot }, offset) = op.left(Some(ring.id));
+    let (AddressRange { start, len, slot }, offset) = op.left(Some(ring.id));
     // The file's own position is named by -1.
     let offset = offset.unwrap_or(u64::MAX);
     let len = len as u32;
@@ -52,7 +52,7 @@ fn call(op: &TransferOp) -> i32 {
     if op.pollable && !is_ready(op) {
         return -libc::EAGAIN;
     }
-    let (Span { start, len, .. }, offset) = op.left(None);
+    let (AddressRange { start, len, .. }, offset) = op.left(None);
     let fd = op.file.raw();
     // SAFETY: the range belongs to the record, alone and for the length of the call.
     let result = unsafe {

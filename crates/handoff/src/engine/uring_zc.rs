@@ -19,7 +19,7 @@ use io_uring::{cqueue, opcode, squeue};
 use super::{order, sending};
 use crate::core::Core;
 use crate::mechanism::Engine;
-use crate::memory::{Backing, Piece, Span};
+use crate::memory::{AddressRange, Backing, Piece};
 use crate::op::layout::MAX_PIECES;
 use crate::op::{InChain, Layout, SendOp, SendState};
 use crate::ring::endpoint::with_target;
@@ -95,7 +95,7 @@ fn payload(
     let token = Token { key, stage: op.next_attempt() };
     let bare = op.socket.stream || op.header_len() == 0;
     let entry = match op.payload_left(ring.id).filter(|_| bare) {
-        Some(Span { start, len, slot }) => {
+        Some(AddressRange { start, len, slot }) => {
             let len = len.min(MAX_REQUEST) as u32;
             let slot = unless_overcharged(op, slot);
             let entry = with_target!(op.socket.endpoint, |fd| {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use io_uring::cqueue;
 
-use super::received::Received;
+use super::received::Span;
 use super::rx_queue::{self, RxShared};
 use crate::ring::Completion;
 
@@ -26,7 +26,7 @@ pub(crate) struct Arrivals {
     /// So many of the places were taken.
     taken: usize,
     /// What came behind the places.
-    spans: VecDeque<Received>,
+    spans: VecDeque<Span>,
 }
 
 impl Arrivals {
@@ -42,7 +42,7 @@ impl Arrivals {
         self.places.len() - self.taken + self.spans.len()
     }
 
-    pub(crate) fn push(&mut self, span: Received) {
+    pub(crate) fn push(&mut self, span: Span) {
         self.spans.push_back(span);
     }
 
@@ -82,7 +82,7 @@ impl Arrivals {
     ///
     /// The place was told by a completion, and is taken out here for the first time.
     #[inline]
-    unsafe fn span(&self, place: Place) -> Received {
+    unsafe fn span(&self, place: Place) -> Span {
         let queue = self.queue.as_ref().expect(QUEUE);
         // SAFETY: as the caller says.
         unsafe { RxShared::span(queue, place.begin, place.len as usize) }
@@ -99,10 +99,10 @@ impl Arrivals {
 }
 
 impl Iterator for Arrivals {
-    type Item = Received;
+    type Item = Span;
 
     #[inline]
-    fn next(&mut self) -> Option<Received> {
+    fn next(&mut self) -> Option<Span> {
         match self.places.get(self.taken) {
             Some(&place) => {
                 self.taken += 1;
@@ -139,7 +139,7 @@ mod tests {
         let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
         queue.arrived(5, 0);
         assert_eq!(arrivals.push_told(&[told(0, 10), told(1, 11)]), (2, 21));
-        arrivals.push(Received::nothing());
+        arrivals.push(Span::nothing());
         assert_eq!(arrivals.push_told(&[told(2, 12)]), (1, 12));
         assert_eq!(arrivals.len(), 4);
         taken.take_over(&mut arrivals);

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::thread;
 
-use super::kernel::LenderShared;
+use super::kernel::GetBufShared;
 use super::request::QueueShared;
 use super::rx_queue::RxShared;
 use crate::ring::Key;
@@ -27,7 +27,7 @@ pub(crate) struct Due {
     marks: RefCell<Vec<Mark>>,
     spare_marks: RefCell<Vec<Mark>>,
     /// Slots with a buffer of the kernel that nobody needs any more, and the devices to clear them.
-    pub(crate) to_clear: RefCell<Vec<(Rc<LenderShared>, u16)>>,
+    pub(crate) to_clear: RefCell<Vec<(Rc<GetBufShared>, u16)>>,
     /// Results of block requests whose memory nobody uses any more, by their tags.
     pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
     /// Whoever turns the driver from a foreign runtime.
@@ -70,9 +70,9 @@ impl Due {
     }
 
     /// Has a slot cleared with the next submission, unless a lend clears it to have it itself.
-    pub(crate) fn mark_clear(&self, lender: &Rc<LenderShared>, slot: u16) {
+    pub(crate) fn mark_clear(&self, getbuf: &Rc<GetBufShared>, slot: u16) {
         if !self.closed.get() {
-            self.to_clear.borrow_mut().push((Rc::clone(lender), slot));
+            self.to_clear.borrow_mut().push((Rc::clone(getbuf), slot));
             self.attend();
         }
     }

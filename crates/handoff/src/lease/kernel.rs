@@ -3,7 +3,7 @@
 //! Minimum kernel: 7.2 with the module `getbuf` of this project (`docs/get-buf.md`), which makes
 //! `/dev/getbuf`. Capability: to open the device, which is root's unless a udev rule says otherwise.
 //! Locked memory (`RLIMIT_MEMLOCK`): all that is out, in whole folios. Return signal: none to the
-//! process; the module's count of lends that came back (`Lender::stats`).
+//! process; the module's count of lends that came back (`GetBuf::stats`).
 //!
 //! Contracts:
 //! - the bytes of a lease are in no address of this process: operations of the same driver use them,
@@ -20,10 +20,10 @@ use handoff_sys::getbuf;
 
 use super::due::Due;
 use super::request::Answer;
-use crate::memory::Span;
+use crate::memory::AddressRange;
 use crate::ring::Endpoint;
 
-pub(crate) struct LenderShared {
+pub(crate) struct GetBufShared {
     pub(crate) device: Endpoint,
     /// Weak, since records of the driver own leases.
     pub(crate) due: Weak<Due>,
@@ -33,13 +33,13 @@ pub(crate) struct LenderShared {
 
 /// A file that the device has bound.
 pub(crate) struct Binding {
-    pub(crate) lender: Rc<LenderShared>,
+    pub(crate) getbuf: Rc<GetBufShared>,
     pub(crate) id: u16,
 }
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        if let Err(error) = getbuf::unbind(&self.lender.device.fd, self.id) {
+        if let Err(error) = getbuf::unbind(&self.getbuf.device.fd, self.id) {
             tracing::warn!(%error, "a file stays bound to be lent from");
         }
     }
@@ -49,14 +49,14 @@ impl Drop for Binding {
 #[derive(Debug)]
 pub(crate) enum Held {
     /// A lend of the device, whose slots are cleared then.
-    Lend(Slots),
+    Payload(Slots),
     /// The memory of a block request, which is over then.
     Request(Rc<Answer>),
 }
 
 /// Slots of the ring that hold one lend. Cleared when dropped.
 pub(crate) struct Slots {
-    lender: Rc<LenderShared>,
+    getbuf: Rc<GetBufShared>,
     /// To send and write from.
     slot: u16,
     /// To fill, for new pages.
@@ -64,8 +64,8 @@ pub(crate) struct Slots {
 }
 
 impl Held {
-    pub(crate) fn new(lender: Rc<LenderShared>, slot: u16, fill: Option<u16>) -> Self {
-        Self::Lend(Slots { lender, slot, fill })
+    pub(crate) fn new(getbuf: Rc<GetBufShared>, slot: u16, fill: Option<u16>) -> Self {
+        Self::Payload(Slots { getbuf, slot, fill })
     }
 
     pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
@@ -75,7 +75,7 @@ impl Held {
     /// The ring that has it.
     fn ring(&self) -> u32 {
         match self {
-            Self::Lend(slots) => slots.lender.ring,
+            Self::Payload(slots) => slots.getbuf.ring,
             Self::Request(answer) => answer.queue.ring,
         }
     }
@@ -83,14 +83,14 @@ impl Held {
     /// Where it is to be filled, if those are other slots than what is sent and written from.
     fn fill(&self) -> Option<u16> {
         match self {
-            Self::Lend(slots) => slots.fill,
+            Self::Payload(slots) => slots.fill,
             Self::Request(_) => None,
         }
     }
 
     fn slot(&self) -> u16 {
         match self {
-            Self::Lend(slots) => slots.slot,
+            Self::Payload(slots) => slots.slot,
             Self::Request(answer) => answer.slot(),
         }
     }
@@ -99,9 +99,9 @@ impl Held {
 impl Drop for Slots {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, which gave all back.
-        let Some(due) = self.lender.due.upgrade() else { return };
+        let Some(due) = self.getbuf.due.upgrade() else { return };
         for slot in [Some(self.slot), self.fill].into_iter().flatten() {
-            due.mark_clear(&self.lender, slot);
+            due.mark_clear(&self.getbuf, slot);
         }
     }
 }
@@ -133,11 +133,11 @@ impl Bytes {
     }
 
     /// What is left behind the first `skip` bytes, which it has.
-    pub(crate) fn behind(&self, skip: usize) -> Span {
+    pub(crate) fn behind(&self, skip: usize) -> AddressRange {
         let slot = if self.fill { self.held.fill() } else { Some(self.held.slot()) };
         // Requests name bytes of such a buffer by their distance from its beginning.
         let start = std::ptr::without_provenance_mut(self.start as usize + skip);
-        Span { start, len: self.len() - skip, slot }
+        AddressRange { start, len: self.len() - skip, slot }
     }
 
     /// The ring that has it.
@@ -147,7 +147,7 @@ impl Bytes {
 }
 
 /// A buffer of the kernel, lent for reading: sockets send it, files are written from it. It is part of a
-/// file, of what a socket received (`Lender`), or what a block request writes
+/// file, of what a socket received (`GetBuf`), or what a block request writes
 /// ([`Request::source`](crate::Request::source)).
 ///
 /// Clones and parts share the buffer, and may be in several operations at once. It goes back when all

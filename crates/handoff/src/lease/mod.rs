@@ -28,7 +28,7 @@ pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use kernel::{Lease, LeaseMut};
 pub use pool::Pool;
-pub use received::Received;
+pub use received::Span;
 pub(crate) use received::Ticket;
 #[cfg(feature = "ublk")]
 pub use request::{Request, RequestKind};

@@ -13,7 +13,7 @@ use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
 use super::due::Due;
-use super::received::Received;
+use super::received::Span;
 use crate::error::{Error, Result};
 use crate::memory::{Backed, Backing, Region, map};
 use crate::ring::{Backend, Io, Key};
@@ -178,12 +178,12 @@ impl PoolShared {
     }
 
     /// A receive filled the first `len` bytes of a chunk.
-    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Received {
+    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
         assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
         self.held.set(self.held.get() + 1);
         // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
         // again before its ticket is gone.
-        unsafe { Received::of_pool(self, chunk, self.start(chunk), len) }
+        unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
     }
 
     /// The memory that the chunks are of.

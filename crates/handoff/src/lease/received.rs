@@ -99,14 +99,14 @@ impl fmt::Debug for Ticket {
 /// Received bytes, in a chunk of a [`Pool`](crate::Pool) or of an [`RxQueue`](crate::RxQueue).
 /// Dropping all parts of it gives the chunk back. Holding too many makes receivers of the pool wait,
 /// and peers of the rx queue send again.
-pub struct Received {
+pub struct Span {
     // Not a `Piece`, which counts its owners for all threads: there are many spans, and few are lent on.
     start: NonNull<u8>,
     len: usize,
     ticket: Ticket,
 }
 
-impl Received {
+impl Span {
     /// No bytes.
     pub(crate) fn nothing() -> Self {
         Self { start: NonNull::dangling(), len: 0, ticket: Ticket::new(Origin::Nowhere) }
@@ -168,7 +168,7 @@ impl Received {
     }
 }
 
-impl Deref for Received {
+impl Deref for Span {
     type Target = [u8];
 
     #[inline]
@@ -179,8 +179,8 @@ impl Deref for Received {
     }
 }
 
-impl fmt::Debug for Received {
+impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("len", &self.len).field("ticket", &self.ticket).finish()
+        f.debug_struct("Span").field("len", &self.len).field("ticket", &self.ticket).finish()
     }
 }

@@ -23,7 +23,7 @@ use handoff_sys::zcrx;
 
 use super::area;
 use super::due::Due;
-use super::received::Received;
+use super::received::Span;
 use super::rx_binding::{Bound, RxBinding};
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
@@ -244,14 +244,14 @@ impl RxShared {
     ///
     /// The kernel has told of these bytes of the area, and no other span is made of the same completion.
     #[inline]
-    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Received {
+    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
         debug_assert!(is_within(this.bound.area.len(), place, len));
         let offset = offset(place);
         // SAFETY: inside the area, as the kernel's word is, and initialised; the kernel tells of each byte
         // that it has put there once, and puts others there only after the span was given back.
         unsafe {
             let start = this.bound.area.start().add(offset);
-            Received::of_queue(this, offset, start, len)
+            Span::of_queue(this, offset, start, len)
         }
     }
 

@@ -219,10 +219,10 @@ impl Piece {
     }
 
     /// What is left behind the first `skip` bytes, which it has.
-    pub(crate) fn behind(&self, skip: usize, ring: Option<u32>) -> Span {
+    pub(crate) fn behind(&self, skip: usize, ring: Option<u32>) -> AddressRange {
         // SAFETY: `skip` is within the piece.
         let start = unsafe { self.start.add(skip) }.as_ptr();
-        Span { start, len: self.len - skip, slot: ring.and_then(|ring| self.slot(ring)) }
+        AddressRange { start, len: self.len - skip, slot: ring.and_then(|ring| self.slot(ring)) }
     }
 
     pub(crate) fn pinned_by_page(&self) -> bool {
@@ -237,7 +237,7 @@ impl fmt::Debug for Piece {
 }
 
 /// A range as a request names it: an address, or a place within the buffer of a slot.
-pub(crate) struct Span {
+pub(crate) struct AddressRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
     pub(crate) slot: Option<u16>,

@@ -6,7 +6,7 @@ pub(crate) mod shared;
 pub(crate) mod view;
 
 pub use backing::Memory;
-pub(crate) use backing::{Backed, Backing, Piece, Registration, SLOT_SPAN, Span};
+pub(crate) use backing::{AddressRange, Backed, Backing, Piece, Registration, SLOT_SPAN};
 pub use region::{Buffer, Pages, Region};
 pub(crate) use region::{map, own, page_size};
 pub use shared::{SharedBuffer, SharedRegion};

@@ -7,11 +7,11 @@ use handoff_sys::getbuf::Command;
 use super::waiter::Waiter;
 use crate::error::Result;
 use crate::lease::Bytes;
-use crate::lease::kernel::{Binding, LenderShared};
+use crate::lease::kernel::{Binding, GetBufShared};
 
 /// A lend from the asking to its end or refusal.
 pub(crate) struct GetOp {
-    pub(crate) lender: Rc<LenderShared>,
+    pub(crate) getbuf: Rc<GetBufShared>,
     /// Keeps what is lent from bound; none for new pages.
     pub(crate) source: Option<Rc<Binding>>,
     pub(crate) command: Command,
@@ -38,14 +38,14 @@ pub(crate) enum GetState {
 
 impl GetOp {
     pub(crate) fn new(
-        lender: &Rc<LenderShared>,
+        getbuf: &Rc<GetBufShared>,
         command: Command,
         len: u32,
         slot: u16,
         fill: Option<u16>,
     ) -> Self {
         Self {
-            lender: Rc::clone(lender),
+            getbuf: Rc::clone(getbuf),
             source: None,
             command,
             len,

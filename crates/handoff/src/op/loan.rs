@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
-use crate::lease::{Received, Ticket};
-use crate::memory::{Buffer, Piece, SharedBuffer, Span};
+use crate::lease::{Span, Ticket};
+use crate::memory::{AddressRange, Buffer, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
 /// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
@@ -25,7 +25,7 @@ pub(crate) enum Loan {
     /// Several such, used one after another.
     ManyShared(Vec<Piece>),
     /// A span of a receive pool, with the ticket that gives its chunk back.
-    Received(Piece, Ticket),
+    Span(Piece, Ticket),
     /// Several such spans, used one after another, with their tickets in the same order.
     ManyReceived(Vec<Piece>, Vec<Ticket>),
     /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
@@ -38,7 +38,7 @@ impl Loan {
     /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
                 std::slice::from_ref(piece)
             }
             Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => pieces,
@@ -61,9 +61,9 @@ impl Loan {
     }
 
     /// What is left behind the first `skip` bytes, if it is one range.
-    pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<Span> {
+    pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Received(piece, _) => {
+            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
                 Some(piece.behind(skip, Some(ring)))
             }
             Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
@@ -77,7 +77,7 @@ impl Loan {
     }
 
     /// The first range that is left behind the first `skip` bytes, with its slot in `ring`.
-    pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<Span> {
+    pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<AddressRange> {
         if let Some(bytes) = self.of_kernel() {
             return (skip < bytes.len()).then(|| bytes.behind(skip));
         }
@@ -155,15 +155,15 @@ pub trait Lendable: AsLoan {}
 /// A buffer that an operation may read: send, or write to a file.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Received`](crate::Received), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
+/// [`Span`](crate::Span), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
 /// are used one after another.
-pub trait Lend: Lendable {}
+pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), and
 /// [`LeaseMut`](crate::LeaseMut).
-pub trait LendMut: Lendable {}
+pub trait PayloadMut: Lendable {}
 
 /// A buffer back from a loan.
 #[derive(Debug)]
@@ -191,8 +191,8 @@ impl<B> fmt::Debug for Refused<B> {
     }
 }
 impl Lendable for Buffer {}
-impl Lend for Buffer {}
-impl LendMut for Buffer {}
+impl Payload for Buffer {}
+impl PayloadMut for Buffer {}
 impl AsLoan for Buffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
@@ -211,7 +211,7 @@ impl AsLoan for Buffer {
 }
 
 impl Lendable for Vec<Buffer> {}
-impl Lend for Vec<Buffer> {}
+impl Payload for Vec<Buffer> {}
 impl AsLoan for Vec<Buffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
@@ -230,8 +230,8 @@ impl AsLoan for Vec<Buffer> {
 }
 
 impl Lendable for SharedBuffer {}
-impl Lend for SharedBuffer {}
-impl LendMut for SharedBuffer {}
+impl Payload for SharedBuffer {}
+impl PayloadMut for SharedBuffer {}
 impl AsLoan for SharedBuffer {
     fn extent(&self) -> Extent {
         Extent::one(&self.0)
@@ -250,7 +250,7 @@ impl AsLoan for SharedBuffer {
 }
 
 impl Lendable for Vec<SharedBuffer> {}
-impl Lend for Vec<SharedBuffer> {}
+impl Payload for Vec<SharedBuffer> {}
 impl AsLoan for Vec<SharedBuffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
@@ -268,36 +268,36 @@ impl AsLoan for Vec<SharedBuffer> {
     }
 }
 
-impl Lendable for Received {}
-impl Lend for Received {}
-impl AsLoan for Received {
+impl Lendable for Span {}
+impl Payload for Span {}
+impl AsLoan for Span {
     fn extent(&self) -> Extent {
         Extent { pieces: 1, bytes: self.len(), home: None }
     }
 
     fn into_loan(self) -> Loan {
         let (piece, ticket) = self.into_parts();
-        Loan::Received(piece, ticket)
+        Loan::Span(piece, ticket)
     }
 
     fn from_loan(loan: Loan) -> Self {
         match loan {
-            Loan::Received(piece, ticket) => Self::from_parts(piece, ticket),
+            Loan::Span(piece, ticket) => Self::from_parts(piece, ticket),
             other => unreachable!("a received span was lent and {other:?} came back"),
         }
     }
 }
 
-impl Lendable for Vec<Received> {}
-impl Lend for Vec<Received> {}
-impl AsLoan for Vec<Received> {
+impl Lendable for Vec<Span> {}
+impl Payload for Vec<Span> {}
+impl AsLoan for Vec<Span> {
     fn extent(&self) -> Extent {
         let bytes = self.iter().map(|span| span.len()).sum();
         Extent { pieces: self.len(), bytes, home: None }
     }
 
     fn into_loan(self) -> Loan {
-        let (pieces, tickets) = self.into_iter().map(Received::into_parts).unzip();
+        let (pieces, tickets) = self.into_iter().map(Span::into_parts).unzip();
         Loan::ManyReceived(pieces, tickets)
     }
 
@@ -305,7 +305,7 @@ impl AsLoan for Vec<Received> {
         match loan {
             Loan::ManyReceived(pieces, tickets) => {
                 let parts = pieces.into_iter().zip(tickets);
-                parts.map(|(piece, ticket)| Received::from_parts(piece, ticket)).collect()
+                parts.map(|(piece, ticket)| Span::from_parts(piece, ticket)).collect()
             }
             other => unreachable!("received spans were lent and {other:?} came back"),
         }
@@ -313,7 +313,7 @@ impl AsLoan for Vec<Received> {
 }
 
 impl Lendable for Lease {}
-impl Lend for Lease {}
+impl Payload for Lease {}
 impl AsLoan for Lease {
     fn extent(&self) -> Extent {
         of_kernel(&self.0)
@@ -332,7 +332,7 @@ impl AsLoan for Lease {
 }
 
 impl Lendable for LeaseMut {}
-impl LendMut for LeaseMut {}
+impl PayloadMut for LeaseMut {}
 impl AsLoan for LeaseMut {
     fn extent(&self) -> Extent {
         of_kernel(&self.0)

@@ -7,7 +7,7 @@ use super::socket_state::SocketShared;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::lease::pool::PoolShared;
-use crate::lease::{Arrivals, Intake, Received, Window};
+use crate::lease::{Arrivals, Intake, Span, Window};
 use crate::mechanism::ReceiveEngine;
 use crate::outcome::Tally;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
@@ -148,7 +148,7 @@ impl ReceiveOp {
     }
 
     /// All that nobody has taken, to be dropped where it may use the driver.
-    pub(crate) fn rest(&mut self) -> Vec<Received> {
+    pub(crate) fn rest(&mut self) -> Vec<Span> {
         self.arrivals.by_ref().collect()
     }
 }

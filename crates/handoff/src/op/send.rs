@@ -18,7 +18,7 @@ use super::socket_state::SocketShared;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
-use crate::memory::Span;
+use crate::memory::AddressRange;
 use crate::receipt::Receipt;
 use crate::ring::memlock_or;
 use crate::ring::token::STAGE_ATTEMPTS;
@@ -241,7 +241,7 @@ impl SendOp {
     }
 
     /// What is left of the payload, if it is one range.
-    pub(crate) fn payload_left(&self, ring: u32) -> Option<Span> {
+    pub(crate) fn payload_left(&self, ring: u32) -> Option<AddressRange> {
         self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
     }
 

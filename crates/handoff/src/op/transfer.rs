@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::loan::Loan;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
-use crate::memory::Span;
+use crate::memory::AddressRange;
 use crate::ring::{Endpoint, MAX_REQUEST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,10 +122,10 @@ impl TransferOp {
     }
 
     /// The next range, with its slot in `ring`, and where it goes in the file.
-    pub(crate) fn left(&self, ring: Option<u32>) -> (Span, Option<u64>) {
+    pub(crate) fn left(&self, ring: Option<u32>) -> (AddressRange, Option<u64>) {
         let offset = self.offset.map(|offset| offset + self.done as u64);
         let left = self.loan.as_ref().and_then(|loan| loan.first(self.done, ring));
-        let none = Span { start: std::ptr::dangling_mut(), len: 0, slot: None };
+        let none = AddressRange { start: std::ptr::dangling_mut(), len: 0, slot: None };
         let mut span = left.unwrap_or(none);
         span.len = span.len.min(MAX_REQUEST);
         (span, offset)

@@ -7,17 +7,17 @@ use std::task::{Context, Poll};
 use super::RouteSink;
 use crate::error::{Error, Result};
 use crate::file::Transfer;
-use crate::op::loan::Lend;
+use crate::op::loan::Payload;
 use crate::outcome::Tally;
 use crate::socket::send::Finishing;
 
 /// A piece on its way.
-pub(super) struct Giving<B: Lend> {
+pub(super) struct Giving<B: Payload> {
     len: usize,
     taker: Taker<B>,
 }
 
-enum Taker<B: Lend> {
+enum Taker<B: Payload> {
     Socket(Finishing<B>),
     /// And whether the file takes it past the page cache.
     File(Transfer<B>, bool),
@@ -32,7 +32,7 @@ pub(super) struct Given<B> {
     pub(super) result: Result<()>,
 }
 
-impl<B: Lend> Giving<B> {
+impl<B: Payload> Giving<B> {
     /// Hands on the piece, which begins so many bytes behind the beginning.
     pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self> {
         let len = piece.extent().bytes;

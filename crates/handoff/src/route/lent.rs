@@ -9,7 +9,7 @@ use super::PIECE;
 use super::supply::Supply;
 use crate::error::Result;
 use crate::file::File;
-use crate::getbuf::{Getting, KernelSource, Lender};
+use crate::getbuf::{GetBuf, Getting, KernelSource};
 use crate::lease::Lease;
 use crate::outcome::Tally;
 use crate::socket::Socket;
@@ -17,7 +17,7 @@ use crate::socket::Socket;
 /// Buffers that the kernel lends.
 pub(super) struct FromKernel {
     /// A device of its own, so that its count of copies is the route's.
-    lender: Lender,
+    getbuf: GetBuf,
     source: KernelSource,
     /// What is left of a file; `None` for streams.
     range: Option<Range<u64>>,
@@ -26,14 +26,14 @@ pub(super) struct FromKernel {
 }
 
 impl FromKernel {
-    pub(super) fn of_file(lender: Lender, file: &File, range: Range<u64>) -> Result<Self> {
-        let source = lender.source(file)?;
-        Ok(Self { lender, source, range: Some(range), getting: None, taken: 0 })
+    pub(super) fn of_file(getbuf: GetBuf, file: &File, range: Range<u64>) -> Result<Self> {
+        let source = getbuf.source(file)?;
+        Ok(Self { getbuf, source, range: Some(range), getting: None, taken: 0 })
     }
 
-    pub(super) fn of_stream(lender: Lender, socket: &Socket) -> Result<Self> {
-        let source = lender.source(socket)?;
-        Ok(Self { lender, source, range: None, getting: None, taken: 0 })
+    pub(super) fn of_stream(getbuf: GetBuf, socket: &Socket) -> Result<Self> {
+        let source = getbuf.source(socket)?;
+        Ok(Self { getbuf, source, range: None, getting: None, taken: 0 })
     }
 
     fn ask(&self) -> Result<Option<Getting>> {
@@ -76,7 +76,7 @@ impl Supply for FromKernel {
     }
 
     fn taken(&self) -> Tally {
-        match self.lender.stats() {
+        match self.getbuf.stats() {
             Ok(stats) => Tally {
                 zero_copy: self.taken.saturating_sub(stats.copied_bytes),
                 copied: stats.copied_bytes,

@@ -65,7 +65,7 @@ pub enum RouteSink {
 /// A way to carry bytes from a source to a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteEngine {
-    /// The kernel's own buffers are lent into the ring ([`Lender`](crate::Lender)), and sent or
+    /// The kernel's own buffers are lent into the ring ([`GetBuf`](crate::GetBuf)), and sent or
     /// written from there.
     #[cfg(feature = "getbuf")]
     GetBuf,
@@ -234,12 +234,12 @@ impl Route {
 
     #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
-        let lender = self.driver.lender()?;
+        let getbuf = self.driver.get_buf()?;
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
-                FromKernel::of_file(lender, file, self.rest_of(range.clone()))?
+                FromKernel::of_file(getbuf, file, self.rest_of(range.clone()))?
             }
-            RouteSource::Stream(socket, _) => FromKernel::of_stream(lender, socket)?,
+            RouteSource::Stream(socket, _) => FromKernel::of_stream(getbuf, socket)?,
         };
         self.carry(&mut supply).await
     }

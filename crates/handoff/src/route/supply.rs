@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::file::{File, Transfer};
 use crate::lease::{self, Intake};
 use crate::memory::{Buffer, Region};
-use crate::op::loan::Lend;
+use crate::op::loan::Payload;
 use crate::outcome::Tally;
 use crate::socket::Socket;
 use crate::socket::receive::Receiver;
@@ -20,7 +20,7 @@ use crate::socket::receive::Receiver;
 pub(super) const CHUNK: usize = 64 << 10;
 
 pub(super) trait Supply {
-    type Piece: Lend;
+    type Piece: Payload;
 
     /// The next piece; `None` at the end. Where all memory is out, it is pending until a piece was put
     /// back, and asked again then.
@@ -134,7 +134,7 @@ impl FromStream {
 }
 
 impl Supply for FromStream {
-    type Piece = Vec<lease::Received>;
+    type Piece = Vec<lease::Span>;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
         if let Some(error) = self.failure.take() {

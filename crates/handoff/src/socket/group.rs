@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::handle::{self, Awaited, Handle};
 use crate::op::group::GroupKey;
-use crate::op::loan::{Lend, Returned};
+use crate::op::loan::{Payload, Returned};
 use crate::reactor::Reactor;
 use crate::receipt::Receipt;
 
@@ -24,17 +24,17 @@ use crate::receipt::Receipt;
 /// Made by [`Driver::group`](crate::Driver::group), filled by
 /// [`Message::send_in`](crate::Message::send_in), ended by [`flush`](Self::flush). Dropped, it lets
 /// its sends go on and drops their buffers as they come back.
-pub struct Group<B: Lend>(Handle<AllBack<B>>);
+pub struct Group<B: Payload>(Handle<AllBack<B>>);
 
 /// The shared return of a flushed [`Group`]: a future of all its buffers.
 #[must_use = "the buffers are dropped when they come back and nobody waits for them"]
 #[derive(Debug)]
-pub struct GroupOnLoan<B: Lend>(Handle<AllBack<B>>);
+pub struct GroupOnLoan<B: Payload>(Handle<AllBack<B>>);
 
 /// That the kernel has let go of the buffers of all sends of a group.
 pub(crate) struct AllBack<B>(PhantomData<B>);
 
-impl<B: Lend> Awaited for AllBack<B> {
+impl<B: Payload> Awaited for AllBack<B> {
     type Key = GroupKey;
     type Output = Returned<Vec<B>>;
 
@@ -58,7 +58,7 @@ impl<B: Lend> Awaited for AllBack<B> {
     }
 }
 
-fn take_into<B: Lend>(core: &Core, key: GroupKey, into: &mut Vec<B>) -> Option<Receipt> {
+fn take_into<B: Payload>(core: &Core, key: GroupKey, into: &mut Vec<B>) -> Option<Receipt> {
     let mut groups = core.groups.borrow_mut();
     let gathered = groups.get(key);
     if gathered.out > 0 {
@@ -71,7 +71,7 @@ fn take_into<B: Lend>(core: &Core, key: GroupKey, into: &mut Vec<B>) -> Option<R
     Some(receipt)
 }
 
-impl<B: Lend> Group<B> {
+impl<B: Payload> Group<B> {
     pub(crate) fn open(driver: Rc<Reactor>) -> Self {
         let key = driver.groups.borrow_mut().open();
         Self(Handle::new(driver, key))
@@ -96,7 +96,7 @@ impl<B: Lend> Group<B> {
     }
 }
 
-impl<B: Lend> GroupOnLoan<B> {
+impl<B: Payload> GroupOnLoan<B> {
     /// Takes the buffers over if all are back, appending them to `into`; their joint account.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl<B: Lend> GroupOnLoan<B> {
     }
 }
 
-impl<B: Lend> Future for GroupOnLoan<B> {
+impl<B: Payload> Future for GroupOnLoan<B> {
     type Output = Returned<Vec<B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -115,9 +115,9 @@ impl<B: Lend> Future for GroupOnLoan<B> {
     }
 }
 
-impl<B: Lend> Unpin for GroupOnLoan<B> {}
+impl<B: Payload> Unpin for GroupOnLoan<B> {}
 
-impl<B: Lend> fmt::Debug for Group<B> {
+impl<B: Payload> fmt::Debug for Group<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group").field("on_loan", &self.on_loan()).finish()
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use super::Socket;
 use crate::engine::receiving;
 use crate::error::{Error, Result};
-use crate::lease::{Arrivals, Intake, Received};
+use crate::lease::{Arrivals, Intake, Span};
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Op, ReceiveOp};
 use crate::outcome::Tally;
@@ -65,7 +65,7 @@ impl Receiver {
 
     /// The next span if it is there already.
     #[inline]
-    pub fn try_next_span(&mut self) -> Option<Option<Result<Received>>> {
+    pub fn try_next_span(&mut self) -> Option<Option<Result<Span>>> {
         loop {
             if let Some(span) = self.taken.next() {
                 return Some(Some(Ok(span)));
@@ -108,7 +108,7 @@ pub struct NextSpan<'a> {
 }
 
 impl Future for NextSpan<'_> {
-    type Output = Option<Result<Received>>;
+    type Output = Option<Result<Span>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(span) = self.receiver.try_next_span() {

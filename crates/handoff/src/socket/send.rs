@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::handle::{self, Awaited, Handle};
 use crate::mechanism::Engine;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
-use crate::op::loan::{Extent, Lend, Refused, Returned};
+use crate::op::loan::{Extent, Payload, Refused, Returned};
 use crate::op::{BackTo, Op, SendOp};
 use crate::receipt::Receipt;
 use crate::ring::Key;
@@ -34,12 +34,12 @@ impl Socket {
     ///
     /// Gives the buffer back when the send is not accepted: too many operations under way, or a
     /// stream that an earlier send left broken. What goes wrong later, [`Sent`] tells.
-    pub fn send<B: Lend>(&self, buffer: B) -> Result<Sending<B>, Refused<B>> {
+    pub fn send<B: Payload>(&self, buffer: B) -> Result<Sending<B>, Refused<B>> {
         self.message(buffer).send()
     }
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
-    pub fn message<B: Lend>(&self, buffer: B) -> Message<'_, B> {
+    pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
         Message { socket: self, buffer, header: &[], address: None }
     }
 }
@@ -53,7 +53,7 @@ pub struct Message<'a, B> {
     address: Option<SocketAddr>,
 }
 
-impl<'a, B: Lend> Message<'a, B> {
+impl<'a, B: Payload> Message<'a, B> {
     /// Puts up to [`MAX_HEADER`](crate::MAX_HEADER) copied bytes before the lent ones, in the same
     /// datagram or next to them on the stream.
     pub fn header(mut self, bytes: &'a [u8]) -> Self {
@@ -204,12 +204,12 @@ impl<B> fmt::Debug for Message<'_, B> {
 /// comes back.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 #[derive(Debug)]
-pub struct Sending<B: Lend> {
+pub struct Sending<B: Payload> {
     sent: Sent,
     loan: OnLoan<B>,
 }
 
-impl<B: Lend> Sending<B> {
+impl<B: Payload> Sending<B> {
     /// Takes the two events apart: the kernel took the bytes, and the buffer is free again.
     pub fn split(self) -> (Sent, OnLoan<B>) {
         (self.sent, self.loan)
@@ -227,7 +227,7 @@ pub struct Finished<B> {
     pub receipt: Receipt,
 }
 
-impl<B: Lend> IntoFuture for Sending<B> {
+impl<B: Payload> IntoFuture for Sending<B> {
     type Output = Finished<B>;
     type IntoFuture = Finishing<B>;
 
@@ -239,13 +239,13 @@ impl<B: Lend> IntoFuture for Sending<B> {
 /// The future of both events of a send.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
-pub struct Finishing<B: Lend> {
+pub struct Finishing<B: Payload> {
     sent: Sent,
     loan: OnLoan<B>,
     result: Option<Result<usize>>,
 }
 
-impl<B: Lend> Future for Finishing<B> {
+impl<B: Payload> Future for Finishing<B> {
     type Output = Finished<B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B>> {
@@ -328,12 +328,12 @@ impl Future for Sent {
 /// kernel has kept the buffer, it panics.
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 #[derive(Debug)]
-pub struct OnLoan<B: Lend>(Handle<Back<B>>);
+pub struct OnLoan<B: Payload>(Handle<Back<B>>);
 
 /// That the kernel has let go of the buffer of a send.
 pub(crate) struct Back<B>(PhantomData<B>);
 
-impl<B: Lend> Awaited for Back<B> {
+impl<B: Payload> Awaited for Back<B> {
     type Key = Key;
     type Output = Returned<B>;
 
@@ -355,7 +355,7 @@ impl<B: Lend> Awaited for Back<B> {
     }
 }
 
-impl<B: Lend> OnLoan<B> {
+impl<B: Payload> OnLoan<B> {
     /// The buffer, once it is back.
     ///
     /// # Errors
@@ -366,7 +366,7 @@ impl<B: Lend> OnLoan<B> {
     }
 }
 
-impl<B: Lend> Future for OnLoan<B> {
+impl<B: Payload> Future for OnLoan<B> {
     type Output = Returned<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<B>> {
@@ -374,5 +374,5 @@ impl<B: Lend> Future for OnLoan<B> {
     }
 }
 
-impl<B: Lend> Unpin for OnLoan<B> {}
-impl<B: Lend> Unpin for Finishing<B> {}
+impl<B: Payload> Unpin for OnLoan<B> {}
+impl<B: Payload> Unpin for Finishing<B> {}

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use handoff::{Driver, Lender};
+use handoff::{Driver, GetBuf};
 use handoff_lab::topology::Pair;
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A driver, and what it is lent from.
 pub(crate) struct Lending {
     pub(crate) driver: Driver,
-    pub(crate) lender: Lender,
+    pub(crate) getbuf: GetBuf,
 }
 
 impl Lending {
@@ -29,8 +29,8 @@ impl Lending {
         let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
         assert!(loaded.success(), "modprobe getbuf: {loaded}");
         let driver = builder.ring(handoff::RingUse::Require).build().expect("a ring");
-        let lender = eventually("the device is there", || driver.lender().ok());
-        Self { driver, lender }
+        let getbuf = eventually("the device is there", || driver.get_buf().ok());
+        Self { driver, getbuf }
     }
 
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
@@ -38,10 +38,10 @@ impl Lending {
     }
 
     /// Turns the driver until no lend is out.
-    pub(crate) fn until_all_are_back(&self) -> handoff::LendStats {
+    pub(crate) fn until_all_are_back(&self) -> handoff::GetBufStats {
         eventually("all lends are back", || {
             self.driver.turn(handoff::Wait::No).expect("turns");
-            let stats = self.lender.stats().expect("answers");
+            let stats = self.getbuf.stats().expect("answers");
             (stats.out == 0 && stats.lent == stats.returned).then_some(stats)
         })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use handoff::{
-    Buffer, Error, Finishing, GroupOnLoan, Lend, Lendable, OnLoan, Sending, Sent, Transfer,
+    Buffer, Error, Finishing, GroupOnLoan, Lendable, OnLoan, Payload, Sending, Sent, Transfer,
 };
 
 use crate::alarm::{Alarm, Whim};
@@ -68,12 +68,12 @@ impl Cancel for Sent {
         self.cancel();
     }
 }
-impl<B: Lend> Cancel for OnLoan<B> {}
+impl<B: Payload> Cancel for OnLoan<B> {}
 impl<B: Lendable> Cancel for Transfer<B> {}
 
-struct Whole<B: Lend>(Finishing<B>);
+struct Whole<B: Payload>(Finishing<B>);
 
-impl<B: Lend + Into<Back>> Ask for Whole<B> {
+impl<B: Payload + Into<Back>> Ask for Whole<B> {
     fn try_take(&mut self) -> Option<Event> {
         None
     }
@@ -137,12 +137,15 @@ impl Handle {
         Self::new(Simple(Some(sent), Sent::try_take, Event::Sent), about, "sent")
     }
 
-    pub(crate) fn loan<B: Lend + Into<Back> + 'static>(loan: OnLoan<B>, about: usize) -> Self {
+    pub(crate) fn loan<B: Payload + Into<Back> + 'static>(loan: OnLoan<B>, about: usize) -> Self {
         let event = |back: handoff::Returned<B>| Event::Back(back.buffer.into());
         Self::new(Simple(Some(loan), OnLoan::try_take, event), about, "loan")
     }
 
-    pub(crate) fn whole<B: Lend + Into<Back> + 'static>(sending: Sending<B>, about: usize) -> Self {
+    pub(crate) fn whole<B: Payload + Into<Back> + 'static>(
+        sending: Sending<B>,
+        about: usize,
+    ) -> Self {
         Self::new(Whole(sending.into_future()), about, "whole")
     }
 

@@ -6,19 +6,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use handoff::{Driver, Error, Intake, Received, Receiver, Socket};
+use handoff::{Driver, Error, Intake, Receiver, Socket, Span};
 
 use crate::alarm::{Alarm, Whim};
 use crate::traffic::tcp;
 
 /// A span, and what it said when it came.
 #[derive(Debug)]
-pub(crate) struct Span {
-    pub(crate) received: Received,
+pub(crate) struct AddressRange {
+    pub(crate) received: Span,
     bytes: Vec<u8>,
 }
 
-impl Span {
+impl AddressRange {
     pub(crate) fn check(&self) {
         assert!(self.received[..] == self.bytes, "a span that is held was changed");
     }
@@ -116,7 +116,7 @@ impl Inflow {
         self.far = None;
     }
 
-    fn took(&mut self, received: Received) -> Span {
+    fn took(&mut self, received: Span) -> AddressRange {
         let bytes = received.to_vec();
         self.at = self.at.or_else(|| position(&bytes));
         if let Some(at) = self.at {
@@ -126,7 +126,7 @@ impl Inflow {
             self.at = Some(at + bytes.len());
         }
         self.least = self.at.unwrap_or(self.least + bytes.len());
-        Span { received, bytes }
+        AddressRange { received, bytes }
     }
 
     /// The next span; who waited for it is to be woken.
@@ -134,7 +134,7 @@ impl Inflow {
         &mut self,
         whim: Option<Whim>,
         awaited: &mut Vec<Arc<Alarm>>,
-    ) -> Option<Span> {
+    ) -> Option<AddressRange> {
         let receiver = self.receiver.as_mut()?;
         let next = match whim {
             None => receiver.try_next_span(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use handoff::{Buffer, Error, Received, SharedBuffer};
+use handoff::{Buffer, Error, SharedBuffer, Span};
 
 use crate::traffic::pattern;
 
@@ -60,7 +60,7 @@ impl Out {
 pub(crate) enum Back {
     Buffers(Vec<Buffer>),
     Shared(SharedBuffer),
-    Span(Received),
+    AddressRange(Span),
 }
 
 impl From<Buffer> for Back {
@@ -81,9 +81,9 @@ impl From<SharedBuffer> for Back {
     }
 }
 
-impl From<Received> for Back {
-    fn from(span: Received) -> Self {
-        Self::Span(span)
+impl From<Span> for Back {
+    fn from(span: Span) -> Self {
+        Self::AddressRange(span)
     }
 }
 
@@ -100,7 +100,7 @@ impl Back {
                 buffer.view().read(0, &mut bytes);
                 bytes
             }
-            Self::Span(span) => span.to_vec(),
+            Self::AddressRange(span) => span.to_vec(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Back {
         match self {
             Self::Buffers(buffers) => buffers.iter().map(|it| place(it)).collect(),
             Self::Shared(_) => Vec::new(),
-            Self::Span(span) => vec![place(span)],
+            Self::AddressRange(span) => vec![place(span)],
         }
     }
 }

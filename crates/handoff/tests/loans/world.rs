@@ -11,13 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Engine, Error, Group, Intake, Lend, Pool, Refused, Region, RingUse, RxBinding,
-    RxQueue, SharedRegion, Socket, Wait, Window,
+    Buffer, Driver, Engine, Error, Group, Intake, Payload, Pool, Refused, Region, RingUse,
+    RxBinding, RxQueue, SharedRegion, Socket, Wait, Window,
 };
 
 use crate::alarm::{AT_HAND, Alarm, AtHand, guarded};
 use crate::handles::{Event, Handle, Kind};
-use crate::inflow::{Inflow, Span};
+use crate::inflow::{AddressRange, Inflow};
 use crate::model::{Back, Ending, Message, Out, Place, content, place};
 use crate::steps::{Memory, Step};
 use crate::traffic::narrow_tcp;
@@ -83,7 +83,7 @@ pub(crate) struct World {
     pub(crate) pool: Option<Pool>,
     pub(crate) window: Option<Window>,
     pub(crate) queue: Option<RxQueue>,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<AddressRange>,
     pub(crate) files: Option<Files>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) handles: Vec<Handle>,
@@ -273,7 +273,7 @@ impl World {
             Step::Drain => self.files.iter_mut().for_each(Files::drain),
             Step::DropDriver => self.drop_driver(),
         }
-        self.spans.iter().for_each(Span::check);
+        self.spans.iter().for_each(AddressRange::check);
         self.adopt();
     }
 
@@ -374,7 +374,7 @@ impl World {
         self.accept(To::Stream(to % 2), span.received, bytes, 4, places, true);
     }
 
-    fn accept<B: Lend + Into<Back> + 'static>(
+    fn accept<B: Payload + Into<Back> + 'static>(
         &mut self,
         to: To,
         buffer: B,
@@ -474,7 +474,7 @@ impl World {
         (!self.handles.is_empty()).then(|| self.handles.swap_remove(number % self.handles.len()))
     }
 
-    fn take_span(&mut self, number: usize) -> Option<Span> {
+    fn take_span(&mut self, number: usize) -> Option<AddressRange> {
         (!self.spans.is_empty()).then(|| self.spans.swap_remove(number % self.spans.len()))
     }
 

@@ -18,7 +18,7 @@ fn a_file_goes_to_a_socket_over_software_nics() {
     let received = read_all(to);
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, LEN)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, LEN)).expect("lends");
     let socket = lending.driver.socket(from).expect("attaches");
     socket.set_engine(Engine::UringZc).expect("has a ring");
     lending.run(async {
@@ -43,7 +43,7 @@ fn a_file_goes_to_a_socket_over_software_nics() {
 fn a_file_goes_to_a_file_past_the_page_cache() {
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, 1 << 20)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 1 << 20)).expect("lends");
     let sink = direct(&directory, "sink");
     let file = lending.driver.file(sink.try_clone().expect("clones")).expect("attaches");
     assert!(file.is_direct());
@@ -73,7 +73,7 @@ fn a_lease_is_kept_and_its_parts_are_sent_at_once() {
     let received = read_all(to);
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, 1 << 16)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 1 << 16)).expect("lends");
     let socket = lending.driver.socket(from).expect("attaches");
     lending.run(async {
         let lease = source.get_at(0, 1 << 16).expect("asks").await.expect("lends");
@@ -97,7 +97,7 @@ fn a_header_goes_before_a_lease_on_a_stream() {
     let received = read_all(to);
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, 9_000)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 9_000)).expect("lends");
     let socket = lending.driver.socket(from).expect("attaches");
     lending.run(async {
         for _ in 0..3 {
@@ -117,7 +117,7 @@ fn copying_is_told() {
     let received = read_all(to);
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, LEN)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, LEN)).expect("lends");
     let socket = lending.driver.socket(from).expect("attaches");
     socket.set_engine(Engine::Copy).expect("always works");
     lending.run(async {
@@ -152,7 +152,7 @@ fn new_pages_are_filled_and_sent() {
     let file = lending.driver.file(direct).expect("attaches");
     let socket = lending.driver.socket(from).expect("attaches");
     lending.run(async {
-        let pages = lending.lender.fresh(1 << 17).expect("asks").await.expect("lends");
+        let pages = lending.getbuf.fresh(1 << 17).expect("asks").await.expect("lends");
         let read = file.read_at(pages, 4_096).expect("is taken").await;
         let len = read.result.expect("is read");
         assert_eq!(len, (1 << 16) - 4_096, "the file ends before the pages do");
@@ -170,7 +170,7 @@ fn datagrams_take_leases() {
     let address = receiver.local_addr().expect("bound");
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, 9_000)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 9_000)).expect("lends");
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
     let socket = lending.driver.socket(socket).expect("attaches");
     let lease = lending

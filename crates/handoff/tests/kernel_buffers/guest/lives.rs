@@ -17,7 +17,7 @@ fn out_everywhere() -> u64 {
 fn a_wait_that_is_dropped_ends() {
     let (mut from, to) = connection();
     let lending = Lending::new();
-    let source = lending.lender.source(&to).expect("lends");
+    let source = lending.getbuf.source(&to).expect("lends");
     let waiting = source.get(1_000).expect("asks");
     lending.driver.turn(Wait::AtMost(Duration::from_millis(10))).expect("turns");
     drop(waiting);
@@ -38,8 +38,8 @@ fn a_driver_goes_with_leases_waits_and_sends_out() {
     let (_quiet, waited) = connection();
     let directory = on_disk();
     let lending = Lending::new();
-    let file = lending.lender.source(filled(&directory, 1 << 20)).expect("lends");
-    let stream = lending.lender.source(&waited).expect("lends");
+    let file = lending.getbuf.source(filled(&directory, 1 << 20)).expect("lends");
+    let stream = lending.getbuf.source(&waited).expect("lends");
     let socket = lending.driver.socket(from).expect("attaches");
     let kept = lending.run(file.get_at(0, 1 << 20).expect("asks")).expect("lends");
     let kept = kept.expect("not the end");
@@ -63,15 +63,15 @@ fn a_lender_that_goes_before_its_leases_gets_them_back() {
     let directory = on_disk();
     let lending = Lending::of(Driver::builder().registered_buffers(1));
     for _ in 0..3 {
-        let lender = lending.driver.lender().expect("is there");
-        let source = lender.source(filled(&directory, 4_096)).expect("lends");
+        let getbuf = lending.driver.get_buf().expect("is there");
+        let source = getbuf.source(filled(&directory, 4_096)).expect("lends");
         // With a single slot, which the lease before has to have left.
         let getting = eventually("a slot is free", || {
             lending.driver.turn(Wait::No).expect("turns");
             source.get_at(0, 4_096).ok()
         });
         let lease = lending.run(getting).expect("lends");
-        drop((lender, source));
+        drop((getbuf, source));
         assert_eq!(lease.expect("not the end").len(), 4_096);
     }
     eventually("all is back", || {
@@ -84,7 +84,7 @@ fn a_lender_that_goes_before_its_leases_gets_them_back() {
 fn a_lease_is_refused_by_another_driver() {
     let directory = on_disk();
     let lending = Lending::new();
-    let source = lending.lender.source(filled(&directory, 4_096)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 4_096)).expect("lends");
     let lease = lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
     let lease = lease.expect("not the end");
     let other = Driver::new().expect("a ring");
@@ -110,7 +110,7 @@ fn a_lease_is_refused_by_another_driver() {
 fn a_full_table_says_so_and_slots_are_used_again() {
     let directory = on_disk();
     let lending = Lending::of(Driver::builder().registered_buffers(2));
-    let source = lending.lender.source(filled(&directory, 8_192)).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 8_192)).expect("lends");
     let get = || lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
     let leases = [get(), get()];
     let error = source.get_at(0, 4_096).expect_err("there is no slot");
@@ -131,13 +131,13 @@ fn a_lend_that_is_refused_keeps_no_slot() {
     let directory = on_disk();
     let (_quiet, waited) = connection();
     let lending = Lending::of(Driver::builder().registered_buffers(4).in_flight(1));
-    let source = lending.lender.source(filled(&directory, 8_192)).expect("lends");
-    let stream = lending.lender.source(&waited).expect("lends");
+    let source = lending.getbuf.source(filled(&directory, 8_192)).expect("lends");
+    let stream = lending.getbuf.source(&waited).expect("lends");
     let waiting = stream.get(1_000).expect("asks");
     for _ in 0..10 {
         let refused = source.get_at(0, 4_096).expect_err("there is no room");
         assert!(matches!(refused, Error::Busy { .. }), "{refused}");
-        let refused = lending.lender.fresh(4_096).expect_err("there is no room");
+        let refused = lending.getbuf.fresh(4_096).expect_err("there is no room");
         assert!(matches!(refused, Error::Busy { .. }), "{refused}");
     }
     drop(waiting);
@@ -154,12 +154,12 @@ fn a_lend_that_is_refused_keeps_no_slot() {
 fn what_can_not_be_lent_from_says_why() {
     let lending = Lending::new();
     let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let error = lending.lender.source(&left).expect_err("it can't");
+    let error = lending.getbuf.source(&left).expect_err("it can't");
     assert!(matches!(error, Error::EngineUnavailable { engine: "get-buf", .. }), "{error}");
     let directory = on_disk();
     drop(filled(&directory, 10));
     let path = directory.path().join("source");
     let write_only = std::fs::OpenOptions::new().write(true).open(path).expect("opens");
-    let error = lending.lender.source(write_only).expect_err("it can't be read");
+    let error = lending.getbuf.source(write_only).expect_err("it can't be read");
     assert_eq!(error.raw_os_error(), Some(libc::EBADF), "{error}");
 }

@@ -18,7 +18,7 @@ fn a_stream_goes_to_another_over_software_nics() {
     let sent = write_all(from, LEN);
     let received = read_all(far);
     let lending = Lending::new();
-    let source = lending.lender.source(&to).expect("lends");
+    let source = lending.getbuf.source(&to).expect("lends");
     let socket = lending.driver.socket(out).expect("attaches");
     lending.run(async {
         socket.set_engine(handoff::Engine::UringZc).expect("has a ring");
@@ -45,7 +45,7 @@ fn a_stream_goes_to_a_file() {
     let directory = on_disk();
     let sink = std::fs::File::create_new(directory.path().join("sink")).expect("makes");
     let lending = Lending::new();
-    let source = lending.lender.source(&to).expect("lends");
+    let source = lending.getbuf.source(&to).expect("lends");
     let file = lending.driver.file(sink).expect("attaches");
     lending.run(async {
         let mut offset = 0;

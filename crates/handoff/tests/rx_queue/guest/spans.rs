@@ -4,7 +4,7 @@ use std::io::Read;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff::{Outcome, Received, Wait};
+use handoff::{Outcome, Span, Wait};
 use socket2::SockRef;
 
 use crate::bed::{Bed, byte_at, send, stream_of};
@@ -25,7 +25,7 @@ fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
         assert!(queue.shortfall().is_some_and(|told| told.contains("may run dry")), "{queue:?}");
         // More than the area, and what the sender's socket takes in.
         let sender = send(left, 8 * MIB);
-        let mut kept: Vec<Received> = Vec::new();
+        let mut kept: Vec<Span> = Vec::new();
         // Nothing more comes when the NIC has no chunk left, and the kernel has told so.
         let quiet = Duration::from_millis(500);
         let mut last = Instant::now();
