@@ -12,7 +12,7 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
-    let sources = Path::new(&manifest).join("../../bpf");
+    let sources = Path::new(&manifest).join("bpf");
     for source in
         ["blk_loop.bpf.c", "blk_request.h", "blk_map.h", "blk.h", "blk_policy.h", "kernel.h"]
     {
@@ -29,7 +29,7 @@ fn main() {
 
     compile(&sources, &sources.join("blk_loop.bpf.c"));
     // The examples, and what must be refused, for the tests.
-    for policies in ["../../examples/policies", "tests/policies"] {
+    for policies in ["policies", "tests/policies"] {
         let policies = Path::new(&manifest).join(policies);
         println!("cargo::rerun-if-changed={}", policies.display());
         for entry in fs::read_dir(&policies).expect("a directory of sources") {

@@ -19,7 +19,7 @@ fn main() {
 /// Writes `OURS`: the directories of kmod/ and the files in each.
 fn embed_modules() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
-    let place = Path::new(&manifest).join("../../kmod");
+    let place = Path::new(&manifest).join("kmod");
     println!("cargo::rerun-if-changed={}", place.display());
     let mut text = "const OURS: &[(&str, &[(&str, &str)])] = &[\n".to_owned();
     for directory in entries(&place) {
@@ -51,7 +51,7 @@ fn name_of(path: &Path) -> String {
 
 fn build_init() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
-    let sources = Path::new(&manifest).join("../../lab/init");
+    let sources = Path::new(&manifest).join("lab/init");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", sources.join(source).display());
     }

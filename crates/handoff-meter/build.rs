@@ -10,7 +10,7 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
-    let sources = Path::new(&manifest).join("../../bpf");
+    let sources = Path::new(&manifest).join("bpf");
     for source in ["meter.bpf.c", "meter.h", "kernel.h"] {
         println!("cargo::rerun-if-changed={}", sources.join(source).display());
     }

@@ -42,6 +42,8 @@ const REPORT: &str = "target/test-report.json";
 const FAILURES: &str = "target/failures";
 /// The skips that are foreseen; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
+/// The packages that stay in this tree.
+const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
 /// Set, it asks tests for their long form.
 const SOAK: &str = "HANDOFF_SOAK";
 /// Cases of each property test in the long form; proptest's own default is 256.
@@ -167,6 +169,14 @@ impl Session {
         // The one package with features.
         let bare = ["clippy", "--package=handoff"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
+        if self.soak {
+            // Each builds from its archive, with the archives of those that it uses.
+            let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
+            packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
+            if self.step("packages", &mut cargo(&packages)).is_some() {
+                self.passed += 1;
+            }
+        }
     }
 
     fn check(&mut self, name: &'static str, arguments: &[&str]) {

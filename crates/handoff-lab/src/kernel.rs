@@ -19,7 +19,7 @@ use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
-const BOOT_MODULES: &str = include_str!("../../../lab/image/modules.boot");
+const BOOT_MODULES: &str = include_str!("../lab/image/modules.boot");
 /// Changed when the way of building changes, which the other inputs do not show.
 const REVISION: &str = "1";
 const FLAVOUR: &str = "cloud-amd64";

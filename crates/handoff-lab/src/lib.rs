@@ -26,7 +26,7 @@ mod initramfs;
 mod job;
 mod kernel;
 mod machine;
-#[path = "../../../lab/init/proc.rs"]
+#[path = "../lab/init/proc.rs"]
 #[allow(dead_code, reason = "each side uses its half")]
 mod proc;
 mod progress;
@@ -35,7 +35,7 @@ mod strip;
 mod terminal;
 mod tool;
 mod userland;
-#[path = "../../../lab/init/wire.rs"]
+#[path = "../lab/init/wire.rs"]
 #[allow(dead_code, reason = "each side uses its half")]
 mod wire;
 

@@ -20,8 +20,8 @@ use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 use crate::userland::SUITE;
 
-const PACKAGES: &str = include_str!("../../../lab/image/headers.packages");
-const SCRIPT: &str = include_str!("../../../lab/image/module.sh");
+const PACKAGES: &str = include_str!("../lab/image/headers.packages");
+const SCRIPT: &str = include_str!("../lab/image/module.sh");
 /// Changed when the way of building changes, which the other inputs do not show.
 const REVISION: &str = "2";
 const HEADERS_REVISION: &str = "1";

@@ -15,9 +15,9 @@ use crate::kernel::{BACKPORTS, Kernel, install_modules};
 use crate::tool::{self, StopFlag};
 use crate::userland::SUITE;
 
-const CONFIGURATION: &str = include_str!("../../../lab/image/kasan.config");
-const PACKAGES: &str = include_str!("../../../lab/image/kasan.packages");
-const SCRIPT: &str = include_str!("../../../lab/image/kasan.sh");
+const CONFIGURATION: &str = include_str!("../lab/image/kasan.config");
+const PACKAGES: &str = include_str!("../lab/image/kasan.packages");
+const SCRIPT: &str = include_str!("../lab/image/kasan.sh");
 /// The source's package; the series is that of the default kernel.
 const SOURCE: &str = "linux-source-7.2";
 /// Changed when the way of building changes, which the other inputs do not show.

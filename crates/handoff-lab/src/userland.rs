@@ -16,9 +16,9 @@ pub(crate) const SUITE: &str = "trixie";
 /// Where the newest packages are.
 const NEWER_SUITE: &str = "sid";
 
-const PACKAGES: &str = include_str!("../../../lab/image/userland.packages");
-const NEWER: &str = include_str!("../../../lab/image/userland.newer.packages");
-const FINISH: &str = include_str!("../../../lab/image/userland.sh");
+const PACKAGES: &str = include_str!("../lab/image/userland.packages");
+const NEWER: &str = include_str!("../lab/image/userland.newer.packages");
+const FINISH: &str = include_str!("../lab/image/userland.sh");
 const IMAGE: &str = "root.ext4";
 
 /// Changed when the way of building changes, which the other inputs do not show.

@@ -1,8 +1,8 @@
 //! Which packages a change can break.
 //!
 //! A package is concerned when a file in its directory changed, when it uses one that is concerned, or
-//! when one of its sources names a changed file that is in no package (`bpf/meter.bpf.c`,
-//! `docs/public-api.txt`, `kmod/wire/main.c`), or that file's directory. Where only test programs of a
+//! when one of its sources names a changed file that is in no package (`docs/public-api.txt`), or when it
+//! has a link to a directory that the file is in (`bpf/meter.bpf.c`, `kmod/wire/main.c`). Where only test programs of a
 //! package changed, these alone are concerned; all of them where it is a file that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,22 +147,27 @@ fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMa
 }
 
 impl Package {
-    /// Whether a source of the package names the file, or a directory of the tree that it is in.
+    /// Whether a source of the package names the file, or the package has a link to a directory that it is
+    /// in.
     fn names(&self, file: &Path, root: &Path) -> bool {
         let Ok(path) = file.strip_prefix(root) else { return false };
         // What decides how everything is built concerns everything.
         if path.components().count() == 1 && path.extension().is_none_or(|kind| kind != "md") {
             return true;
         }
-        let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut words = vec![file_name];
-        let directories = path.ancestors().skip(1).filter(|place| *place != Path::new(""));
-        words.extend(directories.map(|place| format!("../{}\"", place.display())));
-        sources(&self.directory).iter().any(|source| {
-            fs::read_to_string(source)
-                .is_ok_and(|text| words.iter().any(|word| text.contains(word.as_str())))
-        })
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        links(&self.directory).iter().any(|link| file.starts_with(link))
+            || sources(&self.directory).iter().any(|source| {
+                fs::read_to_string(source).is_ok_and(|text| text.contains(name.as_ref()))
+            })
     }
+}
+
+/// Where the links that are directly in a directory lead to.
+fn links(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    links.filter_map(|link| fs::canonicalize(link.path()).ok()).collect()
 }
 
 /// All sources below a directory.
@@ -170,7 +175,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path.is_dir() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             found.extend(sources(&path));
         } else if path.extension().is_some_and(|kind| kind == "rs" || kind == "toml") {
             found.push(path);
@@ -193,12 +198,15 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
     fn users_and_those_who_name_a_file_are_concerned() {
         let tree = tempfile::tempdir().expect("a directory");
-        let root = tree.path();
+        let root = &fs::canonicalize(tree.path()).expect("is there");
+        fs::create_dir(root.join("kmod")).expect("writes");
         let package = |name: &str, uses: &[&str], source: &str| {
             let directory = root.join("crates").join(name);
             fs::create_dir_all(directory.join("src")).expect("writes");
@@ -211,8 +219,9 @@ mod tests {
             package("low", &[], ""),
             package("high", &["low"], ""),
             package("reader", &[], "include_str!(\"../../../bpf/meter.bpf.c\")"),
-            package("builder", &[], "Path::new(&manifest).join(\"../../kmod\")"),
+            package("builder", &[], ""),
         ];
+        symlink("../../kmod", root.join("crates/builder/kmod")).expect("links");
         let found = |files: &[&str]| {
             let files = files.iter().map(|file| root.join(file)).collect();
             Packages { files: 0, concerned: concerned(&all, &files, root) }.to_string()

@@ -3,6 +3,7 @@
 mod engines;
 mod layers;
 mod ownership;
+mod packages;
 mod public_api;
 
 /// The compiler whose messages and documentation format are known; others differ.

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::machine::{Disk, DiskContent};
 use crate::tool::StopFlag;
 
-const SCRIPT: &str = include_str!("../../../../lab/demo.sh");
+const SCRIPT: &str = include_str!("../../lab/demo.sh");
 /// What the script makes one device of.
 const HALVES: [&str; 2] = ["half-1", "half-2"];
 const HALF: u64 = 128 << 20;
