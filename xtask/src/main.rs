@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod demo;
+mod picture;
 mod run;
 mod sandbox;
 mod test;
@@ -21,6 +22,8 @@ struct Cli {
 enum Task {
     /// Show what the command does on this machine
     Demo(demo::Args),
+    /// Draw the picture of the README
+    Picture,
     /// Run a command so that nothing of it is left on this machine
     Sandbox(sandbox::Args),
     /// Run the checks and the tests, and count them
@@ -30,6 +33,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
+        Task::Picture => picture::run(),
         Task::Sandbox(args) => sandbox::task(&args),
         Task::Test(args) => test::run(&args),
     };
