@@ -6,6 +6,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 HANDOFF := target/release/handoff
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test soak bench report install clean
@@ -16,8 +17,9 @@ help: ## Show this list
 setup: ## Install missing Debian packages (as root; nothing to do the second time)
 	@scripts/setup
 
-build: ## Build the command, its man pages and completions
-	$(CARGO) build --release --package handoff-cli
+build: ## Build the command, its man pages and completions, and the library for C
+	$(CARGO) build --release --package handoff-cli --package handoff-capi
+	scripts/libhandoff target/release/libhandoff_capi.a target/dist/lib
 	$(HANDOFF) man --all target/dist/man1
 	mkdir -p $(addprefix target/dist/,bash zsh fish)
 	$(HANDOFF) completions bash > target/dist/bash/handoff
@@ -53,6 +55,12 @@ report: setup build ## Write all of that and what is available as one page, hand
 install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/handoff bpf/blk_policy.h bpf/blk.h bpf/kernel.h
+	install -D -m 644 crates/handoff-capi/include/handoff.h $(DESTDIR)$(PREFIX)/include/handoff.h
+	install -D -m 644 target/release/libhandoff_capi.a $(DESTDIR)$(PREFIX)/lib/libhandoff.a
+	cp --no-dereference target/dist/lib/libhandoff.so* $(DESTDIR)$(PREFIX)/lib/
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/handoff-capi/handoff.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/handoff.pc
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/dist/man1/*.1
 	install -D -m 644 target/dist/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
 	install -D -m 644 target/dist/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff

@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+
+/*
+ * Handoff: zero-copy I/O on stock Linux kernels.
+ *
+ * A buffer is lent and comes back. You cut buffers from a region, begin sends, reads and writes with them, and
+ * turn the driver; each turn tells by events what became of what you began.
+ *
+ * Handles are numbers. What was closed, what is of another kind, and what belongs to another thread is refused
+ * with -EBADF, and handoff_error_text() says which. A buffer keeps its handle while it is on loan; calls that would
+ * touch it are refused with -EBUSY until its event has come.
+ *
+ * What can't be told: reading or writing through a pointer that you kept. Don't touch a buffer's bytes between the
+ * call that lends it and the event that gives it back, nor a span's after it was closed or lent.
+ *
+ * Threads: a handle works on the thread that made it. Use a driver for each thread. All of a thread's handles end
+ * with it.
+ *
+ * Errors: functions return a negative error number, with a text in handoff_error_text(). After -ENOTRECOVERABLE
+ * there is a fault in this library: please report it with the text.
+ *
+ * Ranges of values grow: skip kinds of events that you don't know. Structures of options begin with their size, so
+ * programs that were built for an older version go on working.
+ */
+
+
+#ifndef HANDOFF_H
+#define HANDOFF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ Use io_uring where it can be had, else epoll and system calls.
+ */
+#define HANDOFF_RING_PREFER 0
+
+/*
+ Use io_uring, or fail.
+ */
+#define HANDOFF_RING_REQUIRE 1
+
+/*
+ Use epoll and system calls.
+ */
+#define HANDOFF_RING_AVOID 2
+
+/*
+ The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
+ */
+#define HANDOFF_EVENT_SENT 1
+
+/*
+ A send is over, and its buffer is back. A span that was sent is gone.
+ */
+#define HANDOFF_EVENT_RETURNED 2
+
+/*
+ Bytes came: `handle` is a span.
+ */
+#define HANDOFF_EVENT_RECEIVED 3
+
+/*
+ Receiving ended: the peer has closed, or `error` says why.
+ */
+#define HANDOFF_EVENT_ENDED 4
+
+/*
+ A read or write is over, and its buffer is back.
+ */
+#define HANDOFF_EVENT_TRANSFERRED 5
+
+/*
+ Ordinary pages.
+ */
+#define HANDOFF_PAGES_BASE 0
+
+/*
+ Huge pages, where the machine has some free; else ordinary ones.
+ */
+#define HANDOFF_PAGES_HUGE 1
+
+/*
+ It can't be done here: `reason` says why.
+ */
+#define HANDOFF_NO 0
+
+/*
+ It works here: it was tried, or the kernel says so.
+ */
+#define HANDOFF_YES 1
+
+/*
+ Not known: `reason` has what kept from trying.
+ */
+#define HANDOFF_UNKNOWN 2
+
+/*
+ No engine: nothing was sent.
+ */
+#define HANDOFF_ENGINE_NONE 0
+
+/*
+ What costs least, found by trying.
+ */
+#define HANDOFF_ENGINE_AUTO 1
+
+/*
+ io_uring's zero-copy send.
+ */
+#define HANDOFF_ENGINE_URING_ZC 2
+
+/*
+ `MSG_ZEROCOPY`.
+ */
+#define HANDOFF_ENGINE_MSG_ZEROCOPY 3
+
+/*
+ A plain send, which copies.
+ */
+#define HANDOFF_ENGINE_COPY 4
+
+/*
+ Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
+ */
+#define HANDOFF_SEND_TELL_SENT 1
+
+/*
+ How to make a driver. Fill with zeroes, set `size`, and then what differs from the default; 0 is the
+ default everywhere.
+ */
+typedef struct handoff_driver_options {
+  /*
+   `sizeof(struct handoff_driver_options)`.
+   */
+  uint32_t size;
+  /*
+   One of `HANDOFF_RING_...`.
+   */
+  uint32_t ring;
+  /*
+   Entries of the submission queue.
+   */
+  uint32_t entries;
+  /*
+   The most operations under way at once.
+   */
+  uint32_t in_flight;
+  /*
+   Places for registered buffers.
+   */
+  uint32_t registered_buffers;
+  /*
+   Places for registered files.
+   */
+  uint32_t registered_files;
+  /*
+   1: rx queues of network cards may be bound.
+   */
+  uint32_t zero_copy_receive;
+} handoff_driver_options;
+
+/*
+ Something of the library. 0 is none.
+ */
+typedef uint64_t handoff_handle;
+
+/*
+ A driver: one io_uring, or epoll and system calls, and all that belongs to it.
+ */
+typedef handoff_handle handoff_driver;
+
+/*
+ What became of bytes.
+ */
+typedef struct handoff_tally {
+  /*
+   Bytes that went without a copy.
+   */
+  uint64_t zero_copy;
+  /*
+   Bytes that were copied.
+   */
+  uint64_t copied;
+  /*
+   Bytes of which nobody reports it.
+   */
+  uint64_t unknown;
+} handoff_tally;
+
+/*
+ What became of an operation.
+ */
+typedef struct handoff_event {
+  /*
+   One of `HANDOFF_EVENT_...`.
+   */
+  uint32_t kind;
+  /*
+   0, or a negative error number.
+   */
+  int32_t error;
+  /*
+   What the operation was begun with.
+   */
+  uint64_t user_data;
+  /*
+   The buffer or span that it is about, or 0.
+   */
+  handoff_handle handle;
+  /*
+   Bytes that were done, also where it failed.
+   */
+  uint64_t bytes;
+  /*
+   What became of the bytes, with `HANDOFF_EVENT_RETURNED`.
+   */
+  struct handoff_tally tally;
+  /*
+   One of `HANDOFF_ENGINE_...`, with `HANDOFF_EVENT_RETURNED`.
+   */
+  uint32_t engine;
+  /*
+   Always 0.
+   */
+  uint32_t reserved;
+  /*
+   The error in words, valid until the driver's next turn; NULL if there is none.
+   */
+  const char *error_text;
+} handoff_event;
+
+/*
+ A file, pipe or block device that a driver works on.
+ */
+typedef handoff_handle handoff_file;
+
+/*
+ A piece of a region.
+ */
+typedef handoff_handle handoff_buffer;
+
+/*
+ A socket that a driver works on.
+ */
+typedef handoff_handle handoff_socket;
+
+/*
+ Memory that buffers are cut from.
+ */
+typedef handoff_handle handoff_region;
+
+/*
+ A way to send in bulk.
+ */
+typedef handoff_handle handoff_lane;
+
+/*
+ Whether a mechanism works on this machine, for this user. The texts are valid during the callback; those that
+ say nothing are NULL.
+ */
+typedef struct handoff_capability {
+  /*
+   Its name.
+   */
+  const char *mechanism;
+  /*
+   One of `HANDOFF_NO`, `HANDOFF_YES`, `HANDOFF_UNKNOWN`.
+   */
+  uint32_t state;
+  /*
+   Why not, or what is limited.
+   */
+  const char *reason;
+  /*
+   What would help.
+   */
+  const char *remedy;
+} handoff_capability;
+
+/*
+ What receiving draws on: a pool of chunks, a window of mapped pages, or an rx queue of a network card.
+ */
+typedef handoff_handle handoff_pool;
+
+/*
+ Receiving that is under way.
+ */
+typedef handoff_handle handoff_receiver;
+
+/*
+ Received bytes.
+ */
+typedef handoff_handle handoff_span;
+
+/*
+ How to send. Fill with zeroes, set `size`, and then what differs from the default.
+ */
+typedef struct handoff_send_options {
+  /*
+   `sizeof(struct handoff_send_options)`.
+   */
+  uint32_t size;
+  /*
+   Of `HANDOFF_SEND_...`.
+   */
+  uint32_t flags;
+  /*
+   Bytes that go before the payload, and are copied when the call is made; at most 256.
+   */
+  const void *header;
+  /*
+   How many they are.
+   */
+  size_t header_length;
+  /*
+   Where a datagram goes: a `struct sockaddr_in` or `sockaddr_in6`. NULL on a socket that is connected.
+   */
+  const void *address;
+  /*
+   The size of the address.
+   */
+  size_t address_length;
+} handoff_send_options;
+
+/*
+ A send that is under way.
+ */
+typedef handoff_handle handoff_operation;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ What the last call of this thread that failed failed of, and what to do about it.
+
+ The text is valid until the next call of this thread that fails. It is empty before the first.
+ */
+const char *handoff_error_text(void);
+
+/*
+ The version of the library, such as "0.1.0".
+ */
+const char *handoff_version(void);
+
+/*
+ Makes a driver for this thread. `options` may be NULL.
+
+ Returns 0, or a negative error number.
+
+ Requires: `options` is NULL or points to as many bytes as its `size` says; `driver` can be written.
+ */
+int handoff_driver_new(const struct handoff_driver_options *options, handoff_driver *driver);
+
+/*
+ A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It stays
+ the driver's: don't close it.
+
+ Returns the descriptor, or a negative error number.
+ */
+int handoff_driver_fd(handoff_driver driver);
+
+/*
+ Operations under way: buffers on loan included.
+
+ Returns the number, or a negative error number.
+ */
+int handoff_driver_in_flight(handoff_driver driver);
+
+/*
+ Submits what was begun, waits, and tells what became of it.
+
+ `timeout_ns`: 0 does not wait; a positive number waits for so many nanoseconds at most; a negative one waits
+ until something happens, and not at all if nothing is under way. A signal ends the wait.
+
+ Returns how many events were written to `events`, at most `max`; what did not fit comes with the next call,
+ which does not wait then. 0 is no error: lanes tell nothing here, see `handoff_lane_take`.
+
+ Requires: `events` points to room for `max` events, or `max` is 0.
+ */
+int handoff_turn(handoff_driver driver,
+                 int64_t timeout_ns,
+                 struct handoff_event *events,
+                 uint32_t max);
+
+/*
+ Attaches a file, pipe or block device to a driver, which closes `fd` from then on, also if this fails.
+
+ Returns 0, or a negative error number.
+
+ Requires: `fd` belongs to the caller; `file` can be written.
+ */
+int handoff_file_new(handoff_driver driver,
+                     int fd,
+                     handoff_file *file);
+
+/*
+ Begins to read a file into a buffer, as much as its length, from `offset`; a pipe from -1.
+
+ The buffer is on loan until `HANDOFF_EVENT_TRANSFERRED`. Fewer bytes than its length is the end of the file.
+
+ Returns 0, or a negative error number; nothing was lent then.
+ */
+int handoff_read(handoff_file file,
+                 handoff_buffer buffer,
+                 int64_t offset,
+                 uint64_t user_data);
+
+/*
+ Begins to write a buffer, or a span that was received, to a file at `offset`; to a pipe at -1.
+
+ The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once.
+
+ Returns 0, or a negative error number; nothing was lent then.
+ */
+int handoff_write(handoff_file file,
+                  handoff_handle payload,
+                  int64_t offset,
+                  uint64_t user_data);
+
+/*
+ Ends a handle, of whatever kind.
+
+ What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
+ driver goes when its handle and those of its sockets, files, lanes and pools are closed; what is under way
+ then is cancelled, and buffers on loan are freed.
+
+ Returns 0, or `-EBADF`.
+ */
+int handoff_close(handoff_handle handle);
+
+/*
+ Opens a lane of a socket for at most `capacity` buffers of `region` at a time. See the library's `Lane` for what
+ a lane is; a stream that has one takes no other sends.
+
+ Returns 0, or a negative error number.
+
+ Requires: `lane` can be written.
+ */
+int handoff_lane_new(handoff_socket socket,
+                     handoff_region region,
+                     size_t capacity,
+                     handoff_lane *lane);
+
+/*
+ Lends a buffer to a lane, to be sent with the driver's next turn.
+
+ Returns 0, or a negative error number: `-EAGAIN` when the lane is full. The buffer is not lent then.
+ */
+int handoff_lane_push(handoff_lane lane,
+                      handoff_buffer buffer,
+                      uint64_t user_data);
+
+/*
+ Takes back what returned, in the order in which it was pushed: an event of `HANDOFF_EVENT_RETURNED` for each
+ buffer. `error_text` is NULL here: `handoff_error_text` has the text of the last that failed.
+
+ Returns how many were written to `events`, at most `max`.
+
+ Requires: `events` points to room for `max` events, or `max` is 0.
+ */
+int handoff_lane_take(handoff_lane lane,
+                      struct handoff_event *events,
+                      uint32_t max);
+
+/*
+ Buffers that were pushed and not taken back.
+
+ Returns the number, or a negative error number.
+ */
+int handoff_lane_length(handoff_lane lane);
+
+/*
+ Makes a region of `length` bytes, in whole pages. `pages` is one of `HANDOFF_PAGES_...`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `region` can be written.
+ */
+int handoff_region_new(size_t length, uint32_t pages, handoff_region *region);
+
+/*
+ Registers a region with a driver: its pages are pinned once, instead of at each send. A region that is not
+ registered serves too.
+
+ Returns 0, or a negative error number: `-ENOMEM` at the limit on locked memory, `-EOPNOTSUPP` without a ring.
+ */
+int handoff_register(handoff_driver driver,
+                     handoff_region region);
+
+/*
+ Takes a region out of a driver's table. What is under way is not disturbed.
+
+ Returns 0, or a negative error number.
+ */
+int handoff_unregister(handoff_driver driver, handoff_region region);
+
+/*
+ Cuts a buffer of `length` bytes from what is left of a region. Close it to free the handle; the region's bytes
+ are handed out once.
+
+ Returns 0, or a negative error number: `-ENOSPC` when the region has not so much left.
+
+ Requires: `buffer` can be written.
+ */
+int handoff_buffer_new(handoff_region region,
+                       size_t length,
+                       handoff_buffer *buffer);
+
+/*
+ Where a buffer's bytes are, and how many. Don't touch them while the buffer is on loan.
+
+ Returns 0, or a negative error number: `-EBUSY` while it is on loan.
+
+ Requires: `data` and `length` can be written; `length` may be NULL.
+ */
+int handoff_buffer_data(handoff_buffer buffer, void **data, size_t *length);
+
+/*
+ Makes a buffer shorter, or as long as it was cut again.
+
+ Returns 0, or a negative error number: `-EINVAL` past the length that it was cut with.
+ */
+int handoff_buffer_set_length(handoff_buffer buffer, size_t length);
+
+/*
+ Cuts a buffer in two: it keeps what is behind the first `at` bytes, which `front` is.
+
+ Returns 0, or a negative error number.
+
+ Requires: `front` can be written.
+ */
+int handoff_buffer_split(handoff_buffer buffer, size_t at, handoff_buffer *front);
+
+/*
+ Tries each mechanism, and calls `tell` for each.
+
+ Returns 0, or a negative error number.
+
+ Requires: `tell` can be called with `context`, and does not leave by `longjmp` or an exception.
+ */
+int handoff_probe(void (*tell)(const struct handoff_capability *capability, void *context),
+                  void *context);
+
+/*
+ Makes a region a pool of chunks of `chunk` bytes to receive into. The region's handle ends; no buffer may have
+ been cut from it.
+
+ Returns 0, or a negative error number; the region is still there then only if it was none.
+
+ Requires: `pool` can be written.
+ */
+int handoff_pool_new(handoff_driver driver,
+                     handoff_region region,
+                     size_t chunk,
+                     handoff_pool *pool);
+
+/*
+ Reserves address space for received pages of TCP sockets, which the kernel maps there: `places` of `place` bytes
+ each, whole pages.
+
+ Returns 0, or a negative error number.
+
+ Requires: `pool` can be written.
+ */
+int handoff_window_new(handoff_driver driver,
+                       size_t places,
+                       size_t place,
+                       handoff_pool *pool);
+
+/*
+ Binds an rx queue of a network card, with the region as the memory that it receives into. The region's handle
+ ends. The driver must have been made with `zero_copy_receive`.
+
+ Returns 0, or a negative error number: `-EOPNOTSUPP` with the reason and what to do.
+
+ Requires: `interface` is a string; `pool` can be written.
+ */
+int handoff_rx_queue_new(handoff_driver driver,
+                         handoff_region region,
+                         const char *interface,
+                         uint32_t queue,
+                         handoff_pool *pool);
+
+/*
+ Begins to receive on a socket: `HANDOFF_EVENT_RECEIVED` for each span that comes, then one
+ `HANDOFF_EVENT_ENDED`. Closing the receiver ends it too, without an event; so does closing the driver.
+
+ Spans take chunks of the pool until they are closed; with none left, receiving waits.
+
+ Returns 0, or a negative error number: `-EINVAL` where the socket is received on already.
+
+ Requires: `receiver` can be written.
+ */
+int handoff_receive(handoff_socket socket,
+                    handoff_pool pool,
+                    uint64_t user_data,
+                    handoff_receiver *receiver);
+
+/*
+ Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.
+
+ Returns 0, or a negative error number.
+
+ Requires: `data` and `length` can be written; `length` may be NULL.
+ */
+int handoff_span_data(handoff_span span, const void **data, size_t *length);
+
+/*
+ Attaches a socket to a driver, which closes `fd` from then on, also if this fails.
+
+ Returns 0, or a negative error number.
+
+ Requires: `fd` belongs to the caller; `socket` can be written.
+ */
+int handoff_socket_new(handoff_driver driver, int fd, handoff_socket *socket);
+
+/*
+ Says by which engine a socket is to send: one of `HANDOFF_ENGINE_...`.
+
+ Returns 0, or a negative error number: `-EOPNOTSUPP` with the reason where that is not possible.
+ */
+int handoff_socket_set_engine(handoff_socket socket, uint32_t engine);
+
+/*
+ Begins to send a buffer, or a span that was received.
+
+ The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
+ handle is at once. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
+ closed in any case.
+
+ Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `options` is NULL or points to as many bytes as its `size` says, and so do header and address; `operation`
+ is NULL or can be written.
+ */
+int handoff_send(handoff_socket socket,
+                 handoff_handle payload,
+                 const struct handoff_send_options *options,
+                 uint64_t user_data,
+                 handoff_operation *operation);
+
+/*
+ Asks for a send to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
+ stream, one that stopped midway breaks the stream.
+
+ Returns 0, also where the send is over, or `-EBADF`.
+ */
+int handoff_cancel(handoff_operation operation);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HANDOFF_H */

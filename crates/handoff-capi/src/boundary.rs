@@ -1,0 +1,97 @@
+//! The one way from C into Rust: results become numbers, errors a text of the thread, panics an error.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use handoff::Error;
+
+/// Why a call failed: an error number, and the text for people.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) errno: c_int,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: c_int, text: impl Into<String>) -> Self {
+        Self { errno, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: &str) -> Self {
+        Self::new(libc::EINVAL, text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let errno = match &error {
+            Error::Io { .. } => error.raw_os_error().unwrap_or(libc::EIO),
+            Error::Memlock { .. } => libc::ENOMEM,
+            Error::Busy { .. } | Error::LaneFull { .. } => libc::EAGAIN,
+            Error::MessageTooLong { .. } => libc::EMSGSIZE,
+            Error::StreamBroken { .. } => libc::EPIPE,
+            Error::Canceled { .. } => libc::ECANCELED,
+            Error::EngineUnavailable { .. } | Error::NoRing { .. } => libc::EOPNOTSUPP,
+            Error::DriverGone => libc::ESHUTDOWN,
+            _ => libc::EINVAL,
+        };
+        Self::new(errno, error.to_string())
+    }
+}
+
+thread_local! {
+    static TEXT: RefCell<CString> = RefCell::default();
+}
+
+/// Runs the body of a function of the interface: its result, or the negative error number.
+pub(crate) fn enter(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    // What the body leaves half done stays behind its handles, which check their state at each use.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(result)) => return result,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let what = panic.downcast_ref::<String>().map(String::as_str);
+            let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
+            let text = format!("a fault of handoff: {}", what.unwrap_or("it panicked"));
+            Failure::new(libc::ENOTRECOVERABLE, text)
+        }
+    };
+    let _ = TEXT.try_with(|text| *text.borrow_mut() = c_string(&failure.text));
+    -failure.errno
+}
+
+/// A text for C; it ends at the first zero byte.
+pub(crate) fn c_string(text: &str) -> CString {
+    let bytes: Vec<u8> = text.bytes().take_while(|byte| *byte != 0).collect();
+    CString::new(bytes).unwrap_or_default()
+}
+
+/// Writes a result where the caller wants it.
+///
+/// # Safety
+///
+/// `place` is NULL or can be written.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::invalid("the place for the result is NULL"));
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// What the last call of this thread that failed failed of, and what to do about it.
+///
+/// The text is valid until the next call of this thread that fails. It is empty before the first.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_error_text() -> *const c_char {
+    const EMPTY: *const c_char = c"".as_ptr();
+    TEXT.try_with(|text| text.borrow().as_ptr()).unwrap_or(EMPTY)
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

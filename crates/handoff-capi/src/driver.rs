@@ -1,0 +1,268 @@
+//! Drivers: their tasks, and the events that these leave.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ffi::{CString, c_int};
+use std::future::Future;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, Stream};
+use handoff::{Driver, RingUse, Wait};
+
+use crate::boundary::{Failure, c_string, enter, put};
+use crate::event::handoff_event;
+use crate::handles::{self, Object, handoff_driver};
+
+/// Use io_uring where it can be had, else epoll and system calls.
+pub const HANDOFF_RING_PREFER: u32 = 0;
+/// Use io_uring, or fail.
+pub const HANDOFF_RING_REQUIRE: u32 = 1;
+/// Use epoll and system calls.
+pub const HANDOFF_RING_AVOID: u32 = 2;
+
+/// How to make a driver. Fill with zeroes, set `size`, and then what differs from the default; 0 is the
+/// default everywhere.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct handoff_driver_options {
+    /// `sizeof(struct handoff_driver_options)`.
+    pub size: u32,
+    /// One of `HANDOFF_RING_...`.
+    pub ring: u32,
+    /// Entries of the submission queue.
+    pub entries: u32,
+    /// The most operations under way at once.
+    pub in_flight: u32,
+    /// Places for registered buffers.
+    pub registered_buffers: u32,
+    /// Places for registered files.
+    pub registered_files: u32,
+    /// 1: rx queues of network cards may be bound.
+    pub zero_copy_receive: u32,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A driver, what it is to do, and what became of that.
+pub(crate) struct State {
+    tasks: RefCell<FuturesUnordered<Task>>,
+    /// Tasks that were begun while tasks ran.
+    begun: RefCell<Vec<Task>>,
+    events: RefCell<VecDeque<(handoff_event, Option<CString>)>>,
+    /// The texts of the events that were told last.
+    texts: RefCell<Vec<CString>>,
+    // After the tasks, whose handles are the driver's.
+    pub(crate) driver: Driver,
+}
+
+impl State {
+    /// Begins a task, with the next turn: what is lent stays so until then, also where it is over at once. The task
+    /// holds the state weakly, or the driver would never go.
+    pub(crate) fn begin(&self, task: impl Future<Output = ()> + 'static) {
+        self.begun.borrow_mut().push(Box::pin(task));
+    }
+
+    /// Runs the tasks that can go on.
+    pub(crate) fn run(&self) {
+        // A task that runs must not run the others: whoever is at it goes on with what was begun.
+        let Ok(mut tasks) = self.tasks.try_borrow_mut() else { return };
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            tasks.extend(self.begun.borrow_mut().drain(..));
+            match Pin::new(&mut *tasks).poll_next(&mut context) {
+                Poll::Ready(Some(())) => {}
+                _ if self.begun.borrow().is_empty() => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Puts down an event, with its error in words.
+    pub(crate) fn tell(&self, mut event: handoff_event, failure: Option<Failure>) {
+        let text = failure.map(|failure| {
+            event.error = -failure.errno;
+            c_string(&failure.text)
+        });
+        self.events.borrow_mut().push_back((event, text));
+    }
+
+    fn turn(
+        &self,
+        wait: Wait,
+        places: &mut [std::mem::MaybeUninit<handoff_event>],
+    ) -> Result<c_int, Failure> {
+        self.run();
+        let wait = if self.events.borrow().is_empty() { wait } else { Wait::No };
+        self.driver.turn(wait)?;
+        self.run();
+        let mut texts = self.texts.borrow_mut();
+        texts.clear();
+        let mut events = self.events.borrow_mut();
+        let told = places.len().min(events.len());
+        for (place, (mut event, text)) in places.iter_mut().zip(events.drain(..told)) {
+            if let Some(text) = text {
+                // The text itself stays where it is when its owner moves.
+                event.error_text = text.as_ptr();
+                texts.push(text);
+            }
+            place.write(event);
+        }
+        Ok(told as c_int)
+    }
+}
+
+/// Tells an event if the driver is still there.
+pub(crate) fn tell(state: &Weak<State>, event: handoff_event, failure: Option<Failure>) {
+    if let Some(state) = state.upgrade() {
+        state.tell(event, failure);
+    }
+}
+
+/// Makes a driver for this thread. `options` may be NULL.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `options` is NULL or points to as many bytes as its `size` says; `driver` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_driver_new(
+    options: *const handoff_driver_options,
+    driver: *mut handoff_driver,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let options = unsafe { sized(options, |options| options.size) }?;
+        let mut builder = Driver::builder().ring(match options.ring {
+            HANDOFF_RING_PREFER => RingUse::Prefer,
+            HANDOFF_RING_REQUIRE => RingUse::Require,
+            HANDOFF_RING_AVOID => RingUse::Avoid,
+            _ => {
+                return Err(Failure::invalid(
+                    "the driver's options: ring is none of HANDOFF_RING_...",
+                ));
+            }
+        });
+        if options.entries != 0 {
+            builder = builder.entries(options.entries);
+        }
+        if options.in_flight != 0 {
+            builder = builder.in_flight(options.in_flight as usize);
+        }
+        if options.registered_buffers != 0 {
+            builder = builder.registered_buffers(options.registered_buffers);
+        }
+        if options.registered_files != 0 {
+            builder = builder.registered_files(options.registered_files);
+        }
+        if options.zero_copy_receive != 0 {
+            builder = builder.zero_copy_receive(true);
+        }
+        let state = State {
+            tasks: RefCell::default(),
+            begun: RefCell::default(),
+            events: RefCell::default(),
+            texts: RefCell::default(),
+            driver: builder.build()?,
+        };
+        let handle = handles::insert(Object::Driver(Rc::new(state)))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(driver, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Options as this version knows them: what the caller's do not have is 0, and what they have beyond must be.
+///
+/// # Safety
+///
+/// `options` is NULL or points to as many bytes as `size` says of them.
+pub(crate) unsafe fn sized<T: Copy + Default>(
+    options: *const T,
+    size: impl Fn(&T) -> u32,
+) -> Result<T, Failure> {
+    let mut known = T::default();
+    if options.is_null() {
+        return Ok(known);
+    }
+    // SAFETY: every version begins with the size, which the caller vouches for.
+    let theirs = unsafe { options.cast::<u32>().read_unaligned() } as usize;
+    if theirs < size_of::<u32>() || theirs > 4096 {
+        return Err(Failure::invalid("the options' size is not set: it is their sizeof"));
+    }
+    let common = theirs.min(size_of::<T>());
+    // SAFETY: both have that many bytes, and any bytes are options, which are plain numbers and pointers.
+    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut known).cast(), common) };
+    // SAFETY: the caller's have that many bytes.
+    let beyond =
+        unsafe { std::slice::from_raw_parts(options.cast::<u8>().add(common), theirs - common) };
+    if beyond.iter().any(|byte| *byte != 0) {
+        return Err(Failure::new(
+            libc::E2BIG,
+            "the options have something set that this version of the library does not know",
+        ));
+    }
+    debug_assert!(size(&known) as usize == theirs);
+    Ok(known)
+}
+
+/// A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It stays
+/// the driver's: don't close it.
+///
+/// Returns the descriptor, or a negative error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
+    enter(|| Ok(handles::driver(driver)?.driver.as_fd().as_raw_fd()))
+}
+
+/// Operations under way: buffers on loan included.
+///
+/// Returns the number, or a negative error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_driver_in_flight(driver: handoff_driver) -> c_int {
+    enter(|| Ok(handles::driver(driver)?.driver.in_flight() as c_int))
+}
+
+/// Submits what was begun, waits, and tells what became of it.
+///
+/// `timeout_ns`: 0 does not wait; a positive number waits for so many nanoseconds at most; a negative one waits
+/// until something happens, and not at all if nothing is under way. A signal ends the wait.
+///
+/// Returns how many events were written to `events`, at most `max`; what did not fit comes with the next call,
+/// which does not wait then. 0 is no error: lanes tell nothing here, see `handoff_lane_take`.
+///
+/// # Safety
+///
+/// `events` points to room for `max` events, or `max` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_turn(
+    driver: handoff_driver,
+    timeout_ns: i64,
+    events: *mut handoff_event,
+    max: u32,
+) -> c_int {
+    enter(|| {
+        let state = handles::driver(driver)?;
+        let wait = match timeout_ns {
+            0 => Wait::No,
+            time if time > 0 => Wait::AtMost(Duration::from_nanos(time as u64)),
+            _ => Wait::Event,
+        };
+        if events.is_null() && max != 0 {
+            return Err(Failure::invalid("the place for events is NULL"));
+        }
+        let places = if max == 0 {
+            &mut []
+        } else {
+            // SAFETY: the caller vouches for room for so many; nothing is read.
+            unsafe {
+                std::slice::from_raw_parts_mut(events.cast(), max.min(i32::MAX as u32) as usize)
+            }
+        };
+        state.turn(wait, places)
+    })
+}

@@ -1,0 +1,140 @@
+//! Files: reads into buffers, writes from buffers and spans.
+
+use std::ffi::c_int;
+use std::rc::{Rc, Weak};
+
+use handoff::{Buffer, Refused, Span, Transfer, Transferred};
+
+use crate::boundary::{Failure, enter, put};
+use crate::driver::{self, State};
+use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
+use crate::handles::{
+    self, Object, OpenFile, handoff_buffer, handoff_driver, handoff_file, handoff_handle,
+};
+use crate::loan::{self, Lent};
+use crate::socket::owned;
+
+/// Attaches a file, pipe or block device to a driver, which closes `fd` from then on, also if this fails.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `fd` belongs to the caller; `file` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_file_new(
+    driver: handoff_driver,
+    fd: c_int,
+    file: *mut handoff_file,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let fd = unsafe { owned(fd) }?;
+        let state = handles::driver(driver)?;
+        let attached = state.driver.file(fd)?;
+        let handle = handles::insert(Object::File(Rc::new(OpenFile { file: attached, state })))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(file, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Begins to read a file into a buffer, as much as its length, from `offset`; a pipe from -1.
+///
+/// The buffer is on loan until `HANDOFF_EVENT_TRANSFERRED`. Fewer bytes than its length is the end of the file.
+///
+/// Returns 0, or a negative error number; nothing was lent then.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_read(
+    file: handoff_file,
+    buffer: handoff_buffer,
+    offset: i64,
+    user_data: u64,
+) -> c_int {
+    enter(|| {
+        let (file, offset) = (handles::file(file)?, at(offset)?);
+        loan::lend(buffer, |lent: Buffer, handle| {
+            let begun = match offset {
+                Some(offset) => file.file.read_at(lent, offset),
+                None => file.file.read(lent),
+            };
+            begin(&file, begun, handle, user_data)
+        })?;
+        Ok(0)
+    })
+}
+
+/// Begins to write a buffer, or a span that was received, to a file at `offset`; to a pipe at -1.
+///
+/// The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once.
+///
+/// Returns 0, or a negative error number; nothing was lent then.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_write(
+    file: handoff_file,
+    payload: handoff_handle,
+    offset: i64,
+    user_data: u64,
+) -> c_int {
+    enter(|| {
+        let (file, offset) = (handles::file(file)?, at(offset)?);
+        if loan::is_span(payload)? {
+            write::<Span>(&file, payload, offset, user_data)?;
+        } else {
+            write::<Buffer>(&file, payload, offset, user_data)?;
+        }
+        Ok(0)
+    })
+}
+
+fn write<B: Lent>(
+    file: &OpenFile,
+    payload: handoff_handle,
+    offset: Option<u64>,
+    user_data: u64,
+) -> Result<(), Failure> {
+    loan::lend(payload, |lent: B, handle| {
+        let begun = match offset {
+            Some(offset) => file.file.write_at(lent, offset),
+            None => file.file.write(lent),
+        };
+        begin(file, begun, handle, user_data)
+    })
+}
+
+/// The place in a file; `None` is wherever a pipe is.
+fn at(offset: i64) -> Result<Option<u64>, Failure> {
+    match offset {
+        -1 => Ok(None),
+        offset => u64::try_from(offset)
+            .map(Some)
+            .map_err(|_| Failure::invalid("the offset is negative, and not -1")),
+    }
+}
+
+/// Follows a read or write to its end, if it was accepted.
+fn begin<B: Lent>(
+    file: &OpenFile,
+    begun: Result<Transfer<B>, Refused<B>>,
+    handle: handoff_handle,
+    user_data: u64,
+) -> Result<(), (B, Failure)> {
+    let transfer = begun.map_err(|refused| (refused.buffer, refused.error.into()))?;
+    let mut event = handoff_event::new(HANDOFF_EVENT_TRANSFERRED, user_data);
+    event.handle = handle;
+    file.state.begin(follow(Rc::downgrade(&file.state), transfer, event));
+    Ok(())
+}
+
+async fn follow<B: Lent>(state: Weak<State>, transfer: Transfer<B>, mut event: handoff_event) {
+    let Transferred { buffer, result } = transfer.await;
+    loan::give_back(event.handle, buffer);
+    let failure = match result {
+        Ok(bytes) => {
+            event.bytes = bytes as u64;
+            None
+        }
+        Err(error) => Some(error.into()),
+    };
+    driver::tell(&state, event, failure);
+}

@@ -1,0 +1,224 @@
+//! What the numbers that C holds stand for.
+//!
+//! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
+//! was closed, one of another thread, and one that was never given are told apart.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use handoff::{Buffer, File, Intake, Region, Span};
+
+use crate::boundary::{Failure, enter};
+use crate::driver::State;
+use crate::lane::Held;
+use crate::receive::Stop;
+use crate::socket::Cancel;
+
+/// Something of the library. 0 is none.
+pub type handoff_handle = u64;
+/// A driver: one io_uring, or epoll and system calls, and all that belongs to it.
+pub type handoff_driver = handoff_handle;
+/// Memory that buffers are cut from.
+pub type handoff_region = handoff_handle;
+/// A piece of a region.
+pub type handoff_buffer = handoff_handle;
+/// A socket that a driver works on.
+pub type handoff_socket = handoff_handle;
+/// A file, pipe or block device that a driver works on.
+pub type handoff_file = handoff_handle;
+/// A way to send in bulk.
+pub type handoff_lane = handoff_handle;
+/// What receiving draws on: a pool of chunks, a window of mapped pages, or an rx queue of a network card.
+pub type handoff_pool = handoff_handle;
+/// Receiving that is under way.
+pub type handoff_receiver = handoff_handle;
+/// Received bytes.
+pub type handoff_span = handoff_handle;
+/// A send that is under way.
+pub type handoff_operation = handoff_handle;
+
+/// What a handle stands for.
+pub(crate) enum Object {
+    Driver(Rc<State>),
+    Region(Region),
+    /// None while it is on loan.
+    Buffer(Option<Buffer>),
+    Socket(Rc<Socket>),
+    File(Rc<OpenFile>),
+    Lane(Rc<Held>),
+    Pool(Rc<Drawn>),
+    Receiver(#[expect(dead_code, reason = "its drop ends the receiving")] Stop),
+    /// None while it is being lent.
+    Span(Option<Span>),
+    Operation(Cancel),
+}
+
+pub(crate) struct Socket {
+    pub(crate) socket: handoff::Socket,
+    pub(crate) state: Rc<State>,
+}
+
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) state: Rc<State>,
+}
+
+/// What receiving draws on, and what is to be asked of it.
+pub(crate) struct Drawn(pub(crate) Box<dyn Fn() -> Intake>);
+
+impl Object {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Driver(_) => "a driver",
+            Self::Region(_) => "a region",
+            Self::Buffer(_) => "a buffer",
+            Self::Socket(_) => "a socket",
+            Self::File(_) => "a file",
+            Self::Lane(_) => "a lane",
+            Self::Pool(_) => "a pool",
+            Self::Receiver(_) => "a receiver",
+            Self::Span(_) => "a span",
+            Self::Operation(_) => "an operation",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Counts the uses of the place; odd while it is in use.
+    uses: u32,
+    object: Option<Object>,
+}
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+const PLACE_BITS: u32 = 24;
+const USE_BITS: u32 = 24;
+
+static THREADS: AtomicU16 = AtomicU16::new(1);
+
+thread_local! {
+    static TABLE: RefCell<Table> = RefCell::default();
+    static THREAD: Cell<u16> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed).max(1));
+}
+
+fn number(place: u32, uses: u32) -> handoff_handle {
+    let uses = u64::from(uses) & ((1 << USE_BITS) - 1);
+    (u64::from(THREAD.get()) << (PLACE_BITS + USE_BITS)) | (uses << PLACE_BITS) | u64::from(place)
+}
+
+/// Gives an object a handle.
+pub(crate) fn insert(object: Object) -> Result<handoff_handle, Failure> {
+    with_table(|table| {
+        let place = match table.free.pop() {
+            Some(place) => place,
+            None if table.slots.len() < 1 << PLACE_BITS => {
+                table.slots.push(Slot::default());
+                (table.slots.len() - 1) as u32
+            }
+            None => {
+                return Err(Failure::new(libc::EMFILE, "this thread has too many handles open"));
+            }
+        };
+        let slot = &mut table.slots[place as usize];
+        slot.uses = slot.uses.wrapping_add(1);
+        slot.object = Some(object);
+        Ok(number(place, slot.uses))
+    })
+}
+
+/// Looks at an object. The table is borrowed meanwhile, so `look` calls nothing of this module.
+pub(crate) fn with<T>(
+    handle: handoff_handle,
+    look: impl FnOnce(&mut Object) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_table(|table| look(table.object(handle)?))
+}
+
+/// Takes an object out of the table, which ends its handle.
+pub(crate) fn remove(handle: handoff_handle) -> Result<Object, Failure> {
+    with_table(|table| {
+        table.object(handle)?;
+        let place = (handle & ((1 << PLACE_BITS) - 1)) as u32;
+        let slot = &mut table.slots[place as usize];
+        slot.uses = slot.uses.wrapping_add(1);
+        table.free.push(place);
+        Ok(slot.object.take().expect("the object was just there"))
+    })
+}
+
+fn with_table<T>(use_it: impl FnOnce(&mut Table) -> Result<T, Failure>) -> Result<T, Failure> {
+    TABLE
+        .try_with(|table| use_it(&mut table.borrow_mut()))
+        .unwrap_or_else(|_| Err(Failure::new(libc::EBADF, "this thread is ending")))
+}
+
+impl Table {
+    fn object(&mut self, handle: handoff_handle) -> Result<&mut Object, Failure> {
+        let thread = (handle >> (PLACE_BITS + USE_BITS)) as u16;
+        if handle == 0 {
+            return Err(Failure::new(libc::EBADF, "the handle is 0, which is none"));
+        }
+        if thread != THREAD.get() {
+            return Err(Failure::new(
+                libc::EBADF,
+                "the handle was made by another thread: use it there, or make one here",
+            ));
+        }
+        let place = (handle & ((1 << PLACE_BITS) - 1)) as usize;
+        let uses = (handle >> PLACE_BITS) & ((1 << USE_BITS) - 1);
+        let slot = self
+            .slots
+            .get_mut(place)
+            .ok_or_else(|| Failure::new(libc::EBADF, "the handle was never given"))?;
+        if u64::from(slot.uses) & ((1 << USE_BITS) - 1) != uses {
+            return Err(Failure::new(libc::EBADF, "the handle was closed"));
+        }
+        slot.object.as_mut().ok_or_else(|| Failure::new(libc::EBADF, "the handle was closed"))
+    }
+}
+
+/// That a handle stands for something else.
+pub(crate) fn mistaken(object: &Object, wanted: &str) -> Failure {
+    Failure::new(libc::EBADF, format!("the handle is {}, and {wanted} is wanted", object.kind()))
+}
+
+/// Makes a function that gets the object of one kind, shared.
+macro_rules! shared {
+    ($name:ident, $kind:ident, $type:ty, $wanted:literal) => {
+        pub(crate) fn $name(handle: handoff_handle) -> Result<Rc<$type>, Failure> {
+            with(handle, |object| match object {
+                Object::$kind(it) => Ok(Rc::clone(it)),
+                other => Err(mistaken(other, $wanted)),
+            })
+        }
+    };
+}
+
+shared!(driver, Driver, State, "a driver");
+shared!(socket, Socket, Socket, "a socket");
+shared!(file, File, OpenFile, "a file");
+shared!(lane, Lane, Held, "a lane");
+shared!(pool, Pool, Drawn, "a pool");
+
+/// Ends a handle, of whatever kind.
+///
+/// What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
+/// driver goes when its handle and those of its sockets, files, lanes and pools are closed; what is under way
+/// then is cancelled, and buffers on loan are freed.
+///
+/// Returns 0, or `-EBADF`.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_close(handle: handoff_handle) -> c_int {
+    enter(|| {
+        // The object goes after the table is free again: its drop may use it.
+        drop(remove(handle)?);
+        Ok(0)
+    })
+}

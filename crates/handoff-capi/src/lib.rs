@@ -1,0 +1,55 @@
+//! The C interface of `handoff`: what `include/handoff.h` declares.
+//!
+//! Contracts:
+//! - No panic crosses into C: each function catches it and returns `-ENOTRECOVERABLE` ([`boundary`]).
+//! - What C holds are numbers, not pointers. A number that was closed, was never given, names something of
+//!   another kind, or belongs to another thread is refused with `-EBADF` and a text that says which
+//!   ([`handles`]).
+//! - A buffer is one number for life. While it is on loan, calls that would read, write, lend or split it are
+//!   refused with `-EBUSY`. What C does through a pointer that it kept is its own affair; the header says so.
+//! - Everything belongs to the thread that made it, and goes with it.
+
+#![allow(non_camel_case_types)]
+
+mod boundary;
+mod driver;
+mod event;
+mod file;
+mod handles;
+mod lane;
+mod loan;
+mod memory;
+mod probe;
+mod receive;
+mod socket;
+
+pub use boundary::{handoff_error_text, handoff_version};
+pub use driver::{
+    HANDOFF_RING_AVOID, HANDOFF_RING_PREFER, HANDOFF_RING_REQUIRE, handoff_driver_fd,
+    handoff_driver_in_flight, handoff_driver_new, handoff_driver_options, handoff_turn,
+};
+pub use event::{
+    HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT,
+    HANDOFF_EVENT_TRANSFERRED, handoff_event, handoff_tally,
+};
+pub use file::{handoff_file_new, handoff_read, handoff_write};
+pub use handles::{
+    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_handle, handoff_lane,
+    handoff_operation, handoff_pool, handoff_receiver, handoff_region, handoff_socket,
+    handoff_span,
+};
+pub use lane::{handoff_lane_length, handoff_lane_new, handoff_lane_push, handoff_lane_take};
+pub use memory::{
+    HANDOFF_PAGES_BASE, HANDOFF_PAGES_HUGE, handoff_buffer_data, handoff_buffer_new,
+    handoff_buffer_set_length, handoff_buffer_split, handoff_region_new, handoff_register,
+    handoff_unregister,
+};
+pub use probe::{HANDOFF_NO, HANDOFF_UNKNOWN, HANDOFF_YES, handoff_capability, handoff_probe};
+pub use receive::{
+    handoff_pool_new, handoff_receive, handoff_rx_queue_new, handoff_span_data, handoff_window_new,
+};
+pub use socket::{
+    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE,
+    HANDOFF_ENGINE_URING_ZC, HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send,
+    handoff_send_options, handoff_socket_new, handoff_socket_set_engine,
+};

@@ -1,0 +1,173 @@
+//! Regions, and the buffers cut from them.
+
+use std::ffi::{c_int, c_void};
+
+use handoff::{Buffer, Region};
+
+use crate::boundary::{Failure, enter, put};
+use crate::handles::{self, Object, handoff_buffer, handoff_driver, handoff_region, mistaken};
+use crate::loan;
+
+/// Ordinary pages.
+pub const HANDOFF_PAGES_BASE: u32 = 0;
+/// Huge pages, where the machine has some free; else ordinary ones.
+pub const HANDOFF_PAGES_HUGE: u32 = 1;
+
+/// Makes a region of `length` bytes, in whole pages. `pages` is one of `HANDOFF_PAGES_...`.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `region` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_region_new(
+    length: usize,
+    pages: u32,
+    region: *mut handoff_region,
+) -> c_int {
+    enter(|| {
+        let made = match pages {
+            HANDOFF_PAGES_BASE => Region::anonymous(length)?,
+            HANDOFF_PAGES_HUGE => Region::huge(length)?,
+            _ => return Err(Failure::invalid("pages is none of HANDOFF_PAGES_...")),
+        };
+        let handle = handles::insert(Object::Region(made))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(region, handle) }?;
+        Ok(0)
+    })
+}
+
+fn with_region<T>(
+    handle: handoff_region,
+    look: impl FnOnce(&mut Region) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    handles::with(handle, |object| match object {
+        Object::Region(region) => look(region),
+        other => Err(mistaken(other, "a region")),
+    })
+}
+
+/// Registers a region with a driver: its pages are pinned once, instead of at each send. A region that is not
+/// registered serves too.
+///
+/// Returns 0, or a negative error number: `-ENOMEM` at the limit on locked memory, `-EOPNOTSUPP` without a ring.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_register(driver: handoff_driver, region: handoff_region) -> c_int {
+    enter(|| {
+        let state = handles::driver(driver)?;
+        with_region(region, |region| Ok(state.driver.register(region)?))?;
+        Ok(0)
+    })
+}
+
+/// Takes a region out of a driver's table. What is under way is not disturbed.
+///
+/// Returns 0, or a negative error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_unregister(driver: handoff_driver, region: handoff_region) -> c_int {
+    enter(|| {
+        let state = handles::driver(driver)?;
+        with_region(region, |region| Ok(state.driver.unregister(region)?))?;
+        Ok(0)
+    })
+}
+
+/// Cuts a buffer of `length` bytes from what is left of a region. Close it to free the handle; the region's bytes
+/// are handed out once.
+///
+/// Returns 0, or a negative error number: `-ENOSPC` when the region has not so much left.
+///
+/// # Safety
+///
+/// `buffer` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_buffer_new(
+    region: handoff_region,
+    length: usize,
+    buffer: *mut handoff_buffer,
+) -> c_int {
+    enter(|| {
+        let cut = with_region(region, |region| {
+            let free = region.free();
+            region.take(length).ok_or_else(|| {
+                let text = format!("the region has {free} bytes left, and {length} are wanted");
+                Failure::new(libc::ENOSPC, text)
+            })
+        })?;
+        let handle = handles::insert(Object::Buffer(Some(cut)))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(buffer, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Where a buffer's bytes are, and how many. Don't touch them while the buffer is on loan.
+///
+/// Returns 0, or a negative error number: `-EBUSY` while it is on loan.
+///
+/// # Safety
+///
+/// `data` and `length` can be written; `length` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_buffer_data(
+    buffer: handoff_buffer,
+    data: *mut *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    enter(|| {
+        let (start, bytes) =
+            loan::with(buffer, |buffer: &mut Buffer| Ok((buffer.as_mut_ptr(), buffer.len())))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(data, start.cast()) }?;
+        if !length.is_null() {
+            // SAFETY: the caller vouches for it.
+            unsafe { put(length, bytes) }?;
+        }
+        Ok(0)
+    })
+}
+
+/// Makes a buffer shorter, or as long as it was cut again.
+///
+/// Returns 0, or a negative error number: `-EINVAL` past the length that it was cut with.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_buffer_set_length(buffer: handoff_buffer, length: usize) -> c_int {
+    enter(|| {
+        loan::with(buffer, |buffer: &mut Buffer| {
+            if length > buffer.capacity() {
+                return Err(Failure::invalid("the buffer was cut shorter than that"));
+            }
+            buffer.set_len(length);
+            Ok(0)
+        })
+    })
+}
+
+/// Cuts a buffer in two: it keeps what is behind the first `at` bytes, which `front` is.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `front` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_buffer_split(
+    buffer: handoff_buffer,
+    at: usize,
+    front: *mut handoff_buffer,
+) -> c_int {
+    enter(|| {
+        let first = loan::with(buffer, |buffer: &mut Buffer| {
+            if at > buffer.len() {
+                return Err(Failure::invalid("the buffer is shorter than that"));
+            }
+            Ok(buffer.split_to(at))
+        })?;
+        let handle = handles::insert(Object::Buffer(Some(first)))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(front, handle) }?;
+        Ok(0)
+    })
+}

@@ -1,0 +1,288 @@
+//! Sockets, and sends one by one.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::pin::Pin;
+use std::ptr;
+use std::rc::{Rc, Weak};
+
+use handoff::{Buffer, Engine, OnLoan, Returned, Sent, Span};
+
+use crate::boundary::{Failure, enter, put};
+use crate::driver::{self, State, sized};
+use crate::event::{HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, engine_number, handoff_event};
+use crate::handles::{
+    self, Object, Socket, handoff_driver, handoff_handle, handoff_operation, handoff_socket,
+    mistaken,
+};
+use crate::loan::{self, Lent};
+
+/// No engine: nothing was sent.
+pub const HANDOFF_ENGINE_NONE: u32 = 0;
+/// What costs least, found by trying.
+pub const HANDOFF_ENGINE_AUTO: u32 = 1;
+/// io_uring's zero-copy send.
+pub const HANDOFF_ENGINE_URING_ZC: u32 = 2;
+/// `MSG_ZEROCOPY`.
+pub const HANDOFF_ENGINE_MSG_ZEROCOPY: u32 = 3;
+/// A plain send, which copies.
+pub const HANDOFF_ENGINE_COPY: u32 = 4;
+
+/// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
+pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
+
+/// How to send. Fill with zeroes, set `size`, and then what differs from the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct handoff_send_options {
+    /// `sizeof(struct handoff_send_options)`.
+    pub size: u32,
+    /// Of `HANDOFF_SEND_...`.
+    pub flags: u32,
+    /// Bytes that go before the payload, and are copied when the call is made; at most 256.
+    pub header: *const c_void,
+    /// How many they are.
+    pub header_length: usize,
+    /// Where a datagram goes: a `struct sockaddr_in` or `sockaddr_in6`. NULL on a socket that is connected.
+    pub address: *const c_void,
+    /// The size of the address.
+    pub address_length: usize,
+}
+
+impl Default for handoff_send_options {
+    fn default() -> Self {
+        Self {
+            size: 0,
+            flags: 0,
+            header: ptr::null(),
+            header_length: 0,
+            address: ptr::null(),
+            address_length: 0,
+        }
+    }
+}
+
+/// A send that can be cancelled: by its first half, as long as that is awaited.
+pub(crate) type Cancel = Weak<RefCell<Sent>>;
+
+/// Attaches a socket to a driver, which closes `fd` from then on, also if this fails.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `fd` belongs to the caller; `socket` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_socket_new(
+    driver: handoff_driver,
+    fd: c_int,
+    socket: *mut handoff_socket,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let fd = unsafe { owned(fd) }?;
+        let state = handles::driver(driver)?;
+        let attached = state.driver.socket(fd)?;
+        let handle = handles::insert(Object::Socket(Rc::new(Socket { socket: attached, state })))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(socket, handle) }?;
+        Ok(0)
+    })
+}
+
+/// A descriptor that the caller gives away.
+///
+/// # Safety
+///
+/// It is the caller's, or no descriptor.
+pub(crate) unsafe fn owned(fd: c_int) -> Result<OwnedFd, Failure> {
+    // SAFETY: a call on any number.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
+    }
+    // SAFETY: it is open, and the caller vouches for who owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Says by which engine a socket is to send: one of `HANDOFF_ENGINE_...`.
+///
+/// Returns 0, or a negative error number: `-EOPNOTSUPP` with the reason where that is not possible.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_socket_set_engine(socket: handoff_socket, engine: u32) -> c_int {
+    enter(|| {
+        let engine = match engine {
+            HANDOFF_ENGINE_AUTO => Engine::Auto,
+            HANDOFF_ENGINE_URING_ZC => Engine::UringZc,
+            HANDOFF_ENGINE_MSG_ZEROCOPY => Engine::MsgZerocopy,
+            HANDOFF_ENGINE_COPY => Engine::Copy,
+            _ => return Err(Failure::invalid("engine is none of HANDOFF_ENGINE_...")),
+        };
+        handles::socket(socket)?.socket.set_engine(engine)?;
+        Ok(0)
+    })
+}
+
+/// Begins to send a buffer, or a span that was received.
+///
+/// The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
+/// handle is at once. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
+/// closed in any case.
+///
+/// Returns 0, or a negative error number; nothing was lent then.
+///
+/// # Safety
+///
+/// `options` is NULL or points to as many bytes as its `size` says, and so do header and address; `operation`
+/// is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_send(
+    socket: handoff_socket,
+    payload: handoff_handle,
+    options: *const handoff_send_options,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let options = unsafe { sized(options, |options| options.size) }?;
+        // SAFETY: the caller vouches for header and address.
+        let how = unsafe { How::new(&options, user_data) }?;
+        let socket = handles::socket(socket)?;
+        let sent = if loan::is_span(payload)? {
+            how.lend::<Span>(&socket, payload)
+        } else {
+            how.lend::<Buffer>(&socket, payload)
+        }?;
+        if !operation.is_null() {
+            let handle = handles::insert(Object::Operation(sent))?;
+            // SAFETY: the caller vouches for it.
+            unsafe { put(operation, handle) }?;
+        }
+        Ok(0)
+    })
+}
+
+/// What a send is told beside its payload.
+struct How<'a> {
+    header: &'a [u8],
+    address: Option<SocketAddr>,
+    tell_sent: bool,
+    user_data: u64,
+}
+
+impl How<'_> {
+    /// # Safety
+    ///
+    /// Header and address are as long as is said, and stay until the value goes.
+    unsafe fn new(options: &handoff_send_options, user_data: u64) -> Result<Self, Failure> {
+        if options.flags & !HANDOFF_SEND_TELL_SENT != 0 {
+            return Err(Failure::invalid("flags has something that is none of HANDOFF_SEND_..."));
+        }
+        let header = if options.header.is_null() {
+            &[]
+        } else {
+            // SAFETY: the caller vouches for it.
+            unsafe { std::slice::from_raw_parts(options.header.cast(), options.header_length) }
+        };
+        // SAFETY: the caller vouches for it.
+        let address = unsafe { address(options.address, options.address_length) }?;
+        let tell_sent = options.flags & HANDOFF_SEND_TELL_SENT != 0;
+        Ok(Self { header, address, tell_sent, user_data })
+    }
+
+    /// Lends a payload to a send, and follows that to its end.
+    fn lend<B: Lent>(&self, socket: &Socket, payload: handoff_handle) -> Result<Cancel, Failure> {
+        let mut cancel = Cancel::new();
+        loan::lend(payload, |lent: B, handle| {
+            let mut message = socket.socket.message(lent);
+            if !self.header.is_empty() {
+                message = message.header(self.header);
+            }
+            if let Some(address) = self.address {
+                message = message.to(address);
+            }
+            let sending =
+                message.send().map_err(|refused| (refused.buffer, refused.error.into()))?;
+            let (sent, loan) = sending.split();
+            let sent = Rc::new(RefCell::new(sent));
+            cancel = Rc::downgrade(&sent);
+            let mut event = handoff_event::new(HANDOFF_EVENT_SENT, self.user_data);
+            event.handle = handle;
+            let state = Rc::downgrade(&socket.state);
+            socket.state.begin(follow(state, sent, loan, self.tell_sent, event));
+            Ok(())
+        })?;
+        Ok(cancel)
+    }
+}
+
+/// # Safety
+///
+/// The address is NULL or as long as is said.
+unsafe fn address(address: *const c_void, length: usize) -> Result<Option<SocketAddr>, Failure> {
+    if address.is_null() {
+        return Ok(None);
+    }
+    let whole = size_of::<socket2::SockAddrStorage>();
+    if length < size_of::<libc::sockaddr_in>() || length > whole {
+        return Err(Failure::invalid(
+            "the address is no sockaddr_in or sockaddr_in6 by its length",
+        ));
+    }
+    let mut storage = socket2::SockAddrStorage::zeroed();
+    // SAFETY: the storage is that long, and the caller vouches for the address.
+    unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut storage).cast(), length) };
+    // SAFETY: so many bytes of it are initialised, the rest is zero.
+    let address = unsafe { socket2::SockAddr::new(storage, length as libc::socklen_t) };
+    let address = address.as_socket();
+    Ok(Some(address.ok_or_else(|| Failure::invalid("the address is neither IPv4 nor IPv6"))?))
+}
+
+/// Follows a send to its end; `event` says what it is about.
+async fn follow<B: Lent>(
+    state: Weak<State>,
+    sent: Rc<RefCell<Sent>>,
+    loan: OnLoan<B>,
+    tell_sent: bool,
+    mut event: handoff_event,
+) {
+    let result = poll_fn(|context| Pin::new(&mut *sent.borrow_mut()).poll(context)).await;
+    drop(sent);
+    let failure = match result {
+        Ok(bytes) => {
+            event.bytes = bytes as u64;
+            None
+        }
+        Err(error) => Some(Failure::from(error)),
+    };
+    if tell_sent {
+        driver::tell(&state, event, failure.clone());
+    }
+    let Returned { buffer, receipt } = loan.await;
+    loan::give_back(event.handle, buffer);
+    event.kind = HANDOFF_EVENT_RETURNED;
+    event.tally = receipt.tally.into();
+    event.engine = engine_number(receipt.engine);
+    driver::tell(&state, event, failure);
+}
+
+/// Asks for a send to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
+/// stream, one that stopped midway breaks the stream.
+///
+/// Returns 0, also where the send is over, or `-EBADF`.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_cancel(operation: handoff_operation) -> c_int {
+    enter(|| {
+        let cancel = handles::with(operation, |object| match object {
+            Object::Operation(cancel) => Ok(cancel.clone()),
+            other => Err(mistaken(other, "an operation")),
+        })?;
+        if let Some(sent) = cancel.upgrade() {
+            sent.borrow().cancel();
+        }
+        Ok(0)
+    })
+}

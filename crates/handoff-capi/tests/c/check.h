@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What the cases share: checks that say where they failed, and set-up. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "handoff.h"
+
+#define CHECK(condition)                                                              \
+	do {                                                                          \
+		if (!(condition)) {                                                   \
+			fprintf(stderr, "%s:%d: %s\nlast error: %s\n", __FILE__,      \
+				__LINE__, #condition, handoff_error_text());          \
+			exit(1);                                                      \
+		}                                                                     \
+	} while (0)
+
+/* Both ends of a TCP connection over loopback. */
+void connected(int ends[2]);
+
+/* Turns the driver until an event comes. */
+struct handoff_event next_event(handoff_driver driver);
+
+void memory_cases(void);
+void socket_cases(uint32_t ring);
+void lane_cases(void);
+void file_cases(uint32_t ring);
+void misuse_cases(void);
+
+#endif

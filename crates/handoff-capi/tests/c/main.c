@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+
+void connected(int ends[2])
+{
+	struct sockaddr_in address;
+	socklen_t length = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memset(&address, 0, sizeof(address));
+	address.sin_family = AF_INET;
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(listener >= 0);
+	CHECK(bind(listener, (struct sockaddr *)&address, length) == 0);
+	CHECK(listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(connect(ends[0], (struct sockaddr *)&address, length) == 0);
+	ends[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(ends[1] >= 0);
+	close(listener);
+}
+
+struct handoff_event next_event(handoff_driver driver)
+{
+	struct handoff_event event;
+	int told = 0;
+
+	while (told == 0) {
+		told = handoff_turn(driver, 10LL * 1000 * 1000 * 1000, &event, 1);
+		CHECK(told >= 0);
+	}
+	return event;
+}
+
+int main(void)
+{
+	CHECK(strlen(handoff_version()) > 0);
+	memory_cases();
+	misuse_cases();
+	socket_cases(HANDOFF_RING_PREFER);
+	socket_cases(HANDOFF_RING_AVOID);
+	file_cases(HANDOFF_RING_PREFER);
+	file_cases(HANDOFF_RING_AVOID);
+	lane_cases();
+	return 0;
+}

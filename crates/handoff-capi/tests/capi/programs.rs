@@ -1,0 +1,167 @@
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use super::{library, package, run, sources};
+
+/// What the static library needs beside libc.
+const BESIDE: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-lgcc_s"];
+
+/// How a program is built.
+#[derive(Clone, Copy)]
+struct Build {
+    compiler: &'static str,
+    standard: &'static str,
+    sanitized: bool,
+}
+
+fn build_and_run(build: Build) {
+    let there = Command::new(build.compiler).arg("--version").output();
+    if there.is_err() {
+        // gcc is what everything needs; the others are welcome.
+        assert_ne!(build.compiler, "gcc");
+        println!("SKIPPED: no {}", build.compiler);
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("cases");
+    compile(build, &cases(), &statically(), &program);
+    run(&mut Command::new(&program));
+}
+
+fn compile(build: Build, sources: &[PathBuf], link: &[OsString], program: &Path) {
+    let mut command = Command::new(build.compiler);
+    command.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"]).arg(build.standard);
+    if build.standard.contains("c++") {
+        command.args(["-x", "c++"]);
+    } else {
+        // C++ compilers set it themselves.
+        command.arg("-D_GNU_SOURCE");
+    }
+    command.arg("-I").arg(package().join("include")).args(sources).args(["-x", "none"]);
+    command.args(link);
+    if build.sanitized {
+        command.arg("-fsanitize=address,undefined");
+    }
+    run(command.arg("-o").arg(program));
+}
+
+/// What links a program with the static library.
+fn statically() -> Vec<OsString> {
+    [[library().into_os_string()].as_slice(), &BESIDE.map(OsString::from)].concat()
+}
+
+fn cases() -> Vec<PathBuf> {
+    sources(&package().join("tests/c"), "c")
+}
+
+#[test]
+fn the_shared_library_exports_the_interface_with_versions() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = package().join("../../scripts/libhandoff");
+    run(Command::new(script).arg(library()).arg(directory.path()));
+
+    let shared = directory.path().join("libhandoff.so");
+    let symbols = Command::new("nm").args(["-D", "--defined-only"]).arg(&shared).output();
+    let symbols = String::from_utf8(symbols.expect("nm runs").stdout).expect("is text");
+    let exported: Vec<_> =
+        symbols.lines().filter_map(|line| line.split_once(" T ").map(|(_, name)| name)).collect();
+    assert!(exported.contains(&"handoff_turn@@HANDOFF_0.1"), "{symbols}");
+    let header = fs::read_to_string(package().join("include/handoff.h")).expect("is there");
+    for name in &exported {
+        let plain = name.split('@').next().expect("has a name");
+        assert!(header.contains(&format!("{plain}(")), "{name} is exported and not declared");
+    }
+
+    let program = directory.path().join("cases");
+    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: false };
+    let place = directory.path().as_os_str().to_owned();
+    let link = ["-L".into(), place.clone(), "-lhandoff".into(), "-lpthread".into()];
+    compile(build, &cases(), &link, &program);
+    run(Command::new(&program).env("LD_LIBRARY_PATH", &place));
+}
+
+#[test]
+fn c11_by_gcc_under_the_address_sanitizer() {
+    build_and_run(Build { compiler: "gcc", standard: "-std=c11", sanitized: true });
+}
+
+#[test]
+fn cxx17_by_gcc() {
+    build_and_run(Build { compiler: "g++", standard: "-std=c++17", sanitized: false });
+}
+
+#[test]
+fn c11_by_clang() {
+    build_and_run(Build { compiler: "clang", standard: "-std=c11", sanitized: false });
+}
+
+#[test]
+fn the_program_of_the_page_sends_what_it_says() {
+    let page = fs::read_to_string(package().join("../../docs/embedding.md")).expect("is there");
+    let text = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("page.c");
+    fs::write(&source, text.expect("the page has a program")).expect("writes");
+    let program = directory.path().join("page");
+    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
+    compile(build, &[source], &statically(), &program);
+
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+    let port = listener.local_addr().expect("has an address").port().to_string();
+    let receiver = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        listener.accept().expect("is connected").0.read_to_end(&mut bytes).expect("reads");
+        bytes
+    });
+    // The program ends without closing its handles, which is its right: the sanitizer is not asked for leaks.
+    run(Command::new(&program).arg(port).env("ASAN_OPTIONS", "detect_leaks=0"));
+    assert_eq!(receiver.join().expect("has read"), vec![7; 1 << 16]);
+}
+
+#[test]
+fn the_echo_server_of_the_examples_echoes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("echo");
+    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
+    compile(build, &[package().join("../../examples/c/echo.c")], &statically(), &program);
+
+    let mut server = Server(Command::new(&program).stdout(Stdio::piped()).spawn().expect("starts"));
+    let mut line = String::new();
+    let output = server.0.stdout.as_mut().expect("is piped");
+    BufReader::new(output).read_line(&mut line).expect("says where it listens");
+    let port: u16 = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok()).expect(&line);
+
+    let clients: Vec<_> = (0..4_u8)
+        .map(|client| {
+            thread::spawn(move || {
+                let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+                let mut receiver = sender.try_clone().expect("is cloned");
+                let sent: Vec<_> = (0..1_000_000_u32).map(|at| (at / 7) as u8 ^ client).collect();
+                let expected = sent.clone();
+                let writer = thread::spawn(move || {
+                    sender.write_all(&sent).expect("is taken");
+                });
+                let mut back = vec![0; expected.len()];
+                receiver.read_exact(&mut back).expect("comes back");
+                writer.join().expect("wrote");
+                assert!(back == expected);
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().expect("had its bytes back"));
+}
+
+/// A program that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
