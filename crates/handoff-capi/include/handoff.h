@@ -46,6 +46,31 @@
 #define HANDOFF_RING_AVOID 2
 
 /*
+ No engine: nothing was sent.
+ */
+#define HANDOFF_ENGINE_NONE 0
+
+/*
+ What costs least, found by trying.
+ */
+#define HANDOFF_ENGINE_AUTO 1
+
+/*
+ io_uring's zero-copy send.
+ */
+#define HANDOFF_ENGINE_URING_ZC 2
+
+/*
+ `MSG_ZEROCOPY`.
+ */
+#define HANDOFF_ENGINE_MSG_ZEROCOPY 3
+
+/*
+ A plain send, which copies.
+ */
+#define HANDOFF_ENGINE_COPY 4
+
+/*
  The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
  */
 #define HANDOFF_EVENT_SENT 1
@@ -94,31 +119,6 @@
  Not known: `reason` has what kept from trying.
  */
 #define HANDOFF_UNKNOWN 2
-
-/*
- No engine: nothing was sent.
- */
-#define HANDOFF_ENGINE_NONE 0
-
-/*
- What costs least, found by trying.
- */
-#define HANDOFF_ENGINE_AUTO 1
-
-/*
- io_uring's zero-copy send.
- */
-#define HANDOFF_ENGINE_URING_ZC 2
-
-/*
- `MSG_ZEROCOPY`.
- */
-#define HANDOFF_ENGINE_MSG_ZEROCOPY 3
-
-/*
- A plain send, which copies.
- */
-#define HANDOFF_ENGINE_COPY 4
 
 /*
  Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.

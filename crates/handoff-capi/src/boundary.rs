@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use handoff::Error;
@@ -79,6 +80,20 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Failure> {
     // SAFETY: the caller vouches for it.
     unsafe { place.write(value) };
     Ok(())
+}
+
+/// A descriptor that the caller gives away.
+///
+/// # Safety
+///
+/// It is the caller's, or no descriptor.
+pub(crate) unsafe fn owned(fd: c_int) -> Result<OwnedFd, Failure> {
+    // SAFETY: a call on any number.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
+    }
+    // SAFETY: it is open, and the caller vouches for who owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// What the last call of this thread that failed failed of, and what to do about it.

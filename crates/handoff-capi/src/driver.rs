@@ -15,7 +15,7 @@ use handoff::{Driver, RingUse, Wait};
 
 use crate::boundary::{Failure, c_string, enter, put};
 use crate::event::handoff_event;
-use crate::handles::{self, Object, handoff_driver};
+use crate::handles::{self, Kind, handoff_driver};
 
 /// Use io_uring where it can be had, else epoll and system calls.
 pub const HANDOFF_RING_PREFER: u32 = 0;
@@ -57,6 +57,10 @@ pub(crate) struct State {
     texts: RefCell<Vec<CString>>,
     // After the tasks, whose handles are the driver's.
     pub(crate) driver: Driver,
+}
+
+impl Kind for Rc<State> {
+    const NAME: &'static str = "a driver";
 }
 
 impl State {
@@ -169,7 +173,7 @@ pub unsafe extern "C" fn handoff_driver_new(
             texts: RefCell::default(),
             driver: builder.build()?,
         };
-        let handle = handles::insert(Object::Driver(Rc::new(state)))?;
+        let handle = handles::insert(Rc::new(state))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(driver, handle) }?;
         Ok(0)
@@ -216,7 +220,7 @@ pub(crate) unsafe fn sized<T: Copy + Default>(
 /// Returns the descriptor, or a negative error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
-    enter(|| Ok(handles::driver(driver)?.driver.as_fd().as_raw_fd()))
+    enter(|| Ok(handles::get::<Rc<State>>(driver)?.driver.as_fd().as_raw_fd()))
 }
 
 /// Operations under way: buffers on loan included.
@@ -224,7 +228,7 @@ pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
 /// Returns the number, or a negative error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_driver_in_flight(driver: handoff_driver) -> c_int {
-    enter(|| Ok(handles::driver(driver)?.driver.in_flight() as c_int))
+    enter(|| Ok(handles::get::<Rc<State>>(driver)?.driver.in_flight() as c_int))
 }
 
 /// Submits what was begun, waits, and tells what became of it.
@@ -246,7 +250,7 @@ pub unsafe extern "C" fn handoff_turn(
     max: u32,
 ) -> c_int {
     enter(|| {
-        let state = handles::driver(driver)?;
+        let state = handles::get::<Rc<State>>(driver)?;
         let wait = match timeout_ns {
             0 => Wait::No,
             time if time > 0 => Wait::AtMost(Duration::from_nanos(time as u64)),

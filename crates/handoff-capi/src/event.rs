@@ -6,10 +6,17 @@ use std::ptr;
 use handoff::{Engine, Tally};
 
 use crate::handles::handoff_handle;
-use crate::socket::{
-    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE,
-    HANDOFF_ENGINE_URING_ZC,
-};
+
+/// No engine: nothing was sent.
+pub const HANDOFF_ENGINE_NONE: u32 = 0;
+/// What costs least, found by trying.
+pub const HANDOFF_ENGINE_AUTO: u32 = 1;
+/// io_uring's zero-copy send.
+pub const HANDOFF_ENGINE_URING_ZC: u32 = 2;
+/// `MSG_ZEROCOPY`.
+pub const HANDOFF_ENGINE_MSG_ZEROCOPY: u32 = 3;
+/// A plain send, which copies.
+pub const HANDOFF_ENGINE_COPY: u32 = 4;
 
 /// The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
 pub const HANDOFF_EVENT_SENT: u32 = 1;

@@ -3,16 +3,22 @@
 use std::ffi::c_int;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, Refused, Span, Transfer, Transferred};
+use handoff::{Buffer, File, Refused, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, enter, owned, put};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
-use crate::handles::{
-    self, Object, OpenFile, handoff_buffer, handoff_driver, handoff_file, handoff_handle,
-};
+use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_file, handoff_handle};
 use crate::loan::{self, Lent};
-use crate::socket::owned;
+
+struct OpenFile {
+    file: File,
+    state: Rc<State>,
+}
+
+impl Kind for Rc<OpenFile> {
+    const NAME: &'static str = "a file";
+}
 
 /// Attaches a file, pipe or block device to a driver, which closes `fd` from then on, also if this fails.
 ///
@@ -30,9 +36,9 @@ pub unsafe extern "C" fn handoff_file_new(
     enter(|| {
         // SAFETY: the caller vouches for it.
         let fd = unsafe { owned(fd) }?;
-        let state = handles::driver(driver)?;
+        let state = handles::get::<Rc<State>>(driver)?;
         let attached = state.driver.file(fd)?;
-        let handle = handles::insert(Object::File(Rc::new(OpenFile { file: attached, state })))?;
+        let handle = handles::insert(Rc::new(OpenFile { file: attached, state }))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(file, handle) }?;
         Ok(0)
@@ -52,7 +58,7 @@ pub extern "C" fn handoff_read(
     user_data: u64,
 ) -> c_int {
     enter(|| {
-        let (file, offset) = (handles::file(file)?, at(offset)?);
+        let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
         loan::lend(buffer, |lent: Buffer, handle| {
             let begun = match offset {
                 Some(offset) => file.file.read_at(lent, offset),
@@ -77,7 +83,7 @@ pub extern "C" fn handoff_write(
     user_data: u64,
 ) -> c_int {
     enter(|| {
-        let (file, offset) = (handles::file(file)?, at(offset)?);
+        let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
         if loan::is_span(payload)? {
             write::<Span>(&file, payload, offset, user_data)?;
         } else {

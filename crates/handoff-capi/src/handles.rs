@@ -3,18 +3,12 @@
 //! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
 //! was closed, one of another thread, and one that was never given are told apart.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use handoff::{Buffer, File, Intake, Region, Span};
-
 use crate::boundary::{Failure, enter};
-use crate::driver::State;
-use crate::lane::Held;
-use crate::receive::Stop;
-use crate::socket::Cancel;
 
 /// Something of the library. 0 is none.
 pub type handoff_handle = u64;
@@ -39,50 +33,15 @@ pub type handoff_span = handoff_handle;
 /// A send that is under way.
 pub type handoff_operation = handoff_handle;
 
-/// What a handle stands for.
-pub(crate) enum Object {
-    Driver(Rc<State>),
-    Region(Region),
-    /// None while it is on loan.
-    Buffer(Option<Buffer>),
-    Socket(Rc<Socket>),
-    File(Rc<OpenFile>),
-    Lane(Rc<Held>),
-    Pool(Rc<Drawn>),
-    Receiver(#[expect(dead_code, reason = "its drop ends the receiving")] Stop),
-    /// None while it is being lent.
-    Span(Option<Span>),
-    Operation(Cancel),
+/// Something that a handle can stand for.
+pub(crate) trait Kind: Any {
+    /// In messages, with its article.
+    const NAME: &'static str;
 }
 
-pub(crate) struct Socket {
-    pub(crate) socket: handoff::Socket,
-    pub(crate) state: Rc<State>,
-}
-
-pub(crate) struct OpenFile {
-    pub(crate) file: File,
-    pub(crate) state: Rc<State>,
-}
-
-/// What receiving draws on, and what is to be asked of it.
-pub(crate) struct Drawn(pub(crate) Box<dyn Fn() -> Intake>);
-
-impl Object {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Driver(_) => "a driver",
-            Self::Region(_) => "a region",
-            Self::Buffer(_) => "a buffer",
-            Self::Socket(_) => "a socket",
-            Self::File(_) => "a file",
-            Self::Lane(_) => "a lane",
-            Self::Pool(_) => "a pool",
-            Self::Receiver(_) => "a receiver",
-            Self::Span(_) => "a span",
-            Self::Operation(_) => "an operation",
-        }
-    }
+struct Object {
+    it: Box<dyn Any>,
+    name: &'static str,
 }
 
 #[derive(Default)]
@@ -114,7 +73,8 @@ fn number(place: u32, uses: u32) -> handoff_handle {
 }
 
 /// Gives an object a handle.
-pub(crate) fn insert(object: Object) -> Result<handoff_handle, Failure> {
+pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
+    let object = Object { it: Box::new(it), name: T::NAME };
     with_table(|table| {
         let place = match table.free.pop() {
             Some(place) => place,
@@ -134,15 +94,37 @@ pub(crate) fn insert(object: Object) -> Result<handoff_handle, Failure> {
 }
 
 /// Looks at an object. The table is borrowed meanwhile, so `look` calls nothing of this module.
-pub(crate) fn with<T>(
+pub(crate) fn with<T: Kind, R>(
     handle: handoff_handle,
-    look: impl FnOnce(&mut Object) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    with_table(|table| look(table.object(handle)?))
+    look: impl FnOnce(&mut T) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    with_table(|table| {
+        let object = table.object(handle)?;
+        match object.it.downcast_mut() {
+            Some(it) => look(it),
+            None => Err(mistaken(object, T::NAME)),
+        }
+    })
+}
+
+/// An object that is shared.
+pub(crate) fn get<T: Kind + Clone>(handle: handoff_handle) -> Result<T, Failure> {
+    with(handle, |it: &mut T| Ok(it.clone()))
+}
+
+/// Whether a handle stands for this kind of object.
+pub(crate) fn is<T: Kind>(handle: handoff_handle) -> Result<bool, Failure> {
+    with_table(|table| Ok(table.object(handle)?.it.is::<T>()))
 }
 
 /// Takes an object out of the table, which ends its handle.
-pub(crate) fn remove(handle: handoff_handle) -> Result<Object, Failure> {
+pub(crate) fn remove<T: Kind>(handle: handoff_handle) -> Result<T, Failure> {
+    with(handle, |_: &mut T| Ok(()))?;
+    let it = take(handle)?.it.downcast();
+    Ok(*it.expect("its kind was just looked at"))
+}
+
+fn take(handle: handoff_handle) -> Result<Object, Failure> {
     with_table(|table| {
         table.object(handle)?;
         let place = (handle & ((1 << PLACE_BITS) - 1)) as u32;
@@ -185,27 +167,9 @@ impl Table {
 }
 
 /// That a handle stands for something else.
-pub(crate) fn mistaken(object: &Object, wanted: &str) -> Failure {
-    Failure::new(libc::EBADF, format!("the handle is {}, and {wanted} is wanted", object.kind()))
+fn mistaken(object: &Object, wanted: &str) -> Failure {
+    Failure::new(libc::EBADF, format!("the handle is {}, and {wanted} is wanted", object.name))
 }
-
-/// Makes a function that gets the object of one kind, shared.
-macro_rules! shared {
-    ($name:ident, $kind:ident, $type:ty, $wanted:literal) => {
-        pub(crate) fn $name(handle: handoff_handle) -> Result<Rc<$type>, Failure> {
-            with(handle, |object| match object {
-                Object::$kind(it) => Ok(Rc::clone(it)),
-                other => Err(mistaken(other, $wanted)),
-            })
-        }
-    };
-}
-
-shared!(driver, Driver, State, "a driver");
-shared!(socket, Socket, Socket, "a socket");
-shared!(file, File, OpenFile, "a file");
-shared!(lane, Lane, Held, "a lane");
-shared!(pool, Pool, Drawn, "a pool");
 
 /// Ends a handle, of whatever kind.
 ///
@@ -218,7 +182,7 @@ shared!(pool, Pool, Drawn, "a pool");
 pub extern "C" fn handoff_close(handle: handoff_handle) -> c_int {
     enter(|| {
         // The object goes after the table is free again: its drop may use it.
-        drop(remove(handle)?);
+        drop(take(handle)?);
         Ok(0)
     })
 }

@@ -5,23 +5,26 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use handoff::Lane;
+use handoff::{Lane, Region};
 
 use crate::boundary::{Failure, enter, put};
 use crate::driver::State;
 use crate::event::{HANDOFF_EVENT_RETURNED, engine_number, handoff_event};
-use crate::handles::{
-    self, Object, handoff_buffer, handoff_lane, handoff_region, handoff_socket, mistaken,
-};
+use crate::handles::{self, Kind, handoff_buffer, handoff_lane, handoff_region, handoff_socket};
 use crate::loan;
+use crate::socket::Socket;
 
 /// A lane, and whose handles what it has belongs to.
-pub(crate) struct Held {
+struct Held {
     lane: Lane,
     /// In the order in which they were pushed, in which they come back.
     pushed: RefCell<VecDeque<(handoff_buffer, u64)>>,
     /// The lane needs its driver, which the socket's handle may no longer keep.
     _state: Rc<State>,
+}
+
+impl Kind for Rc<Held> {
+    const NAME: &'static str = "a lane";
 }
 
 /// Opens a lane of a socket for at most `capacity` buffers of `region` at a time. See the library's `Lane` for what
@@ -40,17 +43,16 @@ pub unsafe extern "C" fn handoff_lane_new(
     lane: *mut handoff_lane,
 ) -> c_int {
     enter(|| {
-        let socket = handles::socket(socket)?;
-        let opened = handles::with(region, |object| match object {
-            Object::Region(region) => Ok(socket.socket.lane(region, capacity)?),
-            other => Err(mistaken(other, "a region")),
+        let socket = handles::get::<Rc<Socket>>(socket)?;
+        let opened = handles::with(region, |region: &mut Region| {
+            Ok(socket.socket.lane(region, capacity)?)
         })?;
         let held = Held {
             lane: opened,
             pushed: RefCell::new(VecDeque::with_capacity(capacity)),
             _state: Rc::clone(&socket.state),
         };
-        let handle = handles::insert(Object::Lane(Rc::new(held)))?;
+        let handle = handles::insert(Rc::new(held))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(lane, handle) }?;
         Ok(0)
@@ -67,7 +69,7 @@ pub extern "C" fn handoff_lane_push(
     user_data: u64,
 ) -> c_int {
     enter(|| {
-        let held = handles::lane(lane)?;
+        let held = handles::get::<Rc<Held>>(lane)?;
         loan::lend(buffer, |lent, _| {
             held.lane.push(lent).map_err(|refused| (refused.buffer, refused.error.into()))
         })?;
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn handoff_lane_take(
     max: u32,
 ) -> c_int {
     enter(|| {
-        let held = handles::lane(lane)?;
+        let held = handles::get::<Rc<Held>>(lane)?;
         if events.is_null() && max != 0 {
             return Err(Failure::invalid("the place for events is NULL"));
         }
@@ -122,5 +124,5 @@ pub unsafe extern "C" fn handoff_lane_take(
 /// Returns the number, or a negative error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_lane_length(lane: handoff_lane) -> c_int {
-    enter(|| Ok(handles::lane(lane)?.lane.len() as c_int))
+    enter(|| Ok(handles::get::<Rc<Held>>(lane)?.lane.len() as c_int))
 }

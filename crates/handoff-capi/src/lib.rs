@@ -29,8 +29,9 @@ pub use driver::{
     handoff_driver_in_flight, handoff_driver_new, handoff_driver_options, handoff_turn,
 };
 pub use event::{
-    HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT,
-    HANDOFF_EVENT_TRANSFERRED, handoff_event, handoff_tally,
+    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE,
+    HANDOFF_ENGINE_URING_ZC, HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED,
+    HANDOFF_EVENT_SENT, HANDOFF_EVENT_TRANSFERRED, handoff_event, handoff_tally,
 };
 pub use file::{handoff_file_new, handoff_read, handoff_write};
 pub use handles::{
@@ -49,7 +50,6 @@ pub use receive::{
     handoff_pool_new, handoff_receive, handoff_rx_queue_new, handoff_span_data, handoff_window_new,
 };
 pub use socket::{
-    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE,
-    HANDOFF_ENGINE_URING_ZC, HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send,
-    handoff_send_options, handoff_socket_new, handoff_socket_set_engine,
+    HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send, handoff_send_options, handoff_socket_new,
+    handoff_socket_set_engine,
 };

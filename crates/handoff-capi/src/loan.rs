@@ -3,37 +3,29 @@
 use handoff::{Buffer, Payload, Span};
 
 use crate::boundary::Failure;
-use crate::handles::{self, Object, handoff_handle, mistaken};
+use crate::handles::{self, Kind, handoff_handle};
 
-/// Something that C lends by its handle.
+/// Something that C lends by its handle, which stands for an option: `None` is on loan.
 pub(crate) trait Lent: Payload {
+    /// In messages, with its article.
+    const NAME: &'static str;
+
     /// Whether the handle stays, for what comes back.
     const COMES_BACK: bool;
-
-    /// Where the object is; `None` while it is on loan.
-    fn place(object: &mut Object) -> Result<&mut Option<Self>, Failure>;
 }
 
 impl Lent for Buffer {
+    const NAME: &'static str = "a buffer";
     const COMES_BACK: bool = true;
-
-    fn place(object: &mut Object) -> Result<&mut Option<Self>, Failure> {
-        match object {
-            Object::Buffer(buffer) => Ok(buffer),
-            other => Err(mistaken(other, "a buffer")),
-        }
-    }
 }
 
 impl Lent for Span {
+    const NAME: &'static str = "a span";
     const COMES_BACK: bool = false;
+}
 
-    fn place(object: &mut Object) -> Result<&mut Option<Self>, Failure> {
-        match object {
-            Object::Span(span) => Ok(span),
-            other => Err(mistaken(other, "a span")),
-        }
-    }
+impl<B: Lent> Kind for Option<B> {
+    const NAME: &'static str = B::NAME;
 }
 
 /// Lends what is behind a handle. `accept` has it, or gives it back with the reason; then nothing changed.
@@ -43,10 +35,10 @@ pub(crate) fn lend<B: Lent>(
     handle: handoff_handle,
     accept: impl FnOnce(B, handoff_handle) -> Result<(), (B, Failure)>,
 ) -> Result<(), Failure> {
-    let lent = handles::with(handle, |object| B::place(object)?.take().ok_or_else(on_loan))?;
+    let lent = handles::with(handle, |place: &mut Option<B>| place.take().ok_or_else(on_loan))?;
     match accept(lent, if B::COMES_BACK { handle } else { 0 }) {
         Ok(()) if B::COMES_BACK => {}
-        Ok(()) => drop(handles::remove(handle)?),
+        Ok(()) => drop(handles::remove::<Option<B>>(handle)?),
         Err((lent, failure)) => {
             give_back(handle, lent);
             return Err(failure);
@@ -58,8 +50,7 @@ pub(crate) fn lend<B: Lent>(
 /// Gives back to a handle what was lent; without the handle any more, it is dropped.
 pub(crate) fn give_back<B: Lent>(handle: handoff_handle, lent: B) {
     let mut lent = Some(lent);
-    let _ = handles::with(handle, |object| {
-        let place = B::place(object)?;
+    let _ = handles::with(handle, |place: &mut Option<B>| {
         if place.is_none() {
             *place = lent.take();
         }
@@ -72,7 +63,7 @@ pub(crate) fn with<B: Lent, T>(
     handle: handoff_handle,
     look: impl FnOnce(&mut B) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    handles::with(handle, |object| look(B::place(object)?.as_mut().ok_or_else(on_loan)?))
+    handles::with(handle, |place: &mut Option<B>| look(place.as_mut().ok_or_else(on_loan)?))
 }
 
 fn on_loan() -> Failure {
@@ -81,9 +72,9 @@ fn on_loan() -> Failure {
 
 /// Whether a payload is a span; if it is none, it is a buffer.
 pub(crate) fn is_span(payload: handoff_handle) -> Result<bool, Failure> {
-    handles::with(payload, |object| match object {
-        Object::Buffer(_) => Ok(false),
-        Object::Span(_) => Ok(true),
-        other => Err(mistaken(other, "a buffer or a span")),
-    })
+    let is_span = handles::is::<Option<Span>>(payload)?;
+    if is_span || handles::is::<Option<Buffer>>(payload)? {
+        return Ok(is_span);
+    }
+    Err(Failure::new(libc::EBADF, "the handle is neither a buffer nor a span, and one is wanted"))
 }

@@ -1,11 +1,13 @@
 //! Regions, and the buffers cut from them.
 
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 
 use handoff::{Buffer, Region};
 
 use crate::boundary::{Failure, enter, put};
-use crate::handles::{self, Object, handoff_buffer, handoff_driver, handoff_region, mistaken};
+use crate::driver::State;
+use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_region};
 use crate::loan;
 
 /// Ordinary pages.
@@ -32,21 +34,15 @@ pub unsafe extern "C" fn handoff_region_new(
             HANDOFF_PAGES_HUGE => Region::huge(length)?,
             _ => return Err(Failure::invalid("pages is none of HANDOFF_PAGES_...")),
         };
-        let handle = handles::insert(Object::Region(made))?;
+        let handle = handles::insert(made)?;
         // SAFETY: the caller vouches for it.
         unsafe { put(region, handle) }?;
         Ok(0)
     })
 }
 
-fn with_region<T>(
-    handle: handoff_region,
-    look: impl FnOnce(&mut Region) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    handles::with(handle, |object| match object {
-        Object::Region(region) => look(region),
-        other => Err(mistaken(other, "a region")),
-    })
+impl Kind for Region {
+    const NAME: &'static str = "a region";
 }
 
 /// Registers a region with a driver: its pages are pinned once, instead of at each send. A region that is not
@@ -56,8 +52,8 @@ fn with_region<T>(
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_register(driver: handoff_driver, region: handoff_region) -> c_int {
     enter(|| {
-        let state = handles::driver(driver)?;
-        with_region(region, |region| Ok(state.driver.register(region)?))?;
+        let state = handles::get::<Rc<State>>(driver)?;
+        handles::with(region, |region: &mut Region| Ok(state.driver.register(region)?))?;
         Ok(0)
     })
 }
@@ -68,8 +64,8 @@ pub extern "C" fn handoff_register(driver: handoff_driver, region: handoff_regio
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_unregister(driver: handoff_driver, region: handoff_region) -> c_int {
     enter(|| {
-        let state = handles::driver(driver)?;
-        with_region(region, |region| Ok(state.driver.unregister(region)?))?;
+        let state = handles::get::<Rc<State>>(driver)?;
+        handles::with(region, |region: &mut Region| Ok(state.driver.unregister(region)?))?;
         Ok(0)
     })
 }
@@ -89,14 +85,14 @@ pub unsafe extern "C" fn handoff_buffer_new(
     buffer: *mut handoff_buffer,
 ) -> c_int {
     enter(|| {
-        let cut = with_region(region, |region| {
+        let cut = handles::with(region, |region: &mut Region| {
             let free = region.free();
             region.take(length).ok_or_else(|| {
                 let text = format!("the region has {free} bytes left, and {length} are wanted");
                 Failure::new(libc::ENOSPC, text)
             })
         })?;
-        let handle = handles::insert(Object::Buffer(Some(cut)))?;
+        let handle = handles::insert(Some(cut))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(buffer, handle) }?;
         Ok(0)
@@ -165,7 +161,7 @@ pub unsafe extern "C" fn handoff_buffer_split(
             }
             Ok(buffer.split_to(at))
         })?;
-        let handle = handles::insert(Object::Buffer(Some(first)))?;
+        let handle = handles::insert(Some(first))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(front, handle) }?;
         Ok(0)

@@ -4,21 +4,26 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::rc::{Rc, Weak};
 
 use futures_util::future::{AbortHandle, Abortable};
-use handoff::{Intake, Receiver, RxBinding, Span};
+use handoff::{Intake, Receiver, Region, RxBinding, Span};
 
 use crate::boundary::{Failure, enter, put};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, handoff_event};
 use crate::handles::{
-    self, Drawn, Object, handoff_driver, handoff_pool, handoff_receiver, handoff_region,
-    handoff_socket, handoff_span, mistaken,
+    self, Kind, handoff_driver, handoff_pool, handoff_receiver, handoff_region, handoff_socket,
+    handoff_span,
 };
 use crate::loan;
+use crate::socket::Socket;
 
 /// Receiving that ends when this goes.
-pub(crate) struct Stop {
+struct Stop {
     task: AbortHandle,
     state: Weak<State>,
+}
+
+impl Kind for Stop {
+    const NAME: &'static str = "a receiver";
 }
 
 impl Drop for Stop {
@@ -29,6 +34,13 @@ impl Drop for Stop {
             state.run();
         }
     }
+}
+
+/// What receiving draws on.
+struct Drawn(Box<dyn Fn() -> Intake>);
+
+impl Kind for Rc<Drawn> {
+    const NAME: &'static str = "a pool";
 }
 
 /// Makes a region a pool of chunks of `chunk` bytes to receive into. The region's handle ends; no buffer may have
@@ -47,28 +59,19 @@ pub unsafe extern "C" fn handoff_pool_new(
     pool: *mut handoff_pool,
 ) -> c_int {
     enter(|| {
-        let state = handles::driver(driver)?;
-        let made = state.driver.pool(take_region(region)?, chunk)?;
+        let state = handles::get::<Rc<State>>(driver)?;
+        let made = state.driver.pool(handles::remove::<Region>(region)?, chunk)?;
         let drawn = Drawn(Box::new(move || Intake::from(&made)));
         // SAFETY: the caller vouches for it.
         unsafe { give(pool, drawn) }
     })
 }
 
-fn take_region(region: handoff_region) -> Result<handoff::Region, Failure> {
-    handles::with(region, |object| match object {
-        Object::Region(_) => Ok(()),
-        other => Err(mistaken(other, "a region")),
-    })?;
-    let Object::Region(region) = handles::remove(region)? else { unreachable!("it is a region") };
-    Ok(region)
-}
-
 /// # Safety
 ///
 /// `pool` is NULL or can be written.
 unsafe fn give(pool: *mut handoff_pool, drawn: Drawn) -> Result<c_int, Failure> {
-    let handle = handles::insert(Object::Pool(Rc::new(drawn)))?;
+    let handle = handles::insert(Rc::new(drawn))?;
     // SAFETY: the caller vouches for it.
     unsafe { put(pool, handle) }?;
     Ok(0)
@@ -90,7 +93,7 @@ pub unsafe extern "C" fn handoff_window_new(
     pool: *mut handoff_pool,
 ) -> c_int {
     enter(|| {
-        let window = handles::driver(driver)?.driver.window(places, place)?;
+        let window = handles::get::<Rc<State>>(driver)?.driver.window(places, place)?;
         let drawn = Drawn(Box::new(move || Intake::from(&window)));
         // SAFETY: the caller vouches for it.
         unsafe { give(pool, drawn) }
@@ -122,9 +125,9 @@ pub unsafe extern "C" fn handoff_rx_queue_new(
         let interface = interface
             .to_str()
             .map_err(|_| Failure::invalid("the name of the interface is no UTF-8"))?;
-        let state = handles::driver(driver)?;
+        let state = handles::get::<Rc<State>>(driver)?;
         let binding = RxBinding::new(interface, queue)?;
-        let bound = state.driver.rx_queue(take_region(region)?, &binding)?;
+        let bound = state.driver.rx_queue(handles::remove::<Region>(region)?, &binding)?;
         let drawn = Drawn(Box::new(move || Intake::from(&bound)));
         // SAFETY: the caller vouches for it.
         unsafe { give(pool, drawn) }
@@ -149,15 +152,15 @@ pub unsafe extern "C" fn handoff_receive(
     receiver: *mut handoff_receiver,
 ) -> c_int {
     enter(|| {
-        let socket = handles::socket(socket)?;
-        let drawn = handles::pool(pool)?;
+        let socket = handles::get::<Rc<Socket>>(socket)?;
+        let drawn = handles::get::<Rc<Drawn>>(pool)?;
         let begun = socket.socket.receive((drawn.0)())?;
         let (task, registration) = AbortHandle::new_pair();
         let stop = Stop { task, state: Rc::downgrade(&socket.state) };
-        let handle = handles::insert(Object::Receiver(stop))?;
+        let handle = handles::insert(stop)?;
         // SAFETY: the caller vouches for it.
         if let Err(failure) = unsafe { put(receiver, handle) } {
-            drop(handles::remove(handle));
+            drop(handles::remove::<Stop>(handle));
             return Err(failure);
         }
         let task =
@@ -178,7 +181,7 @@ async fn follow(state: Weak<State>, mut receiver: Receiver, user_data: u64) {
         };
         let mut event = handoff_event::new(HANDOFF_EVENT_RECEIVED, user_data);
         event.bytes = span.len() as u64;
-        match handles::insert(Object::Span(Some(span))) {
+        match handles::insert(Some(span)) {
             Ok(handle) => event.handle = handle,
             Err(failure) => return ended(&state, user_data, Some(failure)),
         }

@@ -4,32 +4,22 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::pin::Pin;
 use std::ptr;
 use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, Engine, OnLoan, Returned, Sent, Span};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, enter, owned, put};
 use crate::driver::{self, State, sized};
-use crate::event::{HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, engine_number, handoff_event};
+use crate::event::{
+    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_URING_ZC,
+    HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, engine_number, handoff_event,
+};
 use crate::handles::{
-    self, Object, Socket, handoff_driver, handoff_handle, handoff_operation, handoff_socket,
-    mistaken,
+    self, Kind, handoff_driver, handoff_handle, handoff_operation, handoff_socket,
 };
 use crate::loan::{self, Lent};
-
-/// No engine: nothing was sent.
-pub const HANDOFF_ENGINE_NONE: u32 = 0;
-/// What costs least, found by trying.
-pub const HANDOFF_ENGINE_AUTO: u32 = 1;
-/// io_uring's zero-copy send.
-pub const HANDOFF_ENGINE_URING_ZC: u32 = 2;
-/// `MSG_ZEROCOPY`.
-pub const HANDOFF_ENGINE_MSG_ZEROCOPY: u32 = 3;
-/// A plain send, which copies.
-pub const HANDOFF_ENGINE_COPY: u32 = 4;
 
 /// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
 pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
@@ -65,8 +55,22 @@ impl Default for handoff_send_options {
     }
 }
 
+/// A socket, and its driver.
+pub(crate) struct Socket {
+    pub(crate) socket: handoff::Socket,
+    pub(crate) state: Rc<State>,
+}
+
+impl Kind for Rc<Socket> {
+    const NAME: &'static str = "a socket";
+}
+
 /// A send that can be cancelled: by its first half, as long as that is awaited.
-pub(crate) type Cancel = Weak<RefCell<Sent>>;
+type Cancel = Weak<RefCell<Sent>>;
+
+impl Kind for Cancel {
+    const NAME: &'static str = "an operation";
+}
 
 /// Attaches a socket to a driver, which closes `fd` from then on, also if this fails.
 ///
@@ -84,27 +88,13 @@ pub unsafe extern "C" fn handoff_socket_new(
     enter(|| {
         // SAFETY: the caller vouches for it.
         let fd = unsafe { owned(fd) }?;
-        let state = handles::driver(driver)?;
+        let state = handles::get::<Rc<State>>(driver)?;
         let attached = state.driver.socket(fd)?;
-        let handle = handles::insert(Object::Socket(Rc::new(Socket { socket: attached, state })))?;
+        let handle = handles::insert(Rc::new(Socket { socket: attached, state }))?;
         // SAFETY: the caller vouches for it.
         unsafe { put(socket, handle) }?;
         Ok(0)
     })
-}
-
-/// A descriptor that the caller gives away.
-///
-/// # Safety
-///
-/// It is the caller's, or no descriptor.
-pub(crate) unsafe fn owned(fd: c_int) -> Result<OwnedFd, Failure> {
-    // SAFETY: a call on any number.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-        return Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor")));
-    }
-    // SAFETY: it is open, and the caller vouches for who owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Says by which engine a socket is to send: one of `HANDOFF_ENGINE_...`.
@@ -120,7 +110,7 @@ pub extern "C" fn handoff_socket_set_engine(socket: handoff_socket, engine: u32)
             HANDOFF_ENGINE_COPY => Engine::Copy,
             _ => return Err(Failure::invalid("engine is none of HANDOFF_ENGINE_...")),
         };
-        handles::socket(socket)?.socket.set_engine(engine)?;
+        handles::get::<Rc<Socket>>(socket)?.socket.set_engine(engine)?;
         Ok(0)
     })
 }
@@ -150,14 +140,14 @@ pub unsafe extern "C" fn handoff_send(
         let options = unsafe { sized(options, |options| options.size) }?;
         // SAFETY: the caller vouches for header and address.
         let how = unsafe { How::new(&options, user_data) }?;
-        let socket = handles::socket(socket)?;
+        let socket = handles::get::<Rc<Socket>>(socket)?;
         let sent = if loan::is_span(payload)? {
             how.lend::<Span>(&socket, payload)
         } else {
             how.lend::<Buffer>(&socket, payload)
         }?;
         if !operation.is_null() {
-            let handle = handles::insert(Object::Operation(sent))?;
+            let handle = handles::insert(sent)?;
             // SAFETY: the caller vouches for it.
             unsafe { put(operation, handle) }?;
         }
@@ -276,11 +266,7 @@ async fn follow<B: Lent>(
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_cancel(operation: handoff_operation) -> c_int {
     enter(|| {
-        let cancel = handles::with(operation, |object| match object {
-            Object::Operation(cancel) => Ok(cancel.clone()),
-            other => Err(mistaken(other, "an operation")),
-        })?;
-        if let Some(sent) = cancel.upgrade() {
+        if let Some(sent) = handles::get::<Cancel>(operation)?.upgrade() {
             sent.borrow().cancel();
         }
         Ok(0)
