@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Where the bytes of a block device lie: the part of the block engines that a target's author sees.
+ * Where the bytes of a block device are: the part of the block engines for authors of mappings.
  *
- * A request covers a range of the device. It is taken apart into extents, each of which lies in one
- * piece in one file. A mapping answers, for the range that is left, where its first bytes are.
+ * A request covers a range of the device. It is cut into extents; each is one piece of one file. For
+ * the rest of the range, a mapping says where its first bytes are.
  */
 #ifndef HANDOFF_BPF_BLK_H
 #define HANDOFF_BPF_BLK_H
@@ -16,8 +16,8 @@
 #endif
 
 /*
- * A function that the verifier looks at once, by itself, instead of at every call: its arguments are
- * five at most, and where they point to is all that it may touch.
+ * A function that the verifier checks once, by itself, and not at every call: it has at most five
+ * arguments, and touches only what they point to.
  */
 #ifdef __bpf__
 #define BLK_FUNCTION __attribute__((noinline))
@@ -28,7 +28,7 @@
 #endif
 #define BLK_INLINE static inline __attribute__((always_inline))
 
-/* The most files that a device is made of. */
+/* The most files of a device. */
 #define BLK_FILES 16
 
 /* The numbers are the driver's. */
@@ -42,26 +42,26 @@ enum blk_op {
 	BLK_WRITE_ZEROES = 5,
 };
 
-/* What a mapping is asked: where are the first of these bytes? */
+/* The question to a mapping: where are the first of these bytes? */
 struct blk_ask {
 	/* On the device, in bytes. Position and length are multiples of the block size. */
 	__u64 position;
 	__u32 length;
 	/* enum blk_op, except for a flush, which goes to every file. */
 	__u32 op;
-	/* What is written goes to several places where a device keeps copies: which, from 0. */
+	/* If a device keeps copies, a write goes to several places: which one, from 0. */
 	__u32 copy;
-	/* How many files there are. */
+	/* The number of files. */
 	__u32 files;
 };
 
-/* Its answer. */
+/* The mapping's answer. */
 struct blk_extent {
 	/* In the file, in bytes; a multiple of the block size. */
 	__u64 offset;
-	/* As many as lie there in one piece: at least a block, at most what was asked for. */
+	/* How many bytes are there in one piece: at least a block, at most what was asked for. */
 	__u32 length;
-	/* From 0. */
+	/* The file's number, from 0. */
 	__u32 file;
 };
 

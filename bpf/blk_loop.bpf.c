@@ -4,11 +4,11 @@
  * completions, and it submits what follows from them. User space enters the ring once.
  *
  * Contracts:
- * - it runs in the task that entered the ring and under the ring's lock, so the queues and the
- *   region are ours alone for the time of a step, but for the mirror's list of failed legs;
- * - what could not be submitted stays queued and is submitted by the next step;
- * - it ends the loop when the last command has come back for good, and says so in the region, which
- *   tells its end from that of a loop that was detached.
+ * - it runs in the task that entered the ring, under the ring's lock, so a step has the queues and the
+ *   region to itself, except the mirror's list of failed legs;
+ * - entries that could not be submitted stay queued, and the next step submits them;
+ * - it ends the loop when the last command has come back for good, and says so in the region; so a loop
+ *   that ended can be told from one that was detached.
  *
  * Minimum kernel: one with io_uring_bpf_ops, tried on 7.2; CAP_SYS_ADMIN, or CAP_BPF and
  * CAP_PERFMON. The ring has IORING_SETUP_DEFER_TASKRUN and IORING_SETUP_NO_SQARRAY.
@@ -19,7 +19,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-/* Completions in one step; what is left brings the next step at once. */
+/* Completions in one step; if more are left, the next step comes at once. */
 #define COMPLETIONS 64
 
 enum region {
@@ -46,7 +46,7 @@ extern __u8 *bpf_io_uring_get_region(struct iou_ctx *ring, __u32 region,
 				     const __u64 rdwr_buf_size) __ksym;
 extern int bpf_io_uring_submit_sqes(struct iou_ctx *ring, __u32 count) __ksym;
 
-/* What a device without a policy of its user has in its place: no such bytes. */
+/* Stands in for the policy of a device without one: no such bytes. */
 __weak __noinline int blk_policy(struct blk_ask *ask, struct blk_extent *extent)
 {
 	if (!ask || !extent)
@@ -127,12 +127,12 @@ int BPF_PROG(loop_step, struct iou_ctx *ring, struct iou_loop_params *params)
 	queued = out.tail - rings->sq.head;
 	if (queued)
 		bpf_io_uring_submit_sqes(ring, queued);
-	/* A queue of which a command was refused cannot go on without it. */
+	/* A queue cannot go on without a command that was refused. */
 	if (region->queue.gone >= config.depth || region->queue.refused) {
 		region->queue.over = 1;
 		return STEP_STOP;
 	}
-	/* A completion that is there already, or an entry still queued, lets the next step come. */
+	/* A completion that is there already, or an entry still queued, brings the next step. */
 	params->cq_wait_idx = rings->sq.head == out.tail ? head + 1 : head;
 	return STEP_CONTINUE;
 }

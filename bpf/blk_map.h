@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The mappings that are built in. Compiled for BPF and natively, so that no engine has its own.
+ * The built-in mappings, compiled for BPF and natively, so that all engines use the same.
  *
- * Whatever the answer, it is checked before use: a mapping can't reach beyond its files.
+ * Every answer is checked before use: a mapping cannot reach beyond its files.
  */
 #ifndef HANDOFF_BPF_BLK_MAP_H
 #define HANDOFF_BPF_BLK_MAP_H
@@ -18,15 +18,15 @@ enum blk_kind {
 };
 
 /*
- * One for each device, shared by its queues and by the servers that follow each other. Written
- * before the device starts, but for `failed`.
+ * One for each device, shared by its queues and by successive servers. Written before the device
+ * starts, except `failed`.
  */
 struct blk_map {
 	__u32 kind;
 	__u32 files;
-	/* Places that each write goes to. */
+	/* How many places each write goes to. */
 	__u32 copies;
-	/* Of a stripe; of a mirror, the region that is read from one leg. */
+	/* Log2 of a stripe's bytes; for a mirror, of those of the region that is read from one leg. */
 	__u32 chunk_shift;
 	__u32 block_size;
 	/* Mirror: legs that are out, for good, by bit. One word, so that queues that take legs out at the
@@ -39,7 +39,7 @@ struct blk_map {
 };
 
 #ifdef __bpf__
-/* The user's; see blk_policy.h. */
+/* The user's policy; see blk_policy.h. */
 int blk_policy(struct blk_ask *ask, struct blk_extent *extent);
 #else
 static inline int blk_policy(struct blk_ask *ask, struct blk_extent *extent)
@@ -101,7 +101,7 @@ static inline bool blk_is_out(const struct blk_map *map, __u32 leg)
 	return map->failed >> blk_index(leg) & 1;
 }
 
-/* The first healthy leg from this one on, round about; BLK_FILES if there is none. */
+/* The first healthy leg from this one on, with wrap-around; BLK_FILES if there is none. */
 BLK_FUNCTION int blk_healthy_leg(const struct blk_map *map BLK_ARGUMENT, __u32 leg)
 {
 	__u32 i;
@@ -132,7 +132,7 @@ static inline int blk_locate_mirror(const struct blk_map *map, const struct blk_
 	return 0;
 }
 
-/* 0, or negative where the device has no such bytes. */
+/* 0, or negative if the device has no such bytes. */
 BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
 			    const struct blk_ask *ask BLK_ARGUMENT,
 			    struct blk_extent *extent BLK_ARGUMENT)
@@ -152,7 +152,7 @@ BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
 		result = blk_locate_mirror(map, ask, extent);
 		break;
 	case BLK_POLICY:
-		/* It may write there, and its answer is checked against what was asked. */
+		/* The policy may write there; its answer is checked against what was asked. */
 		asked = *ask;
 		result = blk_policy(&asked, extent);
 		break;

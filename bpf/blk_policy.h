@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What the author of a block device's mapping includes: one function, called for each extent from
- * the loop in the kernel.
+ * The header for the author of a block device's mapping: one function, which the loop in the kernel
+ * calls for each extent.
  *
  *	#include "blk_policy.h"
  *
@@ -19,14 +19,14 @@
  *
  * and becomes a device with `handoff blk add policy FILES --policy my.bpf.o`.
  *
- * - The answer is 0 and an extent of `length` bytes, not more than asked for; the loop asks again
- *   for the rest. What `ask` points to is a copy. A negative answer is an I/O error for the caller,
- *   and so is an extent that lies beyond its file or between blocks.
- * - Maps may be defined (SEC(".maps")): they are one for all queues, keep their contents when a
- *   server is followed by another or a policy by one that has them too, and `handoff blk set` changes
- *   them while I/O runs. Global variables are each queue's own, and begin anew.
- * - Programs, functions of the kernel (kfuncs), and anything that is declared but not defined are
- *   refused; helpers that any program may call are allowed.
+ * - The answer is 0 and an extent of at most the `length` bytes asked for; the loop asks again for the
+ *   rest. `ask` points to a copy. A negative answer is an I/O error for the caller, and so is an extent
+ *   that lies beyond its file or between blocks.
+ * - You may define maps (SEC(".maps")): all queues share them, `handoff blk set` changes them while I/O
+ *   runs, and they keep their contents when another server takes over, or another policy that has them
+ *   too. Global variables are each queue's own, and start anew.
+ * - Programs, kernel functions (kfuncs), and anything declared but not defined are refused; helpers
+ *   that any program may call are allowed.
  */
 #ifndef HANDOFF_BPF_BLK_POLICY_H
 #define HANDOFF_BPF_BLK_POLICY_H

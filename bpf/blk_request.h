@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The life of a request between its arrival and its result: which pieces of I/O it takes, what
- * becomes of their results. Compiled for BPF and natively; the engines differ in how requests,
- * completions and submissions travel, and in nothing else.
+ * The life of a request from its arrival to its result: its pieces of I/O, and what becomes of their
+ * results. Compiled for BPF and natively; the engines differ only in how requests, completions and
+ * submissions travel.
  *
  * Contracts:
  * - at most BLK_PIECES pieces of a request are under way; when one ends, the next takes its slot;
  * - a piece that ends short goes on with the rest; one that makes no progress is an I/O error;
  * - the first error decides the request's result, and starts no further pieces;
- * - a mirror's leg that fails is out before any result is given that the leg does not have, and the
- *   last one is never taken out: its errors are the caller's. An error that says nothing of the leg
- *   is the caller's, too, and costs no leg.
+ * - when a mirror's leg fails, it is taken out before any result is given that the leg does not have.
+ *   The last leg is never taken out: its errors are the caller's. An error that says nothing about the
+ *   leg is the caller's too, and takes no leg out.
  */
 #ifndef HANDOFF_BPF_BLK_REQUEST_H
 #define HANDOFF_BPF_BLK_REQUEST_H
@@ -18,7 +18,7 @@
 #include "blk_map.h"
 
 #define BLK_PIECES 4
-/* How often a piece is tried that the kernel puts off. */
+/* How often a piece is tried again if the kernel puts it off. */
 #define BLK_TRIES 64
 
 #define BLK_EINTR 4
@@ -85,7 +85,7 @@ struct blk_entry {
 #define BLK_DATA(kind, slot, tag) ((__u64)(kind) << 32 | (__u64)(slot) << 16 | (tag))
 
 struct blk_piece {
-	/* What is left of it: in the file, and in the request's buffer. */
+	/* The rest of it: in the file, and in the request's buffer. */
 	__u64 offset;
 	__u32 at;
 	__u32 length;
@@ -99,7 +99,7 @@ struct blk_request {
 	/* On the monotonic clock. */
 	__u64 began;
 	__u32 length;
-	/* Bytes of the present copy that pieces have been made for; of a flush, files. */
+	/* Bytes of the present copy for which pieces have been made; for a flush, files. */
 	__u32 handed;
 	__u32 copy;
 	__s32 error;
@@ -126,17 +126,17 @@ struct blk_statistics {
 	__u64 requests[BLK_OPS];
 	__u64 bytes[BLK_OPS];
 	__u64 errors;
-	/* Pieces, and those that had to go on after a short result. */
+	/* Pieces, and those that had to continue after a short result. */
 	__u64 pieces;
 	__u64 continued;
-	/* Turns of the loop: calls of the kernel, or of the program in it. */
+	/* Turns of the loop: calls of the kernel, or of the program in the kernel. */
 	__u64 turns;
 	__u32 latency[BLK_STAGES][BLK_OPS][BLK_BUCKETS];
 };
 
 /* The request that took a leg out. */
 struct blk_failure {
-	/* On the monotonic clock; 0 where this queue took it not out. */
+	/* On the monotonic clock; 0 if this queue did not take the leg out. */
 	__u64 when;
 	__u64 position;
 	__u32 length;
@@ -147,9 +147,9 @@ struct blk_failure {
 
 /* One for each queue. */
 struct blk_queue {
-	/* Commands that came back for good, the device being stopped. */
+	/* Commands that came back for good, because the device was stopped. */
 	__u32 gone;
-	/* What the driver refused, if it did: an error number, negative. */
+	/* The error of a refusal by the driver: a negative error number. */
 	__s32 refused;
 	/* Set by a program that ends its loop by itself. */
 	__u32 over;
@@ -163,7 +163,7 @@ struct blk_queue {
 #define BLK_MAP_SPACE 4096
 #define BLK_QUEUE_SPACE 8192
 
-/* What a queue's engine sees in memory; the first page is the same for all queues of a device. */
+/* The memory of a queue's engine; the first page is the same for all queues of a device. */
 struct blk_region {
 	union {
 		struct blk_map map;
@@ -179,7 +179,7 @@ struct blk_region {
 _Static_assert(sizeof(struct blk_queue) <= BLK_QUEUE_SPACE, "the counters have room");
 _Static_assert(sizeof(struct blk_entry) == 64, "as long as the kernel's");
 
-/* What a queue's engine is told; constants to the verifier. */
+/* The configuration of a queue's engine; constants to the verifier. */
 struct blk_config {
 	__u32 queue;
 	__u32 depth;
@@ -187,13 +187,13 @@ struct blk_config {
 	__u32 tag_mask;
 	__u32 sq_mask;
 	__u32 cq_mask;
-	/* Of the loop in the kernel: bytes of its views. */
+	/* For the loop in the kernel: bytes of its views. */
 	__u32 rings_size;
 	__u32 entries_size;
 	__u32 region_size;
 	/* Where the driver's descriptions are mapped. */
 	__u64 descriptors;
-	/* The engine's own buffers, one behind the other; 0 where the requests' are lent. */
+	/* The engine's own buffers, consecutive; 0 if the requests' buffers are lent. */
 	__u64 buffers;
 	__u64 buffer_size;
 };
@@ -222,7 +222,7 @@ BLK_INLINE void blk_clear(struct blk_entry *entry)
 	entry->command[1] = 0;
 }
 
-/* Asks for a request, and before that gives the result of the last one where there was one. */
+/* Asks for a request, and first gives the result of the last one, if any. */
 BLK_INLINE void blk_put_command(const volatile struct blk_config *config, struct blk_out *out,
 				__u32 command, __u32 tag, __s32 result)
 {
@@ -239,7 +239,7 @@ BLK_INLINE void blk_put_command(const volatile struct blk_config *config, struct
 	entry->command[1] = config->buffers ? config->buffers + tag * config->buffer_size : 0;
 }
 
-/* Makes the entry of a piece; `buffer` is the request's own memory, 0 where it is lent. */
+/* Makes the entry of a piece; `buffer` is the request's own memory, 0 if it is lent. */
 BLK_FUNCTION int blk_fill(struct blk_entry *entry BLK_ARGUMENT,
 			  const struct blk_request *request BLK_ARGUMENT,
 			  const struct blk_piece *piece BLK_ARGUMENT, __u64 user_data, __u64 buffer)
@@ -359,8 +359,8 @@ BLK_FUNCTION int blk_next(const struct blk_map *map BLK_ARGUMENT,
 }
 
 /*
- * Whether an error is the leg's own. What is wrong with a request, or with the means of whoever serves
- * it, says nothing of the leg: else one bad request of anybody would end a mirror.
+ * Whether an error is the leg's own. A fault of the request, or of the server's resources, says nothing
+ * about the leg: otherwise one bad request of anybody would end a mirror.
  */
 static inline bool blk_is_legs(__s32 error)
 {
@@ -380,8 +380,8 @@ static inline bool blk_is_legs(__s32 error)
 }
 
 /*
- * Takes a mirror's leg out, and notes for whom. False if it is the last one: queues that take out the
- * last two at the same time must not both be told that there is another.
+ * Takes a mirror's leg out, and notes for which request. False if it is the last leg: queues that take
+ * out the last two at the same time must not both be told that another is left.
  */
 static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
 				const struct blk_request *request, const struct blk_piece *piece,
@@ -392,7 +392,7 @@ static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
 	struct blk_failure *failure = &queue->failures[file];
 	__u32 i;
 
-	/* Legs only go out, so so often others can come first. */
+	/* Legs only go out, so others can come first only so often. */
 	for (i = 0; i < BLK_FILES; i++) {
 		__u32 failed = *(volatile __u32 *)&map->failed;
 
@@ -412,7 +412,7 @@ static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
 	return false;
 }
 
-/* Whether the piece is to be tried again, with what is left of it. */
+/* Whether to try the piece again, with the rest of it. */
 BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *queue BLK_ARGUMENT,
 			   struct blk_request *request BLK_ARGUMENT,
 			   struct blk_piece *piece BLK_ARGUMENT, __s32 result)
@@ -436,8 +436,8 @@ BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *q
 		return true;
 	}
 	legs = blk_is_legs(result);
-	/* No progress: the file ends here. Also what is wrong with our request is not the caller's,
-	 * and a device that is gone is not ours. */
+	/* No progress: the file ends here. A fault in our own request is not the caller's either, and a
+	 * device that is gone is not ours. */
 	if (result >= 0 || result == -BLK_EINVAL || result == -BLK_ENODEV)
 		result = -BLK_EIO;
 	if (map->kind == BLK_MIRROR && legs && blk_take_out(map, queue, request, piece, result)) {
@@ -473,7 +473,7 @@ BLK_FUNCTION int blk_count(struct blk_queue *queue BLK_ARGUMENT,
 	return 0;
 }
 
-/* The result of a request of which nothing is under way any more. */
+/* The result of a request without any pieces under way. */
 BLK_FUNCTION int blk_finish(struct blk_queue *queue BLK_ARGUMENT,
 			    const struct blk_request *request BLK_ARGUMENT, __u64 now)
 {
@@ -491,7 +491,7 @@ BLK_FUNCTION int blk_finish(struct blk_queue *queue BLK_ARGUMENT,
 	return op <= BLK_WRITE ? request->length : 0;
 }
 
-/* The answer to what an engine hands in: a result is to be given, or pieces are under way. */
+/* The answer to an engine: give a result, or pieces are under way. */
 #define BLK_UNDER_WAY 0
 #define BLK_FINISHED 1
 
@@ -512,7 +512,8 @@ BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_
 	request->copy = 0;
 	request->error = 0;
 	request->under_way = 0;
-	/* What was not announced is not asked for; a mistake must not be taken for a discard. */
+	/* We did not announce other operations, so none is asked for; a mistake must not pass for a
+	 * discard. */
 	if (request->op > BLK_WRITE_ZEROES || request->op == BLK_WRITE_SAME)
 		request->error = -BLK_EOPNOTSUPP;
 	if (region->map.kind != BLK_NULL)

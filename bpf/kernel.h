@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The kernel's types as far as our BPF programs look at them.
+ * The kernel's types, as far as our BPF programs use them.
  *
- * Every structure is a fragment: its members are found in the running kernel's type information
- * (BTF) when the object is loaded, so neither order nor offsets matter here, and no vmlinux.h of
- * one kernel is needed to build for all of them. The registers are those of x86-64.
+ * Every structure is a fragment: loading the object finds its members in the running kernel's type
+ * information (BTF). So neither order nor offsets matter here, and one build needs no vmlinux.h of any
+ * kernel. The registers are those of x86-64.
  */
 #ifndef HANDOFF_BPF_KERNEL_H
 #define HANDOFF_BPF_KERNEL_H
@@ -59,12 +59,12 @@ struct signal_struct {
 	atomic_t live;
 };
 
-/* What a process is called in one PID namespace. */
+/* A process's id in one PID namespace. */
 struct upid {
 	int nr;
 };
 
-/* In its own namespace, which is `level` below the first, and in all above it. */
+/* Its ids in its own namespace, which is `level` below the first, and in all above it. */
 struct pid {
 	unsigned int level;
 	struct upid numbers[1];
@@ -86,7 +86,7 @@ struct bpf_iter_meta {
 	struct seq_file *seq;
 };
 
-/* What an iterator over tasks gets: one of them, or none at the end. */
+/* The argument of an iterator over tasks: one of them, or none at the end. */
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;

@@ -4,19 +4,19 @@
  * sockets.
  *
  * Contracts:
- * - a byte that is copied once is counted once: where one function copies by calling another, only
- *   the inner one is here (copy_page_to_iter calls _copy_to_iter, skb_copy calls skb_copy_bits),
- *   and a function that calls itself for the parts of a packet counts its own part;
- * - what is counted is what was copied: after the call where a function can be asked, at its entry
- *   where it can only be looked at (see Iterators);
+ * - a byte that is copied once counts once: where one function copies by calling another, only the
+ *   inner one is here (copy_page_to_iter calls _copy_to_iter, skb_copy calls skb_copy_bits), and a
+ *   function that calls itself for the parts of a packet counts its own part;
+ * - only copied bytes count: a program asks after the call where a function returns the number, and
+ *   works it out at the entry where it can only watch (see Iterators);
  * - fills are not copies (iov_iter_zero), nor is what is skipped (ITER_DISCARD);
- * - a program of a function that the running kernel lacks is not loaded; user space tells which.
+ * - if the running kernel lacks a function, its program is not loaded; user space tells which.
  */
 #include "meter.h"
 
 #include <bpf/bpf_tracing.h>
 
-/* A parameter or result of type bool has eight valid bits: it is taken as __u8. */
+/* A bool parameter or result has eight valid bits: take it as __u8. */
 
 #define PAGE_SIZE 4096
 #define S_IFMT 0170000
@@ -31,8 +31,8 @@ static __always_inline bool is_socket(struct file *file)
 /* ---- Iterators ---- */
 
 /*
- * lib/ is built without the tracer's hooks, and the kernel refuses its functions to the probes of
- * perf too. A processor's breakpoint at the first instruction is what is left; there are four.
+ * lib/ is built without the tracer's hooks, and the kernel refuses perf's probes there too. That leaves
+ * the processor's breakpoints, at the first instruction; there are four.
  */
 struct bpf_perf_event_data {
 	struct pt_regs regs;
@@ -40,7 +40,7 @@ struct bpf_perf_event_data {
 	__u64 addr;
 };
 
-/* What there is room for; nothing if it is only to be skipped. */
+/* The room in the iterator; nothing if it only skips. */
 static __always_inline __u64 in_iter(struct iov_iter *iter, __u64 bytes)
 {
 	__u64 room = BPF_CORE_READ(iter, count);
@@ -50,7 +50,7 @@ static __always_inline __u64 in_iter(struct iov_iter *iter, __u64 bytes)
 	return bytes < room ? bytes : room;
 }
 
-/* These resolve page faults, so they end short for a bad address alone. */
+/* These resolve page faults, so only a bad address ends them early. */
 #define COPIES_BY_ITER(function)                                                                   \
 	SEC("perf_event")                                                                          \
 	int at_##function(struct bpf_perf_event_data *ctx)                                         \
@@ -70,9 +70,9 @@ COPIES_BY_ITER(_copy_from_iter_nocache)
 #define PAGES_LOOKED_AT 512
 
 /*
- * How much of the memory that is written from is there. With page faults off, a copy ends at the
- * first page that is not; the caller then faults it in and calls again for the rest, which must
- * not be counted twice. A read by us meets the same pages.
+ * How much of the source memory is present. With page faults off, a copy ends at the first missing
+ * page; the caller then faults it in and calls again for the rest, which must not count twice. A read
+ * by us meets the same pages.
  */
 static __always_inline __u64 until_absent(struct iov_iter *iter, __u64 bytes)
 {
@@ -103,7 +103,7 @@ static __always_inline __u64 until_absent(struct iov_iter *iter, __u64 bytes)
 		return 0;                                                                          \
 	}
 
-/* The second is the first's name before folios came. */
+/* The second is the first's name before folios. */
 COPIES_BY_ITER_ATOMIC(copy_folio_from_iter_atomic)
 COPIES_BY_ITER_ATOMIC(copy_page_from_iter_atomic)
 
@@ -169,10 +169,10 @@ static __always_inline __u32 fragment_length(struct skb_shared_info *shared, __u
 	return length;
 }
 
-/* A kernel may be built with up to so many. */
+/* The most that a kernel can be built with. */
 #define FRAGMENTS_AT_MOST 45
 
-/* Without the packets that hang in its frag_list. */
+/* Without the packets in its frag_list. */
 static __always_inline __u32 bytes_in_frags(struct sk_buff *skb)
 {
 	struct skb_shared_info *shared = shared_info(skb);
@@ -186,7 +186,7 @@ static __always_inline __u32 bytes_in_frags(struct sk_buff *skb)
 	return bytes;
 }
 
-/* How much of a range the function handled itself and did not leave to a call of itself. */
+/* How much of a range the function handled itself, without the calls of itself. */
 static __always_inline __u64 own_part(struct sk_buff *skb, __s64 offset, __s64 bytes)
 {
 	__s64 end = offset + bytes, own_end;
@@ -232,7 +232,7 @@ int BPF_PROG(at___pskb_copy_fclone, struct sk_buff *skb, int headroom, __u32 gfp
 	return 0;
 }
 
-/* All from the start of the head to its tail, which has moved by the new headroom. */
+/* Everything from the start of the head to its tail, which has moved by the new headroom. */
 SEC("fexit/pskb_expand_head")
 int BPF_PROG(at_pskb_expand_head, struct sk_buff *skb, int headroom, int tailroom, __u32 gfp,
 	     int error)
@@ -242,7 +242,7 @@ int BPF_PROG(at_pskb_expand_head, struct sk_buff *skb, int headroom, int tailroo
 	return 0;
 }
 
-/* Where lent memory is replaced by a copy: all that skb_orphan_frags and its kin do. */
+/* The kernel replaces lent memory by a copy here: the work of skb_orphan_frags and its kin. */
 SEC("fexit/skb_copy_ubufs")
 int BPF_PROG(at_skb_copy_ubufs, struct sk_buff *skb, __u32 gfp, int error)
 {
@@ -251,7 +251,7 @@ int BPF_PROG(at_skb_copy_ubufs, struct sk_buff *skb, __u32 gfp, int error)
 	return 0;
 }
 
-/* Splicing out of a socket: a head that is not made of pages is copied into some. At the entry,
+/* Splicing out of a socket copies a head that is not made of pages into some. Counted at the entry,
  * because the function counts both values down. */
 SEC("fentry/__splice_segment")
 int BPF_PROG(at___splice_segment, struct page *page, unsigned int page_offset,
@@ -319,7 +319,7 @@ int BPF_PROG(at_fuse_copy_do, void *state, void **value, unsigned int *size, int
 
 /* ---- In user space ---- */
 
-/* memcpy, memmove and mempcpy of the C library, wherever its processor's best ones are. */
+/* memcpy, memmove and mempcpy of the C library, at the variants for this processor. */
 SEC("uprobe")
 int in_libc(struct pt_regs *ctx)
 {
@@ -347,7 +347,7 @@ int BPF_PROG(moved_sock_recv_length, struct sock *sk, int result, int flags)
 	return 0;
 }
 
-/* Sockets tell by themselves, also those that are read and written as files. */
+/* Sockets report by themselves, also when they are read and written as files. */
 #define MOVES(function)                                                                            \
 	SEC("fexit/" #function)                                                                    \
 	int BPF_PROG(moved_##function, struct file *file, void *buffer, unsigned long count,       \
@@ -374,8 +374,8 @@ MOVES(vfs_write)
 MOVES_VECTORS(vfs_readv)
 MOVES_VECTORS(vfs_writev)
 
-/* splice and sendfile: the file or socket that pages come from, and the file that they go to. A
- * socket that they go to is sent to. */
+/* splice and sendfile: the file or socket that pages come from, and the file that they go to. If they
+ * go to a socket, that is a send. */
 SEC("fexit/do_splice_read")
 int BPF_PROG(moved_do_splice_read, struct file *in, void *position, struct pipe_inode_info *pipe,
 	     unsigned long count, unsigned int flags, long result)
@@ -428,7 +428,7 @@ static __always_inline bool reads_or_writes_file(__u8 opcode)
 	}
 }
 
-/* With these three arguments since 6.13; user space leaves it out where there are others. */
+/* These three arguments exist since 6.13; user space leaves the program out on other kernels. */
 SEC("tp_btf/io_uring_complete")
 int BPF_PROG(moved_io_uring_complete, void *ring, struct io_kiocb *request,
 	     struct io_uring_cqe *completion)
@@ -443,7 +443,7 @@ int BPF_PROG(moved_io_uring_complete, void *ring, struct io_kiocb *request,
 
 /* ---- The process tree ---- */
 
-/* By the number of the reader's PID namespace. */
+/* By the process ids of the reader's PID namespace. */
 static __always_inline __u32 number_for_reader(struct task_struct *task)
 {
 	struct task_struct *reader = (void *)bpf_get_current_task();
@@ -457,8 +457,8 @@ static __always_inline __u32 number_for_reader(struct task_struct *task)
 	return number;
 }
 
-/* For user space, which knows processes by the numbers of its own PID namespace. The iterator shows it
- * those that are in there, and in the namespaces below. */
+/* For user space, which knows processes by the ids of its own PID namespace. The iterator shows it the
+ * processes in that namespace, and in the namespaces below. */
 SEC("iter/task")
 int list_processes(struct bpf_iter__task *ctx)
 {
@@ -468,7 +468,7 @@ int list_processes(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	process.id = BPF_CORE_READ(task, tgid);
-	/* One of its other threads. */
+	/* Another of its threads. */
 	if (BPF_CORE_READ(task, pid) != process.id)
 		return 0;
 	process.parent = BPF_CORE_READ(task, real_parent, tgid);
@@ -494,7 +494,7 @@ int BPF_PROG(follow_exit, struct task_struct *task)
 {
 	__u32 process = BPF_CORE_READ(task, tgid);
 
-	/* Its last thread: the id may be used again. */
+	/* Its last thread: the id may be reused. */
 	if (BPF_CORE_READ(task, signal, live.counter) == 0)
 		bpf_map_delete_elem(&tree, &process);
 	return 0;

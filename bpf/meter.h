@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What the meter's programs count into, and for whom.
+ * The maps of the meter's programs: what they count, and for whom.
  */
 #ifndef HANDOFF_BPF_METER_H
 #define HANDOFF_BPF_METER_H
@@ -12,7 +12,7 @@
 
 #define PF_KTHREAD 0x00200000
 
-/* The functions at which copies are counted, each with the number under which it is. */
+/* The functions at which copies are counted, with their numbers. */
 #define PLACES(PLACE)                                                                              \
 	PLACE(_copy_to_iter)                                                                       \
 	PLACE(_copy_from_iter)                                                                     \
@@ -42,16 +42,16 @@
 enum place {
 	PLACES(AS_NUMBER)
 	PLACES_OF_COPIES,
-	/* Not copies by the kernel for somebody: what went through files and sockets, and so on. */
+	/* Not copies by the kernel for a process: what was moved, and so on. */
 	MOVED = PLACES_OF_COPIES,
-	/* For whom, nobody knows. */
+	/* Nobody knows for whom. */
 	UNATTRIBUTED,
 	/* By the C library, in user space. */
 	IN_LIBC,
 	PLACES_IN_ALL,
 };
 
-/* Read by user space out of the object, so that the numbers have one home. */
+/* Read by user space from the object, so that the numbers are defined once. */
 const volatile char place_names[PLACES_OF_COPIES][32] SEC(".rodata.names") = { PLACES(AS_NAME) };
 
 enum whose {
@@ -77,7 +77,7 @@ struct counter {
 	__u64 calls;
 };
 
-/* Set in a path's place: by a thread of the kernel, nobody knows for whom. */
+/* Set in a path's place: by a kernel thread, nobody knows for whom. */
 #define NOBODYS 0x80000000
 
 struct path {
@@ -113,17 +113,17 @@ struct {
 
 enum membership {
 	MEMBER = 1,
-	/* Not counted, but the processes that it starts are members. */
+	/* Not counted itself, but the processes that it starts are members. */
 	PARENT = 2,
 };
 
-/* A process, as user space reads of it. */
+/* A process, as user space reads it. */
 struct process {
-	/* What the kernel calls it, in whichever PID namespace it is: the id in `tree`. */
+	/* The kernel's id, independent of PID namespaces: the id in `tree`. */
 	__u32 id;
-	/* The id of the process that it was started by, or came to. */
+	/* The id of its parent, original or new. */
 	__u32 parent;
-	/* What the reader calls it: its number in the reader's PID namespace. */
+	/* The reader's id: its number in the reader's PID namespace. */
 	__u32 number;
 };
 
@@ -158,7 +158,7 @@ static __always_inline void add_total(__u32 place, __u64 bytes)
 		add(total, bytes);
 }
 
-/* Whether the running process is one to count for. */
+/* Whether to count for the running process. */
 static __always_inline bool counted(void)
 {
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
@@ -182,8 +182,8 @@ static __always_inline bool in_kernel_thread(void)
 #define BEGINS(name, with) (bpf_strncmp(name, sizeof(with) - 1, with) == 0)
 
 /*
- * The kernel threads that keep memory in order. The pages that they move are on their way to nobody,
- * so they are not even unattributed.
+ * The kernel threads that keep memory in order. They move pages for nobody, so their copies are not
+ * even unattributed.
  */
 static __always_inline bool keeping_house(void)
 {
@@ -196,8 +196,8 @@ static __always_inline bool keeping_house(void)
 }
 
 /*
- * A stack has one place in the map, by its hash, and where another has it there is none. Without the
- * first frames, which are our own program and what calls it, it has other places.
+ * A stack has one place in the map, by its hash; if another stack is there, it gets none. Without the
+ * first frames, which are our own program and its caller, it hashes to other places.
  */
 static __always_inline __s32 stack(void *ctx)
 {
@@ -220,7 +220,7 @@ static __always_inline void copied(void *ctx, __u32 place, __u64 bytes)
 	if (counted()) {
 		add_total(place, bytes);
 	} else {
-		/* Kernel threads and the idle task work for others, nobody knows for whom. */
+		/* Kernel threads and the idle task work for others; nobody knows for whom. */
 		if (!in_kernel_thread() || keeping_house())
 			return;
 		add_total(UNATTRIBUTED, bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Files under ids. A command cannot look into the table of a ring's registered
- * files, so files are made known here, once, and checked.
+ * Files under ids. A command cannot look into the ring's table of registered files,
+ * so a file is bound here first, once, and checked.
  */
 #include <linux/file.h>
 #include <linux/net.h>
@@ -13,8 +13,8 @@
 #include "lend.h"
 
 /*
- * Lends from sockets come from TCP only. Of others, those of AF_UNIX could hold
- * this very device in their queue, and nobody would ever find the circle.
+ * Among sockets, only TCP can lend. An AF_UNIX socket, for one, could hold this
+ * very device in its queue, and nobody would ever find the circle.
  */
 static int getbuf_may_be_source(struct file *file, struct sock *sk)
 {
@@ -22,10 +22,10 @@ static int getbuf_may_be_source(struct file *file, struct sock *sk)
 		return -EBADF;
 	if (sk)
 		return getbuf_stream_suits(sk);
-	/* Pipes, directories, rings and the like, this device among them. */
+	/* Pipes, directories, rings and the like, and this device. */
 	if (!file->f_op->splice_read)
 		return -EINVAL;
-	/* Bytes that can be read once only would be lost with a lend that fails. */
+	/* A lend that fails would lose bytes that can be read only once. */
 	if (!(file->f_mode & FMODE_PREAD))
 		return -ESPIPE;
 	return 0;
@@ -88,8 +88,9 @@ void getbuf_bound_put(struct getbuf_bound *bound)
 }
 
 /*
- * Counts one more. As for files that a process has open itself, and for a user as for
- * files in flight, which a process can have without having them open.
+ * Counts one more. The limit for a process is that of its own open files; the limit
+ * for a user is that of files in flight, which a process can have without having
+ * them open.
  */
 static bool getbuf_bound_count(struct getbuf_context *context)
 {
@@ -178,7 +179,7 @@ int getbuf_unbind(struct getbuf_context *context, struct getbuf_unbind __user *a
 	return 0;
 }
 
-/* When the device is closed: no command is at work then. */
+/* When the device is closed: no command is running then. */
 void getbuf_unbind_all(struct getbuf_context *context)
 {
 	struct getbuf_bound *bound;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lends from the page cache where it is: what a mapping of the file would show
- * without a fault that reads. Never waits for a device.
+ * Lends from the page cache in place: what a mapping of the file would show without
+ * a fault that reads. Never waits for a device.
  */
 #include <linux/dax.h>
 #include <linux/folio_batch.h>
@@ -12,13 +12,13 @@
 #include "lend.h"
 
 /*
- * Those of which it was tried that what is in the cache, and up to date, is the
- * file's content, once the file system says that it is well. Others may need a lock
- * of a cluster, a zone that is still there, or something else that only they know.
+ * File systems for which we tried that up-to-date pages in the cache are the file's
+ * content, once the file system says that it is well. Others may need a cluster
+ * lock, a zone that still exists, or something else that only they know.
  */
 static const char *const getbuf_cache_tried[] = { "ext4", "xfs" };
 
-/* Whether the cache can be looked at without the file system. */
+/* Whether we can look at the cache without the file system. */
 bool getbuf_cache_suits(struct file *file)
 {
 	struct address_space *mapping = file->f_mapping;
@@ -36,8 +36,8 @@ bool getbuf_cache_suits(struct file *file)
 }
 
 /*
- * Reads no bytes: the file system refuses that too when it was shut down. EAGAIN if
- * it would have to wait.
+ * Reads no bytes: the file system refuses that too after a shutdown. EAGAIN if it
+ * would have to wait.
  */
 static int getbuf_cache_ask(struct file *file, loff_t position)
 {
@@ -55,7 +55,7 @@ static int getbuf_cache_ask(struct file *file, loff_t position)
 	return file->f_op->read_iter(&kiocb, &none);
 }
 
-/* Adds what is needed of a folio; 0 at the end of the file. */
+/* Adds the needed part of a folio; 0 at the end of the file. */
 static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct folio *folio,
 			    loff_t position, u32 length)
 {
@@ -67,7 +67,7 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 
 		page_cache_async_ra(&control, folio, DIV_ROUND_UP(length, PAGE_SIZE));
 	}
-	/* Only now: what was beyond the end before may not be up to date. */
+	/* Check only now: what was beyond the end before may not be up to date. */
 	size = i_size_read(mapping->host);
 	if (position >= size)
 		return 0;
@@ -80,8 +80,9 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 }
 
 /*
- * Returns how many bytes could be lent, 0 at the end of the file, EAGAIN if the
- * first of them is not in the cache. "missing": the next one is not.
+ * Returns how many bytes it could lend, 0 at the end of the file, EAGAIN if the
+ * first of them is not in the cache. "missing": the byte after them is not in the
+ * cache.
  */
 int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length,
 		      bool *missing)

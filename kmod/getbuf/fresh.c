@@ -4,7 +4,7 @@
 
 #include "lend.h"
 
-/* As many pages in one as there are, up to a segment. */
+/* As many pages at once as there are, up to a segment. */
 static struct page *getbuf_fresh_pages(u32 wanted, u32 *bytes)
 {
 	const gfp_t flags = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
@@ -60,7 +60,7 @@ int getbuf_fresh(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 l
 		getbuf_lend_free(lend);
 		return err;
 	}
-	/* This handle is ours until it is in a slot, and so the lend stays. */
+	/* We hold this handle until it is in a slot, so the lend stays. */
 	err = getbuf_slot_fill(send, cmd, ITER_SOURCE, send_slot, issue_flags);
 	if (err) {
 		getbuf_slot_clear(cmd, slot, issue_flags);

@@ -3,9 +3,9 @@
  * Buffers of the kernel, lent into the table of registered buffers of a ring:
  * ioctls and io_uring commands (IORING_OP_URING_CMD) of /dev/getbuf.
  *
- * A command's structure lies in sqe->cmd, its slot in sqe->buf_index, with
- * IORING_URING_CMD_FIXED in sqe->uring_cmd_flags. Reserved fields and flags that
- * are not named here are 0, or the command is refused with EINVAL.
+ * A command's structure is in sqe->cmd, its slot in sqe->buf_index, with
+ * IORING_URING_CMD_FIXED in sqe->uring_cmd_flags. Reserved fields and flags without
+ * a name here must be 0, or the command is refused with EINVAL.
  */
 #ifndef GETBUF_H
 #define GETBUF_H
@@ -33,8 +33,8 @@ struct getbuf_unbind {
 };
 
 /*
- * Counts of this open file, unless they say otherwise. The limits are of a user, who
- * is whoever has opened the device; but those of age are of an open file.
+ * Counts of this open file, unless noted. The limits hold for a user, the one who
+ * opened the device; those of age hold for an open file.
  */
 struct getbuf_query {
 	__u32 flags;
@@ -78,25 +78,25 @@ struct getbuf_query {
 #define GETBUF_IOC_UNBIND	_IOW(GETBUF_MAGIC, 0x01, struct getbuf_unbind)
 #define GETBUF_IOC_QUERY	_IOWR(GETBUF_MAGIC, 0x02, struct getbuf_query)
 
-/* A source that needs no binding: a page of zeros, over and over. */
+/* A source without a binding: a page of zeros, over and over. */
 #define GETBUF_NULL		0xFFFF
 
 /* Flags of commands. */
 #define GETBUF_NOWAIT		(1U << 0)	/* EAGAIN instead of waiting */
 #define GETBUF_MORE		(1U << 1)	/* SEND: as MSG_MORE */
 #define GETBUF_REPLACE		(1U << 2)	/* GET: clears the slots first */
-/* GET: also into so many slots that follow, at most 255; not from streams. */
+/* GET: also fills so many following slots, at most 255; not from streams. */
 #define GETBUF_FURTHER(slots)	((slots) << 8)
 
 /*
  * Lends from a source into the empty slot, for reading only. Result: bytes lent,
- * which may be fewer than asked for, and 0 at the end of the file or stream, when
- * nothing is lent.
+ * which may be fewer than asked for; 0 at the end of the file or stream, with
+ * nothing lent.
  *
- * With GETBUF_REPLACE the slot may have a lent buffer, as PUT clears it, whatever
- * becomes of the rest. With GETBUF_FURTHER each slot is lent the bytes that follow
- * those of the one before it, a lend of its own of this length. The first that is
- * shorter, or cannot be had, is the last; the result is the sum.
+ * With GETBUF_REPLACE the slot may contain a lent buffer; it is cleared as by PUT,
+ * whatever becomes of the rest. With GETBUF_FURTHER each slot gets a lend of this
+ * length, with the bytes that follow those of the slot before. The first lend that
+ * is shorter, or impossible, is the last one; the result is the sum.
  */
 struct getbuf_get {
 	__u64 offset;		/* 0 where the source has no positions */
@@ -107,8 +107,8 @@ struct getbuf_get {
 
 /*
  * Lends new, zeroed pages into two empty slots: requests fill them through the
- * slot of the command and send or write them from the other. One lend, which is
- * over when both slots are clear. Result: length.
+ * command's slot and send or write them from the other. It is one lend, which ends
+ * when both slots are clear. Result: length.
  */
 struct getbuf_fresh {
 	__u32 length;
@@ -118,9 +118,9 @@ struct getbuf_fresh {
 };
 
 /*
- * Clears the slot. The buffer goes back when the last request that uses it is
- * done. The kernel's own way, IORING_REGISTER_BUFFERS_UPDATE with an empty iovec,
- * does the same.
+ * Clears the slot. The buffer goes back when the last request that uses it is done.
+ * The kernel's own IORING_REGISTER_BUFFERS_UPDATE with an empty iovec does the
+ * same.
  */
 struct getbuf_put {
 	__u64 reserved[2];
@@ -142,7 +142,7 @@ struct getbuf_cancel {
 
 /*
  * Sends from the buffer in the slot as sendfile(2) does: the socket takes
- * references to pages, and nobody tells when it has dropped them; so the user's own
+ * references to pages, and nobody tells when it has dropped them. So the user's own
  * memory is refused (EOPNOTSUPP). Result: bytes taken, which may be fewer.
  */
 struct getbuf_send {

@@ -58,7 +58,7 @@ static bool getbuf_older(struct list_head *lends, unsigned int limit)
 	return limit && oldest && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
 }
 
-/* Whether something has been kept from its NIC, its sender or its file for too long. */
+/* Whether a NIC, a sender or a file has missed something for too long. */
 static bool getbuf_overdue(struct getbuf_context *context)
 {
 	return getbuf_older(&context->out[GETBUF_STREAMS], READ_ONCE(getbuf_stream_age_max)) ||
@@ -66,8 +66,8 @@ static bool getbuf_overdue(struct getbuf_context *context)
 }
 
 /*
- * Under the lock: counts so many lends more, or as many as there can be, and returns
- * how many; or says why there can be none.
+ * Under the lock: counts so many more lends, or as many as possible, and returns
+ * the number; an error says why there can be none.
  */
 int getbuf_enter(struct getbuf_context *context, u32 wanted)
 {
@@ -84,7 +84,7 @@ int getbuf_enter(struct getbuf_context *context, u32 wanted)
 	return wanted;
 }
 
-/* No lend is made from here on. */
+/* From here on no lend is made. */
 void getbuf_close(struct getbuf_context *context)
 {
 	spin_lock(&context->lock);
@@ -122,8 +122,8 @@ void getbuf_lend_destroy(struct getbuf_lend *lend)
 }
 
 /*
- * A lend without segments, with room for so many. It is freed by
- * getbuf_lend_free(), or belongs to slots after getbuf_lend_publish().
+ * A lend without segments, with room for so many. getbuf_lend_free() frees it;
+ * after getbuf_lend_publish() it belongs to slots.
  */
 struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
 				     u32 room)
@@ -157,10 +157,11 @@ no_memory:
 }
 
 /*
- * Pages of packets that recycle them are held as packets hold them: the NIC's pool
- * has them back with the last of these references, where another kind would have
- * it let go of them, and make new ones. Who holds such a reference keeps the page
- * one of the pool, so that it is told by that when the reference is dropped.
+ * A lend holds pages of packets that recycle as packets hold them: the NIC's pool
+ * gets the pages back with the last of these references. With another kind of
+ * reference the pool would let go of the pages, and make new ones. Such a reference
+ * keeps a page in the pool, which is how the pool learns that the reference is
+ * dropped.
  */
 static void getbuf_lend_hold(struct getbuf_lend *lend, struct folio *folio)
 {
@@ -177,7 +178,7 @@ static void getbuf_lend_release(struct getbuf_lend *lend, struct folio *folio)
 	folio_put(folio);
 }
 
-/* Drops the segments, and what they came out of; the context still counts their bytes. */
+/* Drops the segments and their origin; the context still counts their bytes. */
 static void getbuf_lend_drop(struct getbuf_lend *lend)
 {
 	struct folio *folio, *last = NULL;
@@ -207,7 +208,7 @@ static void getbuf_uncharge(struct getbuf_context *context, u64 bytes)
 	atomic64_sub(bytes, &context->user->bytes);
 }
 
-/* Takes all out of a lend, to fill it anew. */
+/* Empties a lend, to fill it anew. */
 void getbuf_lend_empty(struct getbuf_lend *lend)
 {
 	struct getbuf_context *context = lend->context;
@@ -243,13 +244,13 @@ static void getbuf_lend_end(struct getbuf_lend *lend, bool returned)
 	getbuf_leave(context);
 }
 
-/* Of a lend that is in no slot. */
+/* For a lend that is in no slot. */
 void getbuf_lend_free(struct getbuf_lend *lend)
 {
 	getbuf_lend_end(lend, false);
 }
 
-/* Charges a whole folio: that is what the lend keeps in memory. */
+/* Charges a whole folio, since the lend keeps all of it in memory. */
 static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
 {
 	struct getbuf_context *context = lend->context;
@@ -302,9 +303,9 @@ static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct page *page, u3
 }
 
 /*
- * Adds bytes that the caller holds a reference to, all in one folio, and takes
- * one of the lend's own. Returns how many were added: fewer when room or limits
- * are used up; an error if there were none.
+ * Adds bytes to which the caller holds a reference, all in one folio, and takes a
+ * reference for the lend. Returns how many were added: fewer if room or limits are
+ * used up; an error if none were added.
  */
 int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length)
 {
@@ -333,9 +334,9 @@ int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, 
 }
 
 /*
- * Puts the lend into a slot. From here on it belongs to the slot and may be gone
- * at once; after an error it is the caller's still. One of new pages is published
- * by its first slot, and getbuf_fresh() puts it into the second.
+ * Puts the lend into a slot. From here on it belongs to the slot and may be gone at
+ * once; after an error it still belongs to the caller. A lend of new pages is
+ * published by its first slot; getbuf_fresh() puts it into the second.
  */
 int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
 			u32 slot, unsigned int issue_flags)
@@ -423,8 +424,8 @@ static bool getbuf_is_among(struct list_head *lends, void *ring, u32 slot, u64 o
 }
 
 /*
- * Whether a part of the buffer that is in a slot was lent there by this context. What
- * a lend of ours has been replaced with while it is in use is told by its pages.
+ * Whether this context has lent this part of the slot's buffer. If our lend has
+ * been replaced while it is in use, its pages show that.
  */
 bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
 		     u64 offset, const struct iov_iter *part)
@@ -433,7 +434,7 @@ bool getbuf_has_lent(struct getbuf_context *context, struct io_uring_cmd *cmd, u
 	unsigned int i;
 	bool has;
 
-	/* Lends of it are in no list. */
+	/* Its lends are in no list. */
 	if (getbuf_null_is(part->bvec->bv_page))
 		return true;
 	spin_lock(&context->lock);

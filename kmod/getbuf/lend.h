@@ -4,20 +4,20 @@
  *
  * What is shared, and what keeps it whole:
  *
- * - A getbuf_context belongs to an open file of the device and to every lend that
- *   was made through it. It hangs on a file of its own, "pin", which is dropped when
- *   the open file is closed and no lend is out: that frees the context and lets go of
+ * - A getbuf_context belongs to an open file of the device and to every lend made
+ *   through it. It hangs on a file of its own, "pin", which is dropped when the
+ *   open file is closed and no lend is out: that frees the context, and releases
  *   the module outside the module's own text.
- * - A getbuf_lend belongs to one GET until it is registered, from then on to the
- *   slots that it is in. Each slot has a getbuf_handle, which io_uring gives back
- *   when the slot was cleared and the last request is done: in process context,
- *   with the ring's uring_lock held. The last handle ends the lend.
- * - A getbuf_bound is a file under an id. The table, and each command at work with
- *   it, hold a reference.
+ * - A getbuf_lend belongs to one GET until it is registered, and then to its slots.
+ *   Each slot has a getbuf_handle, which io_uring gives back when the slot was
+ *   cleared and the last request is done: in process context, with the ring's
+ *   uring_lock held. The last handle ends the lend.
+ * - A getbuf_bound is a file under an id. The table holds a reference, and so does
+ *   each command that works with it.
  * - Lock order: uring_lock, socket lock, context->lock. A wait queue's lock comes
  *   before bound->lock, which is the innermost and is taken with interrupts off.
- *   No lock of the module and no socket lock is held while io_uring is called to
- *   fill or clear a slot: in a worker it takes uring_lock.
+ *   Never hold a lock of the module or a socket lock while calling io_uring to fill
+ *   or clear a slot: in a worker that takes uring_lock.
  */
 #ifndef LEND_H
 #define LEND_H
@@ -39,8 +39,8 @@
 
 #define GETBUF_LEND_MAX		SZ_4M
 /*
- * Of one segment. SEND_ZC charges a socket with the whole of a segment for each
- * part of it that it sends.
+ * Bytes of one segment. SEND_ZC charges a socket with a whole segment for each part
+ * of it that it sends.
  */
 #define GETBUF_SEGMENT_MAX	SZ_32K
 #define GETBUF_SEGMENTS_MAX	4096
@@ -67,7 +67,7 @@ struct getbuf_counters {
 	u64 from[GETBUF_KINDS];
 };
 
-/* Lends that are out, the oldest first; those of the null page are in none. */
+/* Lends that are out, the oldest first; those of the null page are in no list. */
 enum getbuf_list {
 	GETBUF_FILES,
 	GETBUF_STREAMS,
@@ -75,7 +75,7 @@ enum getbuf_list {
 	GETBUF_LISTS
 };
 
-/* Whoever has opened the device, and what is out through all that he has opened. */
+/* A user who opened the device, and what is out through all of that user's open files. */
 struct getbuf_user {
 	struct list_head among;
 	kuid_t uid;
@@ -111,8 +111,9 @@ struct getbuf_context {
 };
 
 /*
- * Under the lock, which it drops: so many lends less. Their memory is gone already or
- * belongs to the context, since the context, and the module, may go with this.
+ * Under the lock, which it drops: counts so many lends less. Their memory must be
+ * gone already or belong to the context, since the context, and the module, may go
+ * with this.
  */
 static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends)
 {
@@ -128,7 +129,7 @@ static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends
 
 struct getbuf_lend;
 
-/* What a slot of a ring has. */
+/* The content of a ring's slot. */
 struct getbuf_handle {
 	struct getbuf_lend *lend;
 	void *ring;		/* what the ring is known by; its table may be cloned */
@@ -155,7 +156,7 @@ struct getbuf_lend {
 	struct page *copy;		/* what was copied last, or NULL */
 	u32 copy_used;
 	bool recycles;			/* see getbuf_lend_hold() */
-	/* Segments of one folio that follow each other hold one reference to it. */
+	/* Consecutive segments of one folio hold one reference to it. */
 	u32 segments;
 	u32 room;
 	struct bio_vec *segment;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The module, the device, and what its commands say. */
+/* The module, the device, and its commands. */
 #include <linux/anon_inodes.h>
 #include <linux/fsnotify.h>
 #include <linux/miscdevice.h>
@@ -103,8 +103,8 @@ static long getbuf_ioctl(struct file *file, unsigned int request, unsigned long 
 }
 
 /*
- * A lend's bytes from the page cache, or, if some are not there, by splice_read,
- * which may wait: EAGAIN where that is not allowed.
+ * Lends bytes from the page cache, or, if some are missing, by splice_read, which
+ * may wait: EAGAIN if it must not.
  */
 static int getbuf_file_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length,
 			    u32 flags, unsigned int issue_flags)
@@ -154,8 +154,9 @@ static int getbuf_file_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd,
 }
 
 /*
- * What a command returns to io_uring. It gives EAGAIN to a worker, which may wait;
- * for who may not wait, or is that worker, EAGAIN is the result.
+ * The return value for io_uring. io_uring hands a command with EAGAIN to a worker,
+ * which may wait; for a command that must not wait, or runs in that worker, EAGAIN
+ * is the result.
  */
 static int getbuf_answer(struct io_uring_cmd *cmd, int ret, u32 flags, unsigned int issue_flags)
 {
@@ -175,8 +176,8 @@ static int getbuf_answer(struct io_uring_cmd *cmd, int ret, u32 flags, unsigned 
 }
 
 /*
- * Into so many slots, in the way of GETBUF_FURTHER. An error only if nothing is lent:
- * the next GET meets it again.
+ * Lends into so many slots, as GETBUF_FURTHER says. An error only if nothing is
+ * lent: the next GET meets the error again.
  */
 static int getbuf_pieces_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd,
 			    struct getbuf_get *request, u32 slot, u32 slots,
@@ -288,7 +289,7 @@ static int getbuf_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	bool has_slot = cmd->flags & IORING_URING_CMD_FIXED;
 	u32 slot;
 
-	/* A command that waits has no sqe any more: the ring may have been resized. */
+	/* A waiting command has no sqe any more: the ring may have been resized. */
 	if (issue_flags & IO_URING_F_CANCEL) {
 		getbuf_wait_exiting(cmd, issue_flags);
 		return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The null source: one page of zeros, as often as wanted. Its lends are used
- * again, so that what a lend costs by itself can be measured.
+ * The null source: one page of zeros, as often as wanted. Its lends are reused, so
+ * that one can measure the cost of a lend itself.
  */
 #include <linux/mm.h>
 
@@ -24,12 +24,12 @@ bool getbuf_null_is(const struct page *page)
 
 void getbuf_null_exit(void)
 {
-	/* Whoever was sent it may hold it still. */
+	/* Somebody to whom it was sent may still hold it. */
 	put_page(getbuf_null_page);
 }
 
 /*
- * Counts so many lends, or as many as there can be, and takes as many of them as are
+ * Counts so many lends, or as many as possible, and takes as many of them as are
  * ready. They keep no memory, so they are in no list while they are out.
  */
 static int getbuf_null_take(struct getbuf_context *context, u32 wanted, u32 length,
@@ -70,7 +70,7 @@ static struct getbuf_lend *getbuf_null_make(struct getbuf_context *context)
 	return lend;
 }
 
-/* Under the lock: has one ready for the next time. */
+/* Under the lock: keeps one ready for the next time. */
 static void getbuf_null_keep(struct getbuf_context *context, struct getbuf_lend *lend)
 {
 	lend->next = context->ready;
@@ -78,7 +78,7 @@ static void getbuf_null_keep(struct getbuf_context *context, struct getbuf_lend 
 	context->ready_count++;
 }
 
-/* As if so many had not been taken, of which these are left. */
+/* Undoes the taking of so many, of which these are left. */
 static void getbuf_null_untake(struct getbuf_context *context, u32 lends, u32 length,
 			       struct getbuf_lend *left)
 {
@@ -96,7 +96,7 @@ static void getbuf_null_untake(struct getbuf_context *context, u32 lends, u32 le
 	getbuf_leave_unlock(context, lends);
 }
 
-/* Into so many slots, in the way of GETBUF_FURTHER. */
+/* Lends into so many slots, as GETBUF_FURTHER says. */
 int getbuf_null_get(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		    u32 slots, unsigned int issue_flags)
 {
@@ -133,7 +133,7 @@ void getbuf_null_returned(struct getbuf_lend *lend)
 	struct getbuf_context *context = lend->context;
 	bool keep;
 
-	/* Nobody else sets it to this task. */
+	/* No other task sets it to this task. */
 	if (READ_ONCE(context->clearing) == current) {
 		if (!context->cleared)
 			context->cleared_last = lend;
@@ -152,7 +152,7 @@ void getbuf_null_returned(struct getbuf_lend *lend)
 	getbuf_leave_unlock(context, 1);
 }
 
-/* Takes back at once what came back while slots were cleared. */
+/* Takes back at once the lends that came back while slots were cleared. */
 static void getbuf_null_gather(struct getbuf_context *context)
 {
 	struct getbuf_lend *first = context->cleared, *last = context->cleared_last;
@@ -172,9 +172,9 @@ static void getbuf_null_gather(struct getbuf_context *context)
 }
 
 /*
- * Clears what lent buffers there are in so many slots. Memory of the user stays: EBUSY.
- * By one task at a time the lends that come back meanwhile are taken back together,
- * those of the null page that is, under one lock.
+ * Clears the lent buffers in so many slots. Memory of the user stays: EBUSY. One
+ * task at a time collects the null page's lends that come back meanwhile, and takes
+ * them back together, under one lock.
  */
 int getbuf_null_vacate(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 slot,
 		       u32 slots, unsigned int issue_flags)
@@ -189,7 +189,7 @@ int getbuf_null_vacate(struct getbuf_context *context, struct io_uring_cmd *cmd,
 	return err == -EBUSY ? err : 0;
 }
 
-/* Drops those that are ready. */
+/* Drops the ready lends. */
 void getbuf_null_forget(struct getbuf_context *context)
 {
 	struct getbuf_lend *lend, *next;

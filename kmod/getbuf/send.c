@@ -3,9 +3,9 @@
  * Sends from a lent buffer as sendfile(2) does, by references to its pages.
  *
  * A packet keeps these until it is acknowledged (TCP), or has left the machine or
- * been read here (UDP), whatever becomes of the lend; so no page is used for
- * something else meanwhile, and a page pool lets go of one that has such a reference
- * when the lend comes back. What is in a page may change, as with sendfile(2).
+ * been read here (UDP), whatever becomes of the lend. So no page is reused
+ * meanwhile; a page pool lets go of a page that has such a reference when the lend
+ * comes back. The content of a page may change, as with sendfile(2).
  */
 #include <linux/net.h>
 #include <linux/socket.h>
@@ -33,9 +33,8 @@ int getbuf_send(struct getbuf_context *context, struct io_uring_cmd *cmd,
 	if (ret < 0)
 		goto out;
 	/*
-	 * The slot may have anybody's buffer: memory of the user, or of one whose block
-	 * request a driver has lent, could be used for something else by the time it
-	 * leaves.
+	 * The slot may contain any buffer: the user's memory, or that of a block
+	 * request which a driver has lent, could be reused before it leaves.
 	 */
 	ret = -EOPNOTSUPP;
 	if (!getbuf_has_lent(context, cmd, slot, request->offset, &message.msg_iter))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Slots of a ring's table of registered buffers. Kernels differ in what they
- * register: bare segments, or the segments of a block request. For the latter a
- * request is made up, of which io_uring reads the direction, the length and the
- * chain of bios, and gives the address back.
+ * register: bare segments, or the segments of a block request. For the latter we
+ * make up a request. io_uring reads its direction, its length and its chain of
+ * bios, and gives its address back.
  */
 #include "lend.h"
 
@@ -47,7 +47,7 @@ int getbuf_slot_fill(struct getbuf_handle *handle, struct io_uring_cmd *cmd,
 	struct bio *bio = &handle->bio;
 
 	getbuf_slot_note(handle, cmd, slot);
-	/* The segments are copied: neither they nor the bio are looked at later. */
+	/* The segments are copied: nobody looks at them or the bio later. */
 	bio->bi_io_vec = lend->segment;
 	bio->bi_vcnt = lend->segments;
 	bio->bi_iter.bi_size = lend->bytes;

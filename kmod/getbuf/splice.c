@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lends what the file's splice_read puts into a pipe: pages of the page cache where
- * it has one, else pages that were read into. May wait.
+ * Lends what the file's splice_read puts into a pipe: pages of its page cache if it
+ * has one, else pages read into. May wait.
  */
 #include <linux/mm.h>
 #include <linux/pipe_fs_i.h>
@@ -10,7 +10,7 @@
 
 #include "lend.h"
 
-/* A pipe that nobody else sees; the kernel offers none to modules. */
+/* A private pipe; the kernel offers none to modules. */
 static struct pipe_inode_info *getbuf_pipe_make(u32 slots)
 {
 	struct pipe_inode_info *pipe = kzalloc(sizeof(*pipe), GFP_KERNEL_ACCOUNT);
@@ -44,7 +44,7 @@ void getbuf_pipe_free(struct pipe_inode_info *pipe)
 	kfree(pipe);
 }
 
-/* Adds what the pipe holds, once it is there: fewer bytes when limits are used up. */
+/* Adds the pipe's content, once it is there: fewer bytes if limits are used up. */
 static int getbuf_pipe_add(struct getbuf_lend *lend, struct pipe_inode_info *pipe, u32 length)
 {
 	unsigned int tail;
@@ -71,8 +71,8 @@ static int getbuf_pipe_add(struct getbuf_lend *lend, struct pipe_inode_info *pip
 }
 
 /*
- * Returns how many bytes could be lent, 0 at the end. What is in the pipe and is not
- * lent is there to be read again, since the file has positions.
+ * Returns how many bytes it could lend, 0 at the end. Bytes in the pipe that are
+ * not lent can be read again, since the file has positions.
  */
 int getbuf_splice_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lends what a TCP socket has received. Bytes are looked at, lent, and only then
- * taken from the stream: what cannot be lent stays in it. The lend has references
- * to pages and none to packets or the socket.
+ * Lends what a TCP socket has received. It looks at bytes, lends them, and only
+ * then takes them from the stream: bytes that cannot be lent stay in it. The lend
+ * has references to pages, and none to packets or the socket.
  */
 #include <linux/mm.h>
 #include <linux/net.h>
@@ -14,7 +14,7 @@
 /* Deeper than the stack nests lists of fragments. */
 #define GETBUF_NESTED_MAX	4
 
-/* Streams that others have laid hands on are not the user's bytes as they arrived. */
+/* With a ULP (TLS), a psock (BPF) or a kernel owner the bytes are not as they arrived. */
 int getbuf_stream_suits(struct sock *sk)
 {
 	if (!sk_is_tcp(sk))
@@ -26,7 +26,7 @@ int getbuf_stream_suits(struct sock *sk)
 	return 0;
 }
 
-/* Whether a look at the socket would find data, its end, or an error. */
+/* Whether looking at the socket would find data, its end, or an error. */
 bool getbuf_stream_ready(struct sock *sk)
 {
 	return !skb_queue_empty_lockless(&sk->sk_receive_queue) || READ_ONCE(sk->sk_err) ||
@@ -34,7 +34,7 @@ bool getbuf_stream_ready(struct sock *sk)
 	       sk->sk_state == TCP_CLOSE;
 }
 
-/* Bytes that are in no page of their own: one after the other in pages of ours. */
+/* Bytes without a page of their own: consecutive in pages of ours. */
 static int getbuf_stream_copy(struct getbuf_lend *lend, const void *data, u32 length)
 {
 	u32 done = 0;
@@ -77,8 +77,8 @@ static int getbuf_stream_linear(struct getbuf_lend *lend, struct sk_buff *skb, u
 }
 
 /*
- * Adds bytes of a packet. Returns how many: fewer when room or limits are used
- * up; an error if there were none.
+ * Adds bytes of a packet. Returns how many: fewer if room or limits are used up; an
+ * error if none were added.
  */
 static int getbuf_stream_add(struct getbuf_lend *lend, struct sk_buff *skb, u32 offset, u32 length,
 			     unsigned int nested)
@@ -87,10 +87,10 @@ static int getbuf_stream_add(struct getbuf_lend *lend, struct sk_buff *skb, u32 
 	struct sk_buff *part;
 	int ret = 0, i;
 
-	/* Memory of a device, or of a user who has lent it for sending. */
+	/* Memory of a device, or memory that a user has lent for sending. */
 	if (!skb_frags_readable(skb) || skb_zcopy(skb) || nested > GETBUF_NESTED_MAX)
 		return -EOPNOTSUPP;
-	/* All of a lend is held in the same way: what is another's is the next lend's. */
+	/* All of a lend is held in one way: a page of the other kind starts the next lend. */
 	if (lend->segments && lend->recycles != skb->pp_recycle)
 		return -ENOBUFS;
 	lend->recycles = skb->pp_recycle;
@@ -137,7 +137,7 @@ static int getbuf_stream_add(struct getbuf_lend *lend, struct sk_buff *skb, u32 
 	return done;
 }
 
-/* Adds what is in the queue, under the socket's lock. */
+/* Adds what is in the queue, under the socket lock. */
 static int getbuf_stream_look(struct getbuf_lend *lend, struct sock *sk, u32 length)
 {
 	struct tcp_sock *tcp = tcp_sk(sk);
@@ -157,7 +157,7 @@ static int getbuf_stream_look(struct getbuf_lend *lend, struct sock *sk, u32 len
 		if (done == length)
 			break;
 		offset = sequence + done - TCP_SKB_CB(skb)->seq;
-		/* Sent again, together with what follows. */
+		/* Retransmitted, together with what follows. */
 		if (offset >= skb->len) {
 			if (TCP_SKB_CB(skb)->tcp_flags & TCPHDR_FIN)
 				break;
@@ -174,7 +174,7 @@ static int getbuf_stream_look(struct getbuf_lend *lend, struct sock *sk, u32 len
 	return done ? done : ret;
 }
 
-/* What it means that there was nothing: 0 for the end. */
+/* What finding nothing means: 0 for the end. */
 static int getbuf_stream_nothing(struct sock *sk)
 {
 	if (sock_flag(sk, SOCK_DONE))
@@ -192,7 +192,7 @@ static int getbuf_stream_nothing(struct sock *sk)
 }
 
 /*
- * Lends what has arrived; EAGAIN if nothing has. By one at a time for each bound
+ * Lends what has arrived; EAGAIN if nothing has. One GET at a time for each bound
  * file; if somebody else reads the socket meanwhile, the lend is taken back.
  */
 int getbuf_stream_take(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
@@ -230,7 +230,7 @@ int getbuf_stream_take(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32
 		goto no_lend;
 	}
 	lock_sock(sk);
-	/* Not only the bytes: what others have made of the stream meanwhile is theirs. */
+	/* Compare more than the bytes: a ULP or psock attached meanwhile owns the stream. */
 	err = getbuf_stream_suits(sk);
 	if (!err && tcp_sk(sk)->copied_seq != sequence)
 		err = -EBUSY;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Users: who has the device open many times may have out as much as who has it open
- * once. A user is who opens it, whoever it is passed to.
+ * Users: a user who opened the device many times may have out as much as one who
+ * opened it once. The user is the one who opened it, whoever it is passed to.
  */
 #include <linux/cred.h>
 #include <linux/slab.h>
@@ -11,7 +11,7 @@
 static DEFINE_MUTEX(getbuf_users_lock);
 static LIST_HEAD(getbuf_users);
 
-/* This task's, with a reference; NULL without memory. */
+/* This task's user, with a reference; NULL without memory. */
 struct getbuf_user *getbuf_user_get(void)
 {
 	struct getbuf_user *user;
@@ -43,7 +43,7 @@ void getbuf_user_put(struct getbuf_user *user)
 	mutex_unlock(&getbuf_users_lock);
 }
 
-/* Counts so many lends more, or as many as there can be, and returns how many. */
+/* Counts so many more lends, or as many as possible, and returns the number. */
 u32 getbuf_user_enter(struct getbuf_user *user, u32 wanted, u32 max)
 {
 	int lends = atomic_read(&user->lends);
@@ -56,7 +56,7 @@ u32 getbuf_user_enter(struct getbuf_user *user, u32 wanted, u32 max)
 	return wanted;
 }
 
-/* Counts memory that is kept, unless it is too much. */
+/* Counts kept memory, unless it is too much. */
 bool getbuf_user_keep(struct getbuf_user *user, u64 bytes, u64 max)
 {
 	s64 kept = atomic64_read(&user->bytes);

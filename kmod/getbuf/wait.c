@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * GETs of a stream: one is at work, the others wait in order, and the one at work
- * waits in front of them when there is no data. Whoever takes a command off the
- * list completes it, or puts it back.
+ * GETs of a stream: one works, the others wait in order; without data the one that
+ * works waits in front of them. Whoever takes a command off the list completes it,
+ * or puts it back.
  */
 #include <linux/cred.h>
 #include <linux/net.h>
@@ -11,7 +11,7 @@
 
 #include "lend.h"
 
-/* The command points to it; the list is empty while somebody is at work with it. */
+/* The command points to it; the list is empty while somebody works with it. */
 struct getbuf_pending {
 	struct list_head entry;
 	struct io_uring_cmd *cmd;
@@ -39,7 +39,7 @@ static void getbuf_next(struct getbuf_bound *bound)
 	list_del_init(&first->entry);
 	bound->serving = first->cmd;
 	bound->stop = false;
-	/* Not lazily: it may turn out that there is nothing to complete. */
+	/* Not lazily: there may turn out to be nothing to complete. */
 	io_uring_cmd_complete_in_task(bound->serving, getbuf_resume);
 }
 
@@ -53,7 +53,7 @@ static void getbuf_done(struct getbuf_bound *bound)
 	spin_unlock_irqrestore(&bound->lock, flags);
 }
 
-/* Lets a command that was at work, or is new, wait. False if it is to end instead. */
+/* Makes a command wait that was working, or is new. False if it is to end instead. */
 static bool getbuf_park(struct getbuf_bound *bound, struct io_uring_cmd *cmd)
 {
 	struct getbuf_pending *pending = getbuf_pending_of(cmd);
@@ -115,7 +115,7 @@ static void getbuf_canceled(struct io_tw_req request, io_tw_token_t token)
 		      IO_URING_CMD_TASK_WORK_ISSUE_FLAGS);
 }
 
-/* EAGAIN only for who may not wait. */
+/* EAGAIN only for a command that must not wait. */
 int getbuf_wait_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		    u32 flags, unsigned int issue_flags)
 {
@@ -173,7 +173,7 @@ int getbuf_wait_wake(struct wait_queue_entry *wait, unsigned int mode, int sync,
 	return 0;
 }
 
-/* The file is unbound: who waits for it waits no longer. */
+/* The file is unbound: its waiting commands wait no longer. */
 void getbuf_wait_end(struct getbuf_bound *bound)
 {
 	struct getbuf_pending *pending, *next;
@@ -188,7 +188,7 @@ void getbuf_wait_end(struct getbuf_bound *bound)
 	spin_unlock_irqrestore(&bound->lock, flags);
 }
 
-/* The ring or its task goes. One that is at work is tried again by io_uring. */
+/* The ring or its task goes. io_uring tries a command that is working again. */
 void getbuf_wait_exiting(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct getbuf_pending *pending = getbuf_pending_of(cmd);

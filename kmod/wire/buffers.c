@@ -33,7 +33,7 @@ static int wire_buffers_init(struct wire_buffers *buffers, struct wire_nic *nic,
 	return 0;
 }
 
-/* While neither NAPI nor the engine uses it. */
+/* Only while neither NAPI nor the engine uses it. */
 static void wire_buffers_free(struct wire_buffers *buffers)
 {
 	for (; buffers->done != buffers->posted; buffers->done++)
@@ -44,7 +44,7 @@ static void wire_buffers_free(struct wire_buffers *buffers)
 	kvfree(buffers->ring);
 }
 
-/* Returns whether the pool had enough. */
+/* Returns whether the pool had enough buffers. */
 static bool wire_buffers_refill(struct wire_buffers *buffers)
 {
 	u32 posted = buffers->posted;

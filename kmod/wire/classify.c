@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Rules of steering (ntuple): added, removed and listed. */
+/* Steering rules (ntuple): adding, removing and listing them. */
 #include "wire.h"
 
 u32 wire_get_rx_ring_count(struct net_device *dev)
@@ -7,7 +7,7 @@ u32 wire_get_rx_ring_count(struct net_device *dev)
 	return dev->real_num_rx_queues;
 }
 
-/* With the mutex of the engine that feeds the NIC, as the two below. */
+/* Called with the mutex of the engine that feeds the NIC, as the two below. */
 static int wire_rule_get(struct wire_nic *nic, struct ethtool_rxnfc *info)
 {
 	u32 location = info->fs.location;
@@ -66,7 +66,7 @@ static int wire_rule_insert(struct wire_nic *nic, struct ethtool_rxnfc *info)
 	return 0;
 }
 
-/* The last queue that a rule for a context leads to, with this table: both are added. */
+/* The last queue of a context's rule with this table: the rule's number is added to the table's. */
 static u64 wire_rule_last(const struct ethtool_rx_flow_spec *spec, const u32 *table)
 {
 	u32 last = 0;
@@ -79,8 +79,8 @@ static u64 wire_rule_last(const struct ethtool_rx_flow_spec *spec, const u32 *ta
 
 /*
  * With the mutex of the engine that feeds the NIC: whether the rules for contexts
- * would still name queues that there are, if there were so many, and if one context
- * had this table. The kernel looks at other rules, and at tables, itself.
+ * would still name existing queues if there were so many, and if one context had
+ * this table. The kernel itself checks other rules, and tables.
  */
 bool wire_rules_fit(struct wire_nic *nic, unsigned int queues, unsigned int context,
 		    const u32 *table)
@@ -99,7 +99,7 @@ bool wire_rules_fit(struct wire_nic *nic, unsigned int queues, unsigned int cont
 	return true;
 }
 
-/* Whether all that a rule asks for is something that we look at, and leads somewhere. */
+/* Whether we can match everything that a rule asks for, and it sends somewhere. */
 static int wire_rule_check(struct wire_nic *nic, const struct ethtool_rxnfc *info)
 {
 	const struct ethtool_rx_flow_spec *spec = &info->fs;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The simulated DMA engine: a thread that takes frames from the tx rings of one
- * NIC and delivers them to the other. Its work is what hardware would do, so it
- * is not done in the sender's or the receiver's context.
+ * The simulated DMA engine: a thread that takes frames from the tx rings of one NIC
+ * and delivers them to the other. Hardware would do this work, so it does not run
+ * in the sender's or the receiver's context.
  */
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
 
 #include "wire.h"
 
-/* Packets from a tx ring before it is the next ring's turn. */
+/* Packets from a tx ring before the next ring's turn. */
 #define WIRE_BATCH 32
-/* How long to wait for room before looking again, if nobody says that there is. */
+/* How long to wait for room before looking again, if nobody reports room. */
 #define WIRE_STALL (NSEC_PER_MSEC)
 
-/* Lets the frame behind go first, by the share that was asked for. */
+/* Lets the frame behind go first, as often as the requested share says. */
 static void wire_reorder(struct wire_nic *to, struct wire_tx *tx, u32 sent, u32 head)
 {
 	if (head - sent < 2 || !wire_fault_hits(&to->fault.reorder))
@@ -118,7 +118,7 @@ static int wire_engine_thread(void *data)
 	while (!kthread_should_stop()) {
 		ktime_t again;
 
-		/* Before the rings are read: what is kicked later is seen below. */
+		/* Before the rings are read, so a later kick is seen below. */
 		smp_store_mb(engine->kicked, 0);
 		again = wire_engine_run(engine);
 		if (!again) {
@@ -171,7 +171,7 @@ void wire_cable_put(struct wire_cable *cable)
 	kref_put(&cable->ref, wire_cable_free);
 }
 
-/* Ends both engines. What is in the rings stays there, for whoever stops the NICs. */
+/* Ends both engines. Frames stay in the rings, for whoever stops the NICs. */
 void wire_cable_unplug(struct wire_cable *cable)
 {
 	unsigned int i;

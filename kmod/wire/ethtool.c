@@ -178,7 +178,7 @@ static int wire_remove_context(struct net_device *dev, struct ethtool_rxfh_conte
 	return 0;
 }
 
-/* The flow whose fields can be chosen, or -1. */
+/* The flow whose hash fields can be chosen, or -1. */
 static int wire_flow_of(u32 flow_type)
 {
 	switch (flow_type) {
@@ -241,7 +241,7 @@ const struct ethtool_ops wire_ethtool_ops = {
 	.rxfh_key_space		= WIRE_KEY,
 	.rxfh_max_num_contexts	= WIRE_CONTEXTS,
 	.cap_rss_rxnfc_adds	= true,
-	/* The queueing disciplines of other queues come and go under RTNL only. */
+	/* The queueing disciplines of other queues come and go only under RTNL. */
 	.op_needs_rtnl		= ETHTOOL_OP_NEEDS_RTNL_SCHANNELS,
 	.get_drvinfo		= wire_get_drvinfo,
 	.get_link		= ethtool_op_get_link,

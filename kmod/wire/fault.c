@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Faults, and what else is no property of real hardware: files in the directory
- * "wire" of the interface in sysfs. They act on what arrives at the interface.
+ * Faults, and other settings that real hardware does not have: files in the
+ * directory "wire" of the interface in sysfs. They act on what arrives at the
+ * interface.
  */
 #include <linux/device.h>
 #include <linux/kstrtox.h>

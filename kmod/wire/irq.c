@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An interrupt for each queue, raised by the engine: so /proc/interrupts counts what a
- * queue had to say, and smp_affinity says on which CPU its NAPI runs. Interrupts are
- * there as long as the interface is, so their affinity outlives rings and channels.
+ * An interrupt for each queue, raised by the engine: /proc/interrupts counts the
+ * events of each queue, and smp_affinity says on which CPU its NAPI runs.
+ * Interrupts exist as long as the interface, so their affinity outlives rings and
+ * channels.
  */
 #include <linux/interrupt.h>
 #include <linux/irq.h>
@@ -12,7 +13,7 @@
 
 static int wire_irq_set_affinity(struct irq_data *data, const struct cpumask *mask, bool force)
 {
-	/* The mask is looked at whenever the interrupt is raised. */
+	/* The mask is read whenever the interrupt is raised. */
 	irq_data_update_effective_affinity(data, mask);
 	return IRQ_SET_MASK_OK;
 }
@@ -96,12 +97,12 @@ int wire_irq_make(struct wire_nic *nic, unsigned int queues)
 	return 0;
 }
 
-/* When the engine raises none any more. */
+/* Only when the engine raises none any more. */
 void wire_irq_free(struct wire_nic *nic)
 {
 	unsigned int i;
 
-	/* What was raised elsewhere is over then. */
+	/* Interrupts raised on other CPUs are over then. */
 	kick_all_cpus_sync();
 	for (i = 0; i < min(nic->dev->num_rx_queues, nic->dev->num_tx_queues); i++) {
 		struct wire_queue *queue = &nic->queue[i];

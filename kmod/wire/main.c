@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The module, and pairs: made and removed over rtnetlink. */
+/* The module, and pairs: making and removing them over rtnetlink. */
 #include <linux/capability.h>
 #include <linux/cc_platform.h>
 #include <linux/dma-map-ops.h>
@@ -12,8 +12,8 @@
 #include "wire_link.h"
 
 /*
- * What buffers are mapped for. Providers of memory want a device that can do
- * DMA, and netkit wants one to tell a NIC from a virtual device.
+ * The device for which buffers are mapped. Memory providers need a device that can
+ * do DMA, and netkit needs one to tell a NIC from a virtual device.
  */
 struct device *wire_parent;
 static struct platform_device *wire_platform;
@@ -44,7 +44,7 @@ static int wire_newlink(struct net_device *dev, struct rtnl_newlink_params *para
 	struct net_device *peer;
 	int err;
 
-	/* Threads and rings, of which nobody is charged. */
+	/* Nobody is charged for threads and rings. */
 	if (!capable(CAP_NET_ADMIN)) {
 		NL_SET_ERR_MSG_MOD(extack, "CAP_NET_ADMIN of a namespace is not enough");
 		return -EPERM;
@@ -117,8 +117,8 @@ static void wire_dellink(struct net_device *dev, struct list_head *head)
 	struct net_device *peer = rtnl_dereference(nic->peer);
 
 	/*
-	 * Both go together, and neither may look at the other from here on:
-	 * which of them is freed first is open.
+	 * Both go together, and neither may look at the other from here on: either
+	 * may be freed first.
 	 */
 	wire_cable_unplug(nic->cable);
 	RCU_INIT_POINTER(nic->peer, NULL);
@@ -178,7 +178,7 @@ static int __init wire_init(void)
 {
 	int err;
 
-	/* The engine writes through the linear map, which is the wrong view then. */
+	/* The engine writes through the linear map, which would be the wrong view. */
 	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT)) {
 		pr_err("wire: memory is encrypted; the simulated DMA can't write to it\n");
 		return -EOPNOTSUPP;

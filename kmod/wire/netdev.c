@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The network device: set-up, up and down, rings and queues exchanged as a whole. */
+/* The network device: set-up, up and down, and exchanging rings and queues as a whole. */
 #include <linux/etherdevice.h>
 #include <net/netdev_lock.h>
 
 #include "wire.h"
 
-/* The rings of a queue, apart from it. */
+/* The rings of a queue, without the queue. */
 struct wire_rings {
 	struct wire_rx *rx;
 	struct wire_slot *tx;
@@ -59,7 +59,7 @@ static struct wire_rings *wire_rings_make(struct wire_nic *nic, unsigned int que
 	return rings;
 }
 
-/* While the queues stand still. */
+/* Only while the queues stand still. */
 static void wire_rings_swap(struct wire_nic *nic, struct wire_rings *rings, unsigned int count)
 {
 	while (count--) {
@@ -104,7 +104,7 @@ static void wire_resume(struct wire_nic *nic, unsigned int queues)
 	netif_tx_wake_all_queues(dev);
 }
 
-/* Stops queues; their rings stay, and what was not sent is dropped. */
+/* Stops queues; their rings stay, and unsent frames are dropped. */
 static void wire_halt(struct wire_nic *nic, unsigned int queues)
 {
 	struct net_device *dev = nic->dev;
@@ -126,8 +126,8 @@ static void wire_halt(struct wire_nic *nic, unsigned int queues)
 }
 
 /*
- * Another number of queues or other rings, while up too. Everything new is
- * there before anything old goes; an error leaves all as it was.
+ * Changes the number of queues or the rings, while up too. It makes everything new
+ * before it frees anything old; an error leaves all as it was.
  */
 int wire_rebuild(struct wire_nic *nic, unsigned int queues, u32 rx_ring, u32 tx_ring)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* NAPI: completions become packets, buffers are posted again, sent frames are freed. */
+/* NAPI: makes packets of completions, posts buffers again, frees sent frames. */
 #include <linux/etherdevice.h>
 #include <linux/tcp.h>
 #include <net/gro.h>
@@ -8,8 +8,8 @@
 #include "wire.h"
 
 /*
- * Moves the completion's fragments into the packet, or drops them if there is
- * none. Each fragment holds a reference of its own; the last one of a buffer
+ * Moves the completion's fragments into the packet, or drops them if there is no
+ * packet. Each fragment holds a reference of its own; the last one of a buffer
  * takes over ours.
  */
 static void wire_take_fragments(struct wire_buffers *buffers, struct wire_completion *completion,
@@ -20,7 +20,7 @@ static void wire_take_fragments(struct wire_buffers *buffers, struct wire_comple
 	for (i = 0; i < completion->fragments; i++) {
 		struct wire_fragment *fragment = &completion->fragment[i];
 		netmem_ref netmem = buffers->ring[buffers->done & buffers->mask].netmem;
-		/* What nobody else can use of the buffer counts too. */
+		/* The part of the buffer that nobody else can use counts too. */
 		u32 end = fragment->last ? buffers->chunk : fragment->offset + fragment->length;
 
 		if (!skb) {
@@ -62,13 +62,13 @@ static void wire_receive(struct wire_queue *queue, struct wire_completion *compl
 	bool split = completion->flags & WIRE_SPLIT;
 	struct wire_buffers *buffers = split ? &queue->rx->data : &queue->rx->head;
 	struct net_device *dev = queue->nic->dev;
-	/* Of a stream's segments GRO keeps the fragments mostly, and the rest serves the next one. */
+	/* GRO mostly keeps only a segment's fragments, and the rest serves the next segment. */
 	bool reuse = split && completion->header <= GRO_MAX_HEAD;
 	struct sk_buff *skb = reuse ? napi_get_frags(&queue->napi) :
 				      napi_alloc_skb(&queue->napi, completion->header);
 
 	if (likely(skb)) {
-		/* One that is used again may have had fragments of another memory. */
+		/* A reused packet may have had fragments of another memory. */
 		skb->unreadable = false;
 		skb_put_data(skb, completion->data, completion->header);
 	}

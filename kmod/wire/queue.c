@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One rx queue started, stopped and exchanged while the others run: how a
- * provider of memory (io_uring, devmem) gets a queue. The NAPI stays through an
- * exchange; it also cleans the tx ring, which goes on being filled.
+ * Starts, stops and exchanges one rx queue while the others run: this is how a
+ * memory provider (io_uring, devmem) gets a queue. The NAPI stays through an
+ * exchange; it also cleans the tx ring, which is still being filled.
  */
 #include <linux/netdevice.h>
 #include <net/page_pool/helpers.h>
@@ -21,7 +21,7 @@ void wire_queue_start(struct wire_queue *queue)
 	mutex_lock(&engine->lock);
 	queue->fed = rx;
 	mutex_unlock(&engine->lock);
-	/* Fills the rings, and sees to what happened while NAPI was off. */
+	/* Fills the rings, and handles what happened while NAPI was off. */
 	local_bh_disable();
 	napi_schedule(&queue->napi);
 	local_bh_enable();

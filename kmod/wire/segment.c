@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A frame on its way: looked at once, cut into packets, each steered to a queue
- * and written into the buffers that are posted there.
+ * A frame on its way: looked at once, cut into packets, each steered to a queue and
+ * written into the buffers posted there.
  */
 #include <linux/dma-direct.h>
 #include <linux/if_vlan.h>
@@ -17,8 +17,8 @@
 #include "wire.h"
 
 /*
- * Writes to where a buffer was mapped to, as a device would, and sums up. The
- * address came from whoever owns the buffer: only memory is written to.
+ * Writes to the address that a buffer is mapped to, as a device would, and sums up.
+ * The address came from the owner of the buffer, so check that it is memory.
  */
 static int wire_write(dma_addr_t to, const u8 *from, u32 length, u32 at, __wsum *sum)
 {
@@ -41,7 +41,7 @@ static int wire_write(dma_addr_t to, const u8 *from, u32 length, u32 at, __wsum 
 	return 0;
 }
 
-/* Counts bytes that were written to the current buffer to the packet's fragments. */
+/* Adds the bytes written to the current buffer to the packet's fragments. */
 static void wire_note(struct wire_buffers *buffers, struct wire_completion *completion, u32 length)
 {
 	struct wire_fragment *fragment = NULL;
@@ -64,8 +64,9 @@ static void wire_note(struct wire_buffers *buffers, struct wire_completion *comp
 }
 
 /*
- * Bytes of a frame that the kernel may be unable to read, from this one on, as a device finds them:
- * by their DMA addresses. Returns how many there are in one piece, 0 where there is no memory.
+ * Bytes of a frame from this one on, which the kernel may be unable to read. Finds
+ * them as a device does: by their DMA addresses. Returns how many there are in one
+ * piece, 0 if there is no memory.
  */
 static u32 wire_peek(struct sk_buff *skb, u32 at, const u8 **data)
 {
@@ -101,7 +102,7 @@ static u32 wire_peek(struct sk_buff *skb, u32 at, const u8 **data)
 	return 0;
 }
 
-/* The next bytes of a frame that is read from this byte on. */
+/* The next bytes of a frame, which is read from this byte on. */
 static u32 wire_read(struct sk_buff *skb, struct skb_seq_state *state, u32 from, u32 at,
 		     const u8 **data)
 {
@@ -141,7 +142,7 @@ static int wire_place_bytes(struct wire_buffers *buffers, struct sk_buff *skb, u
 }
 
 /*
- * Puts a part of the frame into buffers. With packing, the next packet goes on
+ * Puts a part of the frame into buffers. With packing, the next packet continues
  * where this one ends. An error leaves the buffers as they were.
  */
 static int wire_place(struct wire_buffers *buffers, bool packing, struct sk_buff *skb, u32 from,
@@ -182,7 +183,7 @@ static bool wire_tcp_sum_is_right(struct wire_frame *frame)
 				length, IPPROTO_TCP, sum);
 }
 
-/* Where IP's header begins, or 0: behind Ethernet's and VLAN's, whoever has made the frame. */
+/* Where the IP header begins, behind those of Ethernet and VLAN, or 0; whoever made the frame. */
 static u32 wire_find_network(struct wire_frame *frame)
 {
 	__be16 protocol = ((struct ethhdr *)frame->data)->h_proto;
@@ -195,7 +196,7 @@ static u32 wire_find_network(struct wire_frame *frame)
 	return protocol == frame->keys.basic.n_proto ? at : 0;
 }
 
-/* Bytes of the transport header at this place, or 0: it is not all there, or of no use. */
+/* Bytes of the transport header at this place, or 0 if it is incomplete or useless. */
 static u32 wire_transport_header(struct wire_frame *frame, u32 transport)
 {
 	struct tcphdr *tcp = (void *)&frame->data[transport];
@@ -206,7 +207,7 @@ static u32 wire_transport_header(struct wire_frame *frame, u32 transport)
 			return 0;
 		return tcp->doff * 4;
 	case IPPROTO_UDP:
-		/* A datagram by itself needs no cut, and its headers are not split off. */
+		/* A single datagram needs no cut, and its headers are not split off. */
 		return frame->segment ? sizeof(struct udphdr) : 0;
 	}
 	return 0;
@@ -218,7 +219,7 @@ static u16 wire_sum_offset(u8 protocol)
 					 offsetof(struct udphdr, check);
 }
 
-/* Finds the end of the headers of TCP, or of UDP that is to be cut, unless this is something else. */
+/* Finds the end of the headers of TCP, or of UDP that is to be cut; ignores other protocols. */
 static void wire_look_for_transport(struct wire_frame *frame)
 {
 	struct flow_keys *keys = &frame->keys;
@@ -229,7 +230,7 @@ static void wire_look_for_transport(struct wire_frame *frame)
 
 	if (keys->control.flags & FLOW_DIS_IS_FRAGMENT)
 		return;
-	/* Whoever writes frames by hand may want any two bytes for a checksum. */
+	/* Frames written by hand may name any two bytes as the checksum. */
 	if (frame->skb->ip_summed == CHECKSUM_PARTIAL &&
 	    (skb_checksum_start_offset(frame->skb) != transport ||
 	     frame->skb->csum_offset != wire_sum_offset(protocol)))
@@ -255,7 +256,7 @@ static void wire_look_for_transport(struct wire_frame *frame)
 	frame->network = network;
 	frame->transport = transport;
 	frame->header = header;
-	/* Padding of a short frame stays behind. */
+	/* Leave out the padding of a short frame. */
 	frame->end = end;
 	if (!frame->verified && protocol == IPPROTO_TCP)
 		frame->verified = wire_tcp_sum_is_right(frame);
@@ -292,7 +293,7 @@ void wire_frame_look(struct wire_engine *engine, struct wire_frame *frame, struc
 	frame->verified = skb->ip_summed == CHECKSUM_PARTIAL;
 	wire_read_header(skb, frame->data, frame->header);
 	memset(&frame->keys, 0, sizeof(frame->keys));
-	/* What is within another packet is looked at by nobody: it may be cut anywhere. */
+	/* Nobody looks into encapsulated packets: they may be cut anywhere. */
 	__skb_flow_dissect(dev_net(to->dev), NULL, &flow_keys_dissector, &frame->keys, frame->data,
 			   ((struct ethhdr *)frame->data)->h_proto, ETH_HLEN, frame->header,
 			   FLOW_DISSECTOR_F_STOP_AT_ENCAP);
@@ -312,7 +313,7 @@ static void wire_cut_tcp(struct wire_frame *frame, struct tcphdr *tcp, __sum16 s
 	}
 }
 
-/* Makes the header of one segment out of that of all, with the sum of the pseudo header in it. */
+/* Makes one segment's header from that of all, with the sum of the pseudo header in it. */
 static void wire_cut_header(struct wire_frame *frame, u8 *data, u32 length, bool last)
 {
 	struct udphdr *udp = (void *)&data[frame->transport];
@@ -341,7 +342,7 @@ static void wire_cut_header(struct wire_frame *frame, u8 *data, u32 length, bool
 	}
 }
 
-/* Makes the checksum that the sender has left to the hardware. */
+/* Computes the checksum that the sender left to the hardware. */
 static void wire_finish_sum(struct wire_frame *frame, struct wire_completion *completion,
 			    __wsum payload)
 {
@@ -350,7 +351,7 @@ static void wire_finish_sum(struct wire_frame *frame, struct wire_completion *co
 	__wsum sum = csum_partial(&completion->data[start], completion->header - start, 0);
 
 	sum = csum_block_add(sum, payload, completion->header - start);
-	/* Zero would say that there is none. */
+	/* Zero would mean that there is no checksum. */
 	put_unaligned((__force u16)(csum_fold(sum) ?: CSUM_MANGLED_0), (u16 *)field);
 }
 
@@ -376,8 +377,8 @@ static void wire_describe(struct wire_frame *frame, struct wire_completion *comp
 }
 
 /*
- * Delivers a packet, of so many bytes behind the header, to a queue. Returns false
- * if there is no room and it is worth waiting for it.
+ * Delivers a packet, with so many bytes behind the header, to a queue. Returns
+ * false if there is no room and it is worth waiting for it.
  */
 static bool wire_deliver(struct wire_engine *engine, struct wire_frame *frame, unsigned int index,
 			 u32 length, bool whole)
@@ -392,9 +393,9 @@ static bool wire_deliver(struct wire_engine *engine, struct wire_frame *frame, u
 	bool split, packing;
 	u32 written;
 
-	/* What goes where it may be unreadable must need no look into it. */
+	/* A packet whose payload may be unreadable must not need a look into it. */
 	split = to->split && frame->protocol == IPPROTO_TCP && frame->verified && length > to->split_above;
-	/* On any outcome NAPI is wanted: to take the packet, or to make room. */
+	/* NAPI must run in any case: to take the packet, or to make room. */
 	__set_bit(index, engine->filled);
 	if (!rx)
 		goto no_buffer;
@@ -445,7 +446,7 @@ enum wire_sent wire_frame_send(struct wire_engine *engine, struct wire_frame *fr
 	u32 packet = frame->header + (whole ? min_t(u32, rest, frame->segment) : length);
 	int index;
 
-	/* We offer to cut TCP and UDP only, and only with a header that can be seen. */
+	/* We offer to cut only TCP and UDP, and only with a header that we can see. */
 	if (frame->segment && !frame->protocol) {
 		wire_add(to->count.malformed, 1);
 		return WIRE_DONE;

@@ -82,7 +82,7 @@ void wire_get_stats64(struct net_device *dev, struct rtnl_link_stats64 *stats)
 	unsigned int queues = min(dev->num_rx_queues, dev->num_tx_queues);
 	unsigned int i;
 
-	/* Those of queues that are not in use now too. */
+	/* Include queues that are not in use now. */
 	for (i = 0; i < queues; i++) {
 		struct wire_counters *count = &nic->queue[i].count;
 
@@ -129,7 +129,7 @@ static void wire_queue_stats_tx(struct net_device *dev, int index,
 	stats->stop = READ_ONCE(count->tx_stopped);
 }
 
-/* What queues have counted that are not in use now. */
+/* The counts of queues that are not in use now. */
 static void wire_base_stats(struct net_device *dev, struct netdev_queue_stats_rx *rx,
 			    struct netdev_queue_stats_tx *tx)
 {

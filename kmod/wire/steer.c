@@ -22,7 +22,7 @@ void wire_steering_init(struct wire_nic *nic, unsigned int queues)
 	wire_steering_spread(nic, queues);
 }
 
-/* One part of Toeplitz's hash: each set bit adds the 32 bits of the key that begin there. */
+/* One part of the Toeplitz hash: each set bit adds the 32 bits of the key that begin there. */
 static u32 wire_toeplitz(const u8 *key, unsigned int *at, const void *data, unsigned int length)
 {
 	const u8 *bytes = data;
@@ -40,7 +40,7 @@ static u32 wire_toeplitz(const u8 *key, unsigned int *at, const void *data, unsi
 	return hash;
 }
 
-/* What a flow's hash is made of: also its ports, if they can be seen. */
+/* The input of a flow's hash: with its ports, if they can be seen. */
 static u32 wire_flow_fields(const struct wire_steering *steering, const struct flow_keys *keys)
 {
 	bool v6 = keys->control.addr_type == FLOW_DISSECTOR_KEY_IPV6_ADDRS;
@@ -54,7 +54,7 @@ static u32 wire_flow_fields(const struct wire_steering *steering, const struct f
 	return WIRE_ALL_FIELDS;
 }
 
-/* Also says whether ports are in it. */
+/* Also returns whether ports are in it. */
 u32 wire_flow_hash(const struct wire_steering *steering, const struct flow_keys *keys, bool *ports)
 {
 	u32 fields = wire_flow_fields(steering, keys);
@@ -65,7 +65,7 @@ u32 wire_flow_hash(const struct wire_steering *steering, const struct flow_keys 
 	__be32 label = htonl(keys->tags.flow_label);
 	u32 hash = 0;
 
-	/* The hash of the last byte looks at four bytes of the key behind it. */
+	/* The hash of the last byte uses four bytes of the key behind it. */
 	BUILD_BUG_ON(sizeof(keys->addrs.v6addrs) + sizeof(*port) + sizeof(label) + 4 > WIRE_KEY);
 	*ports = false;
 	switch (keys->control.addr_type) {
@@ -169,6 +169,6 @@ int wire_steer(struct wire_nic *nic, const struct flow_keys *keys, u32 hash)
 		wire_add(nic->count.fault_wrong_queue, 1);
 		index = (index + 1) % queues;
 	}
-	/* While channels become fewer, the table may still name one that has gone. */
+	/* While the number of channels shrinks, the table may still name a queue that has gone. */
 	return index < queues ? index : WIRE_NOWHERE;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The tx ring: filled by the sender, read by the engine, cleaned by NAPI. A frame
- * is freed only after the engine has read the last byte of it, so memory that
- * was lent to it comes back no earlier than from hardware.
+ * The tx ring: the sender fills it, the engine reads it, NAPI cleans it. A frame is
+ * freed only after the engine has read its last byte, so lent memory comes back no
+ * earlier than from hardware.
  */
 #include <linux/etherdevice.h>
 #include <linux/tcp.h>
@@ -10,7 +10,7 @@
 
 #include "wire.h"
 
-/* Room that wakes a stopped queue. */
+/* The room at which a stopped queue is woken. */
 #define WIRE_TX_WAKE(tx) (((tx)->mask + 1) / 4)
 
 static u32 wire_tx_room(struct wire_tx *tx)
@@ -59,7 +59,7 @@ static u32 wire_all_headers(struct sk_buff *skb)
 netdev_features_t wire_features_check(struct sk_buff *skb, struct net_device *dev,
 				      netdev_features_t features)
 {
-	/* The engine writes into the bytes that travel in the completion, no further. */
+	/* The engine writes only into the bytes that travel in the completion. */
 	if (skb_is_gso(skb) && wire_all_headers(skb) > WIRE_HEADER)
 		features &= ~NETIF_F_GSO_MASK;
 	if (skb->ip_summed == CHECKSUM_PARTIAL &&
@@ -93,7 +93,7 @@ void wire_tx_clean(struct wire_queue *queue, int budget)
 	netif_txq_completed_wake(txq, packets, bytes, wire_tx_room(tx), WIRE_TX_WAKE(tx));
 }
 
-/* While sender, engine and NAPI are kept away. */
+/* Only while sender, engine and NAPI are kept away. */
 void wire_tx_purge(struct wire_queue *queue)
 {
 	struct wire_tx *tx = &queue->tx;

@@ -4,18 +4,18 @@
  *
  * What is shared, and what keeps it whole:
  *
- * - A wire_cable belongs to both NICs of a pair and goes with the second. It
- *   has two engines, each a thread: engine[i] takes frames from the tx rings of
- *   the other NIC and puts them into the rx rings of NIC i.
+ * - A wire_cable belongs to both NICs of a pair and goes with the second. It has
+ *   two engines, each a thread: engine[i] takes frames from the tx rings of the
+ *   other NIC and puts them into the rx rings of NIC i.
  * - An engine works under its mutex, a limited number of frames at a time.
- *   Whatever it looks at is changed under the same mutex only: whether an end
- *   is attached, the rx rings of each queue, rules and tables of steering. So a
- *   change of rules or rings falls between two frames, never into one.
+ *   Everything that it looks at changes only under the same mutex: whether an end
+ *   is attached, the rx rings of each queue, rules and steering tables. So a change
+ *   of rules or rings falls between two frames, never into one.
  * - Rings have one producer and one consumer. Positions run freely and are
  *   published with release, read with acquire.
- * - Lock order: RTNL, instance lock of the device, mutex of an engine. A
- *   thread never holds the mutexes of two engines, and an engine takes no
- *   other lock of these.
+ * - Lock order: RTNL, instance lock of the device, mutex of an engine. A thread
+ *   never holds the mutexes of two engines, and an engine takes none of the other
+ *   locks.
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -48,13 +48,13 @@
 #define WIRE_RULES		64
 #define WIRE_SPLIT_ABOVE_MAX	1024
 
-/* A buffer that was posted for receiving. */
+/* A buffer posted for receiving. */
 struct wire_buffer {
 	netmem_ref netmem;
 	dma_addr_t dma;
 };
 
-/* A page pool and the ring of buffers that were posted from it. */
+/* A page pool and the ring of buffers posted from it. */
 struct wire_buffers {
 	struct page_pool *pool;
 	struct wire_buffer *ring;
@@ -92,7 +92,7 @@ struct wire_completion {
 	struct wire_fragment fragment[MAX_SKB_FRAGS];
 };
 
-/* All that receives for a queue; made and freed as a whole. */
+/* Everything that receives for a queue; made and freed as a whole. */
 struct wire_rx {
 	struct wire_buffers head;	/* for what must be readable */
 	struct wire_buffers data;	/* for payload of TCP, if headers are split off */
@@ -102,7 +102,7 @@ struct wire_rx {
 	u32 written ____cacheline_aligned_in_smp;	/* by the engine */
 };
 
-/* A frame about to be sent. */
+/* A frame to be sent. */
 struct wire_slot {
 	struct sk_buff *skb;
 	ktime_t queued;
@@ -179,7 +179,7 @@ struct wire_queue {
 	struct wire_counters count;
 };
 
-/* Flows of which can be said what their hash is made of. */
+/* Flows for which the fields of the hash can be chosen. */
 enum wire_flow {
 	WIRE_TCP4,
 	WIRE_UDP4,
@@ -202,7 +202,7 @@ struct wire_steering {
 	struct wire_rule rule[WIRE_RULES];
 };
 
-/* Set by sysfs at any time, read wherever they act. */
+/* Set by sysfs at any time, and read where they act. */
 struct wire_faults {
 	u32 drop;		/* of a million frames */
 	u32 reorder;
@@ -220,7 +220,7 @@ struct wire_engine {
 	struct task_struct *task;
 	int kicked;
 	bool stalled;	/* waits for room in a ring of "to" */
-	/* NAPIs to wake when a batch has been done. */
+	/* NAPIs to wake after a batch. */
 	DECLARE_BITMAP(filled, WIRE_QUEUES_MAX);
 	DECLARE_BITMAP(drained, WIRE_QUEUES_MAX);
 };

@@ -2,12 +2,12 @@
 //!
 //! Contracts:
 //! - a command gets three pipes, or a terminal, and a process group of its own;
-//! - when it has ended, everything that it left running is killed, then its output is drained and
-//!   the kernel log gets [`wire::MARK`]; only then does the host hear of the end. So nothing of one
-//!   command can disturb the next, and a kernel message is counted to the command that caused it;
-//! - what it left behind otherwise is told with its end ([`crate::tracks`]), where the host asked;
-//! - where the tasks stand is told while a command runs, from a thread of its own: whatever that
-//!   meets in the kernel, the host is heard and the command can be killed;
+//! - when it has ended, the agent kills everything that it left running, drains its output and puts
+//!   [`wire::MARK`] into the kernel log; only then does the host hear of the end. So no command can
+//!   disturb the next, and a kernel message counts for the command that caused it;
+//! - if the host asked, the message of the end says what else it left behind ([`crate::tracks`]);
+//! - a thread of its own reports where the tasks stand while a command runs: whatever that thread meets
+//!   in the kernel, the agent still hears the host, and can kill the command;
 //! - when the host goes away, the agent returns and the machine is switched off.
 
 use std::ffi::OsStr;
@@ -87,17 +87,17 @@ pub(crate) fn serve(port: File) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells where the tasks stand; the answer begins with the question's `body`.
+/// Reports where the tasks stand; the answer begins with the question's `body`.
 fn answer(mut body: Vec<u8>, port: &Port) {
     let port = port.clone();
-    // A guest that has no thread left for it says nothing, and goes on.
+    // A guest without a thread left for it sends no answer, and continues.
     drop(thread::Builder::new().spawn(move || {
         body.extend(tasks::tell().into_bytes());
         drop(port.send(wire::TASKS, &body));
     }));
 }
 
-/// Has a sanitizer kernel report on its console the memory that nobody points to any more.
+/// Makes a sanitizer kernel report leaked memory on its console.
 fn look_for_leaks() {
     let kmemleak = Path::new("/sys/kernel/debug/kmemleak");
     if kmemleak.exists() {
@@ -118,7 +118,7 @@ fn refusal(error: &io::Error) -> String {
 impl Running {
     fn handle(&self, kind: u8, body: Vec<u8>) {
         match kind {
-            // A command that has ended reads no more: its input is dropped.
+            // A command that has ended reads nothing more: drop its input.
             wire::STDIN => drop(self.input.send(body)),
             wire::SIGNAL => {
                 if let Ok(bytes) = <[u8; 4]>::try_from(body.as_slice()) {

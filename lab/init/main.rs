@@ -2,10 +2,10 @@
 //! host, reaps orphans, and powers off when the agent ends.
 //!
 //! Contracts:
-//! - no dependency but the standard library, linked statically: it runs from the initramfs, where
-//!   there is nothing else;
-//! - whatever goes wrong is printed on the console, from where the host reports it, and the
-//!   machine is switched off: a guest never waits for somebody to look at it.
+//! - it depends only on the standard library, linked statically: it runs from the initramfs, which has
+//!   nothing else;
+//! - every fault is printed on the console, where the host reads it, and the machine is switched off: a
+//!   guest never waits for somebody to look at it.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Outcome<T> = Result<T, String>;
 
-/// Names what was tried in front of an error.
+/// Puts what was tried in front of an error.
 trait Trying<T> {
     fn trying(self, what: impl AsRef<str>) -> Outcome<T>;
 }
@@ -92,8 +92,8 @@ fn bring_up() -> Outcome<()> {
     Ok(())
 }
 
-/// Runs the agent as a child, so that its own waiting does not meet the orphans that process 1 has
-/// to reap.
+/// Runs the agent as a child, so that the agent's waits do not meet the orphans that process 1 has to
+/// reap.
 fn serve() -> Outcome<()> {
     let port = open_port()?;
     let Some(child) = system::fork_child().trying("fork")? else {
@@ -102,7 +102,7 @@ fn serve() -> Outcome<()> {
         }
         std::process::exit(0);
     };
-    // Only the agent may hold the port: its end is what tells the host.
+    // Only the agent may hold the port: the host sees the port's end as the agent's.
     drop(port);
     while let Some(pid) = system::wait_any() {
         if pid == child {
@@ -135,8 +135,8 @@ fn mount_disk(serial: &str, target: &str, mode: &str) -> Outcome<()> {
         .trying(format!("disk '{serial}' on {target}"))
 }
 
-/// The host's disks: the kind with the serial number, which is the name that the host gave, and the
-/// name that the kernel gave.
+/// The host's disks: the kind with the serial number, which is the host's name for the disk, and the
+/// kernel's name.
 fn disks() -> Outcome<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").trying("/sys/block")?.flatten() {

@@ -1,12 +1,12 @@
-//! What `/proc` says of a task, taken apart and put into words.
+//! Parses what `/proc` says about a task, and puts it into words.
 //!
-//! This file is compiled into both sides: the guest tells where its tasks stand, the host whether
-//! the emulator is at work.
+//! This file is compiled into both sides: the guest reports where its tasks stand, the host whether the
+//! emulator is at work.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Of the flags of a task: it is a thread of the kernel's own.
+/// The task flag of the kernel's own threads.
 const PF_KTHREAD: u64 = 0x0020_0000;
 /// Ticks in a second of CPU time; the same for every x86-64 kernel.
 const USER_HZ: u64 = 100;
@@ -17,7 +17,7 @@ pub(crate) struct Stat {
     pub(crate) name: String,
     /// The letter that `ps` shows.
     pub(crate) state: char,
-    /// Whether it is a thread of the kernel's own.
+    /// Whether it is a kernel thread.
     pub(crate) of_kernel: bool,
     /// CPU time in user space.
     pub(crate) user: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// `None` for what is no such line.
+    /// `None` if it is no such line.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         // A name may have blanks and brackets in it; what follows has none.
         let (before, after) = line.rsplit_once(") ")?;
@@ -45,8 +45,9 @@ impl Stat {
     }
 }
 
-/// A thread of a process in lines: who it is, and where it is in the kernel, the innermost function
-/// first. `call` and `stack` are what the files of these names say, as far as they can be read.
+/// A thread of a process in lines: its name and ids, and where it is in the kernel, the innermost
+/// function first. `call` and `stack` are the contents of the files with these names, if they could be
+/// read.
 pub(crate) fn describe(
     process: u32,
     thread: u32,
@@ -70,14 +71,14 @@ pub(crate) fn describe(
     text
 }
 
-/// The system call in words; `None` where the task is not waiting, so that nobody can tell.
+/// The system call in words; `None` if the task is not waiting: then nobody can tell.
 fn system_call(text: &str) -> Option<String> {
     let mut words = text.split_whitespace();
     match words.next()? {
         "running" => None,
         "-1" => Some("in no system call".to_owned()),
         number => {
-            // Behind the six arguments stand the stack pointer and the program counter.
+            // The stack pointer and the program counter follow the six arguments.
             let arguments: Vec<&str> = words.take(6).collect();
             Some(format!("system call {number} ({})", arguments.join(", ")))
         }

@@ -1,11 +1,11 @@
-//! Tells where the guest's tasks stand, for a host whose command does not end.
+//! Reports where the guest's tasks stand, for a host whose command does not end.
 //!
 //! Contracts:
-//! - told are the threads of all processes in user space but our own two, and of the kernel's
-//!   threads those that run or wait uninterruptibly;
-//! - a task that vanishes meanwhile is left out, and so is what `/proc` does not give of one;
-//! - it ends in time and fits into a message: a file of `/proc` that does not answer, or more tasks
-//!   than there is room for, cut the text short, and it says so.
+//! - the report has the threads of all user processes but our own two, and those kernel threads that run
+//!   or wait uninterruptibly;
+//! - it leaves out a task that vanishes meanwhile, and anything that `/proc` does not tell;
+//! - it ends in time and fits into a message: if a file of `/proc` does not answer, or there are more
+//!   tasks than fit, the text is cut short, and says so.
 
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -23,7 +23,7 @@ const ROOM: usize = wire::LONGEST - 128;
 /// A line or two for each task.
 pub(crate) fn tell() -> String {
     let (sender, found) = mpsc::channel();
-    // Reading what belongs to a stuck task may get stuck too.
+    // Reading files of a stuck task may get stuck too.
     if let Err(error) = thread::Builder::new().spawn(move || look(&sender)) {
         return format!("no thread could be started to look at the tasks: {error}\n");
     }
@@ -60,7 +60,7 @@ fn task(process: u32, thread: u32) -> Option<String> {
     if stat.of_kernel && !matches!(stat.state, 'R' | 'D') {
         return None;
     }
-    // The kernel's own threads make no system calls.
+    // Kernel threads make no system calls.
     let call = if stat.of_kernel { None } else { read("syscall") };
     Some(describe(process, thread, &stat, call.as_deref(), read("stack").as_deref()))
 }

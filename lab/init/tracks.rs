@@ -1,9 +1,9 @@
-//! What a command left behind in the guest: mounts, devices, namespaces with names, files.
+//! Finds what a command left behind in the guest: mounts, devices, named namespaces, files.
 //!
 //! Contracts:
-//! - what was there before the command is no track of it;
-//! - the kernel takes some things away only after their owner is gone, so there is a time to wait for
-//!   them to vanish;
+//! - what existed before the command does not count;
+//! - the kernel removes some things only after their owner is gone, so the check waits a while for them
+//!   to vanish;
 //! - modules stay loaded, and so do the devices that come with a module.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to remove what nobody holds any more.
+/// How long the kernel may take to remove what nobody uses any more.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -23,20 +23,20 @@ const CLASSES: [(&str, &str); 3] = [
     ("/run/netns", "network namespace"),
 ];
 
-/// Directories in which it may leave no file.
+/// Directories in which a command may leave no file.
 const PLACES: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
 
-/// How the names of devices begin that come with a module and go with it.
+/// The beginnings of names of devices that come and go with a module.
 const OF_MODULES: [&str; 14] = [
     "bond", "dummy0", "erspan0", "eth", "gre", "ifb0", "ifb1", "ip6_vti0", "ip_vti0", "loop",
     "nbd", "ram", "sit0", "tunl0",
 ];
 
-/// What there is.
+/// What exists.
 #[derive(Debug)]
 pub(crate) struct Tracks(BTreeSet<String>);
 
-/// Adds the files below a directory; empty directories are in nobody's way.
+/// Adds the files below a directory; empty directories disturb nobody.
 fn files(directory: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -48,7 +48,7 @@ fn files(directory: &Path, found: &mut BTreeSet<String>) {
 }
 
 impl Tracks {
-    /// Looks at the guest as it stands.
+    /// Takes the guest's present state.
     pub(crate) fn look() -> Self {
         let mut found = BTreeSet::new();
         for (directory, what) in CLASSES {
@@ -63,7 +63,7 @@ impl Tracks {
         for line in fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines() {
             let mut words = line.split(' ').skip(1);
             let (place, kind) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-            // It comes with the first module that wants it, and stays.
+            // It comes with the first module that needs it, and stays.
             if kind != "configfs" {
                 found.insert(format!("mount of {kind} at {place}"));
             }
@@ -71,7 +71,7 @@ impl Tracks {
         Self(found)
     }
 
-    /// What there is now besides, one thing a line; empty if that is nothing.
+    /// What exists now and did not exist then, one thing a line; empty if there is nothing.
     pub(crate) fn left(&self) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {

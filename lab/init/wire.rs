@@ -1,11 +1,11 @@
-//! What the host and the guest say to each other over the virtio port.
+//! The messages between host and guest over the virtio port.
 //!
 //! This file is compiled into both sides. Contracts:
 //! - a message is a `u32` length (little endian, of the body), a `u8` kind and the body;
 //! - the guest speaks first ([`READY`]), then answers each [`RUN`] with any number of [`STDOUT`] and
 //!   [`STDERR`] and exactly one [`EXIT`] or [`REFUSED`]; one command runs at a time;
-//! - to each [`ASK_TASKS`] it answers with one [`TASKS`], at any time, or never where the kernel
-//!   does not let it;
+//! - it answers each [`ASK_TASKS`] with one [`TASKS`], at any time, or never if the kernel does not let
+//!   it;
 //! - both sides are built together, so there is no version to agree on.
 
 use std::io::{self, Read, Write};
@@ -32,12 +32,13 @@ pub(crate) const STDERR: u8 = 18;
 pub(crate) const EXIT: u8 = 19;
 /// Guest: the command could not be started; the body is the reason.
 pub(crate) const REFUSED: u8 = 20;
-/// Guest: where the tasks stand; the body is that of the question, then text.
+/// Guest: where the tasks stand; the body is the question's body, then text.
 pub(crate) const TASKS: u8 = 21;
 
 /// The line that the guest puts into the kernel log when command number N has ended.
 ///
-/// The console is in order: when the host has seen it, it has seen every kernel message before it.
+/// The console keeps the order: when the host has seen this line, it has seen every earlier kernel
+/// message.
 pub(crate) const MARK: &str = "handoff-lab: end of command ";
 
 /// No message is longer, so a garbled length cannot make either side allocate without bound.
@@ -50,7 +51,7 @@ pub(crate) struct Start {
     pub(crate) number: u32,
     /// Rows and columns of a terminal to run it on; without one it gets three pipes.
     pub(crate) terminal: Option<(u16, u16)>,
-    /// Whether [`End::left`] is asked for.
+    /// Whether the host asks for [`End::left`].
     pub(crate) tracks: bool,
     /// Working directory.
     pub(crate) directory: Vec<u8>,
@@ -106,7 +107,7 @@ pub(crate) struct End {
     pub(crate) code: u32,
     /// The kernel's taint bits afterwards (`/proc/sys/kernel/tainted`).
     pub(crate) taint: u64,
-    /// What it left behind, one thing a line, where that was asked for.
+    /// What it left behind, one thing a line, if the host asked.
     pub(crate) left: String,
 }
 

@@ -1,12 +1,12 @@
-//! `cargo xtask demo`: what the machine can do, the table of sending, a verified copy between two
-//! network namespaces, and what a stock kernel in the lab can do beyond that, with the tour at the end.
+//! `cargo xtask demo`: what the machine can do, the send table, a verified copy between two network
+//! namespaces, and what a stock kernel in the lab adds, with the tour at the end.
 //!
 //! Contracts:
-//! - the namespaces have no names, so they end with this process, whatever ends it;
+//! - the namespaces have no names, so they end with this process, however it ends;
 //! - the files are below `target/demo`, removed at the end, also on Ctrl-C, and by the next run
 //!   after a kill -9; one demo runs at a time;
-//! - the copy is compared byte by byte here, besides what the command says of itself;
-//! - where the lab cannot run, its part is left out and says why.
+//! - the demo compares the copy byte by byte itself, besides the command's own check;
+//! - where the lab cannot run, the demo leaves its part out and says why.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -26,10 +26,10 @@ const DIRECTORY: &str = "target/demo";
 const LOCK: &str = "target/demo.lock";
 const PORT: u16 = 7070;
 const MTU: u32 = 9000;
-/// The command's exit code for what this machine cannot do.
+/// The command's exit code where this machine cannot do it.
 const NOT_POSSIBLE: i32 = 3;
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a command may take to come up, or to clean up after a signal.
+/// How long a command may take to start, or to clean up after a signal.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Arguments of `cargo xtask demo`.
@@ -72,7 +72,7 @@ impl Demo<'_> {
         running.finish(self.stop)
     }
 
-    /// The same for what needs the lab, which not every machine can run.
+    /// The same for steps that need the lab, which not every machine can run.
     fn step_of_the_lab(&self, title: &str, arguments: &[&str]) -> Result<(), String> {
         self.announce(title, arguments);
         let mut running = Running::start(Command::new(self.handoff).args(arguments), arguments)?;
@@ -139,7 +139,7 @@ fn stopped(stop: &AtomicBool) -> Result<(), String> {
     if stop.load(Ordering::Acquire) { Err("stopped by a signal".to_owned()) } else { Ok(()) }
 }
 
-/// A started command; dropped before its end, it is asked to end and then made to.
+/// A started command; if dropped before its end, it is asked to end and then killed.
 struct Running {
     child: Child,
     name: String,
@@ -198,12 +198,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // On Ctrl-C the terminal has told the command too; saying it twice would make it skip its
-        // clean-up, so it is given time first.
+        // On Ctrl-C the terminal has told the command too; a second signal would make it skip its
+        // clean-up, so give it time first.
         let pid = Pid::from_child(&self.child);
         for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
             if let Some(signal) = signal {
-                // Not waited for yet, so the id is still its own.
+                // We have not waited for it yet, so the id is still its own.
                 let _ = kill_process(pid, signal);
             }
             let deadline = Instant::now() + if signal.is_none() { PATIENCE / 15 } else { PATIENCE };
@@ -243,7 +243,7 @@ impl Files {
         let lock = File::create(LOCK).map_err(wrong)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| format!("{LOCK}: another demo is running"))?;
-        // What a killed run left.
+        // Leftovers of a killed run.
         remove();
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).map_err(wrong)?;

@@ -1,9 +1,10 @@
-//! Runs a command whose output is read line by line, up to a deadline.
+//! Runs a command and reads its output line by line, up to a deadline.
 //!
 //! Contracts:
 //! - standard output and standard error arrive in the order in which they were written;
-//! - the command runs in a process group of its own; at the deadline and on SIGINT, SIGTERM or SIGHUP the
-//!   whole group gets SIGTERM, and SIGKILL five seconds later; with us it is killed at once.
+//! - the command runs in a process group of its own; at the deadline and on SIGINT, SIGTERM or SIGHUP
+//!   the whole group gets SIGTERM, and SIGKILL five seconds later; if we are killed, it is killed at
+//!   once.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -33,7 +34,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// What was wrong, if anything.
+    /// What went wrong, if anything.
     pub(crate) fn problem(self) -> Option<String> {
         Some(match self {
             Self::Success => return None,
@@ -45,7 +46,7 @@ impl End {
     }
 }
 
-/// Set by SIGINT, SIGTERM and, unless this was started to outlive its session, SIGHUP.
+/// Set by SIGINT, SIGTERM and, unless we were started to outlive the session, SIGHUP.
 pub(crate) fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -90,7 +91,7 @@ pub(crate) fn lines(
             Ok(line) => take(&line),
             // A grandchild that left the group may keep the pipe open for ever.
             Err(RecvTimeoutError::Timeout) if gone => break,
-            // Its last words may just be on their way.
+            // Its last output may still be on its way.
             Err(RecvTimeoutError::Timeout) => gone = child.try_wait()?.is_some(),
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -115,7 +116,7 @@ pub(crate) fn lines(
     })
 }
 
-/// Signals the group; one that is already gone is what was wanted.
+/// Signals the group; a group that is gone already is fine.
 fn end(group: Pid, signal: Signal) -> Instant {
     let _ = kill_process_group(group, signal);
     Instant::now()

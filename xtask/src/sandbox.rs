@@ -1,12 +1,11 @@
-//! Runs a command so that nothing of it is left on this machine, whatever ends it.
+//! Runs a command so that it leaves nothing on this machine, however it ends.
 //!
 //! Contracts:
-//! - the command and all that it starts are in a PID namespace: they end with it, and with us, also
-//!   after a kill -9 of either;
-//! - mounts are those of a namespace of its own; `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are empty
+//! - the command and everything that it starts are in a PID namespace: they end with the command, and
+//!   with us, also after a kill -9 of either;
+//! - it has a mount namespace of its own; `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are empty
 //!   directories that only the command sees, the first two below `target/`;
-//! - what it left there, or running, or as a device of this machine, is said in lines that begin with
-//!   [`LEFT`];
+//! - lines that begin with [`LEFT`] name what it left there, or running, or as a device of this machine;
 //! - without root it runs as it is.
 
 use std::collections::BTreeSet;
@@ -26,13 +25,13 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::run;
 
-/// How a line begins that names something left behind.
+/// The beginning of a line that names a leftover.
 pub(crate) const LEFT: &str = "left behind: ";
 
-/// This program, also when it was built anew since it started.
+/// This program's path, which also works if it was rebuilt since it started.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
 
-/// What is below it is gone before and after each run.
+/// Everything below it is removed before and after each run.
 const SCRATCH: &str = "target/scratch";
 
 /// Arguments of `cargo xtask sandbox`.
@@ -59,7 +58,7 @@ pub(crate) fn task(args: &Args) -> Result<ExitCode, String> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Makes the namespaces, and waits for the process that begins the new one.
+/// Makes the namespaces, and waits for the first process in them.
 fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
     // The command gets the signal too, and cleans up; we wait for it.
     run::stop_flag().map_err(|error| format!("signal handlers: {error}"))?;
@@ -69,7 +68,7 @@ fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
         .map_err(|error| format!("namespaces: {error}"))?;
     let mut first = Command::new(OURSELVES);
     first.args(["sandbox", "--inside", "--"]).args(command);
-    // Our own id means nothing in there, so whether we still live is not asked.
+    // Our process id means nothing in there, so nobody checks whether we still live.
     // SAFETY: between fork and exec only a system call is made.
     unsafe {
         first.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
@@ -79,7 +78,7 @@ fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
     status
 }
 
-/// Runs the command as the first of a PID namespace, whose orphans come to us.
+/// Runs the command as the first process of a PID namespace, whose orphans come to us.
 fn inside(command: &[OsString]) -> Result<ExitStatus, String> {
     let place = Place::new().map_err(|error| format!("sandbox: {error}"))?;
     let before = place.tracks();
@@ -122,14 +121,14 @@ fn clear() -> Result<(), String> {
 /// The directories that only the command sees.
 struct Place {
     empty: Vec<PathBuf>,
-    /// Where temporary files go if `/tmp` is what it was: the tree itself is in there.
+    /// Where temporary files go if `/tmp` stays as it is: then the tree itself is in there.
     temporary: Option<PathBuf>,
 }
 
 impl Place {
     fn new() -> io::Result<Self> {
         let tree = std::env::current_dir()?;
-        // What is mounted from here on is seen here only.
+        // Later mounts are seen only here.
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         mount("proc", "/proc", "proc", MountFlags::empty(), None)?;
         for directory in ["/run", "/dev/shm"] {
@@ -141,7 +140,7 @@ impl Place {
         for directory in ["/tmp", "/var/tmp"] {
             let own = tree.join(SCRATCH).join(&directory[1..]);
             fs::create_dir_all(&own)?;
-            // As the real ones: everybody's.
+            // Everybody may write there, as in the real ones.
             fs::set_permissions(&own, Permissions::from_mode(0o1777))?;
             if tree.starts_with(directory) {
                 place.temporary = Some(own.clone());
@@ -186,7 +185,7 @@ fn name_of(pid: i32) -> String {
     String::from_utf8_lossy(&words).replace('\0', " ").trim().to_owned()
 }
 
-/// Whether it has ended, and nobody has asked how yet.
+/// Whether it has ended, and nobody has waited for it yet.
 fn is_zombie(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.is_empty() || status.contains("\nState:\tZ") || status.contains("\nState:\tX")

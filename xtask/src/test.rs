@@ -1,18 +1,17 @@
 //! `cargo xtask test`: checks, then tests on this machine and in guests, counted.
 //!
 //! Contracts:
-//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `lab` (boots guests), `guest` (the lab's kernel), `soak` (hours); a test with none of them is
-//!   hermetic and green on any Linux, as any user;
-//! - format and lints come first; then everything is built once, and `handoff lab test` runs all
-//!   tiers beside each other, each test as a process of its own;
-//! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`,
-//!   also in the file `target/test-summary`; everything printed is in `target/test.log`, and all that
-//!   is known of each test that failed in a file below `target/failures`;
-//! - tests run in a sandbox ([`crate::sandbox`]); what they leave behind there is a failure;
-//! - the whole run ends at its time limit; what had not ended then has failed;
-//! - a long run says at its beginning what it does, and at its end adds its result to
-//!   `docs/figures.md`.
+//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel), `lab`
+//!   (boots guests), `guest` (the lab's kernel), `linux73` (Linux 7.3), `soak` (hours), `fixture` (another
+//!   test runs it); a test with none of them is hermetic and passes on any Linux, as any user;
+//! - format and lints come first; then everything is built once, and `handoff lab test` runs all tiers
+//!   at the same time, each test in a process of its own;
+//! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`, also
+//!   in the file `target/test-summary`; `target/test.log` has all output, and `target/failures` has a
+//!   file with everything known about each failed test;
+//! - tests run in a sandbox ([`crate::sandbox`]); leftovers there are a failure;
+//! - the whole run ends at its time limit; whatever had not ended then has failed;
+//! - a long run says at its start what it does, and at its end adds its result to `docs/figures.md`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -35,22 +34,22 @@ mod times;
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
 const HANDOFF: &str = "target/debug/handoff";
-/// What Cargo says that it has built.
+/// What Cargo reports as built.
 const PROGRAMS: &str = "target/test-programs.json";
 const REPORT: &str = "target/test-report.json";
-/// A file for each test that failed.
+/// The directory with a file for each failed test.
 const FAILURES: &str = "target/failures";
-/// The skips that are foreseen; any other is a failure.
+/// The expected skips; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
 /// The packages that stay in this tree.
 const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
-/// Set, it asks tests for their long form.
+/// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
-/// Cases of each property test in the long form; proptest's own default is 256.
+/// Cases of each property test in the long form; proptest's default is 256.
 const SOAK_CASES: &str = "20000";
 /// How long one test may take in its long form.
 const SOAK_SECONDS: &str = "7200";
-/// How often is said how far the tests are.
+/// How often the progress is printed.
 const TELL: Duration = Duration::from_secs(60);
 
 /// Arguments of `cargo xtask test`.
@@ -134,7 +133,7 @@ struct Session {
     passed: usize,
     skips: Vec<String>,
     failures: Vec<String>,
-    /// What took how long besides tests.
+    /// What took how long, apart from tests.
     steps: Vec<(&'static str, Duration)>,
     report: Report,
 }
@@ -142,7 +141,7 @@ struct Session {
 impl Session {
     fn new(limit: Duration, soak: bool) -> io::Result<Self> {
         fs::create_dir_all("target")?;
-        // What an interrupted run leaves must not be taken for a result.
+        // Leftovers of an interrupted run must not pass for a result.
         for file in [SUMMARY, REPORT] {
             gone(fs::remove_file(file))?;
         }
@@ -170,7 +169,7 @@ impl Session {
         let bare = ["clippy", "--package=handoff"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
         if self.soak {
-            // Each builds from its archive, with the archives of those that it uses.
+            // Each builds from its archive, with the archives of the packages that it uses.
             let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
             if self.step("packages", &mut cargo(&packages)).is_some() {
@@ -191,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Builds all test programs and the command, and leaves those that are wanted to the tests.
+    /// Builds all test programs and the command, and passes the wanted ones to the tests.
     fn build(&mut self, wanted: impl Fn(&str, &str) -> bool) -> bool {
         let arguments =
             ["test", "--no-run", "--workspace", "--all-features", "--message-format=json"];
@@ -233,7 +232,7 @@ impl Session {
         let verdict = if end == End::Success { "passed" } else { "failed" };
         println!("{:40} {verdict}  {:6.1} s", name, took.as_secs_f64());
         let Some(problem) = end.problem() else { return Some(lines) };
-        // Cargo's messages for programs are no words for people.
+        // Cargo's messages about programs are not for people.
         for line in lines.iter().filter(|line| !line.starts_with('{')) {
             println!("    | {line}");
         }
@@ -337,13 +336,13 @@ impl Session {
     }
 }
 
-/// Says now and then how far the tests are, and at once which failed.
+/// Prints the progress now and then, and a failed test at once.
 #[derive(Debug, Default)]
 struct Progress {
     done: usize,
     failed: usize,
     told: Option<Instant>,
-    /// Whether the last test failed, whose words follow.
+    /// Whether the last test failed; its text follows.
     failing: bool,
 }
 
@@ -365,7 +364,7 @@ impl Progress {
     }
 }
 
-/// What a removal says, if it is more than that nothing was there.
+/// The error of a removal, unless nothing was there.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
@@ -373,7 +372,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     })
 }
 
-/// Cargo, which is to ask nothing.
+/// Cargo; it must not ask anything.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments).stdin(Stdio::null());

@@ -1,8 +1,8 @@
-//! Whether KVM boots a guest on this machine, found out by trying.
+//! Finds out by a trial whether KVM boots a guest on this machine.
 //!
-//! That `/dev/kvm` is there and opens says little: it may belong to a nested hypervisor on which a
-//! stock kernel does not come up. So a guest is booted once, with a short patience, and the answer
-//! is kept as long as the machine's kernel, the emulator and the guest's kernel are the same.
+//! A `/dev/kvm` that opens says little: it may belong to a nested hypervisor on which a stock kernel
+//! does not boot. So a guest is booted once, with little patience, and the answer is kept while the
+//! machine's kernel, the emulator and the guest's kernel stay the same.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::machine::{Acceleration, Machine, QEMU};
 use crate::tool::{self, StopFlag};
 
-/// A guest under KVM is up in a second or two; one that is not up by now will not be.
+/// A guest under KVM is up in a second or two; one that is not up after this time will not come up.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// KVM or software emulation, by a trial boot or its kept result.
@@ -53,7 +53,7 @@ pub(crate) fn choose(
             }
         };
     if let Err(error) = fs::write(&kept, text) {
-        // A cache that we may only read: then it is tried each time.
+        // With a cache that we may only read, each start tries again.
         tracing::debug!("{}: {error}", kept.display());
     }
     Ok(choice)

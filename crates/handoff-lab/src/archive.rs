@@ -1,8 +1,9 @@
-//! The Debian archive: found in this machine's apt configuration, read through apt.
+//! The Debian archive: its address comes from this machine's apt configuration, its packages through
+//! apt.
 //!
 //! Contracts:
-//! - the address is the one that the machine gets its own Debian packages from, with its proxy
-//!   settings; none is written here;
+//! - the address and the proxy settings are those from which the machine gets its own Debian packages;
+//!   none is written here;
 //! - everything is verified by apt with Debian's keyring, whatever the machine itself trusts;
 //! - the machine's own package lists and packages are not touched.
 
@@ -14,7 +15,7 @@ use crate::tool::{self, StopFlag};
 
 /// Debian's release keys, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Settings of the machine that also hold for the lab's downloads.
+/// The machine's settings that also apply to the lab's downloads.
 const INHERITED: [&str; 6] = [
     "Acquire::http::",
     "Acquire::https::",
@@ -129,7 +130,7 @@ impl Lists {
             ("APT::Sandbox::User", "root".to_owned()),
             ("APT::Architecture", "amd64".to_owned()),
             ("APT::Architectures", "amd64".to_owned()),
-            // The machine's own hooks after an update are none of our business.
+            // The machine's own hooks after an update do not concern us.
             ("APT::Update::Post-Invoke-Success", String::new()),
             ("APT::Update::Post-Invoke", String::new()),
         ] {
@@ -186,7 +187,7 @@ fn debian_address(targets: &str) -> Option<String> {
         .map(|(_, _, address)| address.trim_end_matches('/').to_owned())
 }
 
-/// The statements of `apt-config dump` that concern how things are fetched.
+/// The statements of `apt-config dump` that say how to fetch.
 fn inherited(dump: &str) -> Vec<String> {
     dump.lines()
         .filter(|line| INHERITED.iter().any(|head| line.starts_with(head)))

@@ -1,8 +1,8 @@
-//! Where built layers live, each under a name that contains the hash of everything it was made of.
+//! Where built layers are stored, each under a name that contains the hash of its inputs.
 //!
 //! Contracts:
 //! - a layer appears whole or not at all: it is built in a temporary directory and renamed;
-//! - one process builds a layer, others that want it wait and then find it;
+//! - one process builds a layer; others that want it wait, and then find it;
 //! - what a killed build leaves behind is removed by the next one;
 //! - [`Cache::clear`] refuses while a guest is running from the cache.
 
@@ -39,7 +39,7 @@ pub(crate) struct Layer<'a> {
     pub(crate) inputs: &'a [&'a str],
     /// Bytes on disk that the build needs at its peak.
     pub(crate) space: u64,
-    /// What is shown while it is built.
+    /// What to show while it is built.
     pub(crate) title: &'a str,
 }
 
@@ -62,21 +62,21 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or read.
+    /// If the directory cannot be made or read.
     pub fn open() -> Result<Self> {
         Self::open_at(&default_directory()?)
     }
 
-    /// Opens the cache in `directory`, which is made if it is missing.
+    /// Opens the cache in `directory`, and makes the directory if it is missing.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or read.
+    /// If the directory cannot be made or read.
     pub fn open_at(directory: &Path) -> Result<Self> {
         let what = format!("cache {} ({DIRECTORY_VARIABLE} moves it)", directory.display());
         fs::create_dir_all(directory).trying(&what)?;
         let lock = directory.join("in-use.lock");
-        // A user who may only read it can still boot from a cache that root has filled.
+        // A user who may only read the cache can still boot from one that root has filled.
         let in_use = File::create(&lock).or_else(|_| File::open(&lock)).trying(&what)?;
         flock(&in_use, FlockOperation::LockShared).trying(&what)?;
         Ok(Self { directory: directory.to_owned(), _in_use: in_use })
@@ -87,11 +87,11 @@ impl Cache {
         &self.directory
     }
 
-    /// Removes a cache and everything in it; the bytes that this freed.
+    /// Removes a cache and everything in it; returns the number of bytes freed.
     ///
     /// # Errors
     ///
-    /// When a guest or a build uses it, or something cannot be removed.
+    /// If a guest or a build uses it, or something cannot be removed.
     pub fn clear() -> Result<u64> {
         let directory = default_directory()?;
         let lock = match File::open(directory.join("in-use.lock")) {
@@ -108,7 +108,7 @@ impl Cache {
             other => other.trying(directory.display())?,
         }
         let size = size_of(&directory);
-        // Only what the lab has made: the directory may be one that the user shares with others.
+        // Only what the lab has made: the user may share the directory with others.
         for entry in fs::read_dir(&directory).trying(directory.display())? {
             let path = entry.trying(directory.display())?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -118,12 +118,12 @@ impl Cache {
                 fs::remove_file(&path).trying(path.display())?;
             }
         }
-        // Left in place when there is something of others in it.
+        // Stays if it contains anything of others.
         let _ = fs::remove_dir(&directory);
         Ok(size)
     }
 
-    /// The layer's directory, built now if it is not there.
+    /// The layer's directory; built now if it is missing.
     pub(crate) fn layer(
         &self,
         layer: &Layer<'_>,
@@ -153,7 +153,7 @@ impl Cache {
             .tempdir_in(&self.directory)
             .trying("directory for the build")?;
         build(work.path(), &progress)?;
-        // Temporary directories are for their owner alone; the cache is for everybody.
+        // Temporary directories belong to their owner alone; the cache is for everybody.
         fs::set_permissions(work.path(), Permissions::from_mode(0o755))
             .trying(work.path().display())?;
         fs::rename(work.path(), &path).trying(path.display())?;
@@ -221,7 +221,7 @@ fn default_directory() -> Result<PathBuf> {
     Ok(base.join("handoff/lab"))
 }
 
-/// Bytes on disk below `directory`; what vanishes meanwhile counts nothing.
+/// Bytes on disk below `directory`; what vanishes meanwhile counts as nothing.
 fn size_of(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(directory) else { return 0 };

@@ -1,5 +1,5 @@
-//! The threads that carry what goes between a guest and us: its console, QEMU's own complaints,
-//! the messages of the control channel, and our standard input.
+//! The threads that carry data between a guest and us: its console, QEMU's own messages, the messages of
+//! the control channel, and our standard input.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -40,7 +40,7 @@ pub(crate) fn read_console(
     })
 }
 
-/// Keeps the last lines that QEMU itself says.
+/// Keeps the last lines that QEMU itself prints.
 pub(crate) fn read_complaints(
     errors: impl Read + Send + 'static,
     complaints: Arc<Mutex<VecDeque<String>>>,
@@ -58,7 +58,7 @@ pub(crate) fn read_complaints(
 }
 
 pub(crate) fn read_messages(mut control: UnixStream) -> (JoinHandle<()>, Receiver<(u8, Vec<u8>)>) {
-    // Bounded, so that a command that writes faster than we hand on is slowed down, not stored.
+    // Bounded: a command that writes faster than we pass on slows down, and nothing piles up.
     let (sender, messages) = mpsc::sync_channel(64);
     let reader = thread::spawn(move || {
         while let Ok(Some(message)) = wire::receive(&mut control) {

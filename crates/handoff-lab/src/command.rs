@@ -65,12 +65,12 @@ pub enum Command {
     Clean,
 }
 
-/// Exit code where a command in a guest was ended at its time-out, or hung with its guest.
+/// Exit code where a command in a guest was ended at its time-out, or hung together with its guest.
 pub const TIMED_OUT: u8 = 124;
 
 /// Runs a subcommand and returns the exit code of the process.
 ///
-/// Everything ends soon after `stop` is set.
+/// All of it ends soon after `stop` is set.
 ///
 /// # Errors
 ///
@@ -92,16 +92,16 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     }
 }
 
-/// Runs this very program in a guest, with other arguments and what is `carried` in; returns its exit
-/// code and what it wrote to its standard output. With a `timeout`, it is ended then: exit code
-/// [`TIMED_OUT`], and where the guest's tasks stood is shown.
+/// Runs this very program in a guest, with other arguments and with `carried` in; returns its exit code
+/// and its standard output. A `timeout` ends it: exit code [`TIMED_OUT`], and the output shows where the
+/// guest's tasks stood.
 ///
-/// It finds `HANDOFF_GUEST=1` in its environment, and how it is executed in `HANDOFF_EMULATED`
-/// (see [`crate::Acceleration::emulated`]). Standard input and error are ours.
+/// Its environment has `HANDOFF_GUEST=1`, and `HANDOFF_EMULATED` says how it is executed (see
+/// [`crate::Acceleration::emulated`]). Standard input and error are ours.
 ///
 /// # Errors
 ///
-/// As [`run`]; a report of the kernel about itself is shown and is exit code 125.
+/// As [`run`]; a report of the kernel about itself is shown, and gives exit code 125.
 pub fn run_ourselves<T: AsRef<[u8]>>(
     machine: &Machine,
     carried: &Carried,

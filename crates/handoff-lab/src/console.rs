@@ -3,9 +3,8 @@
 //! Contracts:
 //! - only what the kernel prints about itself is a [`Fault`]: warnings, oopses, sanitizer and
 //!   lock reports, stalls, hung tasks, panics; an ordinary error message is not;
-//! - the first report is kept with the two lines before it, where a warning's own words are, and
-//!   with what follows it; the last lines are kept always, whatever they are, and those of the
-//!   command that is running.
+//! - the first report is kept with the two lines before it, which contain a warning's text, and with the
+//!   lines after it; the last lines, and those of the running command, are always kept.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use crate::wire::MARK;
 
-/// Lines that are kept from the first report on.
+/// Lines kept from the first report on.
 const REPORT_LINES: usize = 80;
-/// Lines that are kept of what came before it.
+/// Lines kept of what came before it.
 const LINES_BEFORE: usize = 2;
-/// Lines that are kept of the end.
+/// Lines kept of the end.
 const LAST_LINES: usize = 30;
 
-/// Lines that are kept of one command; the first ones go.
+/// Lines kept of one command; the first ones go.
 const COMMAND_LINES: usize = 1000;
 
 /// How the first line of a report begins, after its time stamp.
@@ -61,7 +60,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The state of a console, shared by the thread that reads it and those who ask.
+/// The state of a console, shared by the thread that reads it and those that ask.
 #[derive(Debug, Default)]
 pub(crate) struct Console {
     state: Mutex<State>,
@@ -72,7 +71,7 @@ pub(crate) struct Console {
 struct State {
     partial: Vec<u8>,
     last: VecDeque<String>,
-    /// Since the end of the last command that ended.
+    /// Those since the end of the last command that ended.
     running: VecDeque<String>,
     /// Those of the command with the number `mark`.
     ended: VecDeque<String>,
@@ -83,7 +82,7 @@ struct State {
 }
 
 impl Console {
-    /// Takes what the guest has written; returns the complete lines for display.
+    /// Takes the guest's output; returns the complete lines for display.
     pub(crate) fn feed(&self, bytes: &[u8]) -> Vec<String> {
         let mut state = self.lock();
         let mut shown = Vec::new();
@@ -108,7 +107,7 @@ impl Console {
         self.changed.notify_all();
     }
 
-    /// Waits until everything is here that was written before the end of command `number`.
+    /// Waits for everything that was written before the end of command `number`.
     pub(crate) fn wait_for_mark(&self, number: u32, patience: Duration) {
         self.wait(patience, |state| state.mark >= number);
     }
@@ -118,7 +117,7 @@ impl Console {
         self.wait(patience, |_| false);
     }
 
-    /// The first report since the last call, and forgets it.
+    /// Returns the first report since the last call, and forgets it.
     pub(crate) fn take_fault(&self) -> Option<Fault> {
         self.lock().fault.take()
     }
@@ -135,7 +134,7 @@ impl Console {
         self.lock().last.iter().cloned().collect()
     }
 
-    /// The lines that came while a command ran, its end included if that was seen.
+    /// The lines printed while a command ran, its end included if that was seen.
     pub(crate) fn of_command(&self, number: u32) -> Vec<String> {
         let state = self.lock();
         let lines = if state.mark >= number { &state.ended } else { &state.running };
@@ -162,7 +161,7 @@ impl Console {
 }
 
 impl State {
-    /// Takes one line; false for those that are between our two ends only.
+    /// Takes one line; false for those that only concern our two ends.
     fn line(&mut self, line: &str) -> bool {
         if let Some(number) = message(line).strip_prefix(MARK) {
             self.mark = number.trim().parse().unwrap_or(self.mark);

@@ -1,4 +1,4 @@
-//! How the lab fails.
+//! The errors of the lab.
 
 use std::fmt::Display;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Result of the lab's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the lab could not do what was asked. The text is one line: the cause and what to do.
+/// Why the lab could not do it. The text is one line: the cause and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It was tried and failed.
@@ -40,7 +40,7 @@ impl Error {
     }
 }
 
-/// Names what was tried in front of an operating system error.
+/// Puts what was tried in front of an operating system error.
 pub(crate) trait Trying<T> {
     fn trying(self, what: impl Display) -> Result<T>;
 }

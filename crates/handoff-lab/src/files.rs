@@ -10,7 +10,7 @@ use crate::job::{Job, Stream};
 use crate::machine::Machine;
 
 impl Guest {
-    /// Copies what the machine's description puts into the guest.
+    /// Copies the files of the machine's description into the guest.
     pub(crate) fn unpack(&mut self, machine: &Machine) -> Result<()> {
         if machine.puts.is_empty() {
             return Ok(());
@@ -36,7 +36,7 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// When the guest has no such file, or the host cannot store it.
+    /// If the guest has no such file, or the host cannot store it.
     pub fn get(&mut self, source: &Path, target: &Path) -> Result<()> {
         let what = source.display();
         let name = source

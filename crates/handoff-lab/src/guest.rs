@@ -1,12 +1,12 @@
-//! A running guest: commands are run in it one after the other, then it is switched off.
+//! A running guest: it runs commands one after the other, and is then switched off.
 //!
 //! Contracts:
-//! - a command's standard output, standard error and exit status arrive by a channel of their own,
-//!   untouched; the console carries the kernel's messages and nothing else;
+//! - a command's standard output, standard error and exit status arrive on a channel of their own,
+//!   untouched; the console carries only the kernel's messages;
 //! - every wait ends: with the command, soon after its time-out, when the caller's stop flag is set, or
 //!   when the guest dies;
-//! - a report of the kernel about itself is given to the command during which it came;
-//! - dropping a guest ends it, and nothing of it stays behind; killing this process does so too.
+//! - a report of the kernel about itself belongs to the command during which it came;
+//! - dropping a guest ends it and leaves nothing behind, and so does killing this process.
 
 mod boot;
 mod end;
@@ -27,7 +27,7 @@ use crate::console::Console;
 use crate::machine::Acceleration;
 use crate::tool::StopFlag;
 
-/// How often a wait looks at the stop flag and the guest's state.
+/// How often a wait checks the stop flag and the guest's state.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the console may lag behind the control channel.
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 /// A running guest.
 #[derive(Debug)]
 pub struct Guest {
-    /// The kernel's release, as the guest says it.
+    /// The kernel's release, as the guest reports it.
     pub release: String,
     acceleration: Acceleration,
     process: Child,

@@ -6,14 +6,14 @@
 //! two readings is a number of instructions, user and kernel together, of everything that ran
 //! meanwhile on the one processor.
 //!
-//! When the processor has nothing to do, the clock jumps to the next timer: idle time is counted
-//! as if instructions had been executed. So measure what keeps the processor busy, or take the
-//! process's own CPU time (`CLOCK_PROCESS_CPUTIME_ID`), which leaves idle time and other processes
-//! out and is in instructions too, one per nanosecond. Interrupts that come while the process runs
-//! are charged to it; what kernel threads do for it is not.
+//! When the processor has nothing to do, the clock jumps to the next timer, so idle time counts like
+//! executed instructions. Measure work that keeps the processor busy, or take the process's own CPU time
+//! (`CLOCK_PROCESS_CPUTIME_ID`), which excludes idle time and other processes and is in instructions
+//! too, one per nanosecond. It includes interrupts that come while the process runs, but not what kernel
+//! threads do for it.
 
-/// Instructions executed since the guest was started, idle time included; `None` anywhere but in
-/// a guest that counts instructions.
+/// Instructions executed since the guest started, idle time included; `None` anywhere but in a guest
+/// that counts instructions.
 #[cfg(target_arch = "x86_64")]
 pub fn executed() -> Option<u64> {
     if !counting() {

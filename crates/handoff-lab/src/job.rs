@@ -1,4 +1,4 @@
-//! A command for a guest, and what came of it.
+//! A command for a guest, and its outcome.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Job {
     pub input: Input,
     /// The command is killed after this time.
     pub timeout: Option<Duration>,
-    /// Whether to look for what it leaves behind, [`Outcome::left`].
+    /// Whether to look for leftovers, [`Outcome::left`].
     pub tracks: bool,
 }
 
@@ -49,30 +49,30 @@ pub enum Ending {
     Killed(u8),
     /// It could not be started; the reason.
     NotStarted(String),
-    /// It was killed at its time-out; the guest lives on. Where the guest's tasks stood just before,
-    /// in lines; empty if the guest did not answer.
+    /// It was killed at its time-out, and the guest lives on. The lines say where the guest's tasks
+    /// stood just before; empty if the guest did not answer.
     TimedOut(String),
     /// It could not even be killed, and the guest was ended.
     Hung(Hang),
-    /// The guest died under it; the last console lines.
+    /// The guest died while it ran; the last console lines.
     GuestDied(Vec<String>),
 }
 
-/// What is known of a guest that hung.
+/// What is known about a guest that hung.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hang {
-    /// Where its tasks stood at the command's time-out, in lines; empty if it did not answer.
+    /// Where its tasks stood at the command's time-out, in lines; empty if the guest did not answer.
     pub tasks: String,
-    /// The CPU time that the emulator took within its last second; `None` where that says nothing
-    /// because instructions are counted: the clock of an idle guest jumps from timer to timer, which
-    /// keeps the emulator busy.
+    /// The CPU time that the emulator took within its last second; `None` under instruction counting,
+    /// where it says nothing: the clock of an idle guest jumps from timer to timer, which keeps the
+    /// emulator busy.
     pub emulator: Option<Duration>,
     /// The last console lines.
     pub lines: Vec<String>,
 }
 
-/// The emulator of an idle guest takes less CPU time in a second, that of one that executes
-/// anything takes more, also on a machine that is busy with others.
+/// The emulator of an idle guest takes less CPU time in a second; that of a guest that executes anything
+/// takes more, even on a machine that is busy with other work.
 const IDLE: Duration = Duration::from_millis(150);
 
 impl fmt::Display for Hang {
@@ -87,27 +87,27 @@ impl fmt::Display for Hang {
     }
 }
 
-/// Where tasks stood, or that it is not known.
+/// Where tasks stood, or a word that this is not known.
 pub(crate) fn told(tasks: &str) -> &str {
     if tasks.is_empty() { "the guest did not say where its tasks stood" } else { tasks.trim_end() }
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.
     pub ending: Ending,
     /// What the kernel reported about itself meanwhile.
     pub fault: Option<Fault>,
-    /// The mounts, devices, namespaces and files that it left behind, one a line, where the job asked
-    /// for them.
+    /// The mounts, devices, namespaces and files that it left behind, one a line, if the job asked for
+    /// them.
     pub left: String,
     /// What the kernel printed meanwhile.
     pub console: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether the command ended with exit code 0 and the kernel had nothing to report.
+    /// Whether the command ended with exit code 0 and the kernel reported nothing.
     pub fn success(&self) -> bool {
         self.ending == Ending::Exited(0) && self.fault.is_none()
     }

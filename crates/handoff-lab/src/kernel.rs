@@ -1,8 +1,8 @@
 //! The guest's kernel: Debian's stock cloud kernel, taken apart into what a boot needs.
 //!
 //! Contracts:
-//! - no patch version is named: old ones vanish from the archive, so a series is asked for and its
-//!   newest version taken when the layer is built; afterwards the layer is used as it is;
+//! - no patch version is named, because old ones vanish from the archive: the build takes the newest
+//!   version of a series, and the layer then stays as it is;
 //! - modules are stored unpacked, because unpacking them under software emulation costs more than
 //!   reading them from a disk image.
 
@@ -20,14 +20,14 @@ use crate::tool::{self, StopFlag};
 
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
 const BOOT_MODULES: &str = include_str!("../lab/image/modules.boot");
-/// Changed when the way of building changes, which the other inputs do not show.
+/// Changed when the build itself changes, which the other inputs do not show.
 const REVISION: &str = "1";
 const FLAVOUR: &str = "cloud-amd64";
-/// The packages that have the kernel itself, as a part of a regular expression.
+/// The packages of the kernel itself, as a part of a regular expression.
 const KERNEL_PACKAGE: &str = "(image|binary|binary-unsigned)";
-/// Where the newer kernels for the guest's release are.
+/// Where the newer kernels for the guest's release are found.
 pub(crate) const BACKPORTS: &str = "trixie-backports";
-/// What the project is made for.
+/// The series that the project is made for.
 const DEFAULT_SERIES: &str = "7.2";
 
 /// Which kernel a guest runs.
@@ -83,11 +83,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel that was chosen; fetched now if it is not in the cache.
+    /// The chosen kernel; fetched now if it is missing from the cache.
     ///
     /// # Errors
     ///
-    /// When the archive has none of the series, or cannot be reached.
+    /// If the archive has none of the series, or cannot be reached.
     pub fn of(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Self> {
         let (suite, series) = match choice {
             KernelChoice::Series(series) => (BACKPORTS, series.as_str()),
@@ -157,8 +157,8 @@ fn fetch(
     progress.step(&format!("downloading {release}"));
     let tree = work.join("tree");
     lists.extract(&packages, &tree, stop, |line| progress.step(line))?;
-    // Where a package splits the kernel's parts, they are all below usr/lib/modules; else the
-    // kernel is in boot and the modules are below lib/modules.
+    // A package that splits the kernel's parts has them all below usr/lib/modules; others have the
+    // kernel in boot and the modules below lib/modules.
     let modules = [tree.join("usr/lib/modules"), tree.join("lib/modules")]
         .into_iter()
         .find(|path| path.join(&release).is_dir())
@@ -182,7 +182,7 @@ fn fetch(
     fs::write(work.join("release"), &release).trying("release")
 }
 
-/// The newest release of the series and the packages that it consists of.
+/// The newest release of the series and its packages.
 fn packages(lists: &Lists, series: &str, stop: &StopFlag) -> Result<(String, Vec<String>)> {
     let newest_of = |series: &str| -> Result<Option<String>> {
         let series = series.replace('.', "\\.");
@@ -217,8 +217,8 @@ fn newest_release(packages: &[String]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The packages of one release that are needed. From 7.2 on the image package is empty and stands
-/// for three others, and a kernel that is too new to be signed has an unsigned one only.
+/// The packages needed for one release. From 7.2 on the image package is empty and depends on three
+/// others, and a kernel that is too new to be signed exists only unsigned.
 fn parts_of_kernel(mut packages: Vec<String>) -> Vec<String> {
     let has = |part: &str| packages.iter().any(|name| name.starts_with(part));
     let split = has("linux-modules-");
@@ -284,7 +284,7 @@ pub(crate) fn install_modules(
     progress.step("making the modules' disk image");
     let mut bytes = 0;
     for file in files_below(&tree, "")? {
-        // Whole blocks, and one for the directory entry's share of metadata.
+        // Whole blocks, and one for the metadata of the directory entry.
         bytes += (fs::metadata(&file).trying(file.display())?.len() + 4096 + 4095) & !4095;
     }
     let mut mke2fs = tool::command("mke2fs");

@@ -1,5 +1,5 @@
-//! The lab: a stock Debian kernel in QEMU, on which everything runs that this machine's own kernel
-//! lacks, and the topologies that tests and benches run on.
+//! The lab: a stock Debian kernel in QEMU, for everything that this machine's own kernel lacks, and the
+//! topologies of tests and benches.
 //!
 //! ```no_run
 //! use handoff_lab::{Guest, Job, Machine, StopFlag};

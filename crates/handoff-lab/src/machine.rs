@@ -1,4 +1,4 @@
-//! What a guest consists of, and the QEMU command line that makes it.
+//! The parts of a guest, and the QEMU command line that makes it.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -83,11 +83,11 @@ pub struct Disk {
 /// Where the content of a [`Disk`] is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskContent {
-    /// In memory, empty, of so many bytes; gone with the guest.
+    /// In memory, empty, of so many bytes; it ends with the guest.
     Scratch(u64),
     /// In a file of the host, which the guest changes.
     File(PathBuf),
-    /// In a file of the host; what the guest changes is gone with the guest.
+    /// In a file of the host; the guest's changes end with the guest.
     Snapshot(PathBuf),
 }
 
@@ -241,7 +241,7 @@ impl Machine {
 
         (0..self.virtio_net).for_each(|pair| virtio_net(&mut qemu, pair));
 
-        // Ctrl-C on the terminal is for us, who end the guest in order.
+        // Ctrl-C on the terminal is for us: we end the guest in order.
         qemu.process_group(0);
         qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         tool::die_with_us(&mut qemu, Signal::KILL);
@@ -253,12 +253,12 @@ impl Machine {
 }
 
 fn processor(qemu: &mut Command, acceleration: Acceleration, cpus: u32) {
-    // QEMU carries out a fast-string copy byte by byte, which makes copying several times slower
-    // than it is beside everything else; without these feature bits the kernel copies by words.
+    // QEMU runs a fast-string copy byte by byte, which makes copying several times slower than
+    // everything else; without these feature bits the kernel copies by words.
     let slow_strings = "max,-erms,-fsrm";
-    // Emulated processors take turns in one thread. With a thread each, QEMU 7.2 ended one of five
-    // guests that were traced under load with a panic, at a breakpoint that was no longer there: it
-    // seems to execute an instruction that another processor has replaced.
+    // Emulated processors take turns in one thread. With a thread each, under QEMU 7.2 one of five
+    // guests that were traced under load panicked at a breakpoint that was no longer there: QEMU seems
+    // to execute an instruction that another processor has replaced.
     let in_turns = "tcg,thread=single";
     let (accel, model, cpus) = match acceleration {
         Acceleration::Kvm => ("kvm", "host", cpus),
@@ -283,10 +283,10 @@ fn kernel_arguments(acceleration: Acceleration) -> String {
         "sysctl.kernel.hung_task_timeout_secs=60",
     ];
     if acceleration.emulated().is_some() {
-        // Nothing secret runs here, and the mitigations cost emulated time. A program that is at the
-        // same addresses in each process is translated once: it starts in a sixth of the time. A host
-        // that is busy stops an emulated processor for long; that is no lockup, nor is it a timer that does
-        // not work, for which the kernel panics as it boots.
+        // Nothing secret runs here, and the mitigations cost emulated time. QEMU translates a program
+        // once if it is at the same addresses in each process: it starts in a sixth of the time. A busy
+        // host stops an emulated processor for long; that is no lockup, and no broken timer, for which
+        // the kernel would panic as it boots.
         arguments.extend([
             "mitigations=off",
             "norandmaps",
@@ -317,20 +317,20 @@ fn disk_of_descriptor(qemu: &mut Command, bus: Bus, name: &str, descriptor: RawF
     disk(qemu, bus, name, &inherited_path(descriptor), "cache=unsafe");
 }
 
-/// Under which the child opens a descriptor that it inherits.
+/// The number under which the child opens an inherited descriptor.
 fn inherited_path(descriptor: RawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{descriptor}"))
 }
 
-/// Two devices on a hub of QEMU's, which passes frames from one to the other within QEMU.
+/// Two devices on a hub inside QEMU, which passes frames from one to the other.
 fn virtio_net(qemu: &mut Command, pair: u8) {
     for side in [Side::Left, Side::Right] {
         let end = format!("pair{pair}-{side:?}");
         let mac = topology::virtio_mac(pair, side).map(|byte| format!("{byte:02x}")).join(":");
         qemu.args(["-netdev", &format!("hubport,id={end},hubid={pair}")]);
-        // By a timer of the guest's clock: where instructions are counted, that clock jumps over idle
-        // time, and frames that leave at some time of the host's would be late by all of it. Nothing is
-        // booted from the network.
+        // They send by a timer of the guest's clock: under instruction counting that clock jumps over
+        // idle time, and frames that leave by the host's clock would be late by all of it. Nothing boots
+        // from the network.
         let how = "tx=timer,romfile=";
         qemu.args(["-device", &format!("virtio-net-pci,netdev={end},mac={mac},{how}")]);
     }
@@ -342,7 +342,7 @@ fn must_exist(path: &Path) -> Result<()> {
         .map_err(|error| Error::Usage(format!("disk {}: {error}", path.display())))
 }
 
-/// Lets the child have `descriptors` under their own numbers.
+/// Lets the child inherit `descriptors` under their own numbers.
 fn pass(command: &mut Command, descriptors: &[OwnedFd]) {
     let descriptors: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     // SAFETY: between fork and exec only system calls are made; the descriptors are open there,
@@ -358,7 +358,7 @@ fn pass(command: &mut Command, descriptors: &[OwnedFd]) {
     }
 }
 
-/// A file without a name, so that nothing stays behind however this process ends.
+/// A file without a name, so nothing is left behind however this process ends.
 fn anonymous(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC).trying(name)?;
     let mut file = File::from(file);
@@ -366,7 +366,7 @@ fn anonymous(name: &str, content: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// What is put into the guest, as a tar archive.
+/// The files for the guest, as a tar archive.
 fn archive(puts: &[Put]) -> Result<OwnedFd> {
     let file = File::from(anonymous("payload", &[])?);
     let mut archive = tar::Builder::new(file);

@@ -1,11 +1,10 @@
-//! Builds kernel modules for a guest's kernel, with Debian's headers and the compiler that the
-//! kernel was built with, in a tree of their own: the project's (`kmod/`), which are embedded here,
-//! and anybody's.
+//! Builds kernel modules for a guest's kernel: the project's own (`kmod/`), which are embedded here, and
+//! anybody's. It uses Debian's headers and the compiler that built the kernel, in a tree of their own.
 //!
 //! Contracts:
-//! - the source directory is not written to; what is built is kept under the hash of the sources
-//!   and the kernel's release;
-//! - the source directory has a `Kbuild` or `Makefile` as `make M=…` wants it, and stands alone;
+//! - the source directory is not written to; results are kept under the hash of the sources and the
+//!   kernel's release;
+//! - the source directory has a `Kbuild` or `Makefile` for `make M=…`, and needs no other directory;
 //! - in the guest, modprobe finds each module by its name and its aliases.
 
 use std::fs;
@@ -22,16 +21,14 @@ use crate::userland::SUITE;
 
 const PACKAGES: &str = include_str!("../lab/image/headers.packages");
 const SCRIPT: &str = include_str!("../lab/image/module.sh");
-/// Changed when the way of building changes, which the other inputs do not show.
+/// Changed when the build itself changes, which the other inputs do not show.
 const REVISION: &str = "2";
 const HEADERS_REVISION: &str = "1";
 
-// Made by build.rs: OURS, the name of each directory in kmod/, and the names and contents of its
-// files.
+// From build.rs: OURS, the name of each directory in kmod/, and the names and contents of its files.
 include!(concat!(env!("OUT_DIR"), "/kmod.rs"));
 
-/// What puts the project's own modules into a guest with the kernel of `choice`; nothing for
-/// Debian 12's.
+/// Puts the project's own modules into a guest with the kernel of `choice`; nothing for Debian 12's.
 ///
 /// # Errors
 ///
@@ -53,8 +50,8 @@ pub fn ours(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Vec
     Ok(puts)
 }
 
-/// What puts the modules that `source` makes into a guest with the kernel of `choice`: the `.ko`
-/// files go to `/opt/handoff/modules`, and modprobe learns of them.
+/// Puts the modules built from `source` into a guest with the kernel of `choice`: the `.ko` files go to
+/// `/opt/handoff/modules`, and modprobe learns about them.
 ///
 /// # Errors
 ///
@@ -100,11 +97,11 @@ pub fn build(
 
 /// Where modules are in the guest.
 const MODULES: &str = "/opt/handoff/modules";
-/// Where modprobe looks for its configuration there.
+/// Where modprobe looks for its configuration in the guest.
 const MODPROBE: &str = "/etc/modprobe.d";
 
-/// Writes what modprobe must be told about a module that is not among the kernel's own: their
-/// index is on a read-only disk, and would have to be made anew at every boot.
+/// Writes what modprobe must know about a module that is not the kernel's own: the kernel's index is on
+/// a read-only disk, and would have to be rebuilt at every boot.
 fn describe(module: &Path, stop: &StopFlag) -> Result<()> {
     let name = module.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let field = |field: &str| {
@@ -160,7 +157,7 @@ fn headers(
         })?;
         // A mount point for each build's scratch space.
         fs::create_dir(tree.join("build")).trying("build directory")?;
-        // Made by a script of the package, and scripts are not run.
+        // A script of the package would make it, and we run no scripts.
         std::os::unix::fs::symlink("gawk", tree.join("usr/bin/awk")).trying("awk")?;
         for unneeded in ["usr/share/doc", "usr/share/locale", "usr/share/man", "var/cache/apt"] {
             let path = tree.join(unneeded);

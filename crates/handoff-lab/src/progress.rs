@@ -1,4 +1,4 @@
-//! One line on the terminal that says what takes so long; elsewhere nothing.
+//! One line on a terminal that says what takes so long; elsewhere nothing.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// Shows the step that has begun.
+    /// Shows the step that begins.
     pub(crate) fn step(&self, text: &str) {
         tracing::debug!("{text}");
         self.0.set_message(text.to_owned());

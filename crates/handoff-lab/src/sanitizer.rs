@@ -1,9 +1,9 @@
 //! The sanitizer kernel: the source of the stock kernel, built with the sanitizers of
 //! `lab/image/kasan.config` and little else.
 //!
-//! It finds what a stock kernel does not tell: use after free, wrong lock order, sleeping where
-//! that is forbidden, memory that nobody points to any more. Everything is slower by several
-//! times, so it is for long runs, not for the gate.
+//! It finds what a stock kernel does not report: use after free, wrong lock order, sleeping where that
+//! is forbidden, leaked memory. Everything is several times slower, so use it for long runs, not for the
+//! gate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ const PACKAGES: &str = include_str!("../lab/image/kasan.packages");
 const SCRIPT: &str = include_str!("../lab/image/kasan.sh");
 /// The source's package; the series is that of the default kernel.
 const SOURCE: &str = "linux-source-7.2";
-/// Changed when the way of building changes, which the other inputs do not show.
+/// Changed when the build itself changes, which the other inputs do not show.
 const REVISION: &str = "1";
 
-/// The kernel, built now if it is not in the cache: most of an hour.
+/// The kernel; built now if it is missing from the cache, which takes most of an hour.
 pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
     let layer = Layer {
         label: "kernel-kasan",
@@ -39,7 +39,7 @@ pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
             progress.step(line);
         })?;
         fs::create_dir(tree.join("build")).trying("build directory")?;
-        // Made by a script of the package, and scripts are not run.
+        // A script of the package would make it, and we run no scripts.
         std::os::unix::fs::symlink("gawk", tree.join("usr/bin/awk")).trying("awk")?;
         let fragment = work.join("fragment");
         fs::write(&fragment, CONFIGURATION).trying(fragment.display())?;
@@ -54,7 +54,7 @@ pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
     Kernel::in_directory(directory)
 }
 
-/// The compiler and the headers that modules for this kernel are built with.
+/// The compiler and the headers for modules of this kernel.
 pub(crate) fn headers(kernel: &Kernel) -> PathBuf {
     tree(kernel.directory())
 }

@@ -1,14 +1,14 @@
-//! How a test says that it cannot run where it is.
+//! How a test says that it cannot run here.
 
-/// How a line begins that says that a test did not run: this, the test's name, a colon, the reason.
+/// The beginning of the line that reports a skip: this, the test's name, a colon, the reason.
 pub const MARK: &str = "HANDOFF-SKIP ";
 
 /// Ends a test as skipped, with the reason: a format string and its arguments.
 ///
-/// For what this machine lacks only; anything else is a failure. The test returns, and
-/// [`crate::testing`] counts it as skipped, and as failed where no skip was declared for it. The
-/// protocol is one line on the captured standard output, `HANDOFF-SKIP <test name>: <reason>`, so a
-/// crate that does not depend on this one can print it itself.
+/// Only for what this machine lacks; anything else is a failure. The test returns, and
+/// [`crate::testing`] counts it as skipped, or as failed if no skip was declared for it. The protocol is
+/// one line on the captured standard output, `HANDOFF-SKIP <test name>: <reason>`, so a crate that does
+/// not depend on this one can print it itself.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {{

@@ -1,4 +1,4 @@
-//! Programs without their debug information, which is most of their size and of no use in a guest.
+//! Programs without their debug information, which is most of their size and useless in a guest.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,8 +24,8 @@ impl Stripped {
         Ok(Self { directory, made: Mutex::default() })
     }
 
-    /// A stripped copy of `program`; the program itself where it is no ELF file or this machine
-    /// has no `strip`.
+    /// A stripped copy of `program`; the program itself if it is no ELF file or this machine has no
+    /// `strip`.
     pub(crate) fn of(&self, program: &Path) -> PathBuf {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(copy) = made.get(program) {
@@ -50,8 +50,8 @@ impl Stripped {
 
     /// This program as `handoff` on the guest's path.
     pub(crate) fn ourselves(&self) -> Put {
-        // Under our own number: "self" would be whichever program opens it. This path also leads
-        // to a program that was rebuilt, and so deleted, since it started.
+        // Under our process id: "self" would be whichever program opens it. The path also works for a
+        // program that was rebuilt, and so deleted, since it started.
         let path = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
         self.on_path(&path, OsStr::new("handoff"))
     }

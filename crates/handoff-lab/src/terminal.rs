@@ -31,7 +31,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that has gone away needs no restoring.
+        // A terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Now, &self.before);
     }
 }

@@ -1,18 +1,17 @@
-//! Runs the workspace's test programs on the host and in guests, and counts what came of it.
+//! Runs the workspace's test programs on the host and in guests, and counts the results.
 //!
 //! Contracts:
 //! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
 //!   `guest` (the lab's kernel), `linux73` (Linux 7.3), `lab` (boots guests itself), `soak` (hours),
-//!   `fixture` (is the subject of another test, and run by it alone); a test with none of them is
-//!   hermetic;
-//! - a test has one of three results; one that cannot run where it is says so with
-//!   [`skip!`](macro@crate::skip) and is a skip with its reason, never a pass;
+//!   `fixture` (is the subject of another test, which runs it); a test with none of them is hermetic;
+//! - a test passes, fails or skips; a test that cannot run in its place says so with
+//!   [`skip!`](macro@crate::skip), and counts as skipped with its reason, never as passed;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
-//! - each test is a process of its own, on the host too, so that a kernel report, a hang, a crash or
-//!   something left behind is counted to the test that caused it, and the others run all the same;
-//!   when a guest dies, the next test gets a new one;
-//! - of a test that failed, what it printed, where the guest's tasks stood and the guest's console are
-//!   kept in one file.
+//! - each test is a process of its own, on the host too: a kernel report, a hang, a crash or something
+//!   left behind counts for the test that caused it, and the others still run; when a guest dies, the
+//!   next test gets a new one;
+//! - for a test that failed, one file keeps its output, the guest's console, and where the guest's tasks
+//!   stood.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -58,12 +57,12 @@ pub struct Program {
 pub struct Stage {
     /// The kernel of the guest; `None` is the host.
     pub kernel: Option<KernelChoice>,
-    /// What the tests may need: of `hermetic`, `native`, `guest`, `linux73`, `lab`, `soak`, `fixture`.
+    /// What the tests may need: some of `hermetic`, `native`, `guest`, `linux73`, `lab`, `soak`,
+    /// `fixture`.
     pub needs: BTreeSet<String>,
-    /// Only tests whose name, the program's in front, begins with one of these; all if there is
-    /// none.
+    /// Only tests whose name, the program's in front, begins with one of these; all tests if empty.
     pub beginnings: Vec<String>,
-    /// And not the tests whose name begins with one of these.
+    /// Leave out tests whose name begins with one of these.
     pub except: Vec<String>,
 }
 
@@ -125,13 +124,13 @@ impl Stage {
     }
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "lowercase")]
 pub enum Verdict {
-    /// It ran and held.
+    /// It passed.
     Passed,
-    /// It did not; why, with its output.
+    /// It failed; why, with its output.
     Failed {
         /// What it printed, or what happened to it.
         reason: String,
@@ -143,19 +142,19 @@ pub enum Verdict {
     },
 }
 
-/// A test that has run.
+/// A test that ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TestResult {
     /// Where: `host` or a kernel's name.
     pub place: String,
     /// Program and path of the test.
     pub name: String,
-    /// What came of it.
+    /// Its result.
     #[serde(flatten)]
     pub verdict: Verdict,
     /// How long it took.
     pub seconds: f64,
-    /// The file with all that is known of a test that failed.
+    /// The file with everything known about a failed test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
 }
@@ -163,15 +162,15 @@ pub struct TestResult {
 /// The results of all stages.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Tests that held.
+    /// Tests that passed.
     pub passed: usize,
-    /// Tests that did not.
+    /// Tests that failed.
     pub failed: usize,
-    /// Tests that could not run.
+    /// Tests that skipped.
     pub skipped: usize,
     /// Every test, in the order in which they ended.
     pub tests: Vec<TestResult>,
-    /// The places for which this machine cannot boot a guest, and why.
+    /// The places where this machine cannot boot a guest, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub left_out: BTreeMap<String, String>,
 }
@@ -194,15 +193,15 @@ impl Report {
     }
 }
 
-/// Everything that a run of tests is made of.
+/// A run of tests.
 #[derive(Debug)]
 pub struct Plan {
     /// The test programs.
     pub programs: Vec<Program>,
-    /// Other programs that tests start by their absolute path; guests get them there and on
-    /// their path.
+    /// Other programs that tests start by their absolute path; guests have them at that path and on the
+    /// `PATH`.
     pub companions: Vec<PathBuf>,
-    /// Where and which.
+    /// Where to run which tests.
     pub stages: Vec<Stage>,
     /// The skips that are foreseen.
     pub may_skip: MaySkip,
@@ -210,9 +209,9 @@ pub struct Plan {
     pub timeout: Duration,
     /// How often each test runs.
     pub repeat: usize,
-    /// The directory for files about tests that failed, if any are wanted.
+    /// The directory for files about failed tests, if you want any.
     pub keep: Option<PathBuf>,
-    /// The guests; their kernel and what is put into them is set by the stages.
+    /// The guests; the stages set their kernel and their files.
     pub machine: Machine,
 }
 
@@ -221,7 +220,7 @@ pub struct Plan {
 ///
 /// # Errors
 ///
-/// When `messages` is something else.
+/// If `messages` is something else.
 pub fn programs_from_cargo(messages: &str) -> Result<(Vec<Program>, Vec<PathBuf>)> {
     let (mut programs, mut companions) = (Vec::new(), Vec::new());
     for line in messages.lines().filter(|line| line.starts_with('{')) {

@@ -1,8 +1,8 @@
-//! Runs the programs of the machine that the lab stands on.
+//! Runs the machine's programs that the lab needs.
 //!
 //! Contracts:
-//! - a program that is missing is [`Error::NotPossible`] with the Debian package that has it;
-//! - a program that fails is reported with the last lines that it wrote;
+//! - a missing program is [`Error::NotPossible`] with the Debian package that has it;
+//! - a failed program is reported with the last lines that it wrote;
 //! - when the caller's stop flag is set, or this process dies, the program is ended too.
 
 use std::io::{self, BufRead, BufReader};
@@ -18,10 +18,10 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use crate::error::{Error, Result};
 
-/// Set by the caller, from a signal handler for instance, when everything shall end.
+/// Set by the caller, for instance from a signal handler, to end everything.
 pub type StopFlag = Arc<AtomicBool>;
 
-/// Lines of a failed program's output that are worth showing.
+/// How many lines of a failed program's output are shown.
 const LAST_LINES: usize = 8;
 /// How long a program may take to clean up after it was asked to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -42,8 +42,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("unshare", "util-linux"),
 ];
 
-/// A command that finds the administrator's programs also where the user's path lacks them, and
-/// that speaks English.
+/// A command in English that finds administrator's programs even where the user's path lacks them.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -51,7 +50,7 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
-/// What a failure to start `program` means.
+/// The error for a failure to start `program`.
 pub(crate) fn not_started(program: &str, error: &io::Error) -> Error {
     if error.kind() != io::ErrorKind::NotFound {
         return Error::Failed(format!("{program} could not be started: {error}"));
@@ -64,7 +63,7 @@ pub(crate) fn not_started(program: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Has the child get this signal when the thread that starts it ends, however it does.
+/// Sends the child this signal when the thread that starts it ends, in any way.
 pub fn die_with_us(command: &mut Command, signal: Signal) {
     let us = rustix::process::getpid();
     // SAFETY: between fork and exec only system calls are made.
@@ -89,7 +88,7 @@ pub(crate) fn run(mut command: Command, stop: &StopFlag, line: impl Fn(&str)) ->
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's Ctrl-C must reach it through us, so that it is asked once.
     command.process_group(0);
-    // Asked to end, most programs clean up; unshare(1) ignores that, but hands on its death.
+    // Asked to end, most programs clean up; unshare(1) ignores that, but passes on its own death.
     let last_word = if program == "unshare" { Signal::KILL } else { Signal::TERM };
     die_with_us(&mut command, last_word);
     let mut child = command.spawn().map_err(|error| not_started(&program, &error))?;
@@ -126,7 +125,7 @@ pub(crate) fn run(mut command: Command, stop: &StopFlag, line: impl Fn(&str)) ->
                 Some(_) => continue,
             };
             asked.get_or_insert_with(Instant::now);
-            // A process that has ended already is what is wanted.
+            // A process that has ended already is fine.
             let _ = kill_process(Pid::from_child(&child), signal);
         }
     }

@@ -1,6 +1,6 @@
-//! The guest's root file system: Debian trixie, the packages of `lab/image/userland.packages`; and
-//! those of `lab/image/userland.newer.packages`, which have to know kernels that are newer than trixie,
-//! from Debian's unstable release. What these depend on is among the former.
+//! The guest's root file system: Debian trixie with the packages of `lab/image/userland.packages`, and
+//! from Debian's unstable release those of `lab/image/userland.newer.packages`, which must know kernels
+//! newer than trixie. The former include what the latter depend on.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ const NEWER: &str = include_str!("../lab/image/userland.newer.packages");
 const FINISH: &str = include_str!("../lab/image/userland.sh");
 const IMAGE: &str = "root.ext4";
 
-/// Changed when the way of building changes, which the other inputs do not show.
+/// Changed when the build itself changes, which the other inputs do not show.
 const REVISION: &str = "1";
 
-/// The image's path; it is built now if it is not in the cache.
+/// The image's path; built now if it is missing from the cache.
 pub(crate) fn image(cache: &Cache, stop: &StopFlag) -> Result<PathBuf> {
     let layer = Layer {
         label: "userland",

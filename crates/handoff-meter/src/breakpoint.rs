@@ -1,8 +1,8 @@
-//! Breakpoints of the processors at kernel functions that nothing else can trace.
+//! The processors' breakpoints, at kernel functions that nothing else can trace.
 //!
-//! Minimum kernel: 4.9 (BPF at perf events); x86 has four breakpoints for each processor, which a
-//! debugger of the kernel may have taken. Capability: CAP_PERFMON. Kernel interface:
-//! `perf_event_open(2)` of type PERF_TYPE_BREAKPOINT, one event for each processor that is online.
+//! Minimum kernel: 4.9 (BPF at perf events); x86 has four breakpoints for each processor, and a kernel
+//! debugger may hold some. Capability: CAP_PERFMON. Kernel interface: `perf_event_open(2)` of type
+//! PERF_TYPE_BREAKPOINT, one event for each online processor.
 
 use std::fs;
 use std::io;
@@ -13,8 +13,8 @@ use perf_event_open_sys::bindings::{
 };
 use perf_event_open_sys::perf_event_open;
 
-/// Opens a breakpoint at the instruction at `address`, on every processor. What is attached to
-/// the descriptors runs each time before that instruction.
+/// Opens a breakpoint at the instruction at `address`, on every processor. A program attached to the
+/// descriptors runs each time before that instruction.
 pub(crate) fn open(address: u64) -> io::Result<Vec<OwnedFd>> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
     processors(&online)
@@ -33,7 +33,7 @@ fn open_on(processor: i32, address: u64) -> io::Result<OwnedFd> {
     attributes.__bindgen_anon_1.sample_period = 1;
     attributes.bp_type = HW_BREAKPOINT_X;
     attributes.__bindgen_anon_3.bp_addr = address;
-    // What the kernel wants for an instruction, whatever its length.
+    // The kernel demands this for an instruction, whatever its length.
     attributes.__bindgen_anon_4.bp_len = size_of::<libc::c_long>() as u64;
     // SAFETY: the attributes are initialised and say their own size; no group, any process.
     let fd =

@@ -1,4 +1,4 @@
-//! What the `handoff` command mounts as `handoff meter`.
+//! The subcommand `handoff meter`.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::scope::{self, Scope};
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// How often what we wait for is looked at.
+/// How often a wait checks what it waits for.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const AFTER_HELP: &str = "\
@@ -82,17 +82,17 @@ pub struct MeterArgs {
     pub command: Vec<OsString>,
 }
 
-/// How the command was called.
+/// How the command is called.
 pub struct Context<'a> {
-    /// One JSON object on `out` and nothing else.
+    /// Whether to print one JSON object on `out` and nothing else.
     pub json: bool,
-    /// Set when the user wants it to end (SIGINT, SIGTERM).
+    /// Set when the user wants the command to end (SIGINT, SIGTERM).
     pub stop: &'a AtomicBool,
     /// Where the report goes.
     pub out: &'a mut dyn Write,
 }
 
-/// How `handoff meter` ends when it does not end well. Each text is one line.
+/// Why `handoff meter` fails. Each text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum MeterError {
     /// The command line makes no sense: exit code 2.
@@ -104,10 +104,10 @@ pub enum MeterError {
     /// Counting failed: exit code 1.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// More was copied than allowed: exit code 1. The report has been written.
+    /// More was copied than `--fail-above` allows: exit code 1. The report has been written.
     #[error("{0}")]
     AboveLimit(String),
-    /// The counted command failed with this code and has spoken for itself. The report has been
+    /// The counted command failed with this code and printed its own message. The report has been
     /// written.
     #[error("the command ended with exit code {0}")]
     Ended(u8),
@@ -118,7 +118,7 @@ pub enum MeterError {
 
 /// Counts, and writes the report.
 ///
-/// A stop ends the counting; the report is written all the same.
+/// A stop ends the counting; the report is still written.
 ///
 /// # Errors
 ///
@@ -127,7 +127,7 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
     let deadline = Cell::new(None);
     let attach = |scope| {
         let meter = Meter::attach_with(Options { scope, paths: !args.no_paths, libc: args.libc })?;
-        // Attaching takes a while itself.
+        // Attaching itself takes a while.
         deadline.set(args.duration.and_then(|duration| Instant::now().checked_add(duration)));
         Ok::<_, Unavailable>(meter)
     };
@@ -192,7 +192,7 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
     }
 }
 
-/// The directory of a control group, by itself or below where they are mounted.
+/// The directory of a control group, given as a path, or as a path below the mount point.
 fn directory_of(group: &Path) -> Result<PathBuf, MeterError> {
     let below = || Path::new(CGROUPS).join(group.strip_prefix("/").unwrap_or(group));
     // Every control group has this file.
@@ -218,7 +218,7 @@ fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<Child
     })
 }
 
-/// Waits for the command, which is asked to end when we are.
+/// Waits for the command, and asks it to end when we are asked.
 fn finish(
     mut child: Child,
     ended: Option<ExitStatus>,
@@ -233,7 +233,7 @@ fn finish(
         if stop.load(Ordering::Acquire) && !asked {
             asked = true;
             let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            // It may have ended, and its id waits for us.
+            // It may have ended; its id stays taken until we wait for it.
             let _ = process.map(|process| kill_process(process, Signal::TERM));
         }
         thread::sleep(PAUSE);

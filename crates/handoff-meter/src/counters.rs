@@ -1,4 +1,4 @@
-//! Reads what was counted out of the maps, and names it.
+//! Reads the counts from the maps, and names them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use crate::meter::Meter;
 use crate::report::{self, Counter, Report, Totals};
 
-/// As `bpf/meter.h` defines it: set in a path's place.
+/// As `bpf/meter.h` defines it: set in the place of a path.
 const NOBODYS: u32 = 0x8000_0000;
 
-/// A function's name, who called it, and what it copied.
+/// A function's name, its callers, and what it copied.
 type ByPath = (String, Vec<String>, Counter);
 
 /// The counters could not be read.
@@ -24,7 +24,7 @@ pub struct ReadError {
 }
 
 impl Meter {
-    /// The sums so far. Costs one system call for each function that is counted, some 25.
+    /// The sums so far. Costs one system call for each of the some 25 counted functions.
     ///
     /// # Errors
     ///
@@ -33,13 +33,13 @@ impl Meter {
         Ok(self.totals_of(&self.sums()?).since(self.before.totals))
     }
 
-    /// Everything that was counted so far.
+    /// Everything counted so far.
     ///
     /// # Errors
     ///
     /// [`ReadError`] where the kernel refuses to show a map.
     pub fn read(&self) -> Result<Report, ReadError> {
-        // Paths first: a sum that is read later is never below what its paths add up to.
+        // Paths first: then a sum, read later, is never below what its paths add up to.
         let (by_path, nobodys) = self.by_path()?;
         let sums = self.sums()?;
         let totals = self.totals_of(&sums);
@@ -54,8 +54,8 @@ impl Meter {
         Ok(all.since(&self.before))
     }
 
-    /// The map `totals`: one sum for each function, then what was moved, then what nobody is
-    /// charged with, then the C library's (`enum place`).
+    /// The map `totals`: one sum for each function, then the moved bytes, then the unattributed ones,
+    /// then the C library's (`enum place`).
     fn sums(&self) -> Result<Vec<Counter>, ReadError> {
         let totals = self.map("totals");
         let sum_at = |index: usize| {
@@ -76,7 +76,7 @@ impl Meter {
         }
     }
 
-    /// What the counted processes copied, and the kernel's threads for nobody knows whom.
+    /// What the counted processes copied, and what kernel threads copied for unknown parties.
     fn by_path(&self) -> Result<(Vec<ByPath>, Vec<ByPath>), ReadError> {
         let paths = self.map("paths");
         let (mut found, mut nobodys) = (Vec::new(), Vec::new());
@@ -103,7 +103,7 @@ impl Meter {
     }
 
     fn stack(&self, id: i32) -> Result<Vec<u64>, ReadError> {
-        // The kernel's error number where it has no place for the stack.
+        // The kernel's error number where it had no room for the stack.
         if id < 0 {
             return Ok(Vec::new());
         }
@@ -120,9 +120,9 @@ impl Meter {
     }
 }
 
-/// The callers in a stack: without programs and trampolines of BPF, without the function itself,
-/// without the entry code that all system calls share, and without what the compiler appends to
-/// the names of functions that it has changed.
+/// The callers in a stack: without BPF programs and trampolines, the function itself, the entry code
+/// that all system calls share, and the suffixes that the compiler appends to functions that it has
+/// changed.
 fn callers<'a>(function: &str, stack: impl Iterator<Item = &'a str>) -> Vec<String> {
     const ENTRY: [&str; 4] =
         ["do_syscall_64", "entry_SYSCALL_64_after_hwframe", "x64_sys_call", "ret_from_fork_asm"];

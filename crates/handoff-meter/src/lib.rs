@@ -1,6 +1,6 @@
-//! The copy witness: counts the bytes that the kernel's CPU copies for a process tree or for the
-//! whole machine, beside the bytes that were moved, independently of what the kernel reports to
-//! the program.
+//! The copy witness: counts the bytes that the kernel's CPU copies, for a process tree or for the whole
+//! machine, beside the bytes that were moved. It does not rely on what the kernel reports to the
+//! program.
 //!
 //! ```no_run
 //! use handoff_meter::{Meter, Scope};
@@ -18,15 +18,15 @@
 //! # }
 //! ```
 //!
-//! Minimum kernel: 6.1 with BTF (CONFIG_DEBUG_INFO_BTF); on kernels before 6.3, what goes through
-//! sockets is copied but not moved, for want of a tracepoint. x86-64.
+//! Minimum kernel: 6.1 with BTF (CONFIG_DEBUG_INFO_BTF); kernels before 6.3 lack a tracepoint, so the
+//! meter counts what their sockets copy, but not what they move. x86-64.
 //! Capabilities: CAP_BPF and CAP_PERFMON, and CAP_SYSLOG for the kernel's symbols; root has them.
-//! Kernel interface: `bpf(2)` programs at functions (fentry, fexit), at tracepoints and at
-//! breakpoints of `perf_event_open(2)`. The breakpoints are those of the processor, and all four
-//! are taken: there can be one meter at a time, and none while a debugger of the kernel has one.
-//! A function that the kernel lacks is told in [`Report::missing`].
+//! Kernel interface: `bpf(2)` programs at functions (fentry, fexit), at tracepoints and at breakpoints
+//! of `perf_event_open(2)`. These are the processor's breakpoints, and the meter takes all four: only
+//! one meter can run at a time, and none while a kernel debugger holds one. [`Report::missing`] lists
+//! functions that the kernel lacks.
 //!
-//! What it sees and what it can't is in `docs/meter.md`.
+//! `docs/meter.md` says what the meter sees and what it cannot see.
 
 mod breakpoint;
 mod counters;

@@ -1,10 +1,10 @@
-//! What is told while it counts: lines, or a view on the terminal that is drawn anew each time.
+//! Output while the meter counts: lines, or a view on the terminal that is redrawn in place.
 //!
 //! Contracts:
-//! - the view is lines that are cleared and drawn again where they are: nothing of the terminal is
-//!   switched, so there is nothing to put back, however it ends;
+//! - the view clears and redraws its lines in place and switches no mode of the terminal, so there is
+//!   nothing to put back, however it ends;
 //! - it fits the terminal, whatever size that has at the time;
-//! - where standard error is no terminal, or one that can't move its cursor, lines are told.
+//! - where standard error is no terminal, or one that cannot move its cursor, there are lines instead.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,22 +16,22 @@ use crate::counters::ReadError;
 use crate::meter::Meter;
 use crate::report::{self, COPIED_BY, FOR, Place, Report, Totals};
 
-/// How often, if nobody says.
+/// How often, by default.
 const EVERY: Duration = Duration::from_secs(1);
-/// Rows and columns of a terminal that does not say.
+/// Rows and columns of a terminal that does not tell.
 const USUAL: (usize, usize) = (24, 80);
 
-/// Tells how much it is when it is time.
+/// Prints the counts when it is time.
 pub(crate) struct Live<'a> {
     meter: &'a Meter,
     every: Duration,
     since: Instant,
-    /// When something was last told.
+    /// When it last printed.
     last: Instant,
     show: Show,
 }
 
-/// What is told, with what it was the last time.
+/// The current counts, and the previous ones.
 enum Show {
     Nothing,
     Lines(Totals),
@@ -39,7 +39,7 @@ enum Show {
 }
 
 impl<'a> Live<'a> {
-    /// A `view` if that is asked for, or lines; `every` so often.
+    /// A `view` or lines, `every` so often.
     pub(crate) fn new(meter: &'a Meter, view: bool, every: Option<Duration>) -> Self {
         let target = ProgressDrawTarget::stderr();
         let show = match (view, every) {
@@ -55,7 +55,7 @@ impl<'a> Live<'a> {
         Self { meter, every: every.unwrap_or(EVERY), since: now, last: now, show }
     }
 
-    /// Looks whether it is time.
+    /// Checks whether it is time.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Clears the view: what follows stands in its place.
+    /// Clears the view: the next output takes its place.
     pub(crate) fn end(self) {
         if let Show::View(bar, _) = self.show {
             bar.finish_and_clear();
@@ -99,7 +99,7 @@ fn size() -> (usize, usize) {
     known.map_or(USUAL, |size| (size.ws_row.into(), size.ws_col.into()))
 }
 
-/// How much it is in all, and was lately.
+/// The counts in all, and lately.
 fn line(totals: Totals, lately: Totals, time: Duration) -> String {
     let share = lately.share().map_or_else(|| "-".to_owned(), |share| format!("{share:.4}"));
     format!(
@@ -115,7 +115,7 @@ fn rate(bytes: u64, time: Duration) -> String {
     format!("{:.1} MB/s", bytes as f64 / 1e6 / time.as_secs_f64())
 }
 
-/// A screen of so many rows and columns: of all that was counted in `time`, and in `lately` of it.
+/// A screen of so many rows and columns: the counts of all of `time`, and of the last `lately` of it.
 fn view(
     all: &Report,
     spent: &Report,
@@ -143,7 +143,7 @@ fn view(
     if let (Some(all), Some(now)) = (all.totals.libc_bytes, spent.totals.libc_bytes) {
         sum("in user space", all, now, "  by the C library");
     }
-    // The titles, and the cursor's own line below.
+    // Below are the titles, and the cursor's own line.
     let room = rows.saturating_sub(lines.len() + 2);
     if room > 0 && !all.places.is_empty() {
         let spent = report::near(&spent.places);

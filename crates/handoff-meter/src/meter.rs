@@ -2,9 +2,10 @@
 //!
 //! Contracts:
 //! - counting begins when [`Meter::attach`] returns, everywhere at once, and ends with the drop: the
-//!   kernel detaches and frees everything when the descriptors close, so nothing stays behind, also after kill -9;
-//! - a kernel that lacks a function is counted without it and says so; one that lacks those that
-//!   carry nearly all copies is [`Unavailable`].
+//!   kernel detaches and frees everything when the descriptors close, so nothing is left behind, also
+//!   after kill -9;
+//! - on a kernel that lacks a function, the meter counts without it and says so; on one that lacks the
+//!   functions with nearly all copies, it is [`Unavailable`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,11 +25,11 @@ use crate::scope::{self, Process, Scope};
 use crate::symbols::Symbols;
 use crate::user_copies;
 
-/// Without any one of these groups, most copies would go unseen. Of each, one is enough.
+/// Without any one of these groups, most copies would go unseen. One function of each group is enough.
 pub(crate) const ESSENTIAL: [&[&str]; 3] = [
     &["_copy_to_iter"],
     &["_copy_from_iter"],
-    // The name changed when folios came.
+    // The name changed with folios.
     &["copy_folio_from_iter_atomic", "copy_page_from_iter_atomic"],
 ];
 
@@ -39,12 +40,12 @@ const PARENT: u32 = 2;
 /// How to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Whose copies.
+    /// Whose copies to count.
     pub scope: Scope,
-    /// Whether call paths are told apart, which makes a counted call several times as costly.
-    /// Without, [`Report::places`](crate::Report::places) has one place for each function.
+    /// Whether to tell call paths apart, which makes a counted call several times as costly. Without,
+    /// [`Report::places`](crate::Report::places) has one place for each function.
     pub paths: bool,
-    /// Whether the C library's copies in user space are counted besides
+    /// Whether to count the C library's copies in user space too
     /// ([`Totals::libc_bytes`](crate::Totals::libc_bytes)), which costs a trap for each.
     pub libc: bool,
 }
@@ -62,14 +63,15 @@ pub struct Unavailable {
 pub struct Meter {
     object: Object,
     links: Vec<Link>,
-    /// The functions at which copies are counted, by their numbers.
+    /// The functions at which the meter counts, by their numbers.
     pub(crate) functions: Vec<String>,
     pub(crate) missing: Vec<String>,
     scope: Scope,
-    /// Whether the C library is counted.
+    /// Whether it counts the C library.
     pub(crate) libc: bool,
     symbols: Mutex<Symbols>,
-    /// What had been counted when the last program was attached: by some, while others were missing.
+    /// What was counted before the last program was attached: some programs ran while others were
+    /// missing.
     pub(crate) before: Report,
 }
 
@@ -121,8 +123,7 @@ impl Meter {
         let mut meter = Self { object, links, functions, missing, scope, libc, symbols, before };
         meter.enter_members().map_err(|error| refused("filling the process tree", &error))?;
         meter.attach_programs()?;
-        // Whoever was started by a member before the programs were attached, and after the first
-        // look.
+        // Processes that a member started after the first look and before the programs were attached.
         meter.enter_members().map_err(|error| refused("filling the process tree", &error))?;
         meter.before = meter.read().map_err(|error| Unavailable { reason: error.to_string() })?;
         Ok(meter)
@@ -168,7 +169,7 @@ impl Meter {
                 });
             }
         }
-        // Nothing is lost where another of the group has taken its place.
+        // Another function of the group has taken its place, so nothing is lost.
         self.missing.retain(|name| !ESSENTIAL.iter().any(|group| group.contains(&name.as_str())));
         Ok(())
     }
@@ -219,7 +220,7 @@ impl Meter {
         Ok(())
     }
 
-    /// The processes that exist, in our PID namespace and those below.
+    /// The existing processes, in our PID namespace and those below.
     fn processes(&mut self) -> libbpf_rs::Result<Vec<Process>> {
         let program = self.object.progs_mut().find(|it| it.name() == OsStr::new(PROCESSES));
         let link = program.expect("a program of the embedded object").attach()?;
@@ -238,7 +239,7 @@ impl Meter {
     }
 }
 
-/// Attaches to the functions of the C library that copy, in all processes that have it.
+/// Attaches to the C library's copying functions, in all processes that use it.
 fn attach_to_libc(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
     let attach = |place: user_copies::Place| {
         let user_copies::Place { library, offset } = place;
@@ -257,7 +258,7 @@ fn refused(step: &str, error: &libbpf_rs::Error) -> Unavailable {
         libbpf_rs::ErrorKind::PermissionDenied => {
             "; the kernel or a security module refuses tracing: `handoff lab` boots one that does not"
         }
-        // Its own text says what to do.
+        // Its text already says what to do.
         libbpf_rs::ErrorKind::Other => "",
         _ => "; `handoff lab` boots a kernel where it works",
     };
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn without_capabilities_it_is_unavailable_and_says_why() {
-        // Capabilities are a thread's own, so no other test loses any.
+        // Capabilities belong to a thread, so no other test loses any.
         let refused = std::thread::spawn(|| {
             let none = CapabilitySets {
                 effective: CapabilitySet::empty(),

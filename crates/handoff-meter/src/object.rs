@@ -1,5 +1,5 @@
-//! The embedded BPF object: its programs and what they are attached to, its configuration, and what of
-//! it this kernel can have.
+//! The embedded BPF object: its programs and their targets, its configuration, and which programs this
+//! kernel can run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use libbpf_rs::{ObjectBuilder, OpenObject, OpenProgramMut, PrintLevel};
 use crate::meter::Options;
 use crate::scope::Scope;
 
-/// An ELF file is read in place, as structures.
+/// An ELF file is read in place, as structures, so it must be aligned.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
@@ -23,13 +23,13 @@ const NAME_SIZE: usize = 32;
 const EVERYBODY: u8 = 0;
 const TREE: u8 = 1;
 const CGROUP: u8 = 2;
-/// What has had other arguments on older kernels, with the number of those that our programs take
-/// (of a tracepoint, the hidden first one counted).
+/// Functions that had other arguments on older kernels, with the number of arguments that our programs
+/// expect (for a tracepoint, the hidden first one included).
 const ARGUMENTS: [(&str, usize); 2] = [("io_uring_complete", 4), ("__xsk_rcv", 3)];
 
-/// The program of the C library's copies.
+/// The program that counts the C library's copies.
 pub(crate) const LIBC: &str = "in_libc";
-/// The program that tells which processes there are.
+/// The program that lists the processes.
 pub(crate) const PROCESSES: &str = "list_processes";
 
 /// Opens the object.
@@ -38,7 +38,7 @@ pub(crate) fn open() -> libbpf_rs::Result<OpenObject> {
     ObjectBuilder::default().open_memory(&OBJECT.0)
 }
 
-/// Writes the configuration into the object, and reads the names of the functions out of it.
+/// Writes the configuration into the object, and reads the functions' names from it.
 pub(crate) fn configure(open: &mut OpenObject, options: &Options) -> Vec<String> {
     let mut functions = Vec::new();
     for mut map in open.maps_mut() {
@@ -65,8 +65,8 @@ pub(crate) fn configure(open: &mut OpenObject, options: &Options) -> Vec<String>
     functions
 }
 
-/// What a program is attached to: what follows the slash in its section's name, or, for a
-/// breakpoint, its own name without `at_`.
+/// The target of a program: the part of its section's name after the slash, or, for a breakpoint, the
+/// program's name without `at_`.
 pub(crate) fn target(section: &OsStr, name: &OsStr) -> String {
     let (section, name) = (section.to_string_lossy(), name.to_string_lossy());
     match section.split_once('/') {
@@ -75,8 +75,8 @@ pub(crate) fn target(section: &OsStr, name: &OsStr) -> String {
     }
 }
 
-/// The target of a program, if the kernel's type information shows that it cannot be attached;
-/// loading would fail then. For breakpoints, attaching tells.
+/// The target of a program, if the kernel's type information shows that the program cannot be attached;
+/// loading would fail then. A breakpoint shows it only when it is attached.
 pub(crate) fn absent(
     program: &OpenProgramMut<'_>,
     kernel: &Btf<'_>,
@@ -100,8 +100,8 @@ pub(crate) fn absent(
     (!fits).then(|| target.to_owned())
 }
 
-/// The functions that the kernel's type information describes, by name. (Looking one up by its name
-/// finds a structure of the same name instead.)
+/// The functions in the kernel's type information, by name. (A look-up by name would find a structure of
+/// the same name instead.)
 pub(crate) fn functions_of<'a>(kernel: &'a Btf<'_>) -> BTreeMap<&'a OsStr, Func<'a>> {
     kernel
         .type_by_kind::<Func<'_>>()

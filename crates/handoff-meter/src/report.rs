@@ -13,21 +13,21 @@ pub struct Totals {
     /// Bytes that went through files and sockets, once at each end: a loop of read and write and a
     /// `sendfile` both move each byte twice.
     pub moved_bytes: u64,
-    /// Bytes that kernel threads and the idle task copied while only some processes were counted:
-    /// on whose behalf, nobody knows. Not in `copied_bytes`. Zero for [`Scope::Machine`]. The pages that
-    /// the kernel moves to keep memory in order (`khugepaged`, `kcompactd`) are not among them.
+    /// Bytes that kernel threads and the idle task copied while only some processes were counted: nobody
+    /// knows on whose behalf. Not in `copied_bytes`. Zero for [`Scope::Machine`]. Pages that the kernel
+    /// moves to keep memory in order (`khugepaged`, `kcompactd`) are not included.
     ///
     /// [`Scope::Machine`]: crate::Scope::Machine
     pub unattributed_bytes: u64,
-    /// Bytes that the processes had the C library copy in user space; not in `copied_bytes`, nor in
-    /// the share. `None` unless [`Options::libc`] asks for it.
+    /// Bytes that the processes copied by the C library in user space; not in `copied_bytes`, nor in the
+    /// share. `None` unless [`Options::libc`] asks for it.
     ///
     /// [`Options::libc`]: crate::Options::libc
     pub libc_bytes: Option<u64>,
 }
 
 impl Totals {
-    /// What was counted after `earlier`, which is an older reading of the same meter.
+    /// What was counted since `earlier`, an older reading of the same meter.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
@@ -39,14 +39,14 @@ impl Totals {
         }
     }
 
-    /// Copied bytes for each moved byte: 0 is zero copy, 1 is a read or a write, and what is
-    /// copied several times on its way is above. `None` when nothing was moved.
+    /// Copied bytes for each moved byte: 0 is zero copy, 1 is a read or a write, and more means several
+    /// copies on the way. `None` when nothing was moved.
     pub fn share(self) -> Option<f64> {
         (self.moved_bytes > 0).then(|| self.copied_bytes as f64 / self.moved_bytes as f64)
     }
 
-    /// Whether more than `share` of what was moved was copied. Where nothing was moved, any copy
-    /// is too many.
+    /// Whether more than `share` of the moved bytes was copied. If nothing was moved, any copy is too
+    /// many.
     pub fn exceeds(self, share: f64) -> bool {
         self.copied_bytes as f64 > share * self.moved_bytes as f64
     }
@@ -57,8 +57,8 @@ impl Totals {
 pub struct Place {
     /// The kernel function that copied.
     pub function: String,
-    /// Who called it, innermost first, to the system call. Empty where the kernel could not tell,
-    /// or does not show its symbols to this user.
+    /// The function's callers, innermost first, to the system call. Empty where the kernel could not
+    /// tell, or does not show its symbols to this user.
     pub path: Vec<String>,
     /// Bytes copied.
     pub bytes: u64,
@@ -66,7 +66,7 @@ pub struct Place {
     pub calls: u64,
 }
 
-/// All that was counted since the meter was attached.
+/// Everything counted since the meter was attached.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The sums.
@@ -74,12 +74,11 @@ pub struct Report {
     pub totals: Totals,
     /// [`Totals::share`].
     pub share: Option<f64>,
-    /// Where, most bytes first.
+    /// Where bytes were copied, most bytes first.
     pub places: Vec<Place>,
-    /// Where what is not attributed was copied, as far as call paths are told apart.
+    /// Where unattributed bytes were copied, as far as call paths are told apart.
     pub unattributed_places: Vec<Place>,
-    /// Functions that this kernel lacks or does not let us trace, so that nothing was counted
-    /// there.
+    /// Functions that this kernel lacks or does not let us trace: nothing was counted there.
     pub missing: Vec<String>,
 }
 
@@ -97,7 +96,7 @@ impl std::ops::AddAssign for Counter {
     }
 }
 
-/// Makes places out of exact sums by function and of sums by call path, which may be incomplete.
+/// Makes places from exact sums by function and sums by call path; the latter may be incomplete.
 ///
 /// Paths with the same names are one place. What the paths lack of a function's sum becomes a
 /// place with an empty path, so that the places always add up to the sums.
@@ -126,7 +125,7 @@ pub(crate) fn places(
     sorted(merged.into_iter().map(place))
 }
 
-/// What was copied after `earlier`, where it was anything.
+/// What was copied since `earlier`, without places where nothing was.
 fn places_since(all: &[Place], earlier: &[Place]) -> Vec<Place> {
     let before: BTreeMap<_, _> =
         earlier.iter().map(|place| ((&place.function, &place.path), place)).collect();
@@ -147,13 +146,13 @@ fn sorted(places: impl Iterator<Item = Place>) -> Vec<Place> {
     places
 }
 
-/// How many places the table shows; the rest is one row.
+/// How many places the table shows; the others share one row.
 const ROWS: usize = 20;
 /// How many callers of a function the table shows.
 const CALLERS: usize = 4;
 
 impl Report {
-    /// What was counted after `earlier`, which is an older reading of the same meter.
+    /// What was counted since `earlier`, an older reading of the same meter.
     pub fn since(&self, earlier: &Self) -> Self {
         let totals = self.totals.since(earlier.totals);
         Self {
@@ -214,7 +213,7 @@ impl Report {
     }
 }
 
-/// Places as people see them: those that differ in far callers only are one.
+/// Places as people see them: those that differ only in far callers are one.
 pub(crate) fn near(places: &[Place]) -> Vec<Place> {
     let mut near: BTreeMap<(&str, &[String]), Counter> = BTreeMap::new();
     for Place { function, path, bytes, calls } in places {

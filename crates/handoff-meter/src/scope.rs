@@ -1,8 +1,8 @@
 //! Whose copies are counted.
 //!
-//! Kernel interface: an iterator of BPF over tasks, for the processes that exist when the meter is
-//! attached; later ones are followed in the kernel. The kernel counts by the ids of its first PID namespace,
-//! and whoever attaches names processes by those of their own: the iterator tells both.
+//! Kernel interface: a BPF iterator over tasks, for the processes that exist when the meter is attached;
+//! the kernel follows later ones. The kernel counts by the ids of its first PID namespace, while you
+//! name processes by the ids of your own: the iterator tells both.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 /// Whose copies are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything that runs, kernel threads and interrupts too.
+    /// The whole machine, with kernel threads and interrupts.
     Machine,
-    /// The process with this id and all its descendants, those that exist and those to come. The id is that
-    /// of the caller's PID namespace; descendants may be in others.
+    /// The process with this id and all its descendants, present and future. The id is that of the
+    /// caller's PID namespace; descendants may be in others.
     Tree(u32),
     /// All processes that the one with this id starts from now on, and their descendants; not the
     /// process itself.
@@ -24,7 +24,7 @@ pub enum Scope {
     Cgroup(PathBuf),
 }
 
-/// Whether the process is there and has not ended.
+/// Whether the process exists and has not ended.
 pub(crate) fn is_alive(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
     stat.is_ok_and(|stat| state_in(&stat).is_some_and(|state| !matches!(state, "Z" | "X")))
@@ -42,7 +42,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// All processes that the iterator has told of.
+    /// All processes that the iterator lists.
     pub(crate) fn all(bytes: &[u8]) -> Vec<Self> {
         let word = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("a word's bytes"));
         let words: Vec<u32> = bytes.chunks_exact(size_of::<u32>()).map(word).collect();
@@ -51,7 +51,7 @@ impl Process {
     }
 }
 
-/// The kernel's id of the process with this number; none if there is no such process.
+/// The kernel's id of the process with this number, if it exists.
 pub(crate) fn id_of(number: u32, processes: &[Process]) -> BTreeSet<u32> {
     processes.iter().filter(|it| it.number == number).map(|it| it.id).collect()
 }

@@ -7,30 +7,30 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 
-/// No function is as large as this. Code that the listing does not know (older kernels keep the
-/// trampolines of BPF to themselves) is not to be taken for the function before it.
+/// No function is larger than this. Older kernels do not list the trampolines of BPF; the limit keeps
+/// such code from passing for the function before it.
 const LARGEST: u64 = 64 << 10;
 
 /// The kernel's functions by address.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
-    /// What the kernel wrote; it has some 200,000 names, so they stay where they are.
+    /// The kernel's text; it has some 200,000 names, so they stay where they are.
     listing: String,
     /// Addresses and names, sorted; each function reaches to the next.
     functions: Vec<(u64, Range<usize>)>,
-    /// The modules that there were, and where.
+    /// The modules at that time, and their addresses.
     modules: Vec<(String, String)>,
 }
 
 impl Symbols {
     pub(crate) fn of_kernel() -> io::Result<Self> {
-        // Before: one that comes meanwhile is missed by none.
+        // Modules first: one that is loaded meanwhile is then noticed.
         let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
         Ok(Self { modules, ..Self::parse(fs::read_to_string("/proc/kallsyms")?) })
     }
 
-    /// Reads them again if other modules are loaded than then: their functions would be taken for those
-    /// of others.
+    /// Reads the symbols again if other modules are loaded now: otherwise their functions would pass for
+    /// those of old modules.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         if modules(&fs::read_to_string("/proc/modules")?) != self.modules {
             *self = Self::of_kernel()?;
@@ -51,7 +51,7 @@ impl Symbols {
         Self { listing, functions, modules: Vec::new() }
     }
 
-    /// Where the function of this name begins, if there is just one.
+    /// The start of the function with this name, if there is exactly one.
     pub(crate) fn address(&self, name: &str) -> Option<u64> {
         let named = |range: &Range<usize>| &self.listing[range.clone()] == name;
         let mut found = self.functions.iter().filter(|(_, range)| named(range));
@@ -67,7 +67,8 @@ impl Symbols {
     }
 }
 
-/// `NAME SIZE USERS USED-BY STATE ADDRESS`: names and addresses, which don't change while it is there.
+/// `NAME SIZE USERS USED-BY STATE ADDRESS`: names and addresses, which stay the same while the module is
+/// loaded.
 fn modules(listing: &str) -> Vec<(String, String)> {
     let module = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -76,8 +77,8 @@ fn modules(listing: &str) -> Vec<(String, String)> {
     listing.lines().filter_map(module).collect()
 }
 
-/// `ADDRESS TYPE NAME [MODULE]`, if it is code and the address is shown: the address, and where in
-/// the line the name is.
+/// `ADDRESS TYPE NAME [MODULE]`, if it is code and the address is shown: the address, and where in the
+/// line the name is.
 fn function(line: &str) -> Option<(u64, Range<usize>)> {
     let (address, rest) = line.split_once(' ')?;
     let (kind, rest) = rest.split_once(' ')?;

@@ -1,36 +1,35 @@
-//! Where the C library copies: the instructions at which its `memcpy`, `memmove` and `mempcpy` begin.
+//! Where the C library copies: the first instructions of its `memcpy`, `memmove` and `mempcpy`.
 //!
-//! A C library has one of each for every generation of processors, and picks by the processor that it
-//! runs on; the symbols lead to code that picks. So this process, which runs on the same processor,
-//! is asked where its own calls go.
+//! A C library has a variant of each for every generation of processors, and picks one at run time; its
+//! symbols lead to the code that picks. So this process, on the same processor, looks where its own
+//! calls go.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_void};
 use std::fs;
 use std::path::PathBuf;
 
-/// What copies, as it is called in C.
+/// The copying functions, by their names in C.
 const FUNCTIONS: [&CStr; 3] = [c"memcpy", c"memmove", c"mempcpy"];
 
-/// A place in the file of a library.
+/// A place in a library's file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) library: PathBuf,
-    /// From the beginning of the file.
+    /// Counted from the beginning of the file.
     pub(crate) offset: usize,
 }
 
-/// Where this process copies; functions that begin at the same instruction are one place.
+/// Where this process copies; functions with the same first instruction are one place.
 ///
 /// # Errors
 ///
-/// The cause in one line, where this program has no C library to share with others.
+/// The cause in one line, if this program shares no C library with others.
 pub(crate) fn places() -> Result<BTreeSet<Place>, String> {
     let maps = fs::read_to_string("/proc/self/maps")
         .map_err(|error| format!("/proc/self/maps cannot be read: {error}"))?;
     let place = |name: &&CStr| {
-        // SAFETY: the name is a string that ends in 0, and nothing is done with the address but
-        // looking it up.
+        // SAFETY: the name is a string that ends in 0, and the address is only looked up.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         let place = in_maps(&maps, address).filter(|_| !address.is_null());
         place.ok_or_else(|| format!("this program has no shared {}", name.to_string_lossy()))
@@ -38,7 +37,7 @@ pub(crate) fn places() -> Result<BTreeSet<Place>, String> {
     FUNCTIONS.iter().map(place).collect()
 }
 
-/// The file that is mapped at an address, and where in it that is.
+/// The file mapped at an address, and the offset in it.
 fn in_maps(maps: &str, address: *mut c_void) -> Option<Place> {
     let address = address.addr();
     maps.lines().find_map(|line| {

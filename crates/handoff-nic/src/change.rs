@@ -1,8 +1,9 @@
-//! One change of an interface: made, looked at, and put back.
+//! One change of an interface: making it, checking it, and putting it back.
 //!
-//! A change knows the value that it leaves and the one that it sets, so whoever finds it written down
-//! can tell from the interface alone what there is to do: the value it sets means that it is to be
-//! put back, the value it leaves that nothing is, any other that somebody else has set it meanwhile.
+//! A change knows the value before it and the value that it sets. So anyone who finds its record can
+//! tell from the interface what to do: if the interface has the value that was set, put it back; if it
+//! has the value from before, there is nothing to do; any other value means that somebody else has
+//! changed the setting meanwhile.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,26 +15,26 @@ use crate::kernel::Kernel;
 use crate::settings::{ChannelKind, Ring};
 use crate::{Flow, even};
 
-/// A change of an interface. Its text is what it does, to be read by people.
+/// A change of an interface. Its text says what it does, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// The number of rx queues.
     Channels {
-        /// How they are counted.
+        /// How the driver counts them.
         kind: ChannelKind,
-        /// Before.
+        /// The number before.
         from: u32,
-        /// Afterwards.
+        /// The number afterwards.
         to: u32,
     },
     /// A setting of the rings.
     Ring {
-        /// Which.
+        /// Which setting.
         setting: Ring,
-        /// Before.
+        /// The value before.
         from: u32,
-        /// Afterwards.
+        /// The value afterwards.
         to: u32,
     },
     /// A feature.
@@ -43,37 +44,37 @@ pub enum Change {
         /// Whether it is on afterwards; before, it was not.
         on: bool,
     },
-    /// The table of RSS for packets that no rule is about.
+    /// The RSS table for packets that no rule matches.
     Table {
-        /// Before.
+        /// The table before.
         from: Vec<u32>,
-        /// Afterwards.
+        /// The table afterwards.
         to: Vec<u32>,
-        /// Whether the driver had spread evenly by itself.
+        /// Whether the driver had spread evenly on its own.
         even: bool,
     },
-    /// A rule that was not there.
+    /// A new rule.
     Rule {
-        /// What it is about.
+        /// Which packets it matches.
         flow: Flow,
-        /// Where such packets go.
+        /// Where it sends them.
         queue: u32,
     },
 }
 
-/// How an interface stands to a change.
+/// How an interface relates to a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// As before it.
+    /// As before the change.
     Before,
-    /// As it has left it.
+    /// As after the change.
     After,
-    /// Neither; this is how.
+    /// Neither; this is the value.
     Other(String),
 }
 
 impl Change {
-    /// Makes it.
+    /// Makes the change.
     pub(crate) fn make(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
         match self {
             Self::Channels { kind, to, .. } => kernel.set_channels(index, *kind, *to),
@@ -84,12 +85,12 @@ impl Change {
         }
     }
 
-    /// Puts back what was before. Nothing but [`Standing::After`] may be the case.
+    /// Puts back what was before. Call it only if the interface is [`Standing::After`].
     pub(crate) fn undo(&self, kernel: &Kernel, index: u32) -> Result<(), Refusal> {
         match self {
             Self::Channels { kind, from, .. } => kernel.set_channels(index, *kind, *from),
             Self::Ring { setting: Ring::DataSplit, from, .. } => {
-                // Off is what most drivers like, and then reads the same as if it had been asked for.
+                // Most drivers choose off, which then reads the same as off by request.
                 kernel.set_ring(index, Ring::DataSplit, Ring::AS_LIKED)?;
                 match self.standing(kernel, index)? {
                     Standing::Before => Ok(()),
@@ -104,7 +105,7 @@ impl Change {
         }
     }
 
-    /// Looks whether it has been made.
+    /// Checks whether the change has been made.
     pub(crate) fn standing(&self, kernel: &Kernel, index: u32) -> Result<Standing, Refusal> {
         Ok(match self {
             Self::Channels { kind, from, to } => {
@@ -141,7 +142,7 @@ impl Change {
         })
     }
 
-    /// What it is about, in few words.
+    /// What the change is about, in a few words.
     pub(crate) fn subject(&self) -> String {
         match self {
             Self::Channels { kind, .. } => format!("{} channels", kind.name()),
@@ -165,12 +166,12 @@ fn compare(now: Option<u32>, from: u32, to: u32) -> Standing {
 }
 
 fn compare_ring(setting: Ring, now: Option<u32>, from: u32, to: u32) -> Standing {
-    // What a driver likes, it may tell as what that is.
+    // A driver may report its own choice as the value that it chose.
     let likes = setting == Ring::DataSplit && from == Ring::AS_LIKED;
     compare(now.map(|now| if likes && now != to { from } else { now }), from, to)
 }
 
-/// Queues, each once, in a sentence.
+/// Lists queues in a sentence, each once.
 pub(crate) fn list(queues: &[u32]) -> String {
     let queues: BTreeSet<_> = queues.iter().collect();
     let names: Vec<_> = queues.iter().map(ToString::to_string).collect();

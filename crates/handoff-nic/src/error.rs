@@ -1,4 +1,4 @@
-//! How an interface can fail to be prepared, each in one line with the cause and the remedy.
+//! Why an interface cannot be prepared: one line each, with the cause and the remedy.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use handoff_sys::netlink::Refusal;
 /// Error of this crate; the kinds are the exit codes of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Usage(String),
     /// This machine, interface or user cannot do it.

@@ -1,19 +1,19 @@
-//! What stands between an interface and zero-copy receive, each with the cause and the remedy.
+//! What stands between an interface and zero-copy receive, with cause and remedy.
 
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
 use crate::Nic;
 
-/// How much something stands in the way.
+/// How much an obstacle matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
-    /// It cannot be.
+    /// It rules zero-copy receive out.
     Blocks,
-    /// Preparing the interface takes care of it.
+    /// Preparing the interface removes it.
     Prepared,
-    /// It can be, but not as one might think.
+    /// Zero-copy receive works, but not as you might expect.
     Beware,
 }
 
@@ -22,16 +22,16 @@ pub enum Weight {
 pub struct Obstacle {
     /// How much it matters.
     pub weight: Weight,
-    /// What it is.
+    /// What the obstacle is.
     pub cause: String,
-    /// What helps.
+    /// What helps against it.
     pub remedy: Option<String>,
 }
 
 impl Nic {
-    /// What stands in the way of zero-copy receive on this interface; the worst first.
+    /// What stands in the way of zero-copy receive on this interface, the worst first.
     ///
-    /// Whether the driver can exchange the memory of one queue while the others run, which it must,
+    /// The driver must be able to exchange the memory of one queue while the others run; whether it can
     /// shows only when a queue is bound.
     pub fn obstacles(&self) -> Vec<Obstacle> {
         self.obstacles_for(may_configure())
@@ -39,7 +39,7 @@ impl Nic {
 
     fn obstacles_for(&self, may_configure: bool) -> Vec<Obstacle> {
         let mut found = Found(Vec::new());
-        // What is missing in an interface without queues of its own is no news.
+        // An interface without queues of its own lacks the rest by nature: no need to list it.
         if !self.lacks_queues(&mut found) {
             self.lacks_settings(&mut found);
         }
@@ -68,7 +68,7 @@ impl Nic {
         found.0
     }
 
-    /// Whether it is an interface whose packets other interfaces, or no card, receive.
+    /// Whether the packets of this interface arrive at other interfaces, or at no card.
     fn lacks_queues(&self, found: &mut Found) -> bool {
         const CARD: &str = "a network card whose driver has header/data split";
         if self.loopback {

@@ -1,4 +1,4 @@
-//! Which packets a rule is about: those of one TCP port, or of one connection.
+//! Which packets a rule matches: those of one TCP port, or of one connection.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,7 +25,7 @@ impl From<IpAddr> for Ip {
     }
 }
 
-/// One end of a connection, as far as it matters.
+/// One end of a connection, as far as it matters to the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct End {
     address: Option<IpAddr>,
@@ -53,23 +53,23 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// What arrives for this port, to any of our addresses.
+    /// Packets for this port, at any of our addresses.
     pub fn port(ip: Ip, port: u16) -> Self {
         Self { ip, local: End { address: None, port: Some(port) }, remote: End::default() }
     }
 
-    /// What arrives for a listening socket; an unspecified address stands for all of its version.
+    /// Packets for a listening socket; an unspecified address stands for all of its version.
     pub fn listening(local: SocketAddr) -> Self {
         let ip = local.ip().to_canonical().into();
         Self { ip, local: End::of(local), remote: End::default() }
     }
 
-    /// What arrives for a connection. IPv4 addresses may be written as IPv6, as a socket does that
-    /// listens to both.
+    /// Packets of a connection. IPv4 addresses may be written as IPv6, as on a socket that listens to
+    /// both.
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] where the addresses are of different versions.
+    /// [`Error::Usage`] if the addresses are of different versions.
     pub fn connection(local: SocketAddr, remote: SocketAddr) -> Result<Self, Error> {
         let ip: Ip = local.ip().to_canonical().into();
         if ip != Ip::from(remote.ip().to_canonical()) {
@@ -79,7 +79,7 @@ impl Flow {
         Ok(Self { ip, local: End::of(local), remote: End::of(remote) })
     }
 
-    /// Whether every packet of the other is one of this.
+    /// Whether this flow contains every packet of the other.
     pub fn covers(&self, other: &Self) -> bool {
         self.ip == other.ip && self.local.covers(&other.local) && self.remote.covers(&other.remote)
     }
@@ -91,7 +91,7 @@ impl Flow {
         }
     }
 
-    /// The rule for it; its location is left to the caller.
+    /// The rule for it; the caller sets the location.
     pub(crate) fn rule(&self, queue: u32) -> FlowRule {
         let layout = Self::layout(self.ip);
         let (mut value, mut mask) = (FlowFields::NONE, FlowFields::NONE);
@@ -109,7 +109,7 @@ impl Flow {
         FlowRule { flow_type: layout.flow_type, value, mask, cookie: queue.into(), location: 0 }
     }
 
-    /// What a rule is about, if no more than a flow can say.
+    /// What a rule matches, if a flow can say it.
     pub(crate) fn of(rule: &FlowRule) -> Option<Self> {
         let flow_type = rule.flow_type & !abi::FLOW_RSS;
         let ip =
@@ -136,7 +136,7 @@ impl Flow {
     }
 }
 
-/// Where the fields are. Packets that arrive have the remote end as their source.
+/// Where the fields are. The remote end is the packets' source.
 struct Layout {
     flow_type: u32,
     /// Bytes of an address.

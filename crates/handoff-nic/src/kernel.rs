@@ -1,7 +1,7 @@
-//! The sockets through which one network namespace is asked and told.
+//! The sockets that talk to the kernel about one network namespace.
 //!
-//! They stay in the namespace of the thread that opened them, so what was prepared in it can be put
-//! back from any thread. Interfaces are named by their index, which a renaming does not change.
+//! They stay in the namespace of the thread that opened them, so any thread can put back what was
+//! prepared there. Interfaces are named by their index, which a renaming does not change.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -31,12 +31,12 @@ struct Sockets {
 pub(crate) struct Kernel {
     sockets: Mutex<Sockets>,
     plain: OwnedFd,
-    /// Inode of the namespace, by which it is told from others.
+    /// Inode of the namespace, which identifies it.
     pub(crate) netns: u64,
 }
 
 impl Kernel {
-    /// That of the calling thread.
+    /// The calling thread's namespace.
     pub(crate) fn open() -> Result<Self, Error> {
         let mut generic = Netlink::generic().map_err(Error::doing("opening a netlink socket"))?;
         let ethtool = generic.family(abi::GENL_NAME).map_err(|refusal| {
@@ -57,11 +57,12 @@ impl Kernel {
     }
 
     fn sockets(&self) -> MutexGuard<'_, Sockets> {
-        // Whoever panicked with it left a question unanswered, and answers carry their number.
+        // A panicking holder left a question unanswered; that is harmless, since answers carry their
+        // question's number.
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks rtnetlink.
+    /// Sends a request over rtnetlink.
     pub(crate) fn route<T>(&self, ask: impl FnOnce(&mut Netlink) -> T) -> T {
         ask(&mut self.sockets().route)
     }
@@ -111,7 +112,7 @@ impl Kernel {
         Ok(Some(answers.into_iter().map(|answer| answer.attributes).collect()))
     }
 
-    /// Runs a command of the ethtool ioctl.
+    /// Runs an ethtool ioctl.
     ///
     /// # Safety
     ///
@@ -124,7 +125,7 @@ impl Kernel {
     }
 }
 
-/// The beginning of a message of ethtool.
+/// The beginning of an ethtool message.
 pub(crate) fn about(index: u32) -> Attributes {
     let device = Attributes::new().with(abi::A_HEADER_DEV_INDEX, &index.to_ne_bytes());
     Attributes::new().nest(abi::A_HEADER, &device)

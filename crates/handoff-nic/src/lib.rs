@@ -12,17 +12,16 @@
 //! ```
 //!
 //! Contracts:
-//! - every step is written down ([`Record`]) before it changes anything, read back after it, and
-//!   undone in reverse when a later one fails, when the guard is dropped, or by [`restore`];
-//! - a queue is set aside only if nobody else has bound it and no rule or RSS context of others leads
-//!   to it, never queue 0; the step that takes it out of what the host's own traffic is spread over
-//!   says so;
-//! - putting back touches only what still is as it was left: what somebody else has set since stays,
-//!   and is told;
+//! - every step is recorded ([`Record`]) before it changes anything, and read back after it; it is
+//!   undone, in reverse order, when a later step fails, when the guard is dropped, or by [`restore`];
+//! - a queue is set aside only if nobody else has bound it and no rule or RSS context of others leads to
+//!   it, and never queue 0; the step that takes it from the host's own traffic says so;
+//! - putting back touches only settings that still are as they were left; what somebody else has set
+//!   since stays, and is reported;
 //! - a queue that a program still has bound is not given back to the host's traffic.
 //!
-//! Minimum kernel: 6.15 for zero-copy receive itself, 6.17 to set the table of RSS over netlink; tried
-//! on 7.2. Capability: CAP_NET_ADMIN; to look, none.
+//! Minimum kernel: 6.15 for zero-copy receive itself, 6.17 to set the RSS table over netlink; tried on
+//! 7.2. Capability: CAP_NET_ADMIN to change settings; none to read them.
 
 mod change;
 mod error;

@@ -1,4 +1,4 @@
-//! The links of a namespace: what an interface is, and what lies above and below it.
+//! The links of a namespace: what an interface is, and the interfaces above and below it.
 //!
 //! Kernel interface: RTM_GETLINK, and the ethtool ioctl for the driver's name.
 
@@ -18,11 +18,11 @@ pub(crate) struct Link {
     pub(crate) mtu: u32,
     /// Hardware address, as it is written.
     pub(crate) address: String,
-    /// What kind of virtual interface it is; cards have none.
+    /// The kind of virtual interface; `None` for cards.
     pub(crate) kind: Option<String>,
     /// Index of the bond, bridge or team that it is a port of.
     pub(crate) controller: Option<u32>,
-    /// Index of the interface that it lies on, as a VLAN does, or of its peer; if in this namespace.
+    /// Index of the interface below, as for a VLAN, or of its peer; if in this namespace.
     pub(crate) lower: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ impl Kernel {
         Ok(self.links()?.into_iter().find(|link| link.index == index))
     }
 
-    /// Name of the driver; `None` where it does not say.
+    /// Name of the driver; `None` where it does not tell.
     pub(crate) fn driver(&self, index: u32) -> Option<String> {
         let mut info = abi::DriverInfo::new();
         // SAFETY: ETHTOOL_GDRVINFO, which the structure carries, writes an ethtool_drvinfo.

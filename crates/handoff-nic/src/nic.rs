@@ -30,9 +30,9 @@ pub struct Controller {
     pub others: Vec<String>,
 }
 
-/// One interface: what it is, how it is set, who uses its rx queues.
+/// One interface: what it is, its settings, and who uses its rx queues.
 ///
-/// It is a picture taken at one time, and holds nothing. Reading it needs no privileges.
+/// A snapshot that holds no resources. Reading it needs no privileges.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Nic {
     /// Its name.
@@ -43,36 +43,36 @@ pub struct Nic {
     pub netns: u64,
     /// Hardware address.
     pub address: String,
-    /// The driver, where it says.
+    /// The driver, if it tells its name.
     pub driver: Option<String>,
-    /// What kind of virtual interface it is; cards have none.
+    /// The kind of virtual interface; `None` for cards.
     pub kind: Option<String>,
     /// Whether it is up.
     pub up: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// The largest packet, in bytes without the header of the link.
+    /// The MTU: the largest packet, in bytes without the link header.
     pub mtu: u32,
     /// The bond, bridge or team that it is a port of.
     pub controller: Option<Controller>,
-    /// The interfaces that it stands on: the ports of a bond, what a VLAN lies over.
+    /// The interfaces below it: the ports of a bond, the base of a VLAN.
     pub lower: Vec<String>,
-    /// Its rx queues, as they are counted; `None` where the driver does not tell.
+    /// Its rx queues, in the driver's way of counting; `None` where the driver does not tell.
     pub channels: Option<Channels>,
     /// Its rx rings; `None` where the driver does not tell.
     pub rings: Option<Rings>,
-    /// Rules decide about queues.
+    /// Whether rules choose queues.
     pub ntuple: Feature,
-    /// The card joins packets of a connection.
+    /// Whether the card joins packets of a connection (hardware GRO).
     pub hardware_gro: Feature,
-    /// The card tells the hash of a packet.
+    /// Whether the card reports the hash of a packet.
     pub hash: Feature,
-    /// The tables of RSS; the first is that for packets that no rule is about.
+    /// The RSS tables; the first is for packets that no rule matches.
     pub tables: Vec<Table>,
     /// The rules; `None` where the driver has none.
     pub rules: Option<Rules>,
-    /// The rx queues as the stack sees them; `None` where the kernel does not tell, and none while
-    /// the interface is down.
+    /// The rx queues as the stack sees them; `None` where the kernel does not tell, empty while the
+    /// interface is down.
     pub queues: Option<Vec<Queue>>,
 }
 
@@ -81,7 +81,7 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] where there is none of that name.
+    /// [`Error::Usage`] if no interface has this name.
     pub fn look(name: &str) -> Result<Self, Error> {
         let kernel = Kernel::open()?;
         let links = kernel.links()?;
@@ -97,14 +97,14 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// Where one cannot be read.
+    /// If one cannot be read.
     pub fn all() -> Result<Vec<Self>, Error> {
         let kernel = Kernel::open()?;
         let links = kernel.links()?;
         let mut all = Vec::new();
         for link in &links {
             match Self::read(&kernel, link, &links) {
-                // It went after the list was made.
+                // It went away after the list was made.
                 Err(_) if kernel.link(link.index)?.is_none() => {}
                 nic => all.push(nic?),
             }
@@ -145,24 +145,24 @@ impl Nic {
         })
     }
 
-    /// Number of rx queues.
+    /// The number of rx queues.
     pub fn rx_queues(&self) -> u32 {
         self.channels.map_or(1, |channels| channels.now)
     }
 
-    /// The table of RSS for packets that no rule is about.
+    /// The RSS table for packets that no rule matches.
     pub fn table(&self) -> Option<&Table> {
         self.tables.iter().find(|table| table.context == 0)
     }
 
-    /// Whether that table is the one that the driver spreads with by itself.
+    /// Whether that table is the driver's own even spread.
     pub(crate) fn spreads_evenly(&self) -> bool {
         self.table()
             .is_some_and(|table| table.entries == even(table.entries.len(), self.rx_queues()))
     }
 
-    /// What keeps a queue from being set aside, if anything does: it is bound, or rules or contexts
-    /// of others lead to it.
+    /// Why a queue cannot be set aside, if it cannot: it is bound, or rules or contexts of others lead
+    /// to it.
     pub fn use_of(&self, queue: u32) -> Option<String> {
         if queue == 0 {
             return Some("is for the host's own traffic".to_owned());
@@ -206,7 +206,7 @@ fn controller(link: &Link, links: &[Link]) -> Option<Controller> {
 }
 
 fn lower(link: &Link, links: &[Link]) -> Vec<String> {
-    // Two that lie on each other are the ends of a cable.
+    // Two links that each lie on the other are the ends of a cable.
     let over = |other: &&Link| {
         other.controller == Some(link.index)
             || (link.lower == Some(other.index) && other.lower != Some(link.index))
@@ -226,7 +226,7 @@ pub(crate) mod tests {
     use crate::settings::ChannelKind;
     use crate::{Flow, Ip};
 
-    /// A card with `now` of `max` queues that can do everything and is set to nothing special.
+    /// A card with `now` of `max` queues that can do everything and has no special settings.
     pub(crate) fn card(now: u32, max: u32) -> Nic {
         let queue = |id| Queue { id, napi: Some(100 + id), irq: None, thread: None, bound: None };
         Nic {

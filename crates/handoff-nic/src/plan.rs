@@ -1,4 +1,4 @@
-//! What is wanted of an interface, and the steps that lead there from how it stands.
+//! What you want of an interface, and the steps that lead there from its current settings.
 
 use serde::Serialize;
 
@@ -7,27 +7,27 @@ use crate::fitness::Weight;
 use crate::settings::{HARDWARE_GRO, NTUPLE, Ring};
 use crate::{Change, Error, Flow, Nic, even};
 
-/// Which rx queues are set aside.
+/// Which rx queues to set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// So many, from the highest down; those that others use are passed over.
+    /// So many, from the highest down, without those that others use.
     Count(u32),
-    /// These.
+    /// These queues.
     These(Vec<u32>),
 }
 
-/// What is wanted of an interface.
+/// What you want of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Which rx queues.
     pub queues: Wanted,
-    /// What is led to them, and to which: 0 is the lowest of the queues, and behind the highest it
-    /// begins anew.
+    /// The flows to steer, each with its queue: 0 is the lowest queue set aside; numbers beyond the
+    /// highest start again at the lowest.
     pub flows: Vec<(Flow, usize)>,
-    /// Bytes of the rings' buffers; `None` leaves them. (That of a queue's own chunks is said when
-    /// it is bound.)
+    /// Bytes of the rings' buffers; `None` leaves them. (The chunk size of a queue is given when it is
+    /// bound.)
     pub buffer_length: Option<u32>,
-    /// Whether hardware GRO is switched on; left as it is if not.
+    /// Whether to switch hardware GRO on; otherwise it stays as it is.
     pub hardware_gro: bool,
 }
 
@@ -61,7 +61,7 @@ impl From<Change> for Step {
     }
 }
 
-/// A plan that has been found possible on an interface: its queues are chosen.
+/// A plan that is possible on this interface, with its queues chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     plan: Plan,
@@ -71,17 +71,17 @@ pub(crate) struct Target {
 }
 
 impl Plan {
-    /// The steps that lead there, in order. None are left where all is as wanted.
+    /// The steps that lead there, in order; none if everything is as wanted.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] with what stands in the way, [`Error::Usage`] for a plan that makes no
+    /// [`Error::NotPossible`] with what stands in the way; [`Error::Usage`] for a plan that makes no
     /// sense.
     pub fn steps(&self, nic: &Nic) -> Result<Vec<Step>, Error> {
         self.on(nic)?.steps(nic)
     }
 
-    /// The queues that would be set aside.
+    /// The queues that the plan would set aside.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-/// The highest queues that nobody uses; more channels where there are not enough.
+/// The highest queues that nobody uses, with more channels where there are not enough.
 fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), Error> {
     if count == 0 {
         return Err(Error::usage("at least one queue must be wanted"));
@@ -140,7 +140,7 @@ fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), 
     }
     queues.truncate(count as usize);
     let missing = count - queues.len() as u32;
-    // What is not there yet, nobody uses.
+    // Nobody uses queues that do not exist yet.
     let channels = now.saturating_add(missing);
     if channels > max {
         let why = match &passed_over[..] {
@@ -158,7 +158,7 @@ fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), 
     Ok((queues, channels))
 }
 
-/// Whether queues that were named can be set aside.
+/// Checks whether the named queues can be set aside.
 fn check(nic: &Nic, queues: &[u32], max: u32) -> Result<(), Error> {
     if queues.is_empty() {
         return Err(Error::usage("at least one queue must be wanted"));
@@ -178,7 +178,7 @@ fn check(nic: &Nic, queues: &[u32], max: u32) -> Result<(), Error> {
 }
 
 impl Target {
-    /// What is left to be done on an interface that stands like this.
+    /// The steps left on an interface with these settings.
     pub(crate) fn steps(&self, nic: &Nic) -> Result<Vec<Step>, Error> {
         let mut changes = Vec::new();
         if let Some(channels) = nic.channels
@@ -190,7 +190,7 @@ impl Target {
         let rings = nic.rings.unwrap_or_default();
         for (setting, wanted) in [
             (Ring::DataSplit, Some(Ring::SPLIT)),
-            // Where there is no such setting all packets are split.
+            // Without such a setting all packets are split.
             (Ring::SplitThreshold, rings.split_threshold.map(|_| 0)),
             (Ring::BufferLength, self.plan.buffer_length),
         ] {
@@ -226,11 +226,11 @@ impl Target {
         Ok(changes.into_iter().map(Step::from).collect())
     }
 
-    /// Takes the queues out of what the host's own traffic is spread over.
+    /// Takes the queues from the host's own traffic.
     fn narrowing(&self, nic: &Nic) -> Result<Option<Change>, Error> {
         let Some(table) = nic.table() else { return Ok(None) };
         let evenly = nic.spreads_evenly();
-        // More channels have the driver spread over them, unless it was told how to.
+        // With more channels the driver spreads over them too, unless it was told how to spread.
         let from = match evenly {
             true => even(table.entries.len(), self.channels.max(nic.rx_queues())),
             false => table.entries.clone(),
@@ -262,7 +262,7 @@ impl Target {
     }
 }
 
-/// The rule that leads a flow to a queue, unless there is one.
+/// The rule that steers a flow to a queue, unless it exists.
 pub(crate) fn leading(nic: &Nic, flow: &Flow, queue: u32) -> Result<Option<Change>, Error> {
     let change = Change::Rule { flow: *flow, queue };
     let Some(rules) = &nic.rules else { return Ok(Some(change)) };
@@ -285,7 +285,7 @@ mod tests {
     use crate::queues::Bound;
     use crate::rules::{self, Rule};
 
-    /// As chosen by somebody who may configure it.
+    /// As chosen by a user who may configure the interface.
     fn target(plan: &Plan, nic: &Nic) -> Target {
         let (now, max) = nic.channels.map_or((1, 1), |channels| (channels.now, channels.max));
         let (queues, channels) = match &plan.queues {
@@ -367,7 +367,7 @@ mod tests {
         nic.rings.as_mut().expect("has some").data_split = Some(2);
         nic.tables[0].entries = even(128, 3);
         assert_eq!(texts(&Plan::default(), &nic), [""; 0]);
-        // Told how to spread: another channel is not spread over.
+        // It was told how to spread, so it does not use another channel.
         let mut nic = card(1, 8);
         nic.tables[0].entries = vec![0; 128];
         nic.channels.as_mut().expect("has some").now = 2;

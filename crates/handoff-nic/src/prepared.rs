@@ -14,19 +14,19 @@ use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Outcome, Undone};
 use crate::{Change, Error, Flow, Nic, Plan, Step};
 
-/// What guards share: the last of them may outlive the one that prepared.
+/// What the guards share: the last of them may outlive [`Prepared`].
 #[derive(Debug)]
 struct Shared {
     kernel: Kernel,
     index: u32,
     name: String,
-    /// `None` once everything was put back, or is kept.
+    /// `None` once everything is put back, or kept.
     journal: Mutex<Option<Journal>>,
 }
 
-/// An interface that was prepared. Dropping it puts everything back; what fails then is logged, and
-/// stays in the record, so that [`restore`](crate::restore) can try again. That also is the way after
-/// an end of the process without drops.
+/// A prepared interface. Dropping it puts everything back; what fails then is logged, and stays in the
+/// record, so that [`restore`](crate::restore) can try again. `restore` also helps if the process ended
+/// without drops.
 #[derive(Debug)]
 pub struct Prepared {
     shared: Arc<Shared>,
@@ -34,24 +34,23 @@ pub struct Prepared {
     steps: Vec<Step>,
 }
 
-/// A flow that was led to a queue; dropping it takes the rule away, as does the end of the
-/// [`Prepared`] that it is from.
+/// A flow that is steered to a queue. Dropping this, or the [`Prepared`] that made it, removes the rule.
 #[derive(Debug)]
 pub struct Steered {
     shared: Arc<Shared>,
-    /// `None` where another rule does it already.
+    /// `None` if another rule does it already.
     rule: Option<Change>,
     queue: u32,
 }
 
 impl Prepared {
-    /// Prepares the interface with this name in the network namespace of the calling thread. Each
-    /// step is written down, made, and read back; what was done before one that fails is undone.
+    /// Prepares the interface with this name in the network namespace of the calling thread. Each step
+    /// is recorded, made, and read back; if a step fails, the steps before it are undone.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] with all that stands in the way, [`Error::Usage`] for a plan that makes
-    /// no sense, [`Error::Failed`] where the interface is prepared already, or the kernel refuses.
+    /// [`Error::NotPossible`] with all that stands in the way; [`Error::Usage`] for a plan that makes no
+    /// sense; [`Error::Failed`] if the interface is prepared already, or the kernel refuses.
     pub fn new(name: &str, plan: &Plan, directory: &Directory) -> Result<Self, Error> {
         let nic = Nic::look(name)?;
         Plan::possible(&nic)?;
@@ -64,14 +63,14 @@ impl Prepared {
         let lock = held.ok_or_else(|| {
             Error::failed(format!("{name} is being prepared or restored by another process"))
         })?;
-        // Read anew: whoever held it until now has put it back meanwhile.
+        // Read it again: a previous holder has put things back meanwhile.
         let nic = Nic::again(&kernel, key.index)?.ok_or_else(|| gone(name))?;
         let target = plan.on(&nic)?;
-        // Before anything is written down: the errors of what is not possible.
+        // Report what is not possible before anything is recorded.
         target.steps(&nic)?;
         if nic.rings.is_some_and(|rings| rings.splits()) {
-            // A driver may split because it likes to. That reads the same, but a queue can be bound
-            // only if it was asked for; where it was, asking again changes nothing.
+            // A driver may split by its own choice. That reads the same, but a queue can be bound only
+            // if splitting was asked for; asking again changes nothing.
             kernel
                 .set_ring(nic.index, Ring::DataSplit, Ring::SPLIT)
                 .map_err(Error::doing(format!("{name}: header/data split: on")))?;
@@ -81,7 +80,7 @@ impl Prepared {
         let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
         let mut prepared =
             Self { shared: Arc::new(shared), queues: target.queues.clone(), steps: Vec::new() };
-        // Read anew after each step: what is left follows from how it stands.
+        // Read it again after each step: the remaining steps follow from the current settings.
         let outcome = loop {
             match prepared.shared.look().and_then(|nic| target.steps(&nic)) {
                 Err(error) => break Err(error),
@@ -107,28 +106,28 @@ impl Prepared {
         }
     }
 
-    /// Name that the interface had.
+    /// The interface's name at that time.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The queues that were set aside, in ascending order.
+    /// The queues set aside, in ascending order.
     pub fn queues(&self) -> &[u32] {
         &self.queues
     }
 
-    /// What was done.
+    /// The steps made.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Leads one more flow to one of the queues, such as that of a connection just accepted. Packets
-    /// that arrived before are where the host's own traffic goes.
+    /// Steers one more flow to one of the queues, such as a connection just accepted. Packets that
+    /// arrived earlier stay with the host's own traffic.
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for a queue that was not set aside, [`Error::Failed`] where another rule
-    /// leads the flow elsewhere, or there is no room.
+    /// [`Error::Usage`] for a queue that is not set aside; [`Error::Failed`] if another rule steers the
+    /// flow elsewhere, or the table is full.
     pub fn steer(&self, flow: Flow, queue: u32) -> Result<Steered, Error> {
         if !self.queues.contains(&queue) {
             let cause = format!("queue {queue} of {} was not set aside", self.name());
@@ -141,12 +140,12 @@ impl Prepared {
         Ok(Steered { shared: Arc::clone(&self.shared), rule, queue })
     }
 
-    /// Leaves everything as it is, for [`restore`](crate::restore), with the rules of [`Steered`]
-    /// guards; returns where it is written down.
+    /// Leaves everything as it is, for [`restore`](crate::restore), the rules of [`Steered`] guards too;
+    /// returns the path of the record.
     ///
     /// # Errors
     ///
-    /// Where that cannot be written; then everything is put back.
+    /// If the record cannot be written; then everything is put back.
     pub fn keep(self) -> Result<PathBuf, Error> {
         let mut journal = self.shared.journal();
         let kept = journal.as_mut().expect("not put back yet");
@@ -161,7 +160,7 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// What could not be put back; it is still written down.
+    /// What could not be put back; it stays in the record.
     pub fn undo(self) -> Result<Undone, Error> {
         self.shared.undo().expect("not put back yet")
     }
@@ -181,7 +180,7 @@ impl Drop for Prepared {
     }
 }
 
-/// An interface that is prepared is not prepared once more.
+/// Refuses to prepare an interface twice.
 fn taken(record: &Record, name: &str, may_be_restored: bool) -> Error {
     let remedy = match may_be_restored {
         true => format!(": handoff nic restore {name}"),
@@ -195,7 +194,7 @@ fn gone(name: &str) -> Error {
 }
 
 impl Steered {
-    /// The queue that it goes to.
+    /// The queue that the flow goes to.
     pub fn queue(&self) -> u32 {
         self.queue
     }
@@ -220,7 +219,7 @@ impl Shared {
         nic.ok_or_else(|| gone(&self.name))
     }
 
-    /// Writes a change down, makes it, and looks that it is.
+    /// Records a change, makes it, and checks it.
     fn carry_out(&self, change: &Change) -> Result<(), Error> {
         let mut journal = self.journal();
         let Some(journal) = journal.as_mut() else {
@@ -254,7 +253,7 @@ impl Shared {
         ))
     }
 
-    /// Undoes one change alone.
+    /// Undoes one change.
     fn take_back(&self, change: &Change) {
         let mut journal = self.journal();
         let Some(journal) = journal.as_mut() else { return };
@@ -266,7 +265,7 @@ impl Shared {
             true => Ok(Outcome::Nothing),
             false => undo::one(&self.kernel, self.index, change),
         };
-        // What stays in the record is tried again with all the rest.
+        // What stays in the record is tried again with the rest.
         let forgotten = outcome.and_then(|_| {
             journal.record.changes.remove(at);
             journal.write()

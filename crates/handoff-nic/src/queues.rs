@@ -1,7 +1,7 @@
 //! The rx queues of an interface as the stack sees them: who serves them, and whose memory they fill.
 //!
-//! Kernel interface: the netdev family, Linux 6.8; that memory of io_uring is bound, Linux 6.15.
-//! Queues are told of only while the interface is up.
+//! Kernel interface: the netdev family, Linux 6.8; bound memory of io_uring, Linux 6.15. The kernel
+//! lists queues only while the interface is up.
 
 use handoff_sys::netdev as abi;
 use handoff_sys::netlink::{Attributes, Refusal};
@@ -19,12 +19,12 @@ pub enum Bound {
     DmaBuf,
     /// An AF_XDP socket.
     AfXdp,
-    /// A virtual interface that has leased it.
+    /// A virtual interface that has leased the queue.
     Lease,
 }
 
 impl Bound {
-    /// Its name in a sentence.
+    /// The holder's name in a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -42,11 +42,11 @@ pub struct Queue {
     pub id: u32,
     /// The NAPI instance that serves it.
     pub napi: Option<u32>,
-    /// The interrupt of that, where the driver tells.
+    /// The interrupt of that NAPI instance, where the driver tells.
     pub irq: Option<u32>,
-    /// The thread that it runs in, where it has one of its own.
+    /// The thread of that NAPI instance, if it has one of its own.
     pub thread: Option<u32>,
-    /// Whose memory it fills, if not the kernel's.
+    /// Whose memory the queue fills, if not the kernel's.
     pub bound: Option<Bound>,
 }
 

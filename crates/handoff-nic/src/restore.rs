@@ -1,22 +1,21 @@
-//! Putting an interface back whose guard is gone: kept on purpose, or left by a process that was
-//! killed.
+//! Puts back an interface whose guard is gone: kept on purpose, or left by a killed process.
 
 use crate::kernel::Kernel;
 use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Undone};
 use crate::{Error, Nic};
 
-/// Puts the interface of this name back. It may also be the name that it had when it was prepared.
+/// Puts the interface with this name back. The name that it had when it was prepared works too.
 ///
 /// # Errors
 ///
-/// [`Error::Usage`] where it is not prepared, [`Error::Failed`] while the process that has prepared
-/// it lives, and where something cannot be put back.
+/// [`Error::Usage`] if it is not prepared; [`Error::Failed`] while the process that prepared it lives,
+/// or if something cannot be put back.
 pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
     let kernel = Kernel::open()?;
     let records = here(&kernel, directory)?;
     let link = kernel.links()?.into_iter().find(|link| link.name == name);
-    // What has the name today comes before what had it once.
+    // An interface that has the name now comes before one that had it earlier.
     let record = records
         .iter()
         .find(|record| link.as_ref().is_some_and(|link| link.index == record.key.index))
@@ -31,11 +30,11 @@ pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
     put_back(&kernel, record, directory)
 }
 
-/// Puts all interfaces of the network namespace back that are not held by a process.
+/// Puts back all interfaces of the network namespace that no process holds.
 ///
 /// # Errors
 ///
-/// Where the records cannot be read; what became of each interface is in the list.
+/// If the records cannot be read; the list says what became of each interface.
 pub fn restore_all(directory: &Directory) -> Result<Vec<Result<Undone, Error>>, Error> {
     let kernel = Kernel::open()?;
     let records = here(&kernel, directory)?;
@@ -50,11 +49,11 @@ fn here(kernel: &Kernel, directory: &Directory) -> Result<Vec<Record>, Error> {
 }
 
 impl Nic {
-    /// What is written down about it, if it is prepared.
+    /// The interface's record, if it is prepared.
     ///
     /// # Errors
     ///
-    /// Where that cannot be read; only root may.
+    /// If the record cannot be read; only root may.
     pub fn record(&self, directory: &Directory) -> Result<Option<Record>, Error> {
         let record = directory.read(Key { netns: self.netns, index: self.index })?;
         Ok(record.filter(|record| !record.is_of_the_past()))
@@ -66,7 +65,7 @@ fn put_back(kernel: &Kernel, record: &Record, directory: &Directory) -> Result<U
     let Some(lock) = directory.lock(record.key)? else {
         return Err(Error::failed(format!("{name} {}: end it first", record.whose())));
     };
-    // Read again, under the lock.
+    // Read it again, under the lock.
     let Some(record) = directory.read(record.key)? else {
         return Ok(Undone { interface: name.clone(), ..Undone::default() });
     };

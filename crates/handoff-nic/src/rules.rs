@@ -1,6 +1,6 @@
 //! Rules that say to which queue packets go (ntuple filters).
 //!
-//! Kernel interface: the rxnfc commands of the ethtool ioctl, which netlink does not have.
+//! Kernel interface: the rxnfc commands of the ethtool ioctl; netlink has none for rules.
 
 use handoff_sys::ethtool::{self as abi, Classification, FlowRule, RuleList};
 use handoff_sys::netlink::Refusal;
@@ -16,25 +16,25 @@ use crate::kernel::Kernel;
 pub enum Target {
     /// To a queue.
     Queue(u32),
-    /// To the queues of a context of RSS, counted from this one.
+    /// To the queues of an RSS context, with an offset.
     Context {
         /// Number of the context.
         context: u32,
-        /// Is added to the queues of its table.
+        /// The offset, added to the queues of its table.
         first: u32,
     },
-    /// Nowhere, to a virtual function, or to what wakes the machine.
+    /// Elsewhere: dropped, to a virtual function, or to wake the machine.
     Elsewhere,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Its place in the table; where several fit, the first decides.
+    /// Its place in the table; if several rules match, the first decides.
     pub location: u32,
-    /// What it is about; `None` if that is more than a [`Flow`] can say.
+    /// Which packets it matches; `None` if a [`Flow`] cannot say it.
     pub flow: Option<Flow>,
-    /// Where such packets go.
+    /// Where it sends them.
     pub target: Target,
 }
 
@@ -43,19 +43,19 @@ pub struct Rule {
 pub struct Rules {
     /// Room in the table; 0 where the driver does not say.
     pub room: u64,
-    /// Those that there are, by location.
+    /// The rules, by location.
     pub rules: Vec<Rule>,
 }
 
 impl Rules {
-    /// The rule that sends this flow, and no more, to this queue.
+    /// The rule that sends exactly this flow to this queue.
     pub(crate) fn find(&self, flow: &Flow, queue: u32) -> Option<&Rule> {
         self.rules
             .iter()
             .find(|rule| rule.flow == Some(*flow) && rule.target == Target::Queue(queue))
     }
 
-    /// The rule that decides about all packets of this flow, if one does.
+    /// The rule that decides about all packets of this flow, if there is one.
     pub(crate) fn covering(&self, flow: &Flow) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.flow.is_some_and(|other| other.covers(flow)))
     }
@@ -82,7 +82,7 @@ impl Kernel {
             rule.rule.location = *location;
             // SAFETY: ETHTOOL_GRXCLSRULE reads and writes an ethtool_rxnfc without locations.
             match unsafe { self.ioctl(index, &mut rule) } {
-                // It went after the list was made.
+                // It went away after the list was made.
                 Err(refusal) if refusal.is(Errno::NOENT.raw_os_error()) => continue,
                 done => done?,
             }
@@ -96,7 +96,7 @@ impl Kernel {
         Ok(Some(Rules { room: list.table(), rules }))
     }
 
-    /// Adds a rule behind those that there are, or where the driver likes.
+    /// Adds a rule behind the existing ones, or where the driver chooses.
     pub(crate) fn add_rule(&self, index: u32, flow: &Flow, queue: u32) -> Result<(), Refusal> {
         let mut ask = Classification::new(abi::GRXCLSRLCNT);
         // SAFETY: ETHTOOL_GRXCLSRLCNT reads and writes an ethtool_rxnfc without locations.
@@ -127,7 +127,7 @@ impl Kernel {
 }
 
 fn target(rule: &FlowRule, context: u32) -> Target {
-    // Above a queue's 32 bits is the number of a virtual function.
+    // The bits above a queue's 32 are the number of a virtual function.
     match u32::try_from(rule.cookie) {
         Ok(first) if rule.flow_type & abi::FLOW_RSS != 0 => Target::Context { context, first },
         Ok(queue) => Target::Queue(queue),

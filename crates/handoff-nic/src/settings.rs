@@ -1,6 +1,6 @@
-//! What ethtool sets over netlink: channels, rings, features and the tables of RSS.
+//! The settings that ethtool changes over netlink: channels, rings, features and the RSS tables.
 //!
-//! Minimum kernel: 5.8 to read; 6.17 for setting the table of RSS. CAP_NET_ADMIN is needed to set.
+//! Minimum kernel: 5.8 to read, 6.17 to set the RSS table. Setting needs CAP_NET_ADMIN.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// Its name on the command line of ethtool.
+    /// Its name in the ethtool command.
     pub fn name(self) -> &'static str {
         match self {
             Self::Combined => "combined",
@@ -36,7 +36,7 @@ impl ChannelKind {
 pub struct Channels {
     /// How they are counted.
     pub kind: ChannelKind,
-    /// How many there are.
+    /// How many exist.
     pub now: u32,
     /// How many the driver can have.
     pub max: u32,
@@ -49,8 +49,8 @@ pub struct Rings {
     pub entries: Option<u32>,
     /// The most that each can have.
     pub max: Option<u32>,
-    /// Whether headers and payload go to different buffers: 0 as the driver likes, 1 no, 2 yes;
-    /// `None` where the driver has no such setting.
+    /// Whether headers and payload go to different buffers: 0 as the driver chooses, 1 no, 2 yes; `None`
+    /// where the driver has no such setting.
     pub data_split: Option<u32>,
     /// Bytes of payload up to which a packet is not split.
     pub split_threshold: Option<u32>,
@@ -90,17 +90,17 @@ impl Ring {
     pub(crate) const SPLIT: u32 = 2;
 }
 
-/// Feature: rules decide about queues.
+/// Feature: rules choose queues.
 pub(crate) const NTUPLE: &str = "rx-ntuple-filter";
 /// Feature: the card joins packets of a connection.
 pub(crate) const HARDWARE_GRO: &str = "rx-gro-hw";
-/// Feature: the card tells the hash of a packet.
+/// Feature: the card reports the hash of a packet.
 pub(crate) const HASH: &str = "rx-hashing";
 
-/// One table of RSS: the hash of a packet chooses an entry, and the entry names the queue.
+/// One RSS table: the hash of a packet chooses an entry, and the entry names the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Table {
-    /// Number of the context; 0 is the one for packets that no rule is about.
+    /// Number of the context; 0 is the one for packets that no rule matches.
     pub context: u32,
     /// Queues, by entry.
     pub entries: Vec<u32>,
@@ -113,7 +113,7 @@ impl Table {
     }
 }
 
-/// The table that the kernel and drivers spread with unless they are told otherwise.
+/// The even spread that the kernel and drivers use unless told otherwise.
 pub(crate) fn even(entries: usize, queues: u32) -> Vec<u32> {
     (0..entries as u32).map(|entry| entry % queues.max(1)).collect()
 }
@@ -191,7 +191,7 @@ impl Kernel {
         done(self.ethtool(abi::MSG_FEATURES_SET, asked)?)
     }
 
-    /// The tables of RSS, that of context 0 first; none where the driver has no RSS.
+    /// The RSS tables, context 0 first; empty where the driver has no RSS.
     pub(crate) fn tables(&self, index: u32) -> Result<Vec<Table>, Refusal> {
         let answers = self.ethtool_dump(abi::MSG_RSS_GET, about(index))?.unwrap_or_default();
         let tables = answers.iter().filter_map(|answer| {
@@ -209,7 +209,7 @@ impl Kernel {
         Ok(tables)
     }
 
-    /// Sets the table of context 0; an empty one has the driver spread evenly again.
+    /// Sets the table of context 0; with an empty one the driver spreads evenly again.
     pub(crate) fn set_table(&self, index: u32, entries: &[u32]) -> Result<(), Refusal> {
         let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
         done(self.ethtool(abi::MSG_RSS_SET, about(index).with(abi::A_RSS_INDIR, &bytes))?)
@@ -220,7 +220,7 @@ fn one(answers: Option<Vec<Attributes>>) -> Option<Attributes> {
     answers?.into_iter().next()
 }
 
-/// A command that the driver or the kernel does not have was not carried out.
+/// An error if the driver or the kernel lacks the command.
 fn done(answers: Option<Vec<Attributes>>) -> Result<(), Refusal> {
     match answers {
         Some(_) => Ok(()),

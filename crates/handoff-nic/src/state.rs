@@ -1,9 +1,9 @@
-//! What is written down of a prepared interface, so that it can be put back after a kill.
+//! The record of a prepared interface, so that it can be put back after a kill.
 //!
-//! `/run/handoff/nic/<netns inode>-<ifindex>.json` says what was changed, by whom. A change is
-//! written down before it is made; the file is exchanged whole. Beside it is a lock, held as long as
-//! the interface is changed or set aside by a process, so a record without a holder is one that was
-//! left behind, or kept on purpose.
+//! `/run/handoff/nic/<netns inode>-<ifindex>.json` says what was changed, and by whom. A change is
+//! recorded before it is made; the file is replaced as a whole. Beside it is a lock, held while a
+//! process changes the interface or keeps it prepared. So a record without a holder was left behind, or
+//! kept on purpose.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::file;
 use crate::{Change, Error};
 
-/// Version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Which interface.
+/// Identifies an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) netns: u64,
@@ -35,12 +35,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// A process, told from a later one of the same number by the time of its start.
+/// A process, told from a later one with the same number by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its number.
     pub pid: u32,
-    /// When it was started, in ticks since the machine was.
+    /// Its start time, in ticks since the machine booted.
     pub started: u64,
 }
 
@@ -51,24 +51,24 @@ impl Owner {
         Self { pid, started: started(pid).unwrap_or(0) }
     }
 
-    /// Whether it is still there.
+    /// Whether it still exists.
     pub fn lives(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
 }
 
-/// When a process was started; `None` if there is none of this number.
+/// The start time of a process; `None` if no process has this number.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, which may have blanks in it, is in parentheses; the 22nd field is the time.
+    // The name, which may contain blanks, is in parentheses; the start time is field 22.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// What is written down of one interface.
+/// The record of one interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
-    /// The boot of the machine during which it was written.
+    /// The boot of the machine in which it was written.
     boot: String,
     #[serde(flatten)]
     pub(crate) key: Key,
@@ -76,13 +76,13 @@ pub struct Record {
     pub name: String,
     /// Its hardware address.
     pub(crate) address: String,
-    /// Who changed it.
+    /// Who changed the interface.
     pub owner: Owner,
-    /// Whether it is to stay as it is until it is restored.
+    /// Whether the interface stays prepared until it is restored.
     pub kept: bool,
-    /// The queues that are set aside.
+    /// The queues set aside.
     pub queues: Vec<u32>,
-    /// What was changed, in this order; the last one perhaps not yet.
+    /// The changes, in order; the last one may not have been made yet.
     pub changes: Vec<Change>,
 }
 
@@ -101,12 +101,12 @@ impl Record {
         }
     }
 
-    /// Whether what it is about went with an earlier boot of the machine.
+    /// Whether the interface went with an earlier boot of the machine.
     pub(crate) fn is_of_the_past(&self) -> bool {
         self.boot != boot()
     }
 
-    /// Whose it is, in a sentence.
+    /// Who made the record, in a sentence.
     pub fn whose(&self) -> String {
         let pid = self.owner.pid;
         match (self.kept, self.owner.lives()) {
@@ -122,7 +122,7 @@ fn boot() -> String {
     id.trim().to_owned()
 }
 
-/// Where records are.
+/// The directory of the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
@@ -135,8 +135,8 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// Another one than the machine's own, for tests: who prepares, shows and restores an interface
-    /// must agree on it.
+    /// A directory other than the machine's own, for tests: whoever prepares, shows and restores an
+    /// interface must use the same one.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -154,7 +154,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// Where one cannot be read; only root may.
+    /// If one cannot be read; only root may.
     pub fn records(&self) -> Result<Vec<Record>, Error> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -171,7 +171,7 @@ impl Directory {
         Ok(records)
     }
 
-    /// Locks an interface against others that would change it; `None` while one does.
+    /// Locks an interface against others that would change it; `None` while another holds the lock.
     pub(crate) fn lock(&self, key: Key) -> Result<Option<Lock>, Error> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -188,7 +188,7 @@ impl Directory {
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 done => done.map_err(|errno| trouble()(io::Error::from(errno)))?,
             }
-            // Whoever held it before may have removed it after we opened it.
+            // The previous holder may have removed the file after we opened it.
             let ours = locked.metadata().map_err(trouble())?.ino();
             if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
                 return Ok(Some(Lock { path, _locked: locked }));
@@ -212,7 +212,7 @@ fn read(path: &Path) -> Result<Option<Record>, Error> {
     Ok(Some(record.map_err(|error| wrong(&format!("cannot be read: {error}")))?))
 }
 
-/// Held by the one who may change an interface and its record.
+/// Held by the one that may change an interface and its record.
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
@@ -221,7 +221,7 @@ pub(crate) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still locked: who opens it from here on makes a new one.
+        // Still locked: whoever opens it from here on makes a new file.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -243,7 +243,7 @@ impl Journal {
         self.directory.record_path(self.record.key)
     }
 
-    /// Writes the record, whole and for good; one without changes is removed, unless it is kept.
+    /// Writes the record, whole and for good; removes it if it has no changes, unless it is kept.
     pub(crate) fn write(&self) -> Result<(), Error> {
         let path = self.path();
         if self.record.changes.is_empty() && !self.record.kept {
@@ -255,7 +255,7 @@ impl Journal {
             };
         }
         let write = || -> io::Result<()> {
-            // Of mode 0600.
+            // The file's mode is 0600.
             let mut new = tempfile::NamedTempFile::new_in(&self.directory.path)?;
             new.write_all(&serde_json::to_vec(&self.record)?)?;
             new.as_file().sync_all()?;

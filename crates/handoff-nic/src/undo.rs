@@ -1,4 +1,4 @@
-//! Putting an interface back: from the last change to the first, by its record.
+//! Puts an interface back by its record, from the last change to the first.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,32 +11,32 @@ use crate::link::Link;
 use crate::state::{Journal, Record};
 use crate::{Change, Error};
 
-/// How long the kernel may take to let go of the queues of a ring that was closed.
+/// How long the kernel may take to free the queues of a closed ring.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What became of the changes of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undone {
-    /// The interface's name, today's if it is still there.
+    /// The interface's name: its current one if it still exists.
     pub interface: String,
     /// Whether it is gone, and its settings with it.
     pub gone: bool,
     /// What was put back, in this order.
     pub put_back: Vec<String>,
-    /// What somebody else has changed meanwhile, and was left so.
+    /// What somebody else has changed meanwhile; it stays as it is.
     pub left: Vec<String>,
 }
 
-/// The interface that a record is about, if it is still there.
+/// The interface of a record, if it still exists.
 pub(crate) fn find(kernel: &Kernel, record: &Record) -> Result<Option<Link>, Error> {
     let link = kernel.link(record.key.index)?;
-    // Another one may have got its number.
+    // Another interface may have got its number.
     let same = |link: &Link| link.name == record.name || link.address == record.address;
     Ok(link.filter(|link| same(link) && !record.is_of_the_past()))
 }
 
-/// Puts everything back. What cannot be stays in the record.
+/// Puts everything back. What cannot be put back stays in the record.
 pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Error> {
     let mut undone = Undone { interface: journal.record.name.clone(), ..Undone::default() };
     let Some(link) = find(kernel, &journal.record)? else {
@@ -47,7 +47,7 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
         return Ok(undone);
     };
     undone.interface = link.name;
-    // The host's own traffic must not reach a queue that fills the memory of others.
+    // The host's own traffic must not reach a queue that fills somebody's memory.
     wait_until_unbound(kernel, &journal.record)?;
     let mut failed = Vec::new();
     for at in (0..journal.record.changes.len()).rev() {
@@ -59,7 +59,7 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
                     Outcome::Nothing => {}
                 }
                 journal.record.changes.remove(at);
-                // One that still has what was put back does no harm, so a full disk stops nothing.
+                // A record that still lists an undone change does no harm, so a full disk stops nothing.
                 let _ = journal.write();
             }
             Err(error) => failed.push(error.to_string()),
@@ -83,11 +83,11 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
 pub(crate) enum Outcome {
     PutBack(String),
     Left(String),
-    /// It had not been made, or somebody else has put it back.
+    /// It had not been made, or somebody else has undone it.
     Nothing,
 }
 
-/// Puts one change back, and looks that it is.
+/// Puts one change back, and checks the result.
 pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcome, Error> {
     let subject = change.subject();
     let doing = || Error::doing(format!("putting back the {subject}"));

@@ -1,16 +1,16 @@
-//! What a probe answers, and the words for it.
+//! The answers of probes, and their names.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Whether a mechanism is there.
+/// Whether a mechanism works here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It was tried, or the kernel says so.
+    /// A trial worked, or the kernel says so.
     Yes,
-    /// It is not there, or not for this user.
+    /// It is missing, or this user may not use it.
     No,
-    /// It could not be found out.
+    /// The probe could not find out.
     Unknown,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for State {
     }
 }
 
-/// The part of the product that a mechanism belongs to.
+/// The part of the project that a mechanism belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum System {
     /// io_uring itself.
@@ -50,9 +50,9 @@ pub enum System {
     Block,
     /// The copy witness.
     Meter,
-    /// What the benches and the demo set up.
+    /// What the benches and the demo use.
     Bench,
-    /// What the lab runs on.
+    /// What the lab needs.
     Lab,
     /// A network interface.
     Interface,
@@ -86,21 +86,21 @@ impl fmt::Display for System {
 /// The answer about one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// The part of the product.
+    /// The part of the project.
     pub system: System,
-    /// Its name in the field, stable across releases.
+    /// Its usual name, stable across releases.
     pub mechanism: Cow<'static, str>,
-    /// Whether it is there.
+    /// Whether it works here.
     pub state: State,
-    /// Why not, why unknown, or a detail of what is there.
+    /// Why not, why unknown, or a detail.
     pub reason: Option<String>,
-    /// What would help.
+    /// A remedy.
     pub remedy: Option<String>,
-    /// The first mainline kernel that has it, for the reader; distributions move such things back.
+    /// The first mainline kernel that has it, for the reader; distributions backport mechanisms.
     pub needs_kernel: Option<&'static str>,
 }
 
-/// What a single probe found; how it is named stands in the table of probes.
+/// The result of a single probe; the table of probes has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) state: State,
@@ -136,10 +136,10 @@ impl Answer {
     }
 }
 
-/// A finding; `Err` is an answer too, that of a step on the way.
+/// A finding; an `Err` is an answer too, from an earlier step.
 pub(crate) type Finding = Result<Answer, Answer>;
 
-/// The answer of a probe, with what the table has about it.
+/// The answer of a probe, with its data from the table.
 pub(crate) fn named(
     system: System,
     mechanism: Cow<'static, str>,

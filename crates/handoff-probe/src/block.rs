@@ -52,7 +52,7 @@ fn control() -> Result<OwnedFd, Answer> {
 
 fn feature(bit: u64, name: &str) -> Finding {
     let control = control()?;
-    // For the reason that io_uring is refused, which the ring below would give only as an errno.
+    // This gives the reason why io_uring is refused; the ring below would give only an errno.
     ring::ring()?;
     let features = features(&control)
         .map_err(|error| Answer::unknown(format!("io_uring does not take the command: {error}")))?;

@@ -21,7 +21,7 @@ pub(super) struct Btf {
 }
 
 impl Btf {
-    /// Reads that of the running kernel.
+    /// Reads the running kernel's type information.
     pub(super) fn of_kernel() -> io::Result<Self> {
         let bytes = fs::read("/sys/kernel/btf/vmlinux")?;
         Self::parse(&bytes).ok_or_else(|| io::Error::other("/sys/kernel/btf/vmlinux is malformed"))
@@ -40,7 +40,7 @@ impl Btf {
         Some(Self { types: section(8)?, strings: section(16)? })
     }
 
-    /// The type id of what has this kind and name.
+    /// The type id of this kind and name.
     pub(super) fn find(&self, kind: Kind, name: &str) -> Option<u32> {
         let mut offset = 0;
         let mut id = 1;
@@ -62,7 +62,7 @@ impl Btf {
     }
 }
 
-/// Bytes that follow the 12 of a type; `None` for a kind of a later format.
+/// How many bytes follow the 12 of a type; `None` for a kind of a later format.
 fn trailing(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
         // INT, VAR, DECL_TAG

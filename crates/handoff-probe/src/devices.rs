@@ -1,7 +1,7 @@
 //! Probes of the test devices that benches and the demo set up.
 //!
-//! Each is made, in a network namespace of a thread of its own, which takes it along when it ends.
-//! Kernel interface: `unshare(CLONE_NEWNET)`, which needs CAP_SYS_ADMIN, and rtnetlink.
+//! Each probe makes the device in a network namespace of its own thread; the device goes when the thread
+//! ends. Kernel interface: `unshare(CLONE_NEWNET)`, which needs CAP_SYS_ADMIN, and rtnetlink.
 
 use std::io;
 use std::thread;

@@ -1,9 +1,9 @@
-//! Probes of one network interface: what becomes of lent payload on it, and whether it can hand us
-//! its rx queue.
+//! Probes of one network interface: whether lent payload leaves it uncopied, and whether it can give us
+//! an rx queue.
 //!
 //! Kernel interface: rtnetlink for the list and the kind, ethtool netlink for scatter-gather, checksum
-//! offload and the header/data split, `SIOCETHTOOL` for the driver's name. Nothing is changed, and no rx
-//! queue is bound, because that interrupts its traffic.
+//! offload and the header/data split, `SIOCETHTOOL` for the driver's name. The probe changes nothing,
+//! and binds no rx queue, because that interrupts the queue's traffic.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ pub fn interfaces() -> Vec<String> {
     }
 }
 
-/// What the network interface `name` can do; empty if there is none of that name.
+/// What the network interface `name` can do; empty if it does not exist.
 pub fn interface(name: &str) -> Vec<Capability> {
     let links = netlink::links().unwrap_or_default();
     let Some(link) = links.iter().find(|link| self::name(link) == Some(name)) else {
@@ -83,12 +83,12 @@ fn zero_copy_send(name: &str, link: &LinkMessage) -> Answer {
     }
 }
 
-/// What a device must do itself, so that lent payload leaves as it is.
+/// What a device must do itself, so that lent payload leaves uncopied.
 struct Offload {
     what: &'static str,
-    /// Any one of these will do.
+    /// Any one of these suffices.
     features: &'static [&'static str],
-    /// Its name on the command line of ethtool.
+    /// Its name in the ethtool command.
     option: &'static str,
     without: &'static str,
 }
@@ -109,7 +109,7 @@ const OFFLOADS: [Offload; 2] = [
 ];
 
 impl Offload {
-    /// Why it is not done, if it is not.
+    /// Why the device does not do it, if it does not.
     fn missing(&self, name: &str, features: &Features) -> Option<Answer> {
         let Self { what, without, option, .. } = self;
         let among = |set: &BTreeSet<String>| self.features.iter().any(|one| set.contains(*one));
@@ -169,7 +169,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Reason and remedy where scatter-gather and one kind of checksum stand so.
+    /// Reason and remedy for this state of scatter-gather and of one kind of checksum.
     fn said(active: &[&str], wanted: &[&str], switchable: &[&str]) -> Option<(String, String)> {
         let (active, wanted) = (names(active), names(wanted));
         let features = Features { active, wanted, switchable: names(switchable) };

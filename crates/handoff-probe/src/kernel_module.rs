@@ -1,7 +1,6 @@
-//! Why a kernel module is not there: not built, not installed, not loaded, or kept out.
+//! Why a kernel module is missing: not built, not installed, not loaded, or blocked.
 //!
-//! Read from `/sys/module`, `/lib/modules/RELEASE` and the modprobe.d directories; nothing is
-//! loaded.
+//! Reads `/sys/module`, `/lib/modules/RELEASE` and the modprobe.d directories, and loads nothing.
 
 use std::fs;
 use std::path::Path;
@@ -17,22 +16,22 @@ const CONFIGURATION: &[&str] = &[
     "/lib/modprobe.d",
 ];
 
-/// Where a module stands.
+/// The state of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Module {
     /// In the running kernel.
     Present,
     /// On disk, and would be loaded on demand.
     Installed,
-    /// On disk, but the given rule keeps it out.
+    /// On disk, but this rule blocks it.
     KeptOut(String),
     /// Not on disk.
     Absent,
-    /// This kernel has no loadable modules; what is built in shows only by trying.
+    /// This kernel has no loadable modules; only a trial shows what is built in.
     NoModules,
 }
 
-/// Finds out where `module` stands; `alias` is the name by which the kernel asks for it.
+/// Finds out the state of `module`; `alias` is the name by which the kernel asks for it.
 pub(super) fn look(module: &str, alias: &str) -> Module {
     if Path::new("/sys/module").join(module).exists() {
         return Module::Present;
@@ -117,7 +116,7 @@ fn rule_against<'a>(text: &'a str, module: &str, alias: &str) -> Option<&'a str>
     })
 }
 
-/// Module names take `-` and `_` for the same.
+/// Module names treat `-` and `_` as the same.
 fn same(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()

@@ -1,4 +1,4 @@
-//! Probes of what the lab runs on. No program is started.
+//! Probes of what the lab needs. They start no program.
 
 use std::env;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use super::answer::{Answer, Finding};
 const KVM: &str = "/dev/kvm";
 const KVM_GET_API_VERSION: libc::c_ulong = 0xae00;
 const KVM_CREATE_VM: libc::c_ulong = 0xae01;
-/// The only version there has been since 2007; others are to be refused, says its documentation.
+/// The only version since 2007; the documentation says to refuse others.
 const KVM_API_VERSION: libc::c_int = 12;
 
 pub(super) fn qemu() -> Finding {
@@ -58,6 +58,6 @@ pub(super) fn kvm() -> Finding {
     }
     // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
     drop(unsafe { OwnedFd::from_raw_fd(machine) });
-    // Nested or filtered KVM makes machines in which nothing boots.
+    // Nothing boots under some nested or filtered KVM.
     Ok(Answer::unknown("a virtual machine can be made; whether a guest boots in it, the lab tries"))
 }

@@ -1,15 +1,15 @@
 //! What this kernel, these limits, this user and each network interface can do.
 //!
 //! Contracts:
-//! - an answer is `yes`, `no` with a reason, or `unknown` with the error that kept us from knowing;
-//!   it comes from trying the behaviour or from the kernel's query interface, never from comparing
-//!   versions ([`Capability::needs_kernel`] is there for the reader, nothing decides by it);
+//! - an answer is `yes`, `no` with a reason, or `unknown` with the error that kept us from knowing; it
+//!   comes from trying the behaviour or from the kernel's query interface, never from comparing versions
+//!   ([`Capability::needs_kernel`] is only for the reader);
 //! - a probe puts back what it sets up: sockets, rings and mappings are closed, test devices live
 //!   in a network namespace of a thread that ends;
-//! - a probe does not disturb the machine: no traffic but loopback, no rx queue is restarted, and
-//!   the RDS module, which many systems keep out for safety, is not loaded (the kernel may load
-//!   `dummy` and `ifb` when they are asked for, as any later use would);
-//! - no probe needs privileges to run; what the user may not do is an answer.
+//! - a probe does not disturb the machine: it causes no traffic but on loopback, restarts no rx queue,
+//!   and does not load the RDS module, which many systems block for safety (the kernel may load `dummy`
+//!   and `ifb`, as on any later use);
+//! - no probe needs privileges to run; if the user may not do something, that is an answer.
 //!
 //! [`all`] takes well under a second. Minimum kernel: none.
 
@@ -108,7 +108,7 @@ pub fn why_no_ring(error: &std::io::Error) -> String {
     ring::refused(error).in_one_line()
 }
 
-/// Asks about every mechanism, network interfaces last.
+/// Probes every mechanism, network interfaces last.
 pub fn all() -> Vec<Capability> {
     let mut found = general();
     for name in interfaces() {
@@ -117,12 +117,12 @@ pub fn all() -> Vec<Capability> {
     found
 }
 
-/// Asks about every mechanism that is not a matter of one network interface.
+/// Probes every mechanism that does not depend on one network interface.
 pub fn general() -> Vec<Capability> {
     PROBES.iter().map(Probe::run).collect()
 }
 
-/// Asks about the mechanisms of one part only, except those of a network interface.
+/// Probes the mechanisms of one part only, except those of a network interface.
 pub fn system(system: System) -> Vec<Capability> {
     PROBES.iter().filter(|probe| probe.system == system).map(Probe::run).collect()
 }

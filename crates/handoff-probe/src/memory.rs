@@ -76,15 +76,16 @@ pub(super) fn locked() -> Finding {
     Ok(explain(limit, holds(CapabilitySet::IPC_LOCK)))
 }
 
-/// Whether this thread holds a capability that counts; `false` also where that cannot be read. What is
-/// asked here, the kernel asks in the first user namespace: of another one's root it counts for nothing.
+/// Whether this thread holds a capability that counts; `false` also where that cannot be read. The
+/// kernel checks these capabilities in the first user namespace: being root in another one counts for
+/// nothing.
 pub(super) fn holds(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
         && !in_inner_user_namespace()
 }
 
-/// Whether this process is known to be in another user namespace than the first, which has a fixed number
-/// (`USER_NS_INIT_INO` in `include/uapi/linux/nsfs.h`).
+/// Whether this process is known to be in another user namespace than the first one, which has a fixed
+/// number (`USER_NS_INIT_INO` in `include/uapi/linux/nsfs.h`).
 fn in_inner_user_namespace() -> bool {
     const FIRST: u64 = 0xefff_fffd;
     fs::metadata("/proc/self/ns/user").is_ok_and(|namespace| namespace.ino() != FIRST)
@@ -121,7 +122,7 @@ pub(super) fn over_the_limit() -> Answer {
 }
 
 pub(super) fn huge_pages() -> Finding {
-    // Populating makes the kernel take the page now instead of a SIGBUS later.
+    // Populating makes the kernel take the page now; otherwise a SIGBUS could come later.
     let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
     let free = pool("free_hugepages");
     match Scratch::map(HUGE_PAGE, flags) {

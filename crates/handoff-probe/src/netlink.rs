@@ -1,4 +1,4 @@
-//! Links made through rtnetlink, and rings and features read through ethtool.
+//! Makes links over rtnetlink, and reads rings and features over ethtool.
 
 use std::io;
 
@@ -48,7 +48,7 @@ pub(super) fn features(device: &str) -> io::Result<Features> {
     features.as_ref().map(Features::of).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// What ethtool answers to `command` about a device; `None` where its driver has nothing to tell.
+/// ethtool's answer to `command` about a device; `None` where the driver has no answer.
 fn ethtool(device: &str, command: u8) -> io::Result<Option<Attributes>> {
     let mut kernel = Netlink::generic()?;
     let family = kernel.family(abi::GENL_NAME)?;

@@ -1,8 +1,8 @@
 //! Probes of kernel RDS.
 //!
-//! Kernel interface: `PF_RDS` sockets, `SO_RDS_TRANSPORT`, `SO_ZEROCOPY`. Opening such a socket
-//! makes the kernel load the module, which many systems keep out for safety: so it is opened only
-//! where nothing would be loaded.
+//! Kernel interface: `PF_RDS` sockets, `SO_RDS_TRANSPORT`, `SO_ZEROCOPY`. Opening such a socket makes
+//! the kernel load the module, which many systems block for safety. So the probe opens one only if that
+//! loads nothing.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 

@@ -78,7 +78,7 @@ fn receive_twice(request: fn(types::Fd) -> squeue::Entry) -> Finding {
     unsafe { ring::push(&mut ring, &entry) };
     let outcome = converse(&mut ring, &mut peer);
     if outcome.is_err() {
-        // The request may still be armed, and then writes to the buffers whenever data comes.
+        // The request may still be armed, and would then write to the buffers whenever data comes.
         std::mem::forget(buffers);
     }
     outcome

@@ -11,7 +11,7 @@ use io_uring::{IoUring, Probe, cqueue, squeue, types};
 use super::answer::{Answer, Finding};
 use super::memory::Scratch;
 
-/// How long a probe waits for something that takes microseconds where it works.
+/// How long a probe waits for a result that takes microseconds where it works.
 pub(super) const PATIENCE: types::Timespec = types::Timespec::new().sec(2);
 
 const ENTRIES: u32 = 8;
@@ -67,8 +67,7 @@ pub(super) fn knows(ring: &IoUring, code: u8, name: &str) -> Result<(), Answer> 
 ///
 /// # Safety
 ///
-/// What `entry` points to must stay valid until its last completion was seen by [`next`], or for
-/// ever.
+/// What `entry` points to must stay valid until [`next`] has seen its last completion, or for ever.
 pub(super) unsafe fn push(ring: &mut IoUring, entry: &squeue::Entry) {
     // SAFETY: the caller vouches for the memory. A probe never has more than a few entries queued.
     unsafe { ring.submission().push(entry) }.expect("a probe's submission queue has room");
@@ -78,7 +77,7 @@ pub(super) unsafe fn push(ring: &mut IoUring, entry: &squeue::Entry) {
 ///
 /// # Errors
 ///
-/// `ETIME` after [`PATIENCE`], and what `io_uring_enter(2)` refuses.
+/// `ETIME` after [`PATIENCE`], and the errors of `io_uring_enter(2)`.
 pub(super) fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     loop {
         if let Some(completion) = ring.completion().next() {
@@ -106,10 +105,10 @@ fn seccomp_filters(status: &str) -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Tells apart who refused `io_uring_setup(2)`.
+/// Finds out who refused `io_uring_setup(2)`.
 ///
-/// `sysctl` is the value of `kernel.io_uring_disabled`, `None` where there is none: kernels that
-/// have it have io_uring, so a missing call is then a filter's doing.
+/// `sysctl` is the value of `kernel.io_uring_disabled`, `None` where it does not exist. A kernel that
+/// has this sysctl has io_uring, so if the call is missing there, a filter hides it.
 fn explain(errno: i32, sysctl: Option<u8>, filtered: bool) -> Answer {
     const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the \
                            seccomp profile (containers: --security-opt seccomp=...)";

@@ -1,9 +1,8 @@
 //! Probes of sending from user memory, each tried with one page over loopback.
 //!
-//! Kernel interface: `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC`, `SO_ZEROCOPY` with
-//! `MSG_ZEROCOPY`. Loopback copies what it delivers, so these answers say that the kernel takes
-//! the request and returns the buffer; which interface avoids the copy is a matter of the
-//! interface.
+//! Kernel interface: `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC`, `SO_ZEROCOPY` with `MSG_ZEROCOPY`.
+//! Loopback copies what it delivers, so these answers only say that the kernel takes the request and
+//! returns the buffer; whether the copy is avoided depends on the interface.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -41,7 +40,7 @@ pub(super) fn usage_report() -> Finding {
     let (page, pair) = (Scratch::page()?, UdpPair::new()?);
     let entry = pair.send_zc(&page).zc_flags(sqe::SEND_ZC_REPORT_USAGE).build();
     let notification = lend(&mut ring, &entry, &page)?;
-    // Loopback copies what it delivers, so a kernel that reports at all reports this.
+    // Loopback copies what it delivers, so a kernel that has usage reports reports a copy here.
     if notification.result() as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0 {
         Ok(Answer::yes())
     } else {
@@ -82,7 +81,7 @@ fn send_message(registered: bool) -> Finding {
     lend(&mut ring, &entry, &page).map(|_| Answer::yes())
 }
 
-/// Sends a page and waits until it is back; answers with the notification.
+/// Sends a page and waits until it is back; returns the notification.
 fn lend(
     ring: &mut IoUring,
     entry: &squeue::Entry,
@@ -192,7 +191,7 @@ pub(super) fn tcp_pair() -> Result<(TcpStream, TcpStream), Answer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address: SocketAddr = listener.local_addr()?;
         let sender = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        // Whoever else found the port first would be accepted instead; skip until it is us.
+        // Somebody else may find the port first and be accepted instead; skip until it is us.
         loop {
             let (receiver, peer) = listener.accept()?;
             if peer == sender.local_addr()? {

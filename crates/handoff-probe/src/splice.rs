@@ -1,7 +1,7 @@
-//! Probes of moving page cache and pipe pages without a visit to user memory.
+//! Probes of moving pages of the page cache and pipes without user memory.
 //!
-//! Kernel interface: `sendfile(2)`, `IORING_OP_SPLICE`, and get-buf, whose module of this project
-//! makes a device.
+//! Kernel interface: `sendfile(2)`, `IORING_OP_SPLICE`, and get-buf, the device of this project's
+//! module.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -71,7 +71,7 @@ pub(super) fn get_buf() -> Finding {
     }
 }
 
-/// In one line, why the device of get-buf could not be opened, and what would help.
+/// In one line, why the get-buf device could not be opened, and what would help.
 pub fn why_no_get_buf(error: &io::Error) -> String {
     no_get_buf(error).in_one_line()
 }

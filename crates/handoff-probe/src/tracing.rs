@@ -1,7 +1,7 @@
 //! Probes of BPF: the I/O loop's struct_ops, and tracing for the copy meter.
 //!
-//! Kernel interface: BTF of the running kernel; `bpf(2)` with a program that does nothing at the
-//! entry of one function, attached for a moment and detached by closing it.
+//! Kernel interface: BTF of the running kernel; `bpf(2)` with a program that does nothing at the entry
+//! of one function, attached for a moment and detached by closing it.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::btf::{Btf, Kind};
 use super::memory::holds;
 use super::ring;
 
-/// A function of every kernel with networking, and one that the meter counts at.
+/// A function of every kernel with networking, at which the meter counts.
 const TRACED: &str = "skb_copy_datagram_iter";
 
 pub(super) fn io_loop() -> Finding {
@@ -54,7 +54,7 @@ fn btf() -> Result<Btf, Answer> {
     })
 }
 
-/// The errno that the kernel uses inside for "not supported" and lets out of bpf(2).
+/// The kernel's internal errno for "not supported", which bpf(2) lets out.
 const ENOTSUPP: i32 = 524;
 
 fn explain(step: &str, error: &io::Error, privileged: bool, lockdown: &str) -> Answer {

@@ -1,5 +1,4 @@
-//! Probes of zero-copy receive as far as the kernel goes; which interface can is asked of the
-//! interface.
+//! Probes of the kernel's part of zero-copy receive; each interface is probed on its own.
 //!
 //! Kernel interface: `IORING_OP_RECV_ZC`, `IORING_REGISTER_QUERY`; binding an rx queue needs
 //! CAP_NET_ADMIN and restarts the queue, so it is not tried here.
@@ -34,7 +33,7 @@ fn explain(answer: std::io::Result<query::Zcrx>) -> Finding {
         }
         Ok(_) => Err(Answer::no("the kernel does not announce ZCRX_REG_NODEV")),
         Err(error) => Err(match error.raw_os_error() {
-            // EBADF: a kernel that looks at the descriptor before the operation.
+            // EBADF: a kernel that checks the descriptor before the operation.
             Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => {
                 Answer::no("the kernel's query interface does not know zcrx")
             }

@@ -1,4 +1,4 @@
-//! What is there and what is missing, as `handoff doctor` says it, and its table.
+//! What is available and what is missing, by `handoff doctor`, and its table.
 
 use handoff_probe::Capability;
 use maud::{Markup, html};
@@ -9,13 +9,13 @@ use crate::findings::{Availability, Findings};
 /// One answer, in the form of `handoff doctor --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
-    /// Its name in the field.
+    /// The mechanism's usual name.
     pub mechanism: String,
     /// `yes`, `no` or `unknown`.
     pub state: String,
-    /// Why not, why unknown, or a detail of what is there.
+    /// Why not, why unknown, or a detail.
     pub reason: Option<String>,
-    /// What would help.
+    /// A remedy.
     pub remedy: Option<String>,
     /// The first mainline kernel that has it.
     pub needs_kernel: Option<String>,

@@ -1,4 +1,4 @@
-//! What the `handoff` command mounts as `handoff report`.
+//! The subcommand `handoff report`.
 
 use std::{
     fs::Permissions,
@@ -68,9 +68,10 @@ pub struct ReportArgs {
 ///
 /// # Errors
 ///
-/// See [`BenchError`]. If benches have failed, the page is there nevertheless.
+/// See [`BenchError`]. If benches have failed, the page is still written.
 pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    // A directory that takes no file shows before minutes of work, and before a stop there is none.
+    // Find out now, not after minutes of work, whether the directory takes a file. Drop the file at
+    // once, so that a stop leaves none.
     drop(draft(&args.output)?);
     let mut findings = match args.from.as_slice() {
         [] => {
@@ -99,7 +100,7 @@ pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchErro
     Err(BenchError::Failed(format!("the page is written, but {}", failed.join("; "))))
 }
 
-/// An invisible file beside `path`, which is removed unless it takes its place.
+/// An invisible file in the directory of `path`; removed unless it takes the place of `path`.
 fn draft(path: &Path) -> Result<NamedTempFile, BenchError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -110,7 +111,7 @@ fn draft(path: &Path) -> Result<NamedTempFile, BenchError> {
     }
     tempfile::Builder::new()
         .prefix(".handoff-report.")
-        // As any file is made: less what the umask takes away.
+        // The mode of any new file: all bits but those of the umask.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)
         .map_err(|error| cannot_write(path, &error))
@@ -120,7 +121,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> BenchError {
     BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// Whole or not at all.
+/// Writes the file whole or not at all.
 fn write(path: &Path, page: &str) -> Result<(), BenchError> {
     let mut file = draft(path)?;
     file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;

@@ -1,4 +1,4 @@
-//! What was copied: by the mechanism's own report, and as the copy meter saw it.
+//! What was copied: by the mechanism's own report, and by the copy meter.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::{
     seed_table::{NONE, marked},
 };
 
-/// Bytes of a bar's whole width for each byte of payload.
+/// A bar of full width stands for so many copied bytes for each byte of payload.
 const HOPS: f64 = 2.0;
 const WIDTH: f64 = 120.0;
 const HEIGHT: f64 = 14.0;
 
-/// What the rows of one engine say.
+/// The sums over the rows of one engine.
 #[derive(Default)]
 struct Shares {
     reported: Vec<f64>,
@@ -41,7 +41,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
     }
 }
 
-/// Where the two disagree, or that they don't.
+/// Says where the two disagree, or that they do not.
 fn agreement(run: &Run) -> Markup {
     let said = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
     html! {

@@ -1,4 +1,4 @@
-//! The curves: what a sweep of one quantity says of each engine, and what was published of it.
+//! The curves: a sweep of one quantity for each engine, and the published ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::{
     seeds,
 };
 
-/// Fewer make no curve.
+/// Fewer points make no curve.
 const POINTS: usize = 2;
 
 /// A curve that a bench draws.
@@ -24,13 +24,13 @@ struct Curve {
     title: &'static str,
     about: &'static str,
     quantity: &'static str,
-    /// What 1 is.
+    /// What the ratio 1 stands for.
     against: &'static str,
     /// Whether numbers are bytes.
     sized: bool,
-    /// Where a row stands on the curve, if it is of it.
+    /// The row's place on the curve, if it belongs to it.
     at: fn(&Row) -> Option<u64>,
-    /// The engine that 1 is, where it is not that of the baseline.
+    /// The engine whose ratio is 1, if that is not the baseline's.
     reference: Option<&'static str>,
 }
 
@@ -140,7 +140,7 @@ fn of_place(curve: &Curve, findings: &Findings, place: Place, series: Vec<Series
     html! { (plot.draw(pays.as_deref())) }
 }
 
-/// As a plot of its own: it is of another machine.
+/// In a plot of its own, since it is from another machine.
 fn published(curve: &Curve) -> Markup {
     let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for row in seeds::all().iter().filter(|it| it.bench == curve.bench).flat_map(|it| &it.rows) {
@@ -175,7 +175,7 @@ impl Curve {
         }
     }
 
-    /// The lines of the report with the most points; none if they are too short.
+    /// The lines of the report with the most points; empty if they are too short.
     fn longest(&self, findings: &Findings, place: Place) -> Vec<Series> {
         let longest = |series: &Vec<Series>| series.iter().map(|it| it.points.len()).max();
         let drawn = findings.reports(self.bench, place).map(|report| self.series(report));
@@ -183,7 +183,7 @@ impl Curve {
         drawn.unwrap_or_default()
     }
 
-    /// One line for each engine, that of the row which ends best.
+    /// One line for each engine: the one whose row ends best.
     fn series(&self, report: &Report) -> Vec<Series> {
         let mut rows: BTreeMap<&str, BTreeMap<String, Vec<Point>>> = BTreeMap::new();
         let references: BTreeMap<u64, f64> = report
@@ -233,7 +233,7 @@ impl Curve {
     }
 }
 
-/// From where on each line stays above 1.
+/// From which value on each line stays above 1.
 fn crossings(curve: &Curve, series: &[Series]) -> String {
     let crossing = |line: &Series| {
         let above = line.points.iter().rev().take_while(|point| point.y.median > 1.0).last();

@@ -1,4 +1,4 @@
-//! `--from`: results of earlier runs, as files.
+//! `--from`: results of earlier runs, from files.
 
 use std::{
     fs,
@@ -13,16 +13,16 @@ use crate::{
     page::EMBEDDED,
 };
 
-/// What is read from a directory.
+/// The extensions that are read from a directory.
 const EXTENSIONS: [&str; 2] = ["json", "html"];
 
-/// Reads what stands in files, and in those of directories.
+/// Reads the files, and the files in the directories.
 ///
-/// A file is the JSON of a bench or of a page, or a page. In directories others are passed over.
+/// A file is the JSON of a bench or of a page, or a page. Other files in directories are skipped.
 ///
 /// # Errors
 ///
-/// [`BenchError::Usage`] names the file that cannot be read or is something else.
+/// [`BenchError::Usage`] names the file that cannot be read or is of another kind.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Findings, BenchError> {
     let mut findings = Findings {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -56,7 +56,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Findings, BenchError> {
     Ok(findings)
 }
 
-/// Adds what one file says.
+/// Adds the content of one file.
 fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
     let json = embedded(text).unwrap_or(text);
     if let Ok(report) = serde_json::from_str::<Report>(json) {
@@ -74,7 +74,7 @@ fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
         format!("neither the JSON of `handoff bench` nor that of a page of this version: {error}")
     })?;
     for found in earlier.availability {
-        // Of two, the first stands: there is one column for it.
+        // The first of two counts: the page has one column for it.
         if findings.availability.iter().all(|other| other.place != found.place) {
             findings.availability.push(found);
         }

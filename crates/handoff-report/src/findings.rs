@@ -1,11 +1,11 @@
-//! All that a page is drawn from.
+//! The data of a page.
 
 use handoff_bench::report::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::availability::Mechanism;
 
-/// Where something was found.
+/// Where a finding comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -19,7 +19,7 @@ impl Place {
     /// Both, in the order of the page.
     pub(crate) const ALL: [Self; 2] = [Self::Native, Self::Emulated];
 
-    /// As it is called wherever a figure stands.
+    /// Its name wherever a figure is shown.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -28,23 +28,23 @@ impl Place {
     }
 }
 
-/// What one page is drawn from, and what it carries as JSON.
+/// The data of one page, which it contains as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// The version of handoff that gathered them.
     pub version: String,
     /// When: RFC 3339, UTC.
     pub date: String,
-    /// What is there, by place.
+    /// What is available, by place.
     pub availability: Vec<Availability>,
     /// The benches, in the order in which they ran.
     pub runs: Vec<Run>,
 }
 
-/// What `handoff doctor` says in one place.
+/// The answers of `handoff doctor` in one place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Availability {
-    /// Where it was asked.
+    /// The place.
     pub place: Place,
     /// The answers.
     pub mechanisms: Vec<Mechanism>,
@@ -53,19 +53,19 @@ pub struct Availability {
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Where it ran, or was to.
+    /// Where it ran, or should have run.
     pub place: Place,
     /// Its name.
     pub bench: String,
-    /// The command, or the file that it is from.
+    /// The command, or the file that it comes from.
     pub origin: String,
-    /// What it found; none if it could not run.
+    /// Its results; `None` if it could not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
-    /// Why it could not run, or did not end well: the cause and what to do.
+    /// Why it could not run, or failed: the cause and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Whether the problem is a failure, not something that the machine lacks.
+    /// Whether the problem is a failure, and not something that the machine lacks.
     #[serde(default)]
     pub failed: bool,
 }
@@ -91,7 +91,7 @@ impl Findings {
     ///
     /// # Errors
     ///
-    /// A line that says what has no JSON form.
+    /// A line that says what could not be written as JSON.
     pub fn json(&self) -> Result<String, String> {
         serde_json::to_string_pretty(self)
             .map_err(|error| format!("the findings have no JSON form: {error}"))

@@ -1,10 +1,10 @@
-//! Runs the benches, one after the other, and asks what is available.
+//! Runs the benches, one after the other, and asks the probe what is available.
 //!
 //! Contracts:
 //!
-//! 1. A bench runs as `handoff bench` runs it, by the same command line, which the page names.
-//! 2. One that cannot run, or fails, leaves its reason and does not keep the others from running.
-//! 3. A stop ends all, and leaves behind what the benches leave: nothing.
+//! 1. A bench runs by the command line of `handoff bench`, which the page shows.
+//! 2. A bench that cannot run, or fails, leaves its reason and does not stop the others.
+//! 3. A stop ends everything, and leaves nothing behind.
 
 use std::{
     io::{self, IsTerminal as _, Read},
@@ -27,13 +27,13 @@ use crate::{
     findings::{Availability, Findings, Place, Run},
 };
 
-/// The exit code of a bench that this machine cannot run.
+/// The exit code of a bench that cannot run on this machine.
 const NOT_POSSIBLE: i32 = 3;
-/// How often what we wait for is looked at.
+/// How often a wait checks what it waits for.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A bench, the mechanism that it can't do without, and the runs that the page wants of it: its table,
-/// and what draws a curve.
+/// A bench, the mechanism that it cannot do without, and the runs that the page needs: its table, and
+/// the runs for a curve.
 type Bench = (&'static str, &'static str, &'static [&'static [&'static str]]);
 
 const BENCHES: [Bench; 5] = [
@@ -51,28 +51,28 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     BENCHES.iter().map(|(name, ..)| *name)
 }
 
-/// What `handoff doctor` calls that which a bench can't do without.
+/// The mechanism that a bench cannot do without, by its name in `handoff doctor`.
 pub(crate) fn mechanism(bench: &str) -> Option<&'static str> {
     BENCHES.iter().find(|(name, ..)| *name == bench).map(|(_, mechanism, _)| *mechanism)
 }
 
-/// What is to be run.
+/// What to run.
 pub(crate) struct Wanted<'a> {
-    /// Names of benches; none means all.
+    /// Names of benches; empty means all.
     pub(crate) only: &'a [String],
-    /// In short forms.
+    /// Whether in the short forms.
     pub(crate) quick: bool,
-    /// In the lab's guest too.
+    /// Whether in the lab's guest too.
     pub(crate) lab: bool,
-    /// With the copy meter's count here; in the guest it always is.
+    /// Whether with the copy meter's count here; in the guest it always is.
     pub(crate) meter: bool,
 }
 
-/// Runs what is wanted.
+/// Runs the benches.
 ///
 /// # Errors
 ///
-/// [`BenchError::Stopped`]; all else is among the findings.
+/// [`BenchError::Stopped`]; everything else is among the findings.
 pub(crate) fn gather(wanted: &Wanted<'_>, stop: &StopFlag) -> Result<Findings, BenchError> {
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let lines = command_lines(wanted);
@@ -92,14 +92,14 @@ pub(crate) fn gather(wanted: &Wanted<'_>, stop: &StopFlag) -> Result<Findings, B
     Ok(Findings { version: env!("CARGO_PKG_VERSION").to_owned(), date, availability, runs })
 }
 
-/// What takes so long, on a terminal.
+/// A line on a terminal that says what takes so long.
 fn tell(step: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{step}");
     }
 }
 
-/// What follows `handoff`, for each run.
+/// The arguments of `handoff` for each run.
 fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
     let places = Place::ALL.into_iter().filter(|&place| place == Place::Native || wanted.lab);
     let asked = |name: &str| wanted.only.is_empty() || wanted.only.iter().any(|one| one == name);
@@ -119,8 +119,8 @@ fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
     places.flat_map(of_place).collect()
 }
 
-/// Runs one bench, as a process of its own: users other than root enter a user namespace in it, which
-/// nothing else is to be in.
+/// Runs one bench in a process of its own: for users other than root it enters a user namespace, which
+/// nothing else should be in.
 fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchError> {
     let not_run = |error: io::Error| {
         BenchError::Failed(format!("handoff {} cannot be run: {error}", words.join(" ")))
@@ -128,8 +128,7 @@ fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchErro
     let mut child = Command::new("/proc/self/exe")
         .arg("--json")
         .args(words)
-        // A terminal's signals come to us, who pass on the first: a second would keep it from
-        // cleaning up.
+        // A terminal's signals come to us, and we pass on the first: a second would stop its clean-up.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -156,22 +155,22 @@ fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchErro
         place,
         bench: words[1].clone(),
         origin: format!("handoff {}", words.join(" ")),
-        // One that failed in some of its rows has printed the others.
+        // A bench that failed in some rows has printed the others.
         report: serde_json::from_slice(&out).ok(),
         failed: !matches!(status.code(), Some(0 | NOT_POSSIBLE)),
         problem: (!status.success()).then(reason),
     })
 }
 
-/// What a pipe carries, to its end.
+/// Everything from a pipe, to its end.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What came before an error is all there is.
+    // After an error, take what came before it.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     bytes
 }
 
-/// Until it has ended, which a stop asks it for.
+/// Waits until it has ended; a stop asks it to end.
 fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
     let mut asked = false;
     loop {
@@ -186,7 +185,7 @@ fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
     }
 }
 
-/// None where the lab cannot run; the benches then say why.
+/// `None` where the lab cannot run; the benches then say why.
 fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
     let words = ["doctor", "--json"];
     let nothing = Carried::default();

@@ -1,13 +1,12 @@
-//! `handoff report`: one page of what handoff does on a machine.
+//! `handoff report`: one page that shows what handoff does on a machine.
 //!
 //! Contracts:
 //!
-//! 1. A page is one file that loads nothing: no script, no font, no picture from elsewhere; the
-//!    browser is told to refuse them. What is drawn is also there as JSON, from which the same page
-//!    can be drawn again.
-//! 2. What was measured natively and what under emulation stands apart, and the latter is marked by
-//!    that word wherever a figure of it stands.
-//! 3. What could not be measured is on the page with the reason.
+//! 1. A page is one file that loads nothing: no script, no font, no picture from elsewhere; its policy
+//!    makes the browser refuse them. It contains its data as JSON, from which the same page can be drawn
+//!    again.
+//! 2. Native and emulated figures are kept apart, and the latter always carry the word `emulated`.
+//! 3. The page names what could not be measured, with the reason.
 //! 4. A page appears by rename, whole or not at all.
 
 mod availability;

@@ -13,9 +13,9 @@ use crate::{
 };
 
 const STYLE: &str = include_str!("style.css");
-/// Nothing is loaded, whatever stands in the page; its own style and its picture in the tab are in it.
+/// The page loads nothing, whatever it contains; its style and its icon are part of it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-/// What stands in the tab.
+/// The icon in the browser's tab.
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E\
                     %3Cpath d='M0 3h5V1l3 3-3 3V5H0z' fill='%23777'/%3E%3C/svg%3E";
 /// How the JSON in a page begins.
@@ -31,7 +31,7 @@ const PARTS: [(&str, &str); 7] = [
     ("available", "Available"),
 ];
 
-/// Draws the page of some findings, which it carries as `json`.
+/// Draws the page of the findings, and embeds them as `json`.
 pub fn page(findings: &Findings, json: &str) -> String {
     let markup = html! {
         (DOCTYPE)
@@ -68,7 +68,7 @@ pub fn page(findings: &Findings, json: &str) -> String {
     markup.into_string()
 }
 
-/// JSON that ends no element: in its strings, and nowhere else, these can be written otherwise.
+/// JSON that cannot end its element: these characters occur only in strings, and are escaped there.
 fn inert(json: &str) -> String {
     json.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
 }

@@ -1,10 +1,10 @@
-//! Lines over a quantity that doubles, as SVG whose colours are those of the page.
+//! Plots lines over a quantity that doubles, as SVG in the colours of the page.
 //!
 //! Contracts:
 //!
-//! 1. Lines differ in colour, in dashes and in the shape of their points, so that they can be told
-//!    apart in grey and on paper.
-//! 2. A plot has a title and a description for those who don't see it, and its figures as a table.
+//! 1. Lines differ in colour, in dashes and in the shape of their points, so you can tell them apart in
+//!    grey and on paper.
+//! 2. A plot has a title and a description for readers who cannot see it, and its figures as a table.
 
 use std::collections::BTreeSet;
 
@@ -19,24 +19,24 @@ const LEFT: f64 = 38.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 42.0;
-/// About as many lines as there are across the plot.
+/// About how many grid lines cross the plot.
 const TICKS: f64 = 5.0;
 /// Half of a point's width.
 const POINT: f64 = 4.0;
-/// How far apart labels of the quantity stand at least.
+/// The least distance between labels of the quantity.
 const LABEL: f64 = 34.0;
-/// Lines that can be told apart; more begin again.
+/// The number of lines with different looks; further lines repeat them.
 const STYLES: usize = 8;
 
 /// One plot.
 pub(crate) struct Plot {
     /// Unique on the page.
     pub(crate) id: String,
-    /// For those who don't see where it stands.
+    /// A title for readers who cannot see the plot's place on the page.
     pub(crate) title: String,
     /// Whose figures these are.
     pub(crate) caption: String,
-    /// What it shows, and what is better.
+    /// What the plot shows, and which direction is better.
     pub(crate) about: String,
     pub(crate) x_label: &'static str,
     pub(crate) y_label: String,
@@ -48,9 +48,9 @@ pub(crate) struct Plot {
 /// One line.
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// How it looks: the same in all plots where the same is meant.
+    /// Its look: the same in all plots for the same thing.
     pub(crate) style: usize,
-    /// In the order of the quantity.
+    /// The points, in the order of the quantity.
     pub(crate) points: Vec<Point>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Point {
     pub(crate) y: Spread,
 }
 
-/// Where things stand.
+/// The coordinates of things.
 struct Scale {
     xs: BTreeSet<u64>,
     top: f64,
@@ -71,7 +71,7 @@ struct Scale {
 impl Scale {
     fn of(series: &[Series]) -> Self {
         let points = || series.iter().flat_map(|line| &line.points);
-        // 1 is always there.
+        // 1 is always in the range.
         let most = points().map(|point| point.y.max).fold(1.0, f64::max);
         let step = nice(most / TICKS);
         let top = (most / step).ceil() * step;
@@ -94,7 +94,7 @@ impl Scale {
         (0..=(self.top / self.step).round() as u32).map(|tick| f64::from(tick) * self.step)
     }
 
-    /// Those with room for their label, the largest first.
+    /// The labels that have room, the largest first.
     fn labelled(&self) -> Vec<u64> {
         let mut labelled: Vec<u64> = Vec::new();
         for &x in self.xs.iter().rev() {
@@ -116,13 +116,13 @@ fn nice(step: f64) -> f64 {
         .unwrap_or(step)
 }
 
-/// A coordinate: a tenth of a unit is less than shows.
+/// A coordinate: less than a tenth of a unit does not show.
 fn at(coordinate: f64) -> String {
     format!("{coordinate:.1}")
 }
 
 impl Plot {
-    /// With what follows from it below.
+    /// Draws the plot, with the verdict below it.
     pub(crate) fn draw(&self, verdict: Option<&str>) -> Markup {
         let Self { id, title, caption, about, series, .. } = self;
         let (of_title, of_about) = (format!("{id}-title"), format!("{id}-about"));
@@ -224,7 +224,7 @@ impl Plot {
     }
 }
 
-/// The classes of a line: colour and dashes stand in the style sheet.
+/// The CSS classes of a line: the style sheet has colour and dashes.
 fn style(number: usize) -> String {
     format!("line s{}", number % STYLES)
 }
@@ -240,7 +240,7 @@ fn swatch(number: usize) -> Markup {
     }
 }
 
-/// Of a point: circle, square, triangle, diamond, and again.
+/// The shape of a point: circle, square, triangle, diamond, and again.
 fn shape(number: usize, x: f64, y: f64) -> String {
     let polygon = |corners: &[(f64, f64)]| {
         let corner =

@@ -67,7 +67,7 @@ fn of_run(run: &Run, report: &Report) -> Markup {
     }
 }
 
-/// What the place of a run lacks that its bench can't do without.
+/// What the place of a run lacks that its bench cannot do without.
 fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
     let mechanism = gather::mechanism(&run.bench)?;
     let of_place = findings.availability.iter().filter(|found| found.place == run.place);
@@ -75,7 +75,7 @@ fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
     mechanisms.find(|one| one.mechanism == mechanism && one.state != "yes")
 }
 
-/// What has no table, and why.
+/// The runs without a table, and the reason.
 pub(crate) fn missing(findings: &Findings) -> Markup {
     let missing: Vec<&Run> = findings.runs.iter().filter(|run| run.report.is_none()).collect();
     let guest = findings.runs.iter().any(|run| run.place == Place::Emulated);

@@ -1,4 +1,4 @@
-//! The published figures of each proposal, and ours beside them.
+//! The tables of published figures of each proposal, with ours beside them.
 
 use handoff_bench::statistics::Spread;
 use maud::{Markup, html};
@@ -8,10 +8,10 @@ use crate::{
     seeds::{self, Ours, Seed},
 };
 
-/// What stands where there is nothing.
+/// Shown where there is nothing.
 pub(crate) const NONE: &str = "–";
 
-/// The best of each on one line.
+/// The best ratio of each proposal, one a line.
 pub(crate) fn glance(findings: &Findings) -> Markup {
     let best = |seed: &Seed, place| {
         let rows = seed.ours(findings, place).unwrap_or_default().into_iter().flatten();
@@ -80,7 +80,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 }
 
 fn article(seed: &Seed, findings: &Findings) -> Markup {
-    // A proposal that no bench answers has none.
+    // A proposal without a bench has none.
     let columns: Vec<_> = Place::ALL
         .into_iter()
         .filter_map(|place| Some((place, seed.figure(place)?, seed.ours(findings, place))))
@@ -162,7 +162,7 @@ fn reasons<'a>(rows: impl Iterator<Item = &'a Option<Ours>>) -> Vec<&'a str> {
     reasons
 }
 
-/// The place's word; that of emulation stands out.
+/// The name of the place; emulation is emphasised.
 pub(crate) fn marked(place: Place) -> Markup {
     html! { span class=(format!("place {}", place.word())) { (place.word()) } }
 }
@@ -175,7 +175,7 @@ fn spread_or_none(spread: Option<Spread>) -> String {
     spread.map_or_else(|| NONE.to_owned(), show)
 }
 
-/// The median, and the range where there is one.
+/// The median, with the range if there is one.
 pub(crate) fn show(spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     let (least, most) = (format!("{min:.2}"), format!("{max:.2}"));

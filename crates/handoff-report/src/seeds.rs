@@ -1,5 +1,5 @@
-//! The five proposals that the benches answer, with the figures that they published
-//! (`seeds.json`), and the rows of ours beside them.
+//! The five proposals behind the benches, with their published figures (`seeds.json`), and our rows
+//! beside them.
 
 use handoff_bench::{
     report::{Report, Row},
@@ -10,36 +10,36 @@ use serde::Deserialize;
 use crate::findings::{Findings, Place};
 
 const PUBLISHED: &str = include_str!("seeds.json");
-/// How the name of a row ends that ratios refer to.
+/// The end of the name of the row that ratios refer to.
 const BASELINE: &str = "(baseline)";
 
 /// One proposal.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seed {
-    /// The bench that answers it.
+    /// The bench that answers the proposal.
     pub(crate) bench: String,
     pub(crate) title: String,
-    /// Who published it, as what, where and when.
+    /// Who published it: what, where and when.
     pub(crate) source: String,
-    /// What it was measured on.
+    /// The machine of the published figures.
     pub(crate) setting: String,
-    /// Of the published figures.
+    /// The unit of the published figures.
     pub(crate) unit: String,
     pub(crate) smaller_is_better: bool,
     /// What ratios refer to.
     pub(crate) baseline: String,
-    /// Payload of our rows, where a bench has the same rows for several.
+    /// The payload of our rows, if a bench has the same rows for several payloads.
     bytes: Option<u64>,
-    /// Our figure beside the published one, measured in time and in instructions.
+    /// Which of our figures, in time and in instructions, is shown beside the published one.
     native: Option<Figure>,
     emulated: Option<Figure>,
     pub(crate) rows: Vec<Published>,
-    /// What keeps the figures from being comparable.
+    /// What limits the comparison.
     pub(crate) remarks: Vec<String>,
 }
 
-/// Where in a row of a report a figure stands, and how it is shown.
+/// Where a row of a report has a figure, and how to show it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
@@ -50,21 +50,21 @@ pub(crate) struct Figure {
     pub(crate) unit: String,
 }
 
-/// One published row, or one of ours that has no counterpart.
+/// One published row, or a row of ours without a counterpart.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
     pub(crate) name: String,
     /// As published.
     pub(crate) figure: Option<String>,
-    /// Above 1 is better; calculated where only figures were published.
+    /// Above 1 is better; calculated if only figures were published.
     pub(crate) ratio: Option<f64>,
-    /// The name of our row that does the same.
+    /// The name of our row that does the same work.
     ours: Option<String>,
-    /// That of our row that its ratio refers to, where it is not that of the bench, or where the bench
-    /// has no ratio: then it is one of figures.
+    /// The name of the row that our row's ratio refers to, if it is not the bench's own, or if the bench
+    /// has no ratio: then it is a ratio of figures.
     against: Option<String>,
-    /// The published curve that it is a point of, and where on it.
+    /// The published curve of which it is a point, and its place there.
     pub(crate) series: Option<String>,
     pub(crate) x: Option<u64>,
 }
@@ -77,11 +77,11 @@ pub(crate) struct Ours {
     pub(crate) baseline: bool,
     pub(crate) figure: Option<String>,
     pub(crate) ratio: Option<Spread>,
-    /// Why there is neither.
+    /// Why it has neither.
     pub(crate) skipped: Option<String>,
 }
 
-/// All of them.
+/// All proposals.
 pub(crate) fn all() -> Vec<Seed> {
     serde_json::from_str(PUBLISHED).expect("a test reads the file that is built in")
 }
@@ -106,7 +106,7 @@ impl Seed {
         }
     }
 
-    /// Of the published rows, the best ratio.
+    /// The best ratio of the published rows.
     pub(crate) fn best_published(&self) -> Option<f64> {
         self.rows.iter().filter_map(|row| row.ratio).max_by(f64::total_cmp)
     }
@@ -201,7 +201,7 @@ mod tests {
                     true => baseline / figure,
                     false => figure / baseline,
                 };
-                // The first row of sending stands before its baseline.
+                // The first row of `send` comes before its baseline.
                 assert!((found / ratio - 1.0).abs() < 0.02, "{}: {found}", row.name);
             }
         }

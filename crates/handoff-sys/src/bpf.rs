@@ -1,7 +1,7 @@
-//! The two `bpf(2)` commands that a probe needs: load a tracing program, attach it.
+//! The two `bpf(2)` commands for a probe: load a tracing program, attach it.
 //!
-//! Kernel interface: `union bpf_attr` in `include/uapi/linux/bpf.h`. Programs that do work are
-//! loaded through libbpf, not through this.
+//! Kernel interface: `union bpf_attr` in `include/uapi/linux/bpf.h`. Programs that do real work are
+//! loaded through libbpf.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +12,7 @@ const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const BPF_PROG_TYPE_TRACING: u32 = 26;
 const BPF_TRACE_FENTRY: u32 = 24;
 
-/// How often a program is offered that the kernel had no peace to verify.
+/// How often to load a program again whose verification the kernel broke off.
 const ATTEMPTS: u32 = 5;
 
 /// `r0 = 0; exit`: the smallest program that the verifier accepts.
@@ -99,8 +99,8 @@ pub fn load_empty_fentry(function: u32) -> io::Result<OwnedFd> {
         // SAFETY: the structure holds what BPF_PROG_LOAD reads; instructions and licence are
         // statics.
         match unsafe { bpf(BPF_PROG_LOAD, &attributes) } {
-            // The verifier gives up when the thread has anything to see to, a signal or work of a
-            // ring; asked again it goes on.
+            // The verifier gives up when the thread has something to do, such as a signal or a ring's
+            // work; asked again, it continues.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts > 0 => {}
             result => return result,
         }
@@ -111,14 +111,14 @@ pub fn load_empty_fentry(function: u32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// What the kernel's tracing refuses: `ENOTSUPP` (524) without ftrace, `EPERM`, `EBUSY`.
+/// The refusals of the kernel's tracing: `ENOTSUPP` (524) without ftrace, `EPERM`, `EBUSY`.
 pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let attributes = RawTracepointOpen { name: 0, prog_fd: program.as_raw_fd() as u32, padding: 0 };
     // SAFETY: the structure holds what BPF_RAW_TRACEPOINT_OPEN reads, with no pointer in it.
     unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attributes) }
 }
 
-/// Runs a command that answers with a new descriptor.
+/// Runs a command that returns a new descriptor.
 ///
 /// # Safety
 ///

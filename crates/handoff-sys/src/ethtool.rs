@@ -1,5 +1,5 @@
-//! ethtool: the old ioctl for what is not in generic netlink (rules) or older than it, generic netlink
-//! for the rest.
+//! ethtool: the old ioctl for what generic netlink lacks (rules) or got later, generic netlink for the
+//! rest.
 //!
 //! Kernel interface: `include/uapi/linux/ethtool.h`, `include/uapi/linux/ethtool_netlink.h`.
 
@@ -41,7 +41,7 @@ pub const LOCATION_ANY: u32 = 0xffff_ffff;
 pub const TCP_V4_FLOW: u32 = 0x01;
 /// `TCP_V6_FLOW`.
 pub const TCP_V6_FLOW: u32 = 0x05;
-/// `FLOW_RSS`: the rule leads to an RSS context, to whose queues that of the rule is added.
+/// `FLOW_RSS`: the rule sends to an RSS context; the rule's queue number is added to the context's.
 pub const FLOW_RSS: u32 = 0x2000_0000;
 /// `RX_CLS_FLOW_WAKE`; this and the one above it (`RX_CLS_FLOW_DISC`) name no queue.
 pub const FLOW_WAKE: u64 = u64::MAX - 1;
@@ -85,14 +85,14 @@ impl Default for DriverInfo {
     }
 }
 
-/// The fields of `union ethtool_flow_union` and `struct ethtool_flow_ext`, as bytes: what they mean
+/// The fields of `union ethtool_flow_union` and `struct ethtool_flow_ext`, as bytes: their meaning
 /// depends on the type of flow. Numbers are in network order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowFields {
     /// The union.
     pub fields: [u8; 52],
-    /// What may be matched besides.
+    /// Further fields to match.
     pub more: [u8; 20],
 }
 
@@ -107,13 +107,13 @@ impl FlowFields {
 pub struct FlowRule {
     /// Type of flow, and flags.
     pub flow_type: u32,
-    /// What packets must have.
+    /// The values to match.
     pub value: FlowFields,
-    /// In which bits.
+    /// The bits that must match.
     pub mask: FlowFields,
     /// The queue, in the lower half.
     pub cookie: u64,
-    /// Its place in the table; where several rules fit, the first decides.
+    /// Its place in the table; if several rules match, the first decides.
     pub location: u32,
 }
 
@@ -129,7 +129,7 @@ pub struct Classification {
     pub data: u64,
     /// A rule.
     pub rule: FlowRule,
-    /// Number of rules, or the RSS context that the rule leads to.
+    /// Number of rules, or the RSS context of the rule.
     pub count: u32,
 }
 
@@ -147,7 +147,7 @@ impl Classification {
     }
 }
 
-/// How many locations a [`RuleList`] has room for; where there are more rules, drivers answer EMSGSIZE.
+/// How many locations a [`RuleList`] has room for; if there are more rules, drivers answer EMSGSIZE.
 pub const RULE_LIST: usize = 16384;
 
 /// `struct ethtool_rxnfc`, with room for locations.
@@ -155,7 +155,7 @@ pub const RULE_LIST: usize = 16384;
 #[derive(Clone, Copy, Debug)]
 pub struct RuleList {
     head: [u8; offset_of!(Classification, count)],
-    /// As many as there is room for, then as many as there are.
+    /// In: how many locations fit; out: how many there are.
     pub count: u32,
     /// The locations.
     pub locations: [u32; RULE_LIST],
@@ -189,11 +189,11 @@ const _: () = assert!(size_of::<Classification>() == 192);
 const _: () = assert!(offset_of!(Classification, count) == 184);
 const _: () = assert!(offset_of!(RuleList, locations) == 188);
 
-/// Runs a command of the ioctl on the interface with this name in the namespace of the socket.
+/// Runs an ioctl command on the interface with this name in the socket's namespace.
 ///
 /// # Errors
 ///
-/// What the kernel refuses; EINVAL for a name that is too long.
+/// The kernel's refusals; EINVAL for a name that is too long.
 ///
 /// # Safety
 ///
@@ -251,14 +251,14 @@ pub const A_BITSET_BIT_VALUE: u16 = 3;
 pub struct Features {
     /// Those that are on.
     pub active: BTreeSet<String>,
-    /// Those that were asked for, whether or not they could be given.
+    /// Those that were requested, granted or not.
     pub wanted: BTreeSet<String>,
     /// Those that can be switched.
     pub switchable: BTreeSet<String>,
 }
 
 impl Features {
-    /// What an answer to [`MSG_FEATURES_GET`] tells.
+    /// The features in an answer to [`MSG_FEATURES_GET`].
     pub fn of(answer: &Attributes) -> Self {
         Self {
             active: names(&answer.inner(A_FEATURES_ACTIVE)),

@@ -1,4 +1,4 @@
-//! get-buf: buffers of the kernel lent into a ring's table of registered buffers.
+//! get-buf: lends kernel buffers into a ring's table of registered buffers.
 //!
 //! Kernel interface: `kmod/getbuf/getbuf.h` of this project, a module for Linux 7.2 and later.
 //! Commands are `IORING_OP_URING_CMD` with their slot in `buf_index`; the rest are ioctls.
@@ -12,13 +12,13 @@ use io_uring::{opcode, squeue};
 /// The device.
 pub const PATH: &str = "/dev/getbuf";
 
-/// `GETBUF_SOURCE`: [`get`](Command::get) lends from the file.
+/// `GETBUF_SOURCE`: [`get`](Command::get) may lend from the file.
 pub const SOURCE: u32 = 1;
 
 /// `GETBUF_NULL`: a source that needs no binding, a page of zeros over and over.
 pub const NULL: u16 = 0xffff;
 
-/// `GETBUF_REPLACE`, and where `GETBUF_FURTHER` has its number.
+/// `GETBUF_REPLACE`, and the position of the number in `GETBUF_FURTHER`.
 const REPLACE: u16 = 1 << 2;
 const FURTHER_SHIFT: u32 = 8;
 
@@ -33,7 +33,7 @@ const GET: u32 = request(2, 0x10, COMMAND) as u32;
 const FRESH: u32 = request(2, 0x11, COMMAND) as u32;
 const PUT: u32 = request(2, 0x12, COMMAND) as u32;
 const CANCEL: u32 = request(2, 0x13, COMMAND) as u32;
-/// Bytes of a command's structure.
+/// The size of a command's structure in bytes.
 const COMMAND: usize = 16;
 
 /// `struct getbuf_bind`.
@@ -69,7 +69,7 @@ pub struct Query {
     pub lends_max: u32,
     /// The most bytes of a user out at once, in whole folios.
     pub bytes_max: u64,
-    /// The age in ms past which lends of received data keep others from being made; 0: any.
+    /// The age in ms of a lend of received data beyond which no new one is made; 0: no limit.
     pub stream_age_max: u32,
     /// Files bound now.
     pub bound: u32,
@@ -83,7 +83,7 @@ pub struct Query {
     pub oldest_stream: u64,
     /// `GET`s that wait for data.
     pub waiting: u64,
-    /// Lends that are out, of all who have the device open.
+    /// Lends that are out, of all users of the device.
     pub module_lends: u64,
     /// Lends so far.
     pub lent: u64,
@@ -111,15 +111,15 @@ pub struct Query {
     pub over_memlock: u64,
     /// Commands refused with `ETIME`.
     pub over_age: u64,
-    /// The age in ms past which lends of files keep others from being made; 0: any.
+    /// The age in ms of a file's lend beyond which no new one is made; 0: no limit.
     pub file_age_max: u64,
-    /// Age of the oldest of a file, in ms.
+    /// Age of the oldest lend of a file, in ms.
     pub oldest_file: u64,
-    /// Lends that are out through all devices that the user has open.
+    /// Lends that are out through all open devices of the user.
     pub user_lends: u64,
-    /// Bytes of these, in whole folios.
+    /// Their bytes, in whole folios.
     pub user_bytes: u64,
-    /// Files that are bound through all of them.
+    /// Files that are bound through all open devices of the user.
     pub user_bound: u64,
     reserved: [u64; 3],
 }
@@ -135,22 +135,22 @@ fn ioctl<T>(device: impl AsFd, request: u64, argument: &mut T) -> io::Result<()>
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Binds a file to be lent from; what commands call it.
+/// Binds a file to lend from; returns the id for commands.
 ///
 /// # Errors
 ///
-/// As the module documents; `EOPNOTSUPP` for what can't be lent from.
+/// As the module documents; `EOPNOTSUPP` for a file that cannot be lent from.
 pub fn bind(device: impl AsFd, file: impl AsFd) -> io::Result<u16> {
     let mut bind = Bind { fd: file.as_fd().as_raw_fd(), purpose: SOURCE, ..Bind::default() };
     ioctl(device, BIND, &mut bind)?;
     Ok(bind.id as u16)
 }
 
-/// Takes a binding back; `GET`s of it that wait end with `ECANCELED`.
+/// Removes a binding; its waiting `GET`s end with `ECANCELED`.
 ///
 /// # Errors
 ///
-/// `EBADF` when there is none.
+/// `EBADF` if it does not exist.
 pub fn unbind(device: impl AsFd, id: u16) -> io::Result<()> {
     ioctl(device, UNBIND, &mut Unbind { id: id.into(), reserved: 0 })
 }
@@ -159,14 +159,14 @@ pub fn unbind(device: impl AsFd, id: u16) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// When it is not that device.
+/// If the descriptor is not such a device.
 pub fn query(device: impl AsFd) -> io::Result<Query> {
     let mut query = Query::default();
     ioctl(device, QUERY, &mut query)?;
     Ok(query)
 }
 
-/// A command before the device is named.
+/// A command that does not name the device yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
     operation: u32,
@@ -187,12 +187,12 @@ impl Command {
         Self::new(GET, Some(slot), [offset, u64::from(length) | (u64::from(source) << 32)])
     }
 
-    /// With `GETBUF_REPLACE` and `GETBUF_FURTHER`: a get clears so many slots, from its own on, and lends
-    /// into each.
+    /// With `GETBUF_REPLACE` and `GETBUF_FURTHER`: a get clears this many slots, from its own on, and
+    /// lends into each.
     ///
     /// # Panics
     ///
-    /// When `slots` is not 1 to 256.
+    /// If `slots` is not 1 to 256.
     pub fn anew(mut self, slots: u16) -> Self {
         assert!((1..=256).contains(&slots), "{slots} slots at once");
         let flags = REPLACE | ((slots - 1) << FURTHER_SHIFT);

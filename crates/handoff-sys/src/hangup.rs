@@ -1,11 +1,11 @@
-//! A session that ends: SIGHUP, and a terminal that is gone.
+//! The end of a session: SIGHUP, and a terminal that is gone.
 //!
-//! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then
-//! on everything written to it fails with EIO.
+//! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then on
+//! every write to it fails with EIO.
 
 use std::{io, mem, ptr};
 
-/// Whether this process was started to outlive its session, as by nohup(1): SIGHUP is ignored.
+/// Whether this process was started to outlive its session, for instance by nohup(1): SIGHUP is ignored.
 pub fn is_ignored() -> bool {
     // SAFETY: all zeros is a value of this structure.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -14,23 +14,23 @@ pub fn is_ignored() -> bool {
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Has this process, and those that it becomes, outlive the session.
+/// Makes this process, and programs that it executes, outlive the session.
 ///
-/// Allowed between fork and exec.
+/// You may call it between fork and exec.
 ///
 /// # Errors
 ///
-/// What `sigaction(2)` refuses: nothing that is known.
+/// Those of `sigaction(2)`; none is known.
 pub fn ignore() -> io::Result<()> {
     // SAFETY: ignoring a signal runs no code.
     let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where standard output or standard error is a terminal that is gone, what is written there goes
-/// nowhere from now on, instead of failing: `println!` and `eprintln!` panic at a failure.
+/// If standard output or standard error is a terminal that is gone, discards everything written there
+/// from now on. Otherwise the write would fail, and `println!` and `eprintln!` panic at a failure.
 ///
-/// Allowed in a signal's handler; `errno` stays.
+/// You may call it in a signal handler; it preserves `errno`.
 pub fn fall_silent() {
     for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         let mut asked = libc::pollfd { fd, events: 0, revents: 0 };

@@ -1,7 +1,7 @@
-//! Kernel ABI that handoff stands on and that the `io-uring` and `libc` crates lack.
+//! The kernel ABI that handoff uses and that the `io-uring` and `libc` crates lack.
 //!
-//! Nothing here decides anything: constants, layouts checked at compile time, and the setters that
-//! a submission entry needs beyond what its builder offers.
+//! This crate decides nothing: it has constants, layouts checked at compile time, and setters for
+//! submission entries beyond those of the builder.
 
 pub mod bpf;
 pub mod ethtool;

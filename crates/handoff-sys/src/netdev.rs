@@ -35,13 +35,13 @@ pub const NAPI_IRQ: u16 = 3;
 /// `NETDEV_A_NAPI_PID`: of the thread, where it has one.
 pub const NAPI_PID: u16 = 4;
 
-/// `NETDEV_CMD_BIND_TX`: lets sockets send from a dma-buf by the interface. Linux 6.16.
+/// `NETDEV_CMD_BIND_TX`: lets sockets send from a dma-buf over the interface. Linux 6.16.
 pub const BIND_TX: u8 = 15;
 /// `NETDEV_A_DMABUF_IFINDEX`.
 pub const DMABUF_IFINDEX: u16 = 1;
 /// `NETDEV_A_DMABUF_FD`.
 pub const DMABUF_FD: u16 = 3;
-/// `NETDEV_A_DMABUF_ID`: what the binding is called, in the answer and with each message.
+/// `NETDEV_A_DMABUF_ID`: the binding's id, in the answer and with each message.
 pub const DMABUF_ID: u16 = 4;
 /// `SCM_DEVMEM_DMABUF`: the control message with the binding's id.
 pub const SCM_DEVMEM_DMABUF: i32 = 79;

@@ -1,7 +1,7 @@
-//! Netlink: one request and its answers, of any protocol, and generic messages by their attributes.
+//! Netlink: a request of any protocol and its answers, and generic messages with their attributes.
 //!
 //! Kernel interface: `include/uapi/linux/netlink.h`, `include/uapi/linux/genetlink.h`. Minimum kernel:
-//! 4.12 for the words that come with a refusal.
+//! 4.12 for the text that explains a refusal.
 
 use std::{fmt, io};
 
@@ -21,19 +21,19 @@ const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
-/// The answer has no more of the request than its header.
+/// The answer has only the header of the request.
 const NLM_F_CAPPED: u16 = 0x100;
-/// Attributes follow that say more about the answer.
+/// Attributes with more about the answer follow.
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const MESSAGE_HEADER: usize = 16;
 
-/// What the kernel answered to a request that it did not carry out.
+/// The kernel's answer to a request that it refused.
 #[derive(Debug)]
 pub struct Refusal {
     /// The error code.
     pub error: io::Error,
-    /// What the kernel or the driver said about it, if it did.
+    /// The kernel's or the driver's explanation, if any.
     pub said: Option<String>,
 }
 
@@ -97,17 +97,17 @@ impl Netlink {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // Kernels that lack either say less about a refusal.
+        // Kernels that lack either option say less about a refusal.
         let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends one request and collects its answers, up to the acknowledgement or the end of the dump:
-    /// one of the two must be asked for by `flags`.
+    /// Sends one request and collects its answers, up to the acknowledgement or the end of the dump;
+    /// `flags` must ask for one of the two.
     ///
     /// # Errors
     ///
-    /// What the kernel refuses, and answers that cannot be read.
+    /// The kernel's refusals, and answers that cannot be read.
     pub fn ask<M>(&mut self, message: M, flags: u16) -> Result<Vec<M>, Refusal>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -204,16 +204,16 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// None yet.
+    /// No attributes yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Those that arrived.
+    /// The attributes of an answer.
     ///
     /// # Errors
     ///
-    /// Where they are cut off.
+    /// If an attribute is cut off.
     pub fn parse(bytes: &[u8]) -> io::Result<Self> {
         for attribute in NlasIterator::new(bytes) {
             attribute.map_err(io::Error::other)?;
@@ -237,7 +237,7 @@ impl Attributes {
         self.with(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Adds one that holds others.
+    /// Adds one that contains others.
     #[must_use]
     pub fn nest(self, kind: u16, inner: &Self) -> Self {
         self.with(kind | NLA_F_NESTED, &inner.encoded)
@@ -276,7 +276,7 @@ impl Attributes {
         Some(String::from_utf8_lossy(&value[..end]).into_owned())
     }
 
-    /// The attributes within the first one of this kind; none if there is no such one.
+    /// The attributes within the first one of this kind; empty if there is none.
     pub fn inner(&self, kind: u16) -> Self {
         self.get(kind).and_then(|bytes| Self::parse(bytes).ok()).unwrap_or_default()
     }

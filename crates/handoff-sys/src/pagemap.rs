@@ -1,4 +1,4 @@
-//! What the pages of a process's memory are like: `PAGEMAP_SCAN` of `/proc/self/pagemap` (Linux 6.7).
+//! Properties of a process's pages: `PAGEMAP_SCAN` of `/proc/self/pagemap` (Linux 6.7).
 //!
 //! Kernel interface: `include/uapi/linux/fs.h`.
 
@@ -33,11 +33,11 @@ const _: () = assert!(size_of::<Scan>() == 96);
 /// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
 const SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 
-/// Whether any of `len` bytes from `start` on, which begin at a page, are in huge pages.
+/// Whether any of the `len` bytes from `start` on, a page boundary, are in huge pages.
 ///
 /// # Errors
 ///
-/// The kernel's: `ENOTTY` where it does not tell.
+/// The kernel's: `ENOTTY` where it lacks the call.
 pub fn has_huge_pages(start: NonNull<u8>, len: usize) -> io::Result<bool> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let start = start.as_ptr().addr() as u64;

@@ -1,15 +1,15 @@
 //! `IORING_REGISTER_QUERY`: asks the kernel what its io_uring can do, without a ring.
 //!
-//! Kernel interface: `include/uapi/linux/io_uring/query.h` (Linux 6.18; the zcrx query 6.19). A
-//! kernel that lacks the call or the question refuses it with an error; one that knows less than
-//! is asked fills a shorter answer and leaves the rest zero.
+//! Kernel interface: `include/uapi/linux/io_uring/query.h` (Linux 6.18; the zcrx query 6.19). A kernel
+//! that lacks the call or the question returns an error; one that knows less than was asked fills a
+//! shorter answer and leaves the rest zero.
 
 use std::io;
 
 const IORING_REGISTER_QUERY: libc::c_uint = 35;
 const IO_URING_QUERY_ZCRX: u32 = 1;
 
-/// `ZCRX_REG_NODEV` (Linux 7.2): a zcrx instance without a device; everything is copied.
+/// `ZCRX_REG_NODEV` (Linux 7.2): a zcrx instance without a device; the kernel copies everything.
 pub const ZCRX_REG_NODEV: u64 = 1 << 1;
 
 /// `ZCRX_FEATURE_RX_PAGE_SIZE`: chunks may be larger than a page.
@@ -55,8 +55,8 @@ const _: () = assert!(size_of::<Zcrx>() == 40);
 ///
 /// # Errors
 ///
-/// `EINVAL` or `EBADF` from kernels without the call, `EOPNOTSUPP` from those without this
-/// question, and whatever refuses io_uring altogether.
+/// `EINVAL` or `EBADF` from kernels without the call, `EOPNOTSUPP` from those without this question, and
+/// any refusal of io_uring itself.
 pub fn zcrx() -> io::Result<Zcrx> {
     let mut answer = Zcrx::default();
     let mut header = Header {

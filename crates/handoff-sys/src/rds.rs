@@ -1,4 +1,4 @@
-//! What the libc crate lacks of PF_RDS.
+//! The parts of PF_RDS that the libc crate lacks.
 //!
 //! Kernel interface: `include/uapi/linux/rds.h`.
 
@@ -11,7 +11,7 @@ use crate::sockopt;
 pub const PF_RDS: i32 = 21;
 /// `SOL_RDS`.
 pub const SOL_RDS: i32 = 276;
-/// `SO_RDS_TRANSPORT`: which transport carries a socket that is not bound yet.
+/// `SO_RDS_TRANSPORT`: the transport of a socket that is not bound yet.
 pub const SO_RDS_TRANSPORT: i32 = 8;
 /// `RDS_TRANS_TCP`.
 pub const TRANS_TCP: i32 = 2;
@@ -20,7 +20,7 @@ pub const TRANS_TCP: i32 = 2;
 ///
 /// # Errors
 ///
-/// `ENOPROTOOPT` where the kernel has no such transport, which is a module of its own.
+/// `ENOPROTOOPT` if the kernel lacks the transport, which is a module of its own.
 pub fn choose_tcp(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(socket, SOL_RDS, SO_RDS_TRANSPORT, TRANS_TCP)
 }
@@ -46,7 +46,7 @@ pub const MAX_MSG_SIZE: usize = 1 << 20;
 /// `RDS_MAX_ZCOOKIES`.
 pub const MAX_ZCOOKIES: usize = 8;
 
-/// `struct rds_zcopy_cookies`: numbers of messages whose pages the kernel has let go of.
+/// `struct rds_zcopy_cookies`: numbers of messages whose pages the kernel has released.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZcopyCookies {

@@ -1,4 +1,4 @@
-//! `IORING_REGISTER_MEM_REGION`: memory that a ring keeps, which a program in its loop can see.
+//! `IORING_REGISTER_MEM_REGION`: memory that a ring keeps, which a BPF program in its loop can use.
 //!
 //! Kernel interface: `struct io_uring_mem_region_reg` in `include/uapi/linux/io_uring.h` (Linux
 //! 6.13). A ring has one region; the kernel pins its pages until the ring goes.

@@ -1,9 +1,9 @@
-//! A ring's own descriptor, registered with the calling thread, so that entering the kernel looks
-//! no descriptor up. The `io-uring` crate keeps the registration in its short-lived `Submitter`,
-//! where it can neither be used by the next one nor undone.
+//! A ring's own descriptor, registered with the calling thread, so that entering the kernel needs no
+//! look-up. The `io-uring` crate keeps the registration in its short-lived `Submitter`: the next one can
+//! neither use it nor undo it.
 //!
-//! Kernel interface: `IORING_REGISTER_RING_FDS` (Linux 5.18). A thread has 16 places, and a place
-//! keeps its ring open until it is given up or the thread ends.
+//! Kernel interface: `IORING_REGISTER_RING_FDS` (Linux 5.18). A thread has 16 places, and a place keeps
+//! its ring open until it is released or the thread ends.
 
 use std::{
     ffi::c_void,
@@ -26,7 +26,7 @@ struct Update {
 
 const _: () = assert!(size_of::<Update>() == 16);
 
-/// One of the thread's places for rings. Given up when dropped, which has to happen before the
+/// One of the thread's places for rings. Dropping it releases the place; that must happen before the
 /// ring's descriptor is closed.
 #[derive(Debug)]
 pub struct RingFd {
@@ -40,7 +40,7 @@ impl RingFd {
     ///
     /// # Errors
     ///
-    /// EBUSY when all places of the thread are taken, EINVAL before Linux 5.18.
+    /// EBUSY if all places of the thread are taken, EINVAL before Linux 5.18.
     pub fn register(ring: BorrowedFd<'_>) -> io::Result<Self> {
         let ring = ring.as_raw_fd();
         let mut update = Update { offset: u32::MAX, reserved: 0, data: ring as u64 };
@@ -49,7 +49,7 @@ impl RingFd {
         Ok(Self { ring, place: update.offset, this_thread: PhantomData })
     }
 
-    /// `io_uring_enter(2)`, the ring named by its place; `flags` are `IORING_ENTER_*`.
+    /// `io_uring_enter(2)` for the ring at this place; `flags` are `IORING_ENTER_*`.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl RingFd {
     ///
     /// # Safety
     ///
-    /// The submission queue holds only entries that may be submitted, and `argument` is what
-    /// `flags` say, `len` bytes long, for as long as the call.
+    /// The submission queue holds only entries that may be submitted, and `argument` is what `flags`
+    /// say, `len` bytes long, and valid during the call.
     pub unsafe fn enter(
         &self,
         submit: u32,

@@ -1,9 +1,9 @@
-//! A ring whose completions are of 16 or of 32 bytes, as each needs (`IORING_SETUP_CQE_MIXED`, Linux
-//! 6.18). The `io-uring` crate can neither ask for that nor tell the two apart.
+//! A ring that mixes completions of 16 and of 32 bytes (`IORING_SETUP_CQE_MIXED`, Linux 6.18). The
+//! `io-uring` crate can neither ask for such a ring nor tell the two sizes apart.
 //!
 //! Kernel interface: `io_uring_setup(2)`, `include/uapi/linux/io_uring.h`. A completion with
-//! [`CQE_F_32`] takes two entries of the queue, one after the other, and one with [`CQE_F_SKIP`] fills
-//! a place that was too small for two.
+//! [`CQE_F_32`] takes two consecutive entries of the queue; an entry with [`CQE_F_SKIP`] fills a place
+//! that was too small for two.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -33,7 +33,7 @@ pub const CQE_F_SKIP: u32 = 1 << 5;
 /// `IORING_CQE_F_32`: the next entry is the second half of this one.
 pub const CQE_F_32: u32 = 1 << 15;
 
-/// `struct io_uring_params`, of which this looks at the first three members only.
+/// `struct io_uring_params`; this code reads only the first three members.
 #[repr(C)]
 #[derive(Default)]
 struct Params {
@@ -51,7 +51,7 @@ const _: () = assert!(align_of::<Params>() <= align_of::<Parameters>());
 ///
 /// # Errors
 ///
-/// `EINVAL` where the kernel does not know one of the flags.
+/// `EINVAL` if the kernel does not know one of the flags.
 pub fn mixed(entries: u32, cq_entries: u32, flags: u32) -> io::Result<IoUring> {
     let mut params = Params { cq_entries, flags: flags | CQSIZE | CQE_MIXED, ..Params::default() };
     // SAFETY: the kernel reads and fills the structure, which outlives the call.

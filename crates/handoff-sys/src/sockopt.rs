@@ -1,11 +1,11 @@
-//! Socket options whose value is an int, where no crate sets them.
+//! Socket options with an int value that no crate sets.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::c_int;
 
-/// Sets an option of this level and name, which takes an int.
+/// Sets the option of this level and name to an int.
 pub(crate) fn set(
     socket: BorrowedFd<'_>,
     level: c_int,
@@ -26,7 +26,7 @@ pub(crate) fn set(
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The value of an option of this level and name, which is an int.
+/// The int value of the option of this level and name.
 pub(crate) fn get(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;

@@ -26,8 +26,8 @@ const BUF_INDEX_OFFSET: usize = 40;
 const _: () = assert!(size_of::<Entry>() == SQE_LEN);
 const _: () = assert!(align_of::<Entry>() >= align_of::<u32>());
 
-/// Names the registered buffer that a vectored request's pieces lie in (`buf_index`), or the group
-/// that buffers are selected from (`buf_group`, the same place).
+/// Sets the registered buffer that contains a vectored request's pieces (`buf_index`), or the group from
+/// which to select buffers (`buf_group`, the same place).
 ///
 /// `IORING_OP_SENDMSG_ZC` takes the buffer since Linux 6.15, together with [`RECVSEND_FIXED_BUF`].
 pub fn set_buf_index(entry: &mut Entry, index: u16) {
@@ -38,7 +38,8 @@ pub fn set_buf_index(entry: &mut Entry, index: u16) {
     }
 }
 
-/// Names the memory that a request reads or writes (`addr`, `len`). Whoever submits the entry answers for it.
+/// Sets the memory that a request reads or writes (`addr`, `len`). The caller who submits the entry is
+/// responsible for the memory.
 #[inline]
 pub fn set_memory(entry: &mut Entry, start: *const u8, len: u32) {
     // SAFETY: as in `set_buf_index`; bytes 16 to 23 are the address and 24 to 27 the length.
@@ -49,7 +50,7 @@ pub fn set_memory(entry: &mut Entry, start: *const u8, len: u32) {
     }
 }
 
-/// Has a send find its memory in a registered buffer ([`RECVSEND_FIXED_BUF`]).
+/// Makes a send find its memory in a registered buffer ([`RECVSEND_FIXED_BUF`]).
 #[inline]
 pub fn set_fixed_buffer(entry: &mut Entry, index: u16) {
     set_buf_index(entry, index);

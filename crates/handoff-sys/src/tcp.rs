@@ -10,7 +10,7 @@ use crate::sockopt;
 /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): maps received pages into a mapping of the socket.
 pub const ZEROCOPY_RECEIVE: i32 = 35;
 
-/// `struct tcp_zerocopy_receive`; older kernels know only a first part of it.
+/// `struct tcp_zerocopy_receive`; older kernels know only its first part.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZerocopyReceive {
@@ -18,7 +18,7 @@ pub struct ZerocopyReceive {
     pub address: u64,
     /// In: bytes to map; out: bytes mapped.
     pub length: u32,
-    /// Out: bytes that have to be read the usual way.
+    /// Out: bytes to read the usual way.
     pub recv_skip_hint: u32,
     /// Out: bytes in the receive queue.
     pub inq: u32,
@@ -47,19 +47,19 @@ const _: () = assert!(std::mem::offset_of!(ZerocopyReceive, copybuf_address) == 
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Info {
-    /// State, options, times, windows, counters and rates, which nobody asks for here.
+    /// State, options, times, windows, counters and rates, which we do not need.
     others: [u64; 15],
     bytes_acked: u64,
 }
 
 const _: () = assert!(std::mem::offset_of!(Info, bytes_acked) == 120);
 
-/// Bytes of the stream that the peer's TCP has acknowledged, by `TCP_INFO`; also of a connection that
-/// has ended. The connection's own set-up counts as one byte where this side made it.
+/// The number of bytes that the peer's TCP has acknowledged, from `TCP_INFO`; works after the
+/// connection's end too. If this side made the connection, its set-up counts as one byte.
 ///
 /// # Errors
 ///
-/// The kernel's, and `EOPNOTSUPP` where it does not tell this number.
+/// The kernel's, and `EOPNOTSUPP` if it does not have this number.
 pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = Info { others: [0; 15], bytes_acked: 0 };
     let mut len = size_of::<Info>() as libc::socklen_t;
@@ -82,8 +82,7 @@ pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(info.bytes_acked)
 }
 
-/// Has a socket count as readable from so many bytes on, or when its peer sends no more
-/// (`SO_RCVLOWAT`).
+/// Makes a socket readable only from so many bytes on, or when its peer sends no more (`SO_RCVLOWAT`).
 ///
 /// # Errors
 ///
@@ -93,9 +92,9 @@ pub fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()>
     sockopt::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Whether the kernel puts a message on the error queue whenever the peer has acknowledged the last byte
-/// of a send from now on (`SOF_TIMESTAMPING_TX_ACK` and `_OPT_TSONLY`, Linux 4.0), which makes the socket
-/// count as in error for a poll.
+/// Whether the kernel will put a message on the error queue when the peer has acknowledged the last byte
+/// of a send (`SOF_TIMESTAMPING_TX_ACK` and `_OPT_TSONLY`, Linux 4.0). Poll reports such a message as an
+/// error.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@ pub const U_CMD_GET_QUEUE_AFFINITY: u32 = 0x8020_7501;
 pub const U_CMD_GET_DEV_INFO: u32 = 0x8020_7502;
 /// `UBLK_U_CMD_ADD_DEV`: makes a device from the [`DeviceInfo`] at `addr` and completes it.
 pub const U_CMD_ADD_DEV: u32 = 0xc020_7504;
-/// `UBLK_U_CMD_DEL_DEV`: removes a device, and returns when nothing holds it any more.
+/// `UBLK_U_CMD_DEL_DEV`: removes a device, and returns when nobody uses it any more.
 pub const U_CMD_DEL_DEV: u32 = 0xc020_7505;
 /// `UBLK_U_CMD_START_DEV`: makes `/dev/ublkbN` when all queues wait for requests; `data` is the
 /// server's process id.
@@ -19,12 +19,12 @@ pub const U_CMD_START_DEV: u32 = 0xc020_7506;
 pub const U_CMD_STOP_DEV: u32 = 0xc020_7507;
 /// `UBLK_U_CMD_SET_PARAMS`: takes the [`Parameters`] at `addr`.
 pub const U_CMD_SET_PARAMS: u32 = 0xc020_7508;
-/// `UBLK_U_CMD_START_USER_RECOVERY`: readies a device whose server is gone for a new one.
+/// `UBLK_U_CMD_START_USER_RECOVERY`: prepares a device without a server for a new one.
 pub const U_CMD_START_USER_RECOVERY: u32 = 0xc020_7510;
 /// `UBLK_U_CMD_END_USER_RECOVERY`: as [`U_CMD_START_DEV`], for the new server.
 pub const U_CMD_END_USER_RECOVERY: u32 = 0xc020_7511;
-/// `UBLK_U_CMD_DEL_DEV_ASYNC` (Linux 6.9): removes a device; its number is free when nothing holds it
-/// any more.
+/// `UBLK_U_CMD_DEL_DEV_ASYNC` (Linux 6.9): removes a device; its number is free when nobody uses it any
+/// more.
 pub const U_CMD_DEL_DEV_ASYNC: u32 = 0x8020_7514;
 /// `UBLK_U_CMD_TRY_STOP_DEV` (Linux 7.0): as [`U_CMD_STOP_DEV`], unless somebody has the device open.
 pub const U_CMD_TRY_STOP_DEV: u32 = 0xc020_7517;
@@ -37,11 +37,11 @@ pub const FEATURES_LEN: u16 = 8;
 pub const U_IO_FETCH_REQ: u32 = 0xc010_7520;
 /// `UBLK_U_IO_COMMIT_AND_FETCH_REQ`: gives a result and asks for the tag's next request.
 pub const U_IO_COMMIT_AND_FETCH_REQ: u32 = 0xc010_7521;
-/// `UBLK_U_IO_PREP_IO_CMDS` (Linux 7.0): readies tags for batched commands.
+/// `UBLK_U_IO_PREP_IO_CMDS` (Linux 7.0): prepares tags for batched commands.
 pub const U_IO_PREP_IO_CMDS: u32 = 0xc010_7525;
 /// `UBLK_U_IO_COMMIT_IO_CMDS` (Linux 7.0): gives several results.
 pub const U_IO_COMMIT_IO_CMDS: u32 = 0xc010_7526;
-/// `UBLK_U_IO_FETCH_IO_CMDS` (Linux 7.0): delivers tags of requests, as long as it goes.
+/// `UBLK_U_IO_FETCH_IO_CMDS` (Linux 7.0): delivers tags of requests, until it ends.
 pub const U_IO_FETCH_IO_CMDS: u32 = 0xc010_7527;
 
 /// `UBLK_F_SUPPORT_ZERO_COPY` (Linux 6.15): request buffers can be registered with a ring.
@@ -78,7 +78,7 @@ pub const S_DEV_QUIESCED: u16 = 2;
 /// `UBLK_S_DEV_FAIL_IO`: its server is gone, and requests fail until there is a new one.
 pub const S_DEV_FAIL_IO: u16 = 3;
 
-/// What memory is aligned to where a device does not say [`PARAM_TYPE_DMA_ALIGN`] (Linux 7.2).
+/// The alignment of memory for a device that does not set [`PARAM_TYPE_DMA_ALIGN`] (Linux 7.2).
 pub const LEAST_DMA_ALIGN: u32 = 4;
 
 /// `struct ublksrv_ctrl_dev_info`.
@@ -95,7 +95,7 @@ pub struct DeviceInfo {
     pub pad0: u16,
     /// Bytes of the largest request.
     pub max_io_buf_bytes: u32,
-    /// Device number; `u32::MAX` where the driver is to choose.
+    /// Device number; `u32::MAX` lets the driver choose.
     pub dev_id: u32,
     /// The server's process id, -1 where there is none.
     pub ublksrv_pid: i32,
@@ -105,9 +105,9 @@ pub struct DeviceInfo {
     pub flags: u64,
     /// The server's own; the driver keeps it.
     pub ublksrv_flags: u64,
-    /// Who made it.
+    /// The user who made it.
     pub owner_uid: u32,
-    /// Whose group.
+    /// That user's group.
     pub owner_gid: u32,
     /// Must be zero.
     pub reserved: [u64; 2],
@@ -127,7 +127,7 @@ pub const PARAM_TYPE_DISCARD: u32 = 1 << 1;
 /// `UBLK_PARAM_TYPE_DMA_ALIGN` (Linux 6.16).
 pub const PARAM_TYPE_DMA_ALIGN: u32 = 1 << 4;
 
-/// `struct ublk_params`, up to what is used of it.
+/// `struct ublk_params`, as far as it is used.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parameters {
@@ -186,9 +186,9 @@ const _: () = assert!(size_of::<Parameters>() == 120);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ControlCommand {
-    /// Device number, `u32::MAX` where none is meant.
+    /// Device number; `u32::MAX` for none.
     pub dev_id: u32,
-    /// Queue number, `u16::MAX` where none is meant.
+    /// Queue number; `u16::MAX` for none.
     pub queue_id: u16,
     /// Length in bytes of the buffer at `addr`.
     pub len: u16,
@@ -215,13 +215,13 @@ pub const SECTOR: u64 = 512;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Descriptor {
-    /// What is asked for, in the lowest byte, and flags.
+    /// The operation, in the lowest byte, and flags.
     pub op_flags: u32,
     /// How long it is.
     pub nr_sectors: u32,
     /// Where it begins.
     pub start_sector: u64,
-    /// Where its memory is, if the server gave some.
+    /// Where its memory is, if the server provided some.
     pub addr: u64,
 }
 
@@ -236,7 +236,7 @@ pub struct TagCommand {
     pub queue_id: u16,
     /// The tag.
     pub tag: u16,
-    /// Bytes, or a negative error number; of [`U_IO_COMMIT_AND_FETCH_REQ`] only.
+    /// Bytes, or a negative error number; only for [`U_IO_COMMIT_AND_FETCH_REQ`].
     pub result: i32,
 }
 
@@ -261,7 +261,7 @@ pub struct BatchCommand {
     pub flags: u16,
     /// Elements at the entry's address, at most the queue's depth.
     pub elements: u16,
-    /// Bytes of one of them: those of a [`BatchElement`] without flags, of a tag for
+    /// Bytes of one element: of a [`BatchElement`] without flags, or of a tag for
     /// [`U_IO_FETCH_IO_CMDS`].
     pub element_bytes: u8,
     /// Must be zero.
@@ -278,7 +278,7 @@ pub struct BatchElement {
     pub tag: u16,
     /// Where the tag's next request is registered with the ring, with [`F_AUTO_BUF_REG`].
     pub buf_index: u16,
-    /// Bytes, or a negative error number; of [`U_IO_COMMIT_IO_CMDS`] only.
+    /// Bytes, or a negative error number; only for [`U_IO_COMMIT_IO_CMDS`].
     pub result: i32,
 }
 

@@ -1,8 +1,8 @@
 //! Zero-copy receive: binding an rx queue to a ring, its refill queue, its statistics.
 //!
-//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; all that is here was
-//! tried on 7.2, events, statistics and binding without a device are new in it). What a kernel
-//! does not know yet, it wants to be zero.
+//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; all of this was tried on 7.2,
+//! where events, statistics and binding without a device are new). Members that a kernel does not know
+//! yet must be zero.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -19,7 +19,7 @@ const ZCRX_CTRL_ARM_EVENT: u32 = 2;
 pub const EVENT_ALLOC_FAIL: u32 = 0;
 /// `ZCRX_EVENT_DESC_FLAG_STATS`: the kernel counts copies at `stats_offset`.
 pub const EVENT_DESC_FLAG_STATS: u32 = 1;
-/// `IORING_ZCRX_AREA_SHIFT`: where the number of the area begins in a place.
+/// `IORING_ZCRX_AREA_SHIFT`: the bit at which the area's number begins in a place.
 pub const AREA_SHIFT: u32 = 48;
 /// The most entries of a refill queue.
 pub const MAX_REFILL_ENTRIES: u32 = 1 << 15;
@@ -36,7 +36,7 @@ pub struct Refill {
     pub reserved: u32,
 }
 
-/// `struct io_uring_zcrx_offsets`: where in its memory the kernel has put the refill queue.
+/// `struct io_uring_zcrx_offsets`: where the kernel has put the parts of the refill queue in its memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offsets {
@@ -58,7 +58,7 @@ pub struct Area {
     pub addr: u64,
     /// Bytes, whole pages.
     pub len: u64,
-    /// Filled in: to be set in the places given back.
+    /// Filled in: the token to set in the places given back.
     pub rq_area_token: u64,
     /// Zero: memory of this process.
     pub flags: u32,
@@ -72,13 +72,13 @@ pub struct Area {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Of the completions that tell of events.
+    /// User data of the completions that report events.
     pub user_data: u64,
     /// Events wanted, a bit each.
     pub type_mask: u32,
     /// [`EVENT_DESC_FLAG_STATS`].
     pub flags: u32,
-    /// Where in the refill queue's memory copies are counted: a u64 of spans, a u64 of bytes.
+    /// Where the kernel counts copies in the refill queue's memory: a u64 of spans, a u64 of bytes.
     pub stats_offset: u64,
     /// Zero.
     pub reserved: [u64; 9],
@@ -96,16 +96,15 @@ pub struct Binding {
     pub rq_entries: u32,
     /// `ZCRX_REG_*`.
     pub flags: u32,
-    /// Set by [`bind`], as the next.
+    /// Set by [`bind`], and so is the next.
     pub area_ptr: u64,
     /// See above.
     pub region_ptr: u64,
     /// Filled in.
     pub offsets: Offsets,
-    /// Filled in: what requests name.
+    /// Filled in: the id for requests.
     pub zcrx_id: u32,
-    /// Bytes of a chunk, 0 for a page; filled in where the kernel knows the
-    /// member.
+    /// Bytes of a chunk, 0 for a page; filled in if the kernel knows the member.
     pub rx_buf_len: u32,
     /// Set by [`bind`].
     pub event_desc: u64,
@@ -143,15 +142,15 @@ pub fn refill_size(entries: u32) -> usize {
 ///
 /// # Errors
 ///
-/// `EPERM` without CAP_NET_ADMIN; `EINVAL` where header/data split is off, or the ring has no
-/// completions of 32 bytes; `EEXIST` when the queue is bound; `ERANGE` when the area's pieces are
-/// smaller than a chunk, or the queue does not exist; `EOPNOTSUPP` when the driver can't; `ENODEV`
-/// without such an interface; `ENOMEM` above RLIMIT_MEMLOCK.
+/// `EPERM` without CAP_NET_ADMIN; `EINVAL` if header/data split is off, or the ring has no completions
+/// of 32 bytes; `EEXIST` if the queue is bound; `ERANGE` if the area's pieces are smaller than a chunk,
+/// or the queue does not exist; `EOPNOTSUPP` if the driver cannot do it; `ENODEV` without such an
+/// interface; `ENOMEM` above RLIMIT_MEMLOCK.
 ///
 /// # Safety
 ///
-/// The kernel and the NIC write to the area, and the kernel to the refill queue's memory, until the
-/// ring is closed: nobody else may use the area but the spans that completions tell of.
+/// The kernel and the NIC write to the area, and the kernel to the refill queue's memory, until the ring
+/// is closed: apart from them, only spans from completions may use the area.
 pub unsafe fn bind(
     ring: RawFd,
     binding: &mut Binding,
@@ -167,22 +166,22 @@ pub unsafe fn bind(
     unsafe { register(ring, IORING_REGISTER_ZCRX_IFQ, binding, 1) }
 }
 
-/// Has the kernel take everything from the refill queue now (`ZCRX_CTRL_FLUSH_RQ`).
+/// Makes the kernel take everything from the refill queue now (`ZCRX_CTRL_FLUSH_RQ`).
 ///
 /// # Errors
 ///
-/// `EINVAL` where the kernel knows no such control.
+/// `EINVAL` if the kernel lacks this control.
 pub fn flush_refill(ring: RawFd, zcrx_id: u32) -> io::Result<()> {
     let mut control = Control { zcrx_id, op: ZCRX_CTRL_FLUSH_RQ, ..Control::default() };
     // SAFETY: the kernel reads the structure, and entries that say where spans began.
     unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
 }
 
-/// Has an event that was told be told again (`ZCRX_CTRL_ARM_EVENT`).
+/// Lets an event that was reported be reported again (`ZCRX_CTRL_ARM_EVENT`).
 ///
 /// # Errors
 ///
-/// `EINVAL` when it was not told since.
+/// `EINVAL` if it was not reported since.
 pub fn arm_event(ring: RawFd, zcrx_id: u32, event_type: u32) -> io::Result<()> {
     let mut control =
         Control { zcrx_id, op: ZCRX_CTRL_ARM_EVENT, event_type, ..Control::default() };

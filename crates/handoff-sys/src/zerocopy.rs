@@ -8,14 +8,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::sockopt;
 
-/// `SO_EE_ORIGIN_ZEROCOPY`: the entry tells a range of finished zero-copy sends.
+/// `SO_EE_ORIGIN_ZEROCOPY`: the entry has a range of finished zero-copy sends.
 pub const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// `SO_EE_CODE_ZEROCOPY_COPIED`: the kernel copied the payload of this range after all.
 pub const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 const _: () = assert!(size_of::<libc::sock_extended_err>() == 16);
 
-/// A range of finished sends, both ends included; ids are counted per socket from 0 and wrap.
+/// A range of finished sends, both ends included; each socket counts its ids from 0, and they wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// First finished id.
@@ -37,7 +37,7 @@ impl Completion {
     }
 }
 
-/// Sets `SO_ZEROCOPY`, without which `MSG_ZEROCOPY` is passed over.
+/// Sets `SO_ZEROCOPY`; without it the kernel ignores `MSG_ZEROCOPY`.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn is_enabled(socket: BorrowedFd<'_>) -> io::Result<bool> {
     sockopt::get(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY).map(|value| value != 0)
 }
 
-/// Takes `SO_ZEROCOPY` back.
+/// Clears `SO_ZEROCOPY`.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub fn disable(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0)
 }
 
-/// What a message on the error queue tells.
+/// The meaning of a message on the error queue.
 #[derive(Debug)]
 pub enum Message {
     /// Sends are finished.
@@ -79,8 +79,8 @@ pub enum Message {
 ///
 /// Those of `recvmsg`.
 pub fn read_error_queue(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
-    // Room for the extended error, the address behind it, and time stamps where the socket has them
-    // on; u64 for the alignment of cmsghdr.
+    // Room for the extended error, the address behind it, and time stamps if the socket has them on; u64
+    // for the alignment of cmsghdr.
     let mut control = [0_u64; 32];
     // SAFETY: all-zero bytes are a valid, empty message header.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -1,8 +1,9 @@
 //! Which packages a change can break.
 //!
-//! A package is concerned when a file in its directory changed, when it uses one that is concerned, or
-//! when one of its sources names a changed file that is in no package (`docs/public-api.txt`), or when it
-//! has a link to a directory that the file is in (`bpf/meter.bpf.c`, `kmod/wire/main.c`). Where only test programs of a
+//! A change affects a package if it changes a file in its directory; if it affects a package that this
+//! one uses; if one of its sources names a changed file that is in no package (`docs/public-api.txt`);
+//! or if it has a link to the file's directory (`bpf/meter.bpf.c`, `kmod/wire/main.c`). If only test
+//! programs of a package changed, the change affects only these, or all of them if they share the file.
 //! package changed, these alone are concerned; all of them where it is a file that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +14,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The packages that are concerned.
+/// The affected packages.
 #[derive(Debug)]
 pub(super) struct Packages {
     files: usize,
-    /// Where they are, and what of them is concerned.
+    /// Where the packages are, and which part of them is affected.
     concerned: BTreeMap<PathBuf, Part>,
 }
 
-/// What of a package is concerned.
+/// The affected part of a package.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -30,7 +31,7 @@ enum Part {
 }
 
 impl Packages {
-    /// Whether the test program of this name, of the package with this manifest, is concerned.
+    /// Whether the test program of this name, in the package with this manifest, is affected.
     pub(super) fn has(&self, manifest: &str, program: &str) -> bool {
         let place = Path::new(manifest).parent().unwrap_or(Path::new("/"));
         match self.concerned.get(place) {
@@ -58,7 +59,7 @@ impl fmt::Display for Packages {
     }
 }
 
-/// The packages that the change since `revision` concerns, uncommitted and new files among it.
+/// The packages affected by the change since `revision`, with uncommitted and new files.
 pub(super) fn packages(revision: &str) -> Result<Packages, String> {
     let root = PathBuf::from(output("git", &["rev-parse", "--show-toplevel"])?.trim());
     let mut files = output("git", &["diff", "--name-only", revision])?;
@@ -76,7 +77,7 @@ pub(super) fn packages(revision: &str) -> Result<Packages, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Package {
     directory: PathBuf,
-    /// The directories of packages of this tree that it uses, for its tests too.
+    /// The directories of the packages in this tree that it uses, for its tests too.
     uses: Vec<PathBuf>,
     /// The names of its test programs.
     programs: BTreeSet<String>,
@@ -97,8 +98,8 @@ impl Package {
         }
     }
 
-    /// The test programs that a file below `tests/` belongs to, by its path in the package: the one that it
-    /// is of, or all that may share it.
+    /// The test programs that a file below `tests/`, by its path in the package, belongs to: its own
+    /// one, or all that may share it.
     fn programs_with(&self, path: &Path) -> Option<BTreeSet<String>> {
         let first = path.strip_prefix("tests").ok()?.iter().next()?;
         let name = Path::new(first).file_stem()?.to_string_lossy().into_owned();
@@ -147,11 +148,11 @@ fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMa
 }
 
 impl Package {
-    /// Whether a source of the package names the file, or the package has a link to a directory that it is
-    /// in.
+    /// Whether a source of the package names the file, or the package has a link to the file's
+    /// directory.
     fn names(&self, file: &Path, root: &Path) -> bool {
         let Ok(path) = file.strip_prefix(root) else { return false };
-        // What decides how everything is built concerns everything.
+        // Files that decide how everything is built affect everything.
         if path.components().count() == 1 && path.extension().is_none_or(|kind| kind != "md") {
             return true;
         }
@@ -163,7 +164,7 @@ impl Package {
     }
 }
 
-/// Where the links that are directly in a directory lead to.
+/// The targets of the links that are directly in a directory.
 fn links(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
@@ -235,7 +236,7 @@ mod tests {
             found(&["crates/low/tests/b/main.rs", "crates/low/tests/a.rs"])
                 .ends_with("(tests a b)")
         );
-        // What test programs share, and what one of them reads.
+        // A file that test programs share, and one that one of them reads.
         assert!(found(&["crates/low/tests/shared/mod.rs"]).ends_with(": low (tests a b)"));
         assert!(found(&["bpf/meter.bpf.c"]).ends_with(": reader"));
         assert!(found(&["kmod/wire/main.c"]).ends_with(": builder"));

@@ -1,4 +1,4 @@
-//! Adds the results of long runs to the figures, as the last rows of the file's last table.
+//! Adds the results of long runs to the figures, as the last rows of the last table in the file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -33,7 +33,7 @@ fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) ->
     format!("| {date} | {commit} | {machine} | {minutes} min | {result} |\n")
 }
 
-/// The commit that the tree stands on, as far as it is known.
+/// The commit of the tree, as far as it is known.
 fn commit() -> String {
     let described = Command::new("git").args(["describe", "--always", "--dirty"]).output();
     match described {
@@ -55,7 +55,7 @@ mod tests {
         let row = row("now", "abc", "a machine", Duration::from_secs(61), "1 passed");
         assert_eq!(row.matches('|').count(), header.matches('|').count());
         assert!(row.contains("| 2 min |") && row.ends_with("|\n"));
-        // What is added at the end of the file belongs to it.
+        // An addition at the end of the file belongs to the table.
         let last = figures.lines().next_back().expect("a line");
         assert!(last.starts_with('|') && figures.ends_with('\n'));
     }

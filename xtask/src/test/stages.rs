@@ -1,8 +1,8 @@
-//! Which tests run where: on this machine and in guests, by the needs that their modules name.
+//! Decides where tests run, on this machine or in guests, by the needs that their modules name.
 
 use super::Tier;
 
-/// Programs whose tests need nothing that a kernel may lack, and are about what kernels do: sending,
+/// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
 const OF_KERNELS: [&str; 22] = [
@@ -33,19 +33,19 @@ const OF_KERNELS: [&str; 22] = [
 /// Tests of the command that depend on what an old kernel lacks.
 const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user";
 
-/// What needs Linux 7.3 is in modules of this name; nothing else runs there but one test that says
+/// Tests that need Linux 7.3 are in modules of this name; on 7.3 nothing else runs but one test of
 /// whether it boots.
 const OF_LINUX_73: &str = "kernels::";
 
-/// What has guests to itself: the tests of our own RDS engine want the port that the kernel's takes in
-/// every namespace once a test has loaded it, and unloading it can hang.
+/// Tests that need guests to themselves: those of our RDS engine need the port that the kernel's RDS
+/// takes in every namespace once a test has loaded it, and unloading it can hang.
 const WITHOUT_RDS: [&str; 3] = [
     "own_engine::native::",
     "rds_command::guest::seed::by_our_own_engine",
     "rds_command::native::",
 ];
 
-/// What a guest shows nothing of that this machine does not, or another of its tests does.
+/// Tests that show nothing in a guest that this machine, or another test in the guest, does not show.
 const ONLY_HERE: [&str; 6] = [
     "published::native::rds",
     "published::native::recv",
@@ -55,7 +55,7 @@ const ONLY_HERE: [&str; 6] = [
     "tour::native::",
 ];
 
-/// The stages of these tiers, as `handoff lab test` takes them; those that take longest first.
+/// The stages of these tiers, in the form of `handoff lab test`; the longest first.
 pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
     let mut stages = Vec::new();
     if tiers.contains(&Tier::Guest) {

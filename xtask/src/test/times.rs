@@ -8,7 +8,7 @@ use handoff_lab::testing::{Report, TestResult, Verdict};
 /// How many of the longest tests are shown.
 const LONGEST: usize = 20;
 
-/// Prints a line for each program and place: what came of its tests, and how long they took.
+/// Prints a line for each program and place: its tests' results, and how long they took.
 pub(super) fn programs(report: &Report) {
     for (place, name, tests) in by_program(report) {
         let count = |wanted: fn(&Verdict) -> bool| {

@@ -7,11 +7,11 @@ use crate::machine::{Disk, DiskContent};
 use crate::tool::StopFlag;
 
 const SCRIPT: &str = include_str!("../../lab/demo.sh");
-/// What the script makes one device of.
+/// The script makes one device of these two.
 const HALVES: [&str; 2] = ["half-1", "half-2"];
 const HALF: u64 = 128 << 20;
 
-/// What `handoff lab demo` is given.
+/// The arguments of `handoff lab demo`.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
     /// The guest.

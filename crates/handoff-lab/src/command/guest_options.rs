@@ -10,7 +10,7 @@ use crate::module;
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
 
-/// What is carried into a guest.
+/// Files and programs to carry into a guest.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Carried {
     /// Copy a file or directory into the guest; without a target, to /root
@@ -22,12 +22,12 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Whether there is nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.put.is_empty() && self.program.is_empty()
     }
 
-    /// As the guest gets it.
+    /// In the form that the guest takes.
     pub(super) fn puts(&self, stripped: &Stripped) -> Vec<Put> {
         let on_path = |path: &PathBuf| stripped.on_path(path, path.file_name().unwrap_or_default());
         self.put.iter().cloned().chain(self.program.iter().map(on_path)).collect()
@@ -57,7 +57,7 @@ pub struct GuestOptions {
     /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
     #[arg(long, default_value_t = 0, value_name = "PAIRS", value_parser = clap::value_parser!(u8).range(..=8))]
     pub virtio_net: u8,
-    /// What it is given.
+    /// The files and programs for it.
     #[command(flatten)]
     pub carried: Carried,
     /// Build the kernel module in this directory for the guest, where modprobe finds it and
@@ -76,7 +76,7 @@ pub struct GuestOptions {
     pub console: bool,
 }
 
-/// Programs that were prepared for the guest; removed when dropped.
+/// The programs prepared for the guest; removed when dropped.
 pub(super) struct Prepared {
     pub(super) machine: Machine,
     pub(super) stripped: Stripped,

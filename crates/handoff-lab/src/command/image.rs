@@ -8,7 +8,7 @@ use crate::kernel::KernelChoice;
 use crate::module;
 use crate::tool::StopFlag;
 
-/// What `handoff lab image` is given.
+/// The arguments of `handoff lab image`.
 #[derive(Debug, clap::Args)]
 pub struct ImageArgs {
     /// Kernels: series in trixie-backports (7.2, 7.3), bookworm for Debian 12's own

@@ -12,7 +12,7 @@ Examples:
   handoff lab kernel --kasan                     builds it, up to 45 minutes on two cores
   handoff lab run --kernel kasan -- uname -r     boots it";
 
-/// What `handoff lab kernel` is given.
+/// The arguments of `handoff lab kernel`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct KernelArgs {

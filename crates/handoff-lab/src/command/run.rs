@@ -27,7 +27,7 @@ Exit codes: those of the command in the guest, 128 + N when signal N killed it, 
   126  it could not be started
   1, 2, 3, 130  the lab failed, was used wrongly, is not possible on this machine, was stopped";
 
-/// What `handoff lab run` is given.
+/// The arguments of `handoff lab run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct RunArgs {
@@ -51,7 +51,7 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// What `handoff lab shell` is given.
+/// The arguments of `handoff lab shell`.
 #[derive(Debug, clap::Args)]
 pub struct ShellArgs {
     /// The guest.
@@ -83,8 +83,8 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
     conclude(guest, outcome)
 }
 
-/// Boots a guest for one command with our standard input, which is ended at its time-out if there is
-/// one; `output` gets what it writes.
+/// Boots a guest for one command with our standard input, and ends the command at its time-out, if any;
+/// `output` gets the command's output.
 pub(super) fn run_once(
     machine: &Machine,
     arguments: Vec<Vec<u8>>,

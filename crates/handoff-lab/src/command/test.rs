@@ -26,7 +26,7 @@ Examples:
 
 Exit code 0: all passed or were skipped as declared; 1: some failed.";
 
-/// What `handoff lab test` is given.
+/// The arguments of `handoff lab test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TestArgs {
@@ -58,7 +58,7 @@ pub struct TestArgs {
     pub programs: Vec<PathBuf>,
 }
 
-/// What `handoff lab runner` is given.
+/// The arguments of `handoff lab runner`.
 #[derive(Debug, clap::Args)]
 pub struct RunnerArgs {
     /// The guest.
@@ -113,7 +113,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
     Ok(u8::from(report.failed > 0))
 }
 
-/// One boot for one program: what Cargo starts when the lab is its target runner.
+/// One boot for one program: Cargo starts this when the lab is its target runner.
 pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
     let mut prepared = args.guest.prepare(stop)?;
     let path = PathBuf::from(&args.command[0]);
@@ -142,7 +142,7 @@ fn show(test: &TestResult) {
     }
 }
 
-/// A program that is named by its path: Cargo puts a hash behind its name.
+/// A program, named by its path: Cargo puts a hash behind its name.
 fn program(path: &Path) -> Result<Program> {
     let path = path
         .canonicalize()

@@ -1,4 +1,4 @@
-//! How a guest comes up: what it needs is built, and waited for.
+//! How a guest boots: what it needs is built, and awaited.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -27,24 +27,24 @@ use crate::wire;
 const SANITIZER_SLOWDOWN: u32 = 5;
 
 impl Guest {
-    /// Boots `machine`, with the project's own kernel modules, building first whatever is not in
-    /// the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties
-    /// the two together.
+    /// Boots `machine`, with the project's own kernel modules, and first builds whatever is missing from
+    /// the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties the two
+    /// together.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] where a program is missing or the archive cannot be had, else
-    /// [`Error::Failed`] with the last console lines when the guest does not come up.
+    /// [`Error::NotPossible`] if a program is missing or the archive cannot be reached, else
+    /// [`Error::Failed`] with the last console lines if the guest does not boot.
     pub fn boot(machine: &Machine, stop: &StopFlag) -> Result<Self> {
         if initramfs::INIT.is_empty() {
             return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
         }
         let mut machine = machine.clone();
-        // In front, so that what the caller puts at the same place stays.
+        // In front, so that the caller's files at the same place win.
         machine.puts.splice(..0, module::ours(&machine.kernel, &Cache::open()?, stop)?);
         let mut guest = match Self::bring_up(&machine, stop) {
-            // On a busy host an emulated kernel now and then misjudges its timers while it starts,
-            // and stands still. Nothing has run by then, so nothing is hidden by another try.
+            // On a busy host an emulated kernel now and then misjudges its timers while it starts, and
+            // hangs. Nothing has run by then, so another try hides nothing.
             Err(Error::Failed(reason)) => {
                 tracing::warn!(%reason, "booting once more");
                 Self::bring_up(&machine, stop)?
@@ -106,7 +106,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Time counts in which nobody kept the emulator from running, however busy the host is.
+    /// Only time in which nobody kept the emulator from running counts, however busy the host is.
     fn wait_until_ready(&mut self, patience: Duration) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -136,9 +136,9 @@ impl Guest {
         }
     }
 
-    /// Lets the kernel finish what it put off while booting (seconds of work on tracing alone),
-    /// which would otherwise be counted to the first thing that is measured. Costs hardly any of
-    /// our time: the counted clock jumps over a sleep.
+    /// Lets the kernel finish what it put off while booting (seconds of work on tracing alone), which
+    /// would otherwise be counted to the first measurement. It costs hardly any of our time: the counted
+    /// clock jumps over a sleep.
     fn settle(&mut self) -> Result<()> {
         let (outcome, ..) = self.run_captured(&Job::new(["sleep", "5"]))?;
         if outcome.success() {
@@ -148,12 +148,12 @@ impl Guest {
     }
 }
 
-/// Builds what a guest with this kernel needs, if it is not in the cache: the cache, the userland's
+/// Builds what a guest with this kernel needs, unless it is in the cache: the cache, the userland's
 /// image, the kernel.
 ///
 /// # Errors
 ///
-/// [`Error::NotPossible`] where a program, disk space or the archive is missing.
+/// [`Error::NotPossible`] if a program, disk space or the archive is missing.
 pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf, Kernel)> {
     let cache = Cache::open()?;
     let userland = userland::image(&cache, stop)?;
@@ -161,8 +161,8 @@ pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf
     Ok((cache, userland, kernel))
 }
 
-/// How long the thread of a process that had to wait most was ready to run so far, and others ran instead; 0
-/// where the kernel does not tell.
+/// How long the thread of a process that waited most was ready to run while others ran; 0 where the
+/// kernel does not tell.
 fn kept_waiting(process: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let told = threads.filter_map(|thread| {

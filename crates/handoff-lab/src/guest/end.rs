@@ -1,4 +1,4 @@
-//! How a guest ends: switched off, or by force, with what is known of one that hangs.
+//! How a guest ends: switched off, or by force, with what is known about a guest that hangs.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -19,11 +19,11 @@ use crate::wire;
 const OFF_PATIENCE: Duration = Duration::from_secs(90);
 
 impl Guest {
-    /// Switches the guest off and returns what the kernel reported on its way down.
+    /// Switches the guest off and returns the kernel's reports on its way down.
     ///
     /// # Errors
     ///
-    /// When the guest does not switch off; it is ended then.
+    /// If the guest does not switch off; it is then ended.
     pub fn power_off(mut self) -> Result<Option<Fault>> {
         // A guest that is gone already needs no message.
         let _ = send(&self.control, wire::OFF, &[]);
@@ -39,7 +39,7 @@ impl Guest {
         Ok(self.console.take_fault())
     }
 
-    /// Ends a guest in which nothing can be ended any more, and says what is known of it.
+    /// Ends a guest in which nothing can be ended any more, and reports what is known about it.
     pub(super) fn hang(&mut self, tasks: String) -> Hang {
         let before = self.emulator_time();
         thread::sleep(Duration::from_secs(1));
@@ -47,7 +47,7 @@ impl Guest {
         Hang { tasks, emulator, lines: self.end() }
     }
 
-    /// The CPU time that the emulator has taken, where it says anything (see [`Hang`]).
+    /// The emulator's CPU time, if it says anything (see [`Hang`]).
     fn emulator_time(&self) -> Option<Duration> {
         if self.acceleration == Acceleration::InstructionCounting {
             return None;
@@ -58,7 +58,7 @@ impl Guest {
 
     /// Ends the emulator and returns the last console lines.
     pub(super) fn end(&mut self) -> Vec<String> {
-        // A guest that has died resets, and QEMU ends by itself: its last words come first.
+        // A guest that died resets, and QEMU then ends: read its last words first.
         let deadline = Instant::now() + Duration::from_millis(500);
         while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
             thread::sleep(Duration::from_millis(10));

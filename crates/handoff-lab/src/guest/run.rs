@@ -17,23 +17,23 @@ use crate::wire::{self, End, Start};
 /// How long a guest may take to say where its tasks stand. An emulated one on a busy machine takes a
 /// second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a killed command may take to be gone before the guest counts as hung.
+/// How long a killed command may take to go before the guest counts as hung.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// Where the guest finds programs: first what the host put there.
+/// Where the guest finds programs: first those that the host put there.
 const GUEST_PATH: &str =
     "/opt/handoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bits of `/proc/sys/kernel/tainted` that say that something went wrong: machine check, bad page,
 /// oops, warning, soft lockup (Documentation/admin-guide/tainted-kernels.rst).
 const BAD_TAINT: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 9 | 1 << 14;
 
-/// How far it has come with a command that does not end.
+/// The stages of ending a command that does not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It may still end by itself.
     InTime,
-    /// The guest was asked where its tasks stand.
+    /// We asked the guest where its tasks stand.
     Asked,
-    /// It should be gone any moment.
+    /// It should end any moment.
     Killed,
 }
 
@@ -42,8 +42,8 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`] when the stop flag was set, and what `output` returns. How the command
-    /// ended, well or not, is in the [`Outcome`].
+    /// [`Error::Stopped`] if the stop flag was set, and errors of `output`. The [`Outcome`] says how the
+    /// command ended, well or not.
     pub fn run(
         &mut self,
         job: &Job,
@@ -76,7 +76,7 @@ impl Guest {
                 let ending = self.follow(number, job.timeout, &mut output, &mut left);
                 feeding.store(false, Ordering::Release);
                 if let Some(feeder) = feeder {
-                    // It looks at the flag several times a second.
+                    // It checks the flag several times a second.
                     let _ = feeder.join();
                 }
                 ending?
@@ -93,7 +93,7 @@ impl Guest {
         Ok(Outcome { ending, fault, left, console: self.console.of_command(number) })
     }
 
-    /// Runs a command and returns all of its output and all of its errors.
+    /// Runs a command and returns its whole output and all of its errors.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Guest {
         environment.into_iter().map(String::into_bytes).collect()
     }
 
-    /// Hands on output until command `number` has ended, or must be ended; before that, the guest is
-    /// asked where its tasks stand.
+    /// Passes on output until command `number` has ended, or must be ended; before it ends the command,
+    /// it asks the guest where its tasks stand.
     fn follow(
         &mut self,
         number: u32,
@@ -164,7 +164,7 @@ impl Guest {
                     return Ok(Ending::NotStarted(String::from_utf8_lossy(&reason).into_owned()));
                 }
                 Ok((wire::TASKS, body)) => {
-                    // That of a command before may be late.
+                    // A late message of an earlier command.
                     if let Some((asked, told)) = wire::decode_tasks(&body)
                         && asked == number
                     {

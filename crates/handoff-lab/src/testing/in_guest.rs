@@ -13,9 +13,9 @@ use crate::machine::{Machine, Put};
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
 
-/// Where test programs are in the guest.
+/// Where the guest has the test programs.
 const DIRECTORY: &str = "/opt/handoff/tests";
-/// What tests and benches take at a time.
+/// How many pairs tests and benches use at a time.
 const VIRTIO_NET: u8 = 2;
 
 /// What the guests of all stages share.
@@ -30,8 +30,8 @@ impl<'a> Guests<'a> {
         Ok(Self { plan, stripped: Stripped::new()? })
     }
 
-    /// A guest with these test programs, and all other programs where tests expect them and on its
-    /// path.
+    /// A guest with these test programs, and with all other programs at the paths that tests expect and
+    /// on the `PATH`.
     pub(super) fn boot(
         &self,
         programs: &[&Program],
@@ -53,7 +53,7 @@ impl<'a> Guests<'a> {
         Guest::boot(&machine, stop)
     }
 
-    /// What came of a test, and whether the guest is fit for the next.
+    /// The result of a test, and whether the guest is fit for the next.
     pub(super) fn run_test(
         &self,
         guest: &mut Guest,
@@ -84,8 +84,8 @@ impl<'a> Guests<'a> {
             Ending::GuestDied(lines) => (format!("lost its guest:\n{}", lines.join("\n")), false),
         };
         let verdict = if let Some(fault) = outcome.fault {
-            // Whatever the test says: the kernel says otherwise. A kernel that has stumbled once
-            // is not trusted with the next test.
+            // Whatever the test says, the kernel says otherwise; and a kernel with a fault is not
+            // trusted with the next test.
             let mut reason = format!("the kernel reported: {}\n{fault}", fault.headline);
             if !alive || !tasks.is_empty() {
                 reason += &format!("\nthe program {ended}");
@@ -100,7 +100,7 @@ impl<'a> Guests<'a> {
                 Verdict::Failed { reason: format!("it left behind:\n{}", outcome.left) }
             }
         };
-        // What one test leaves behind must not be in the way of another.
+        // Leftovers of one test must not disturb another.
         alive &= outcome.left.is_empty();
         let details = vec![
             ("all that it printed", printed),

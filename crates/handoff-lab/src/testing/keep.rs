@@ -1,11 +1,11 @@
-//! The file about a test that failed.
+//! The file about a failed test.
 
 use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 
-/// Writes all that is known of a test that failed; `None` where it could not be written, which is no
-/// reason to lose the verdict.
+/// Writes everything known about a failed test; `None` if it could not be written, which is no reason to
+/// lose the verdict.
 pub(super) fn write(
     directory: &Path,
     place: &str,
@@ -14,7 +14,7 @@ pub(super) fn write(
     details: &[(&'static str, String)],
 ) -> Option<PathBuf> {
     let stem = format!("{place}-{}", name.replace("::", "."));
-    // One that is repeated may fail again.
+    // A repeated test may fail again.
     let mut names = iter::once(format!("{stem}.log"))
         .chain((2_u32..).map(|number| format!("{stem}-{number}.log")));
     let path = directory.join(names.find(|name| !directory.join(name).exists())?);

@@ -1,10 +1,10 @@
-//! Which test runs when: lanes take tests from the stages' queues until all are empty.
+//! Decides which test runs when: lanes take tests from the stages' queues until all are empty.
 //!
 //! Contracts:
-//! - a lane runs one test at a time, on the host or in a guest of its own, so a stage with many tests
-//!   ends up in several guests;
-//! - there are two lanes more than processors, since tests wait too;
-//! - a stage for which no guest comes up has failed; the others run.
+//! - a lane runs one test at a time, on the host or in its own guest, so a stage with many tests ends up
+//!   in several guests;
+//! - there are two more lanes than processors, since tests wait too;
+//! - a stage for which no guest boots has failed; the others still run.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -19,15 +19,15 @@ use crate::guest::Guest;
 use crate::kernel::KernelChoice;
 use crate::tool::StopFlag;
 
-/// How many tests must be left for each guest of a stage before another boots for it.
+/// How many tests must be left for each guest of a stage before another guest boots for it.
 const WORTH_A_BOOT: usize = 8;
 
-/// What came of a test, and what is known of it besides.
+/// The result of a test, and what else is known about it.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) verdict: Verdict,
     pub(super) took: Duration,
-    /// Titles and texts for the file about a test that failed.
+    /// Titles and texts for the file about a failed test.
     pub(super) details: Vec<(&'static str, String)>,
 }
 
@@ -40,10 +40,10 @@ impl Ran {
 /// A test and its program.
 type Test<'a> = (&'a Program, &'a str);
 
-/// The tests of a stage that have not begun.
+/// The tests of a stage that have not started.
 struct Queue<'a> {
     stage: &'a Stage,
-    /// All programs of which the stage runs tests.
+    /// All programs with tests of the stage.
     programs: Arc<[&'a Program]>,
     tests: VecDeque<Test<'a>>,
     /// How many lanes serve it.
@@ -54,8 +54,8 @@ struct Queue<'a> {
 ///
 /// # Errors
 ///
-/// When a program cannot be listed, a guest fails in a way that is not a test's, or the stop flag is
-/// set. Tests that fail are in the [`Report`], and so are stages that this machine cannot boot a guest for.
+/// If a program cannot be listed, a guest fails in a way that is not a test's, or the stop flag is set.
+/// The [`Report`] has failed tests, and stages for which this machine cannot boot a guest.
 pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
     let mut listed = Vec::new();
     for program in &plan.programs {
@@ -81,7 +81,7 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
     let lanes = 2 + thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let running: Vec<_> = (0..lanes).map(|_| scope.spawn(|| session.lane())).collect();
-        // All are waited for, also when one has failed.
+        // Wait for all, even when one has failed.
         let ended: Vec<_> = running.into_iter().map(|lane| lane.join()).collect();
         ended.into_iter().try_for_each(|lane| match lane {
             Ok(result) => result,
@@ -116,7 +116,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         Ok(())
     }
 
-    /// The stage that this lane serves next: the first that nobody serves, else the one with the most
+    /// The stage that this lane serves next: the first that no lane serves, else the one with the most
     /// tests for each lane.
     fn choose(&self) -> Option<(usize, &'a Stage, Arc<[&'a Program]>)> {
         let mut queues = self.queues();
@@ -185,7 +185,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         Ok(())
     }
 
-    /// Counts what is left of a stage as failed.
+    /// Counts the remaining tests of a stage as failed.
     fn give_up(&self, number: usize, stage: &Stage, reason: &str) {
         let left = std::mem::take(&mut self.queues()[number].tests);
         for (program, test) in left {
@@ -194,7 +194,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         }
     }
 
-    /// Leaves out what is left of a stage for which this machine cannot boot a guest.
+    /// Leaves out the remaining tests of a stage for which this machine cannot boot a guest.
     fn leave_out(&self, number: usize, stage: &Stage, reason: String) {
         self.queues()[number].tests.clear();
         let report = &mut self.results.lock().unwrap_or_else(PoisonError::into_inner).0;

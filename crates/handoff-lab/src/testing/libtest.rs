@@ -1,4 +1,4 @@
-//! The language of Rust's test programs: what they list, and what they print.
+//! The output of Rust's test programs: the list of tests, and their results.
 
 use super::{Program, Verdict};
 use crate::error::Result;
@@ -16,13 +16,13 @@ fn names(listing: &str) -> Vec<String> {
     listing.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// The arguments that run exactly this test, also if it is ignored. What it prints comes as it prints it, so
-/// that it is there also when the test crashes or hangs.
+/// The arguments that run exactly this test, even if it is ignored. Its output comes unbuffered, so
+/// nothing is lost when the test crashes or hangs.
 pub(super) fn arguments(test: &str) -> [&str; 5] {
     ["--exact", "--include-ignored", "--nocapture", "--color=never", test]
 }
 
-/// What came of a test that had a program to itself, from all that the program printed, and from how it
+/// The result of a test that had a program to itself, from the program's whole output and from how it
 /// ended: whether well, and in words.
 pub(super) fn verdict(test: &str, printed: &str, well: bool, ended: &str) -> Verdict {
     let mut output = Output::default();
@@ -32,7 +32,7 @@ pub(super) fn verdict(test: &str, printed: &str, well: bool, ended: &str) -> Ver
             Some((_, reason)) => Verdict::Skipped { reason: reason.clone() },
             None => Verdict::Passed,
         },
-        // As the harness ends when a test has failed.
+        // The harness ends like this when a test has failed.
         (Some(Sums { failed: 1, .. }), _) if !well => {
             Verdict::Failed { reason: words_of(test, printed) }
         }
@@ -43,7 +43,7 @@ pub(super) fn verdict(test: &str, printed: &str, well: bool, ended: &str) -> Ver
     }
 }
 
-/// What the test printed, without what its harness says around it.
+/// The test's own output, without the harness's text around it.
 fn words_of(test: &str, printed: &str) -> String {
     let (result, listed) = (format!("test {test} ... "), format!("    {test}"));
     let is_harness = |line: &str| {
@@ -55,7 +55,7 @@ fn words_of(test: &str, printed: &str) -> String {
     words.join("\n").trim().to_owned()
 }
 
-/// What a test program has printed, read line by line.
+/// The output of a test program, read line by line.
 ///
 /// Contract: a test that printed `HANDOFF-SKIP name: reason` is skipped, and so is one that the harness
 /// ignored.
@@ -87,8 +87,8 @@ impl Output {
         }
     }
 
-    /// All `test result:` lines, those of harnesses that tests have started among them; the
-    /// program's own is the last. None: it crashed.
+    /// All `test result:` lines, with those of harnesses that tests started; the program's own is the
+    /// last. Without any, the program crashed.
     pub fn sums(&self) -> &[Sums] {
         &self.sums
     }
@@ -109,13 +109,13 @@ fn sums(line: &str) -> Option<Sums> {
 
 /// The test and the reason of a skip line.
 fn skip(line: &str) -> Option<(String, String)> {
-    // A harness with one thread has printed `test name ... ` before it on the same line.
+    // A harness with one thread printed `test name ... ` before it on the same line.
     let (_, rest) = line.split_once(MARK)?;
     let (name, reason) = rest.split_once(": ")?;
     Some((name.trim().to_owned(), reason.trim().to_owned()))
 }
 
-/// The test that a harness ignored, and why.
+/// The test that a harness ignored, and the reason.
 fn ignored(line: &str) -> Option<(String, String)> {
     let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let reason = result.trim().strip_prefix("ignored")?.trim_start_matches([',', ' ']);
@@ -126,7 +126,7 @@ fn ignored(line: &str) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
-    /// With another harness's words within, as of a test that starts its program again.
+    /// With another harness's text within, as from a test that starts its program again.
     const FAILED: &str = "
 running 1 test
 something
@@ -164,7 +164,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
         assert_eq!(reason(of(FAILED, false)), words);
         let skipped = format!("HANDOFF-SKIP a::b: too late\n{FAILED}");
         assert!(reason(of(&skipped, false)).ends_with("not right"));
-        // One that ends before its harness does, or whose child alone has passed.
+        // A program that ends before its harness does, or of which only a child has passed.
         for (printed, well) in [("words", true), ("words", false), (passed, false)] {
             let reason = reason(of(printed, well));
             assert!(reason.starts_with("no result: the program was killed by signal 11\n"));

@@ -1,9 +1,9 @@
-//! The declaration of skips that are foreseen.
+//! The declaration of expected skips.
 
 use super::Verdict;
 use crate::error::{Error, Result};
 
-/// Which tests may skip, and where. Nothing may, by default.
+/// Which tests may skip, and where. By default none may.
 ///
 /// One rule a line, `#` begins a comment: the place (`host`, a kernel's name, or `*`), the test's
 /// name, which may end with `*`, and why:
@@ -44,7 +44,7 @@ impl MaySkip {
         Ok(Self(rules))
     }
 
-    /// Turns a skip that no rule foresees into a failure.
+    /// Turns a skip without a rule into a failure.
     pub(super) fn judge(&self, place: &str, test: &str, verdict: Verdict) -> Verdict {
         match verdict {
             Verdict::Skipped { reason } if !self.0.iter().any(|rule| rule.covers(place, test)) => {

@@ -16,11 +16,11 @@ use crate::error::{Error, Result, Trying};
 use crate::tool::{self, StopFlag};
 
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a test may take to put back what it has set up.
+/// How long a test may take to clean up.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -> Result<Ran> {
-    // A file, not a pipe: what a test leaves running may keep its output open for ever.
+    // A file, not a pipe: a process that the test leaves running may keep its output open for ever.
     let mut output: File = tempfile::tempfile().trying("file for test output")?;
     let share = |file: &File| file.try_clone().map(Stdio::from).trying("file for test output");
     let mut command = Command::new(&program.path);
@@ -45,7 +45,7 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
 }
 
-/// How the command ended; `None`: by us, at the deadline.
+/// How the command ended; `None` if we ended it at the deadline.
 fn wait(command: &mut Command, deadline: Instant, stop: &StopFlag) -> Result<Option<ExitStatus>> {
     let what = command.get_program().display().to_string();
     let mut child = command.spawn().trying(&what)?;
@@ -56,7 +56,7 @@ fn wait(command: &mut Command, deadline: Instant, stop: &StopFlag) -> Result<Opt
         }
         let stopped = stop.load(Ordering::Acquire);
         if stopped || Instant::now() > deadline {
-            // A group that is gone by itself is what is wanted.
+            // A group that is gone already is fine.
             let _ = kill_process_group(group, Signal::TERM);
             let patience = Instant::now() + GRACE;
             while Instant::now() < patience && child.try_wait().trying(&what)?.is_none() {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// Ways in which a test ends.
+    /// The ways in which a test ends.
     mod fixture {
         use rustix::process::{Signal, getpid, kill_process};
 
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// What comes of the fixtures with these names, and what is kept of them.
+    /// The results of the fixtures with these names, and the kept output.
     fn outcome(names: &str, seconds: u64) -> BTreeMap<String, (Verdict, String)> {
         let kept = tempfile::tempdir().expect("a directory");
         let path = std::env::current_exe().expect("our path");
@@ -151,7 +151,7 @@ mod tests {
         for names in ["crashes", "ends_its_program", "fails", "passes", "skips"] {
             ended.append(&mut outcome(names, LONG));
         }
-        // However long it takes to start: it is to hang, not to be slow.
+        // Longer and longer, until it had time to start: it must hang, not be slow.
         let hung = [1, 8, 64].into_iter().map(|seconds| outcome("hangs", seconds));
         let has_begun = |ended: &BTreeMap<_, (_, String)>| ended["hangs"].1.contains("words of");
         let hung = hung.into_iter().find(has_begun);

@@ -1,8 +1,8 @@
-//! A device that ends what is transmitted to it, without a copy.
+//! A device that drops what is transmitted to it, without a copy.
 //!
-//! `dummy` exists for that. Where a kernel lacks it, `ifb` frees every packet that was not
-//! redirected to it by a traffic-control rule, which nobody does in a fresh namespace; with the
-//! `noqueue` discipline, which `dummy` has from birth, its transmit path is the same.
+//! `dummy` exists for that. Where a kernel lacks it, `ifb` does the same: it frees every packet that no
+//! traffic-control rule redirected to it, and a fresh namespace has no such rule; with the `noqueue`
+//! discipline, which `dummy` has from the start, its transmit path is the same.
 
 use std::{
     fmt,
@@ -17,12 +17,12 @@ use super::{
 };
 
 const DEVICE: &str = "discard0";
-/// The largest that IPv4 can use, so that the largest UDP datagram is one packet.
+/// The largest MTU of IPv4, so that the largest UDP datagram is one packet.
 const MTU: u32 = 65_535;
 const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2)];
-/// Locally administered, and nobody's.
+/// Locally administered, and used by nobody.
 const NEIGHBOUR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x77, 0x02];
 
 /// Which device a [`Discard`] sink is.
@@ -43,7 +43,7 @@ impl fmt::Display for DiscardKind {
     }
 }
 
-/// A namespace with a device that ends whatever is sent to [`Discard::v4`] or [`Discard::v6`].
+/// A namespace with a device that drops whatever is sent to [`Discard::v4`] or [`Discard::v6`].
 ///
 /// MTU 65,535, scatter-gather and checksum offload on, the neighbour permanent.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct Discard {
 }
 
 impl Discard {
-    /// Makes the sink in a namespace of its own: a `dummy`, or an `ifb` where there is none.
+    /// Makes the sink in a namespace of its own: a `dummy`, or else an `ifb`.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Discard {
         V6[1]
     }
 
-    /// Delays or drops what is sent, before the device ends it.
+    /// Delays or drops packets before the device sees them.
     ///
     /// # Errors
     ///

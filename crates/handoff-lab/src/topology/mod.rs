@@ -1,4 +1,4 @@
-//! Network topologies for tests and benches, made over rtnetlink, and disks.
+//! Network topologies over rtnetlink, and disks, for tests and benches.
 //!
 //! Contracts (of disks: see [`Disk`]):
 //!
@@ -8,14 +8,14 @@
 //!    moved into it go home ([`Pair::virtio`]).
 //! 2. Every call is synchronous and returns after the kernel has acknowledged the change.
 //! 3. What this kernel or this user cannot have is [`TopologyError::Unavailable`] or
-//!    [`TopologyError::NotPermitted`] with the reason, told from the kernel's own answer, never
-//!    from its version.
+//!    [`TopologyError::NotPermitted`] with the reason. The kernel's own answer decides, never its
+//!    version.
 //!
 //! Minimum kernel: 4.15 (64-bit netem delays). Capabilities: CAP_SYS_ADMIN and CAP_NET_ADMIN, or a
 //! kernel that lets everyone make user namespaces ([`enter_user_namespace`]).
 //!
-//! What runs where: a packet that is delivered on the same host (loopback, [`Pair::new`]) is copied by
-//! the kernel on its way in if it carries lent memory. Only a [`Discard`] sink ends it untouched.
+//! Copies: on the way to a receiver on the same host (loopback, [`Pair::new`]) the kernel copies packets
+//! that carry lent memory. Only a [`Discard`] sink takes them untouched.
 
 mod discard;
 mod disk;
@@ -59,7 +59,7 @@ pub enum TopologyError {
     /// Any other refusal.
     #[error("cannot {action}: {source}")]
     Kernel {
-        /// What was asked of the kernel.
+        /// What we asked of the kernel.
         action: String,
         /// Its answer.
         source: io::Error,
@@ -67,13 +67,13 @@ pub enum TopologyError {
 }
 
 impl TopologyError {
-    /// True if the cause lies in this machine or this user, so that a test skips and does not fail.
+    /// True if the cause is this machine or this user, so a test should skip and not fail.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::NotPermitted { .. } | Self::Unavailable { .. })
     }
 }
 
-/// Attaches to a kernel error what was asked.
+/// Adds to a kernel error what we asked.
 fn asked<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> TopologyError {
     |source| TopologyError::Kernel { action: action.into(), source: source.into() }
 }
@@ -82,7 +82,7 @@ fn asked<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Top
 ///
 /// # Panics
 ///
-/// Where the error is none of permission or availability.
+/// On any error but permission or availability.
 #[macro_export]
 macro_rules! topology_or_skip {
     ($made:expr) => {

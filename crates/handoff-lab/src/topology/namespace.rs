@@ -45,10 +45,9 @@ pub(super) fn this_threads_namespace() -> io::Result<File> {
 /// Moves the whole process into a user namespace in which it has every capability, under its own
 /// user and group id, and into an empty network namespace that belongs to it.
 ///
-/// For users other than root, and before the first thread is started: the kernel moves only
-/// single-threaded processes. Not undone: as long as the process lasts, it has no way back to the
-/// machine's network. (It could not return from any namespace of its own to one that it does not
-/// own.)
+/// Only for users other than root, and before the first thread starts: the kernel moves only
+/// single-threaded processes. It cannot be undone: the process has no way back to the machine's network.
+/// (It could not return from any namespace of its own to one that it does not own.)
 ///
 /// # Errors
 ///
@@ -72,7 +71,7 @@ pub fn enter_user_namespace() -> Result<(), TopologyError> {
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(asked("map the user"))
 }
 
-/// A thread that was joined counts for some microseconds more as one of the process.
+/// A joined thread still counts for some microseconds as one of the process.
 fn unshare_once_alone(flags: UnshareFlags) -> Result<(), Errno> {
     for _ in 0..50 {
         // SAFETY: neither flag unshares the file table, which is what makes unsharing unsound.
@@ -85,14 +84,14 @@ fn unshare_once_alone(flags: UnshareFlags) -> Result<(), Errno> {
 }
 
 impl Namespace {
-    /// Makes a namespace with nothing in it but a loopback device, which is up.
+    /// Makes a namespace with only a loopback device, which is up.
     ///
-    /// Without CAP_SYS_ADMIN over the network that the process lives in, it is first moved off
-    /// that network by [`enter_user_namespace`], which works while it has one thread.
+    /// Without CAP_SYS_ADMIN over its network, the process first leaves that network by
+    /// [`enter_user_namespace`], which works while it has one thread.
     ///
     /// # Errors
     ///
-    /// [`TopologyError::NotPermitted`] where neither is allowed.
+    /// [`TopologyError::NotPermitted`] if neither is allowed.
     pub fn new() -> Result<Self, TopologyError> {
         let fd = match unshare_in_scratch_thread() {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -113,7 +112,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// Where the thread has no CAP_SYS_ADMIN.
+    /// If the thread has no CAP_SYS_ADMIN.
     pub fn enter_thread(&self) -> Result<NamespaceGuard, TopologyError> {
         let back = this_threads_namespace().map_err(asked("open the thread's own namespace"))?;
         move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
@@ -131,12 +130,12 @@ impl Namespace {
         Ok(work())
     }
 
-    /// Starts a thread that lives inside the namespace for good, so that it may also give up the
-    /// capabilities that it would need for leaving.
+    /// Starts a thread that stays in the namespace for good, so it may also give up the capabilities for
+    /// leaving.
     ///
     /// # Errors
     ///
-    /// As [`Namespace::enter_thread`], or where no thread can be started.
+    /// As [`Namespace::enter_thread`], or if no thread can be started.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
@@ -151,7 +150,7 @@ impl Namespace {
         self.fd.as_fd()
     }
 
-    /// Has `command` start its children inside the namespace.
+    /// Makes `command` start its children inside the namespace.
     pub fn attach<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let fd = Arc::clone(&self.fd);
         // SAFETY: between fork and exec only setns is called, which is a bare system call: no
@@ -168,8 +167,8 @@ impl Namespace {
 impl Drop for NamespaceGuard {
     fn drop(&mut self) {
         let back = move_into_link_name_space(self.back.as_fd(), Some(LinkNameSpaceType::Network));
-        // Going on would mean to send into the wrong network. It takes a thread that gave up its
-        // capabilities meanwhile; such work belongs into `Namespace::spawn`.
+        // To continue would mean to send into the wrong network. A thread that gave up its capabilities
+        // meanwhile gets here; such work belongs into `Namespace::spawn`.
         if let Err(errno) = back
             && !thread::panicking()
         {
@@ -178,7 +177,7 @@ impl Drop for NamespaceGuard {
     }
 }
 
-/// Makes the namespace, and shows that a thread can come back from it.
+/// Makes the namespace, and checks that a thread can come back from it.
 fn unshare_in_scratch_thread() -> io::Result<OwnedFd> {
     let made = thread::Builder::new().name("netns".into()).spawn(|| -> io::Result<OwnedFd> {
         let own = this_threads_namespace()?;

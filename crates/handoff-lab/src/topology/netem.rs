@@ -1,6 +1,6 @@
-//! The netem queueing discipline: packets that are late or lost.
+//! The netem queueing discipline: it delays or drops packets.
 //!
-//! Minimum kernel: 4.15 (64-bit delays), with sch_netem, which not every kernel carries.
+//! Minimum kernel: 4.15 (64-bit delays), with sch_netem, which some kernels lack.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ const TCA_NETEM_LATENCY64: u16 = 10;
 pub struct Netem {
     /// How long each packet is held.
     pub delay: Duration,
-    /// Share of packets that is dropped, 0 to 1.
+    /// Share of dropped packets, 0 to 1.
     pub loss: f64,
-    /// How many packets may be held at a time; more are dropped.
+    /// How many packets may be held at a time; further ones are dropped.
     pub limit: u32,
 }
 
@@ -31,9 +31,9 @@ impl Netem {
         Rtnetlink::open()?.set_discipline(device, "netem", Some(self.options()))
     }
 
-    /// `struct tc_netem_qopt` (latency, limit, loss, gap, duplicate, jitter; all u32), then
-    /// attributes. The latency field counts scheduler ticks, so the attribute in nanoseconds is
-    /// used instead, which overrides it.
+    /// `struct tc_netem_qopt` (latency, limit, loss, gap, duplicate, jitter; all u32), then attributes.
+    /// The latency field counts scheduler ticks, so we use the attribute in nanoseconds, which overrides
+    /// it.
     fn options(&self) -> Vec<u8> {
         let loss = (self.loss.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         let delay = i64::try_from(self.delay.as_nanos()).unwrap_or(i64::MAX);

@@ -19,11 +19,11 @@ use super::{
     virtio::{self, Moved},
 };
 
-/// By the number of the cable: a host between two others has an end of each.
+/// By the number of the cable: a host between two others has one end of each.
 const DEVICES: [&str; 2] = ["cable0", "cable1"];
-/// How long the kernel may take to let packets pass.
+/// How long it may take until packets pass.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After which a datagram counts as lost.
+/// After this time a datagram counts as lost.
 const LOST: Duration = Duration::from_millis(10);
 
 /// One of the two ends of a [`Pair`].
@@ -54,7 +54,7 @@ impl Side {
 /// One end of one cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Plug {
-    /// 0, or 1 for one that leads onward.
+    /// 0, or 1 for the cable that leads onward.
     cable: u8,
     side: Side,
 }
@@ -88,7 +88,7 @@ pub struct PairEnd {
     namespace: Namespace,
     plug: Plug,
     mac: [u8; 6],
-    /// Puts the device back, where it was not made for this.
+    /// Puts the device back if it is one of the machine's.
     _moved: Option<Arc<Moved>>,
 }
 
@@ -122,12 +122,12 @@ impl PairEnd {
         self.namespace.run(|| netem.apply(self.device()))?
     }
 
-    /// Has TCP connections over IPv4 from the other host to `port` arrive at `other`, as if there were
-    /// nothing at `port`.
+    /// Makes TCP connections over IPv4 from the other host to `port` arrive at `other`, as if nothing
+    /// listened at `port`.
     ///
     /// # Errors
     ///
-    /// When the kernel has no classifiers that change packets, or there is no tc(8).
+    /// If the kernel has no classifiers that change packets, or there is no tc(8).
     pub fn redirect(&self, port: u16, other: u16) -> Result<(), TopologyError> {
         redirect::apply(&self.namespace, self.device(), port, other)
     }
@@ -136,7 +136,7 @@ impl PairEnd {
     ///
     /// # Errors
     ///
-    /// What ethtool(8) says, which knows no such count of other devices.
+    /// The error of ethtool(8); other devices have no such count.
     pub fn dma_bytes(&self) -> Result<u64, TopologyError> {
         let device = self.device();
         let wrong = |reason: String| {
@@ -165,7 +165,7 @@ impl PairEnd {
                 far.set_read_timeout(Some(LOST))?;
                 near.send_to(b"?", far.local_addr()?)?;
                 match far.recv(&mut [0]) {
-                    // A call with a time-out is not begun again when a signal was handled.
+                    // A call with a time-out is not restarted after a signal.
                     Err(error)
                         if matches!(
                             error.kind(),
@@ -190,7 +190,7 @@ impl PairEnd {
     }
 }
 
-/// Two hosts that reach each other by IPv4 and IPv6, and nobody else.
+/// Two hosts that reach each other, and nobody else, by IPv4 and IPv6.
 #[derive(Debug, Clone)]
 pub struct Pair {
     /// The first host.
@@ -203,17 +203,17 @@ pub struct Pair {
 /// How two hosts are joined.
 #[derive(Debug, Clone)]
 enum Kind {
-    /// By devices that are made for it.
+    /// By devices made for it.
     Made(InfoKind),
     /// By devices of the machine.
     VirtioNet,
 }
 
 impl Pair {
-    /// Joins two new namespaces by a cable with the given MTU (bytes, 1,280 to 65,535: IPv6 needs
-    /// the lower bound). Neighbours are permanent, so the first packet is not held for resolution,
-    /// and packets pass both ways: the kernel drops what is sent before it has noticed, some time
-    /// after the devices came up, that the cable is there.
+    /// Joins two new namespaces by a cable with the given MTU (bytes, 1,280 to 65,535: IPv6 needs the
+    /// lower bound). Neighbours are permanent, so the first packet does not wait for resolution. When
+    /// this returns, packets pass both ways: a kernel notices a new cable only some time after the
+    /// devices came up, and drops packets until then.
     ///
     /// # Errors
     ///
@@ -232,15 +232,15 @@ impl Pair {
         Self::of(InfoKind::Other("wire".to_owned()), mtu)
     }
 
-    /// As [`Pair::new`], joined by virtio-net devices that QEMU has joined, which are moved there from
-    /// the calling thread's namespace and put back when the last clone of each end is dropped. They
-    /// offload nothing, since QEMU's hub carries plain frames: the kernel cuts what is sent into frames,
-    /// and copies it, before they have it.
+    /// As [`Pair::new`], joined by virtio-net devices that QEMU has joined. They are moved there from
+    /// the calling thread's namespace, and put back when the last clone of each end is dropped. They
+    /// offload nothing, since QEMU's hub carries plain frames: the kernel cuts packets into frames, and
+    /// copies them, before the devices get them.
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Unavailable`] where this machine has no such pair that is free: the lab's guest
-    /// has as many as [`Machine::virtio_net`](crate::Machine::virtio_net) says.
+    /// [`TopologyError::Unavailable`] if this machine has no free pair of this kind: the lab's guest has
+    /// as many as [`Machine::virtio_net`](crate::Machine::virtio_net) says.
     pub fn virtio(mtu: u32) -> Result<Self, TopologyError> {
         Self::joined(Namespace::new()?, 0, Kind::VirtioNet, mtu)
     }
@@ -249,12 +249,12 @@ impl Pair {
         Self::joined(Namespace::new()?, 0, Kind::Made(kind), mtu)
     }
 
-    /// Joins the second host of this pair to a third by a cable of the same kind: it is the first host
-    /// of the pair that is returned. Packets of one cable do not pass to the other. Only once.
+    /// Joins the second host of this pair to a third by a cable of the same kind; that host is the first
+    /// of the returned pair. Packets of one cable do not pass to the other. Works once.
     ///
     /// # Errors
     ///
-    /// What the kernel says, also to a cable that is there already.
+    /// The kernel's error, also if such a cable exists already.
     pub fn onward(&self, mtu: u32) -> Result<Self, TopologyError> {
         Self::joined(self.right.namespace.clone(), 1, self.kind.clone(), mtu)
     }

@@ -1,8 +1,8 @@
-//! Connections to a port of a host, led to another port of it on their way.
+//! Redirects connections for one port of a host to another port of it.
 //!
-//! For what a kernel holds in all namespaces at once, as RDS does its TCP port, so that a program can
-//! stand for a host without it. It is done to packets, by the device's classifiers: minimum kernel 4.8,
-//! with cls_flower, act_pedit and act_csum, and tc(8).
+//! For ports that a kernel holds in all namespaces at once, such as RDS's TCP port: a program can then
+//! stand for a host without RDS. The device's classifiers change the packets: minimum kernel 4.8, with
+//! cls_flower, act_pedit and act_csum, and tc(8).
 
 use std::io;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::{Namespace, TopologyError, asked, load};
 
 const MODULES: [&str; 4] = ["sch_ingress", "cls_flower", "act_pedit", "act_csum"];
 
-/// Has TCP over IPv4 that comes in by `device` for `port` arrive at `other`, and answers leave from
+/// Makes TCP over IPv4 that comes in by `device` for `port` arrive at `other`, and answers leave from
 /// `port`.
 pub(super) fn apply(
     namespace: &Namespace,

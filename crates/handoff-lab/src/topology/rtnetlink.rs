@@ -1,4 +1,4 @@
-//! The few rtnetlink requests that topologies are made of, each acknowledged before it returns.
+//! The few rtnetlink requests that build topologies, each acknowledged before it returns.
 //!
 //! Kernel interface: NETLINK_ROUTE, and the SIOCETHTOOL ioctl for the two offloads that zero copy
 //! depends on.
@@ -23,7 +23,7 @@ const TCA_OPTIONS: u16 = 2;
 /// A socket to the kernel's network configuration, in the namespace of the thread that opened it.
 pub(super) struct Rtnetlink(Netlink);
 
-/// A link about to be made; its attributes are those of RTM_NEWLINK.
+/// A link to be made; its attributes are those of RTM_NEWLINK.
 pub(super) struct NewLink<'a> {
     pub(super) name: &'a str,
     pub(super) kind: InfoKind,

@@ -88,7 +88,7 @@ fn needs_root_discard_ends_the_largest_datagram_in_one_packet() {
         };
         let socket = UdpSocket::bind(any).unwrap();
         socket.connect((target, 9)).unwrap();
-        // dummy counts what it ends as sent, ifb as dropped on reception.
+        // dummy counts dropped packets as sent, ifb as dropped on reception.
         let column = match sink.kind() {
             DiscardKind::Dummy => "tx_packets",
             DiscardKind::Ifb => "rx_dropped",
@@ -115,7 +115,7 @@ fn needs_root_virtio_net_devices_carry_both_and_go_home_as_they_were_found() {
         let of = |device: &String, what| {
             fs::read_to_string(format!("/sys/class/net/{device}/{what}")).unwrap_or_default()
         };
-        // The others are made by the kernel, and of no machine.
+        // The others are the kernel's own, and belong to no machine.
         let has_hardware =
             |name: &String| fs::exists(format!("/sys/class/net/{name}/device")).unwrap();
         let names = devices().into_iter().filter(has_hardware);
@@ -132,7 +132,7 @@ fn needs_root_virtio_net_devices_carry_both_and_go_home_as_they_were_found() {
     assert!(settings().is_empty(), "{:?}", settings());
     let none = Pair::virtio(1_500).unwrap_err();
     assert!(none.is_unavailable() && none.to_string().contains("--virtio-net"), "{none}");
-    // Whose devices are there until the last clone goes.
+    // Its devices are there until the last clone goes.
     let left = pair.left.clone();
     drop((pair, more));
     assert_eq!(settings().len(), found.len() - 1);

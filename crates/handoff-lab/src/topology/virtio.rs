@@ -1,16 +1,16 @@
 //! Pairs of virtio-net devices that QEMU has joined, lent to namespaces.
 //!
-//! A guest of the lab has them where it was asked for them (`Machine::virtio_net`), in the network
-//! namespace that it boots into.
+//! A guest of the lab has them if they were asked for (`Machine::virtio_net`), in the network namespace
+//! that it boots into.
 //!
 //! Contracts:
 //!
-//! 1. A device is taken by moving it, which the kernel does once: two that look for a pair at the same
-//!    time never share one.
-//! 2. It comes back, with its name and settings as they were found, when the [`Moved`] is dropped. After
-//!    kill -9 the kernel brings it back by itself, with the settings that it had.
+//! 1. A device is taken by moving it, which the kernel does once: two users that look for a pair at the
+//!    same time never share one.
+//! 2. It comes back, with its old name and settings, when the [`Moved`] is dropped. After kill -9 the
+//!    kernel brings it back, with the settings that it had.
 //!
-//! Capability: CAP_NET_ADMIN over both namespaces. The driver virtio_net, which is loaded if it is not.
+//! Capability: CAP_NET_ADMIN over both namespaces. The driver virtio_net is loaded if it is not there.
 
 use std::{
     fs::{self, File},
@@ -31,12 +31,12 @@ use super::{
 const NETWORK_DEVICE: &str = "0x0001";
 const DEVICES: &str = "/sys/bus/virtio/devices";
 
-/// The hardware address of a pair's end: locally administered, and nobody else's.
+/// The hardware address of a pair's end: locally administered, and used by nobody else.
 pub(crate) fn mac(pair: u8, side: Side) -> [u8; 6] {
     [0x02, 0, 0, 0x79, pair, side.number()]
 }
 
-/// A device that is away from the namespace where it was found.
+/// A device that is away from its namespace.
 #[derive(Debug)]
 pub(super) struct Moved {
     to: Namespace,
@@ -45,21 +45,22 @@ pub(super) struct Moved {
     found: Found,
 }
 
-/// A device, as it was found.
+/// A device and its original settings.
 #[derive(Debug)]
 struct Found {
     name: String,
     mtu: u32,
-    /// Whether NAPI has threads of its own, as the kernel writes it; none where it has no such switch.
+    /// Whether NAPI has threads of its own, as the kernel writes it; `None` if the kernel has no such
+    /// switch.
     threaded: Option<String>,
 }
 
-/// Moves a pair that nobody has out of the calling thread's namespace, each end under this name; with
-/// their hardware addresses.
+/// Moves an unused pair out of the calling thread's namespace, each end under this name; returns their
+/// hardware addresses.
 ///
 /// # Errors
 ///
-/// [`TopologyError::Unavailable`] where there is none.
+/// [`TopologyError::Unavailable`] if there is none.
 pub(super) fn take(
     to: [(&Namespace, Side); 2],
     name: &'static str,
@@ -72,7 +73,7 @@ pub(super) fn take(
         let macs = to.map(|(_, side)| mac(pair, side));
         let [Some(first), Some(second)] = macs.map(|mac| found(&links, mac)) else { continue };
         let home = || this_threads_namespace().map_err(asked("open the thread's own namespace"));
-        // Who has the first has the second.
+        // The holder of the first device has the second too.
         let Some(first) = Moved::out_of(home()?, first, to[0].0, name)? else { continue };
         let Some(second) = Moved::out_of(home()?, second, to[1].0, name)? else { continue };
         return Ok([(first, macs[0]), (second, macs[1])]);
@@ -85,7 +86,7 @@ pub(super) fn take(
 }
 
 impl Moved {
-    /// `None` if it is not there any more.
+    /// `None` if it is gone.
     fn out_of(
         home: File,
         found: Found,
@@ -116,7 +117,7 @@ impl Moved {
         let switch = threaded_switch(name);
         let now = fs::read_to_string(&switch).ok();
         let Some(threaded) = threaded.as_ref().filter(|_| now != *threaded) else { return Ok(()) };
-        // Linux 7.2 waits for ever for threads of a device that is down to end.
+        // Linux 7.2 hangs when threads of a device that is down are to end.
         Rtnetlink::open()?.set_up(name)?;
         let written = fs::write(&switch, threaded);
         Rtnetlink::open()?.change(name, Vec::new())?;
@@ -132,7 +133,7 @@ impl Drop for Moved {
     }
 }
 
-/// Nothing looks for drivers in the lab's guest.
+/// Nothing else loads drivers in the lab's guest.
 fn any_without_driver() -> bool {
     let waits = |device: &Path| {
         let kind = fs::read_to_string(device.join("device"));

@@ -1,4 +1,4 @@
-//! The few requests to the device mapper that one device of one target takes.
+//! The few device-mapper requests for one device with one target.
 //!
 //! Kernel interface: the ioctls of `/dev/mapper/control`, linux/dm-ioctl.h, version 4.0.
 
@@ -12,7 +12,7 @@ const DEV_CREATE: libc::Ioctl = 3;
 const DEV_REMOVE: libc::Ioctl = 4;
 const DEV_SUSPEND: libc::Ioctl = 6;
 const TABLE_LOAD: libc::Ioctl = 9;
-/// Remove it when its last user has gone.
+/// Remove the device when its last user has gone.
 const DEFERRED_REMOVE: u32 = 1 << 17;
 const SECTOR: u64 = 512;
 /// Room for a target's parameters.
@@ -45,7 +45,7 @@ struct Target {
     kind: [u8; 16],
 }
 
-/// A request with the one target that it may have.
+/// A request with room for one target.
 #[repr(C)]
 struct Request {
     head: Head,
@@ -72,7 +72,7 @@ impl Mapped {
         let mut request = device.request();
         let made = device.ask(DEV_CREATE, &mut request);
         if let Err(error) = made {
-            // Not ours to remove.
+            // Not ours, so do not remove it.
             device.name.clear();
             return Err(error);
         }
@@ -81,7 +81,7 @@ impl Mapped {
         Ok(device)
     }
 
-    /// Gives it one target for all of its bytes, in place of the one before.
+    /// Gives it one target for all of its bytes, and replaces the one before.
     pub(super) fn set(&self, kind: &str, parameters: &str, bytes: u64) -> io::Result<()> {
         let mut request = self.request();
         request.head.target_count = 1;

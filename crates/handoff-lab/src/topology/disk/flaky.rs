@@ -1,4 +1,4 @@
-//! A disk that fails by schedule, by the device mapper's target flakey over another disk.
+//! A disk that fails by schedule: the device mapper's target flakey over another disk.
 //!
 //! Minimum kernel: 3.1; `ErrorReads` 6.5.
 
@@ -12,8 +12,8 @@ use crate::topology::{TopologyError, asked};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// When the disk fails: it works for `up` seconds, then fails for `down`, and so on from the moment
-/// in which it was told.
+/// When the disk fails: it works for `up` seconds, then fails for `down`, and so on, from the moment the
+/// schedule is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     /// Seconds for which it works.
@@ -43,7 +43,7 @@ pub enum Fault {
     ErrorReads,
     /// Writes end with EIO.
     ErrorWrites,
-    /// Writes are said to be done and are not.
+    /// Writes are reported as done and are not.
     DropWrites,
 }
 
@@ -61,7 +61,7 @@ impl Fault {
 /// Another disk, with failures.
 #[derive(Debug)]
 pub struct Flaky<D> {
-    // Before the disk that it stands on.
+    // Dropped before the disk below it.
     mapped: Mapped,
     path: PathBuf,
     lower: D,
@@ -69,11 +69,11 @@ pub struct Flaky<D> {
 }
 
 impl<D: Disk> Flaky<D> {
-    /// Puts failures before `lower`, which must not be in use.
+    /// Puts failures in front of `lower`, which must not be in use.
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Unavailable`] where the target is absent.
+    /// [`TopologyError::Unavailable`] if the target is absent.
     pub fn over(lower: D, schedule: Schedule) -> Result<Self, TopologyError> {
         load("dm_flakey", &[])?;
         let bytes = lower.bytes()?;
@@ -90,7 +90,7 @@ impl<D: Disk> Flaky<D> {
     ///
     /// # Errors
     ///
-    /// What the kernel says, for instance of a fault that it does not know.
+    /// The kernel's error, for instance for a fault that it does not know.
     pub fn set(&self, schedule: Schedule) -> Result<(), TopologyError> {
         let Schedule { up, down, fault } = schedule;
         let lower = self.lower.path().display();
@@ -100,7 +100,7 @@ impl<D: Disk> Flaky<D> {
             .map_err(asked(format!("give a disk the schedule {schedule:?}")))
     }
 
-    /// The disk that it stands on.
+    /// The disk below.
     pub fn lower(&self) -> &D {
         &self.lower
     }

@@ -1,7 +1,7 @@
-//! A disk whose content is a file without a name, or what is given, by the driver loop.
+//! A disk over a file without a name, or over a given file, by the driver loop.
 //!
-//! Minimum kernel: 5.8 (LOOP_CONFIGURE). The device clears itself when its last user has gone, and
-//! we are one, so it goes with the process, and a file without a name with it.
+//! Minimum kernel: 5.8 (LOOP_CONFIGURE). The device clears itself when its last user has gone. We are a
+//! user, so it goes with the process, and a file without a name goes with it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -55,12 +55,12 @@ pub struct LoopDisk {
 
 impl LoopDisk {
     /// Makes one of `bytes` bytes in blocks of `block` bytes over a sparse file in `directory`. With
-    /// `direct`, the driver reads and writes the file past the page cache.
+    /// `direct`, the driver bypasses the page cache to read and write the file.
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Unavailable`] where the driver is absent; what the directory's file system
-    /// says where it has no files without a name, or no direct I/O.
+    /// [`TopologyError::Unavailable`] if the driver is absent; the file system's error if it has no
+    /// files without a name, or no direct I/O.
     pub fn new(
         directory: &Path,
         bytes: u64,
@@ -73,11 +73,11 @@ impl LoopDisk {
         Self::of(&file, block, direct)
     }
 
-    /// Makes one over a file or a block device that is there, in blocks of `block` bytes.
+    /// Makes one over an existing file or block device, in blocks of `block` bytes.
     ///
     /// # Errors
     ///
-    /// As [`LoopDisk::new`], and what opening it says.
+    /// As [`LoopDisk::new`], and the errors of opening it.
     pub fn over(path: &Path, block: u32, direct: bool) -> Result<Self, TopologyError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(if direct { libc::O_DIRECT } else { 0 });
@@ -98,7 +98,7 @@ impl LoopDisk {
                 .open(&path)
                 .map_err(asked(format!("open {}", path.display())))?;
             match configure(&device, file, block, direct) {
-                // Somebody else was faster; the next will be another.
+                // Somebody else was faster; try the next one.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(asked(format!("set {} up", path.display()))(error)),
                 Ok(()) => return Ok(Self { path, _device: device }),

@@ -1,10 +1,10 @@
-//! Disks that exist only in this machine's memory, or misbehave on purpose.
+//! Disks that exist only in memory, or misbehave on purpose.
 //!
 //! Contracts:
 //!
-//! 1. A disk is there when its constructor returns, under [`Disk::path`], and gone when it is
-//!    dropped. After kill -9 a [`LoopDisk`] is gone too; the others stay, as the kernel has no way
-//!    to tie them to a process, so they are for guests, which end with their test.
+//! 1. A disk is there, under [`Disk::path`], when its constructor returns, and gone when it is dropped.
+//!    After kill -9 a [`LoopDisk`] is gone too. The others stay, because the kernel cannot tie them to a
+//!    process; use them in guests, which end with their test.
 //! 2. Drivers are loaded by modprobe(8); one that this machine lacks, or forbids this user, is
 //!    [`TopologyError::Unavailable`] with the reason.
 //!
@@ -34,7 +34,7 @@ pub trait Disk {
     ///
     /// # Errors
     ///
-    /// What opening it says.
+    /// The error of opening it.
     fn bytes(&self) -> Result<u64, TopologyError> {
         let wrong = || format!("find the size of {}", self.path().display());
         let mut device = File::open(self.path()).map_err(asked(wrong()))?;
@@ -42,8 +42,7 @@ pub trait Disk {
     }
 }
 
-/// Loads a driver by modprobe(8), with its parameters. One that is there already keeps those that
-/// it has.
+/// Loads a driver by modprobe(8), with its parameters. A driver that is already loaded keeps its own.
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ impl NullDisk {
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Unavailable`] where the driver or configfs is absent.
+    /// [`TopologyError::Unavailable`] if the driver or configfs is absent.
     pub fn new(mib: u64, block: u32, queues: u32) -> Result<Self, TopologyError> {
         load("null_blk", &["nr_devices=0"])?;
         if !Path::new(CONFIGURATION).exists() {
@@ -43,7 +43,7 @@ impl NullDisk {
         let name = format!("handoff-{}-{number}", std::process::id());
         let configuration = Path::new(CONFIGURATION).join(&name);
         fs::create_dir(&configuration).map_err(asked(format!("make {name}")))?;
-        // From here on it is removed by the drop.
+        // From here on the drop removes it.
         let mut disk = Self { configuration, path: PathBuf::new() };
         for (attribute, value) in [
             ("memory_backed", 0),
@@ -74,7 +74,7 @@ impl NullDisk {
     }
 }
 
-/// Where everybody has it; it stays.
+/// The usual place; it stays mounted.
 fn mount_configfs() -> io::Result<()> {
     // SAFETY: all are terminated strings, and configfs takes no data.
     let answer = unsafe {

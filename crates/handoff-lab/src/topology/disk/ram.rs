@@ -1,6 +1,6 @@
-//! A disk in memory, by the driver brd: what is written can be read again.
+//! A disk in memory, by the driver brd: you can read back what you wrote.
 //!
-//! Minimum kernel: any. The driver makes its disks when it is loaded, so there is one at a time.
+//! Minimum kernel: any. The driver makes its disks when it is loaded, so only one can exist at a time.
 
 use std::{
     ffi::CStr,
@@ -21,11 +21,11 @@ pub struct RamDisk {
 }
 
 impl RamDisk {
-    /// Makes it; `kib` is its size in KiB. Memory is taken when it is written to.
+    /// Makes it; `kib` is its size in KiB. Writes allocate the memory.
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Unavailable`] where the driver is absent, or in use already.
+    /// [`TopologyError::Unavailable`] if the driver is absent, or in use already.
     pub fn new(kib: u64) -> Result<Self, TopologyError> {
         let path = PathBuf::from(DEVICE);
         if path.exists() {
