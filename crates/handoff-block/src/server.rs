@@ -116,21 +116,20 @@ impl Server {
         let backings = backings.map_err(|refused| refused.error)?;
         let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
         let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-        let mut memory_alignment = device::memory_alignment(engine, &backings);
+        let mut limits = device::limits(engine, &backings);
         let (map, size, parts) = match &existing {
             None => {
                 let (map, size) = target::lay_out(spec, &sizes)?;
                 (map, size, parts)
             }
             Some(Existing { id, map, record: known }) => {
-                if memory_alignment > known.memory_alignment {
+                if let Some(breach) = known.limits.breach(&limits) {
                     return Err(Error::usage(format!(
-                        "the files of device {} want memory aligned to {memory_alignment} bytes, and the \
-                         device takes what is aligned to {}: give it back what it was made of",
-                        id, known.memory_alignment
+                        "the files of device {id} want {breach} as when the device was made of them: \
+                         give it back what it was made of"
                     )));
                 }
-                memory_alignment = known.memory_alignment;
+                limits = known.limits;
                 (*map, known.size, known.parts.clone())
             }
         };
@@ -146,7 +145,9 @@ impl Server {
         let id = device.id;
         if found.is_none() {
             let mut parameters = parameters(spec, size, &backings);
-            device::align(&mut parameters, engine, memory_alignment);
+            if engine.lends() {
+                limits.announce(&mut parameters);
+            }
             device
                 .control
                 .set_parameters(id, &parameters)
@@ -176,7 +177,7 @@ impl Server {
         let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory, memory_alignment, parts };
+        let record = Record { spec, engine, passed_over, size, memory, limits, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);

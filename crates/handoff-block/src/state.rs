@@ -18,6 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use serde::{Deserialize, Serialize};
 
 use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
+use crate::limits::Limits;
 use crate::pins;
 use crate::private::make_private;
 use crate::spec::{Engine, Kind, PassedOver, Spec};
@@ -39,8 +40,8 @@ pub struct Record {
     pub size: u64,
     /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
     pub memory: u64,
-    /// What the memory of requests has to be aligned to, in bytes.
-    pub memory_alignment: u32,
+    /// What its requests are like.
+    pub limits: Limits,
     /// What its files were when it was made, in their order.
     pub parts: Vec<Part>,
 }
@@ -481,9 +482,8 @@ mod tests {
         let parts = vec![part(11), part(12)];
         let (map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
-        let memory_alignment = 512;
-        let record =
-            Record { spec, engine, passed_over, size, memory: 1 << 20, memory_alignment, parts };
+        let limits = Limits { memory_alignment: 512, ..Limits::NONE };
+        let record = Record { spec, engine, passed_over, size, memory: 1 << 20, limits, parts };
         directory.write(&record).expect("written");
         State::make(&directory, &map, 2, 4).expect("made");
         (directory, record, map)
