@@ -100,13 +100,17 @@ pub(crate) fn add(
     Ok(device)
 }
 
+/// What is known of a device.
+pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
+    control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))
+}
+
 /// What is known of a device that waits for a server, as soon as the kernel has noticed that the
 /// last one is gone.
 pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error> {
     let deadline = Instant::now() + LETTING_GO;
     loop {
-        let found =
-            control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))?;
+        let found = found(control, id)?;
         if found.flags & ublk::F_USER_RECOVERY == 0 {
             return Err(Error::usage(format!("device {id} was made without recovery")));
         }

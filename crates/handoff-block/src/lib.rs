@@ -34,6 +34,7 @@
 
 mod backing;
 mod control;
+mod crew;
 mod device;
 mod engine;
 mod error;
@@ -56,5 +57,5 @@ pub use control::{Control, DeviceState, Found};
 pub use error::Error;
 pub use limits::Limits;
 pub use own_device::OwnDevice;
-pub use server::{Server, Start};
+pub use server::{Prepared, Server, Start};
 pub use spec::{Engine, Kind, PassedOver, Spec};

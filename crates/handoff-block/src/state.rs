@@ -163,11 +163,28 @@ impl Directory {
         make_private(&self.path)
     }
 
-    /// Writes the record, whole or not at all.
+    /// Writes the record, whole or not at all. What is there already takes no memory.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(record)?;
+        if fs::read(self.record_path()).is_ok_and(|known| known == text) {
+            return Ok(());
+        }
         let new = self.path.join("spec.json.new");
-        write(&new, &serde_json::to_vec_pretty(record)?)?;
+        write(&new, &text)?;
         fs::rename(new, self.record_path())
+    }
+
+    /// Maps what the servers of the device read, and the last that they said, as far as it is there. `/run`
+    /// is put out of memory as all else is, perhaps to the very device; what a process has mapped that locks
+    /// its memory is not.
+    pub fn hold(&self) -> Held {
+        let paths = [self.record_path(), self.state_path(), self.log_path()];
+        Held { _mappings: paths.iter().filter_map(|path| Mapping::of_file(path).ok()).collect() }
+    }
+
+    /// Where the processes of the device log to.
+    pub fn log_path(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{}.log", self.id))
     }
 
     /// The record of a device.
@@ -231,6 +248,12 @@ impl Directory {
             queues: all,
         })
     }
+}
+
+/// Files of a device that are mapped, until this is dropped: [`Directory::hold`].
+#[derive(Debug)]
+pub struct Held {
+    _mappings: Vec<Mapping>,
 }
 
 /// What a device's engines have counted since it was made.
@@ -443,6 +466,19 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// The whole of a file, to be read.
+    fn of_file(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let flags = MapFlags::SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0)? };
+        let mapping = Self { address: NonNull::new(address.cast()).expect("not null"), len };
+        // SAFETY: the mapping just made, which stays what it is.
+        unsafe { madvise(address, len, Advice::LinuxPopulateRead)? };
+        Ok(mapping)
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
