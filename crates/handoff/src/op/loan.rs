@@ -9,7 +9,7 @@ use std::fmt;
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
 use crate::lease::{Span, Ticket};
-use crate::memory::{AddressRange, Buffer, Piece, SharedBuffer};
+use crate::memory::{AddressRange, Buffer, Frozen, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
 /// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
@@ -20,6 +20,10 @@ pub(crate) enum Loan {
     One(Piece),
     /// Several, used one after another.
     Many(Vec<Piece>),
+    /// One piece that others share, and nobody writes.
+    Frozen(Piece),
+    /// Several such, used one after another.
+    ManyFrozen(Vec<Piece>),
     /// One piece of memory that other processes may write.
     Shared(Piece),
     /// Several such, used one after another.
@@ -38,10 +42,13 @@ impl Loan {
     /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
+            Self::One(piece) | Self::Frozen(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
                 std::slice::from_ref(piece)
             }
-            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => pieces,
+            Self::Many(pieces)
+            | Self::ManyFrozen(pieces)
+            | Self::ManyShared(pieces)
+            | Self::ManyReceived(pieces, _) => pieces,
             Self::Kernel(_) | Self::KernelToFill(_) => &[],
         }
     }
@@ -63,16 +70,11 @@ impl Loan {
     /// What is left behind the first `skip` bytes, if it is one range.
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
-                Some(piece.behind(skip, Some(ring)))
-            }
             Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
-            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => {
-                match &pieces[..] {
-                    [piece] => Some(piece.behind(skip, Some(ring))),
-                    _ => None,
-                }
-            }
+            _ => match self.pieces() {
+                [piece] => Some(piece.behind(skip, Some(ring))),
+                _ => None,
+            },
         }
     }
 
@@ -155,8 +157,8 @@ pub trait Lendable: AsLoan {}
 /// A buffer that an operation may read: send, or write to a file.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Span`](crate::Span), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
-/// are used one after another.
+/// [`Span`](crate::Span), [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four,
+/// whose pieces are used one after another.
 pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
@@ -225,6 +227,44 @@ impl AsLoan for Vec<Buffer> {
         match loan {
             Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
             other => unreachable!("buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Frozen {}
+impl Payload for Frozen {}
+impl AsLoan for Frozen {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Frozen(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Frozen(piece) => Self(piece),
+            other => unreachable!("a frozen buffer was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Vec<Frozen> {}
+impl Payload for Vec<Frozen> {}
+impl AsLoan for Vec<Frozen> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|frozen| &frozen.0))
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::ManyFrozen(self.into_iter().map(|frozen| frozen.0).collect())
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::ManyFrozen(pieces) => pieces.into_iter().map(Frozen).collect(),
+            other => unreachable!("frozen buffers were lent and {other:?} came back"),
         }
     }
 }
