@@ -63,7 +63,8 @@ pub use lease::{Lease, LeaseMut};
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{
-    Buffer, Frozen, Memory, Pages, Pinning, Region, SharedBuffer, SharedRegion, View,
+    Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
+    SharedRegion, View,
 };
 pub use op::SendStats;
 pub use op::chooser::Choice;

@@ -9,6 +9,7 @@
 //! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
+mod pool_wait;
 
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -4,7 +4,8 @@
 //! - a [`Piece`] owns its bytes alone: two pieces never overlap, but for those of a
 //!   [`Frozen`](super::Frozen) buffer, which nobody writes;
 //! - the memory behind stays mapped as long as any piece of it lives;
-//! - what is a part of other memory (what was frozen) holds that part until its last piece goes.
+//! - what is a part of other memory (what was frozen, a buffer of a pool) holds that part until its last
+//!   piece goes.
 
 use std::any::Any;
 use std::fmt;
@@ -12,7 +13,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::task::Waker;
 
+use super::pool::Chunk;
 use super::registrations::Registrations;
 
 /// Memory that pieces are cut from.
@@ -35,6 +38,11 @@ enum Owner {
     Memory(#[allow(dead_code, reason = "only dropped")] Box<dyn Any + Send + Sync>),
     /// A buffer that was frozen: a part of other memory.
     Frozen(Piece),
+    /// A buffer of a pool: a part of the pool's memory.
+    Pooled(Chunk),
+    /// Bytes of the heap, or of whatever their owner has them in.
+    #[cfg(feature = "bytes")]
+    Bytes(bytes::Bytes),
 }
 
 // SAFETY: the memory is owned by `owner`, which is `Send`, and is reached only through pieces, each
@@ -62,26 +70,28 @@ impl Backing {
         pinned_by_page: bool,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
+        Self::owned(start, len, pinned_by_page, Owner::Memory(owner))
+    }
+
+    fn owned(start: NonNull<u8>, len: usize, pinned_by_page: bool, owner: Owner) -> Arc<Self> {
         Arc::new(Self {
             start,
             len,
             registrations: Registrations::default(),
             huge: AtomicU8::new(UNKNOWN),
             pinned_by_page,
-            owner: Owner::Memory(owner),
+            owner,
         })
     }
 
     /// The bytes in use of a piece, as memory that many pieces share.
     fn frozen(piece: Piece) -> Arc<Self> {
-        Arc::new(Self {
-            start: piece.start,
-            len: piece.len,
-            registrations: Registrations::default(),
-            huge: AtomicU8::new(UNKNOWN),
-            pinned_by_page: false,
-            owner: Owner::Frozen(piece),
-        })
+        Self::owned(piece.start, piece.len, false, Owner::Frozen(piece))
+    }
+
+    /// A buffer of a pool, where that is.
+    pub(crate) fn pooled(start: NonNull<u8>, len: usize, chunk: Chunk) -> Arc<Self> {
+        Self::owned(start, len, false, Owner::Pooled(chunk))
     }
 
     /// The memory that rings register: this, or what it is a part of.
@@ -90,6 +100,9 @@ impl Backing {
         match &self.owner {
             Owner::Memory(_) => self,
             Owner::Frozen(piece) => piece.backing(),
+            Owner::Pooled(chunk) => chunk.memory(),
+            #[cfg(feature = "bytes")]
+            Owner::Bytes(_) => self,
         }
     }
 
@@ -228,6 +241,23 @@ impl Piece {
         Arc::ptr_eq(&self.backing, backing)
     }
 
+    /// The piece of which bytes are lent.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn of_bytes(bytes: bytes::Bytes) -> Self {
+        let (start, len) = (NonNull::from(&bytes[..]).cast(), bytes.len());
+        // SAFETY: the bytes stay at their address, and nobody writes them, as long as they are owned here.
+        unsafe { Self::at(Backing::owned(start, len, false, Owner::Bytes(bytes)), start, len) }
+    }
+
+    /// The bytes of which it is.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn into_bytes(self) -> bytes::Bytes {
+        match Arc::into_inner(self.backing) {
+            Some(Backing { owner: Owner::Bytes(bytes), .. }) => bytes,
+            _ => unreachable!("a piece of bytes is the only one of its backing"),
+        }
+    }
+
     /// Nobody writes its bytes from here on, and it can be shared.
     pub(crate) fn freeze(self) -> Self {
         let (start, len) = (self.start, self.len);
@@ -259,6 +289,27 @@ impl Piece {
             Ok(Backing { owner: Owner::Frozen(piece), .. }) => Ok(piece),
             Ok(_) => unreachable!("what is unfrozen was frozen"),
             Err(backing) => Err(Self { start, len, capacity, backing }),
+        }
+    }
+
+    /// The buffer of a pool that it is of, if it is of one.
+    pub(crate) fn chunk(&self) -> Option<&Chunk> {
+        match &self.backing.owner {
+            Owner::Pooled(chunk) => Some(chunk),
+            Owner::Frozen(piece) => piece.chunk(),
+            _ => None,
+        }
+    }
+
+    /// Nobody wants it any more. If that ends in the code of others, `later` is given what calls it.
+    pub(crate) fn let_go(self, later: &mut dyn FnMut(Waker)) {
+        let Some(Backing { owner, .. }) = Arc::into_inner(self.backing) else { return };
+        match owner {
+            Owner::Memory(memory) => drop(memory),
+            Owner::Frozen(piece) => piece.let_go(later),
+            Owner::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
+            #[cfg(feature = "bytes")]
+            Owner::Bytes(bytes) => later(super::lent_bytes::last_of(bytes)),
         }
     }
 
@@ -299,8 +350,8 @@ pub(crate) struct AddressRange {
 
 /// Memory that buffers are cut from and that a ring can have registered.
 ///
-/// Implemented for [`Region`](crate::Region), [`SharedRegion`](crate::SharedRegion), and
-/// [`Frozen`](crate::Frozen), which stands for the region that it was cut from.
+/// Implemented for [`Region`](crate::Region), [`SharedRegion`](crate::SharedRegion),
+/// [`BufferPool`](crate::BufferPool), and [`Frozen`](crate::Frozen), which stands for the region that it was cut from.
 #[allow(private_bounds, reason = "the memory itself is for this crate only")]
 pub trait Memory: Backed {}
 

@@ -2,6 +2,9 @@
 
 pub(crate) mod backing;
 mod frozen;
+#[cfg(feature = "bytes")]
+mod lent_bytes;
+mod pool;
 pub(crate) mod region;
 pub(crate) mod registrations;
 pub(crate) mod shared;
@@ -10,6 +13,7 @@ pub(crate) mod view;
 pub use backing::Memory;
 pub(crate) use backing::{AddressRange, Backed, Backing, Piece, SLOT_SPAN};
 pub use frozen::Frozen;
+pub use pool::{BufferPool, GetBuffer};
 pub use region::{Buffer, Pages, Region};
 pub(crate) use region::{map, own, page_size};
 pub(crate) use registrations::Keeping;

@@ -5,6 +5,7 @@
 //!   bytes ([`Returned`]), or at once with the error when the lend is refused ([`Refused`]).
 
 use std::fmt;
+use std::task::Waker;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
@@ -24,6 +25,9 @@ pub(crate) enum Loan {
     Frozen(Piece),
     /// Several such, used one after another.
     ManyFrozen(Vec<Piece>),
+    /// Bytes that their owner shares.
+    #[cfg(feature = "bytes")]
+    Bytes(Piece),
     /// One piece of memory that other processes may write.
     Shared(Piece),
     /// Several such, used one after another.
@@ -42,6 +46,8 @@ impl Loan {
     /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
+            #[cfg(feature = "bytes")]
+            Self::Bytes(piece) => std::slice::from_ref(piece),
             Self::One(piece) | Self::Frozen(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
                 std::slice::from_ref(piece)
             }
@@ -105,6 +111,20 @@ impl Loan {
         self.of_kernel().is_some()
     }
 
+    /// Nobody wants the buffer. If that ends in the code of others, `later` is given what calls it.
+    pub(crate) fn let_go(self, mut later: impl FnMut(Waker)) {
+        match self {
+            Self::One(piece) | Self::Frozen(piece) => piece.let_go(&mut later),
+            #[cfg(feature = "bytes")]
+            Self::Bytes(piece) => piece.let_go(&mut later),
+            Self::Many(pieces) | Self::ManyFrozen(pieces) => {
+                pieces.into_iter().for_each(|piece| piece.let_go(&mut later));
+            }
+            // These go back to the driver, which calls nobody then.
+            rest => drop(rest),
+        }
+    }
+
     /// Whether the buffer may be dropped while the kernel still reads its pages.
     pub(crate) fn outlives_its_mapping(&self) -> bool {
         self.pieces().iter().all(Piece::pinned_by_page)
@@ -158,7 +178,8 @@ pub trait Lendable: AsLoan {}
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
 /// [`Span`](crate::Span), [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four,
-/// whose pieces are used one after another.
+/// whose pieces are used one after another; with the feature `bytes` for `bytes::Bytes`, which costs an
+/// allocation a loan.
 pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
@@ -265,6 +286,28 @@ impl AsLoan for Vec<Frozen> {
         match loan {
             Loan::ManyFrozen(pieces) => pieces.into_iter().map(Frozen).collect(),
             other => unreachable!("frozen buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl Lendable for bytes::Bytes {}
+#[cfg(feature = "bytes")]
+impl Payload for bytes::Bytes {}
+#[cfg(feature = "bytes")]
+impl AsLoan for bytes::Bytes {
+    fn extent(&self) -> Extent {
+        Extent { pieces: 1, bytes: self.len(), home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Bytes(Piece::of_bytes(self))
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Bytes(piece) => piece.into_bytes(),
+            other => unreachable!("bytes were lent and {other:?} came back"),
         }
     }
 }
