@@ -1,6 +1,7 @@
 //! Everything that can go wrong, each with its cause and the way out in one line.
 
 use std::io;
+use std::time::Duration;
 
 /// Error of this library.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,20 @@ pub enum Error {
     LaneFull {
         /// The most buffers at once.
         capacity: usize,
+    },
+    /// No buffer of a pool came back in time.
+    #[error(
+        "no buffer came back to the pool in {waited:?}: of its {buffers} buffers of {len} bytes, {holders}"
+    )]
+    PoolEmpty {
+        /// How long it was waited.
+        waited: Duration,
+        /// Buffers of the pool.
+        buffers: usize,
+        /// Bytes of each.
+        len: usize,
+        /// Who has how many, in words.
+        holders: String,
     },
     /// A datagram larger than its protocol or device takes.
     #[error("a datagram of {size} bytes is too long: {limit}")]
@@ -125,6 +140,7 @@ impl From<Error> for io::Error {
             Error::Io { source, .. } => source.kind(),
             Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
             Error::Busy { .. } | Error::LaneFull { .. } => io::ErrorKind::WouldBlock,
+            Error::PoolEmpty { .. } => io::ErrorKind::TimedOut,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
             Error::DriverGone => io::ErrorKind::NotConnected,

@@ -14,8 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use crate::core::Core;
 use crate::engine::transfer;
@@ -50,6 +55,22 @@ impl File {
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
         let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
         Ok(Self { endpoint, direct, pollable, driver })
+    }
+
+    /// Becomes readable when so much time is over.
+    pub(crate) fn alarm(driver: Rc<Reactor>, time: Duration) -> Result<Self> {
+        let failed = |error: rustix::io::Errno| Error::io("setting a timer", error.into());
+        let fd =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map_err(failed)?;
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A time of 0 would stop it.
+        let time = time.max(Duration::from_nanos(1));
+        let it_value = Timespec::try_from(time)
+            .map_err(|_| Error::Invalid("a time this long is past the end of the clock"))?;
+        let timer = Itimerspec { it_interval: zero, it_value };
+        timerfd_settime(&fd, TimerfdTimerFlags::empty(), &timer).map_err(failed)?;
+        let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
+        Ok(Self { endpoint, direct: false, pollable: true, driver })
     }
 
     /// Whether the file was opened with `O_DIRECT` and bypasses the page cache, so that the device moves the bytes and no CPU does.

@@ -62,7 +62,10 @@ pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
-pub use memory::{Buffer, Memory, Pages, Region, SharedBuffer, SharedRegion, View};
+pub use memory::{
+    Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
+    SharedRegion, View,
+};
 pub use op::SendStats;
 pub use op::chooser::Choice;
 pub use op::layout::MAX_HEADER;

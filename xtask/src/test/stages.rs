@@ -5,13 +5,16 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 22] = [
+const OF_KERNELS: [&str; 26] = [
     "allocations",
+    "buffer_pool",
     "crowd",
     "descriptor",
     "files",
+    "frozen",
     "handoff_lab::topology",
     "kernels",
+    "lent_bytes",
     "loans",
     "memlock",
     "no_ring",
@@ -23,6 +26,7 @@ const OF_KERNELS: [&str; 22] = [
     "probe_memlock",
     "receive",
     "registration",
+    "segments",
     "send",
     "stages",
     "tokio_runtime",

@@ -13,7 +13,7 @@ use crate::lease::Due;
 use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
 use crate::lease::rx_queue::RxShared;
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
 use crate::ring::{Io, Unpark};
@@ -81,11 +81,11 @@ impl Core {
         Ok(core)
     }
 
-    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<()> {
+    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<Pinning> {
         let ring = self.io.ring().ok_or_else(|| self.io.no_ring("registering buffers"))?;
-        ring.borrow_mut().register(backing)?;
+        let pinning = ring.borrow_mut().register(backing)?;
         self.registered.borrow_mut().push(Arc::clone(backing));
-        Ok(())
+        Ok(pinning)
     }
 
     pub(crate) fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
@@ -97,9 +97,9 @@ impl Core {
 
     /// The ring goes, and with it its table of buffers.
     pub(crate) fn leave_registered(&mut self) {
-        let ring = self.io.ring_id();
+        let Some(ring) = self.io.ring() else { return };
         for backing in self.registered.get_mut() {
-            backing.leave(ring);
+            ring.borrow().leave(backing);
         }
     }
 

@@ -200,6 +200,9 @@ fn advance(core: &Core, key: Key) {
     }
     // What is dropped or woken may use the driver.
     drop(records);
-    drop(over);
-    core.due.wake(waker);
+    let (loan, _file) = over.unzip();
+    match loan.flatten() {
+        None => core.due.wake(waker),
+        Some(loan) => core.due.let_go_and_wake(|later| loan.let_go(later), waker),
+    }
 }

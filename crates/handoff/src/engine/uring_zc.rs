@@ -94,7 +94,7 @@ fn payload(
     let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
     let token = Token { key, stage: op.next_attempt() };
     let bare = op.socket.stream || op.header_len() == 0;
-    let entry = match op.payload_left(ring.id).filter(|_| bare) {
+    let entry = match op.payload_left(ring.id).filter(|_| bare && op.segment == 0) {
         Some(AddressRange { start, len, slot }) => {
             let len = len.min(MAX_REQUEST) as u32;
             let slot = unless_overcharged(op, slot);

@@ -11,10 +11,12 @@
 //! - there are at most as many records as the driver was built for.
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::task::Waker;
 
 use super::get::GetOp;
 use super::layout::Layout;
+use super::loan::Loan;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
 use super::transfer::{TransferOp, TransferState};
@@ -183,6 +185,19 @@ impl Records {
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
+    }
+
+    /// Tells of each loan, with the descriptor of the operation that has it.
+    pub(crate) fn each_loan(&self, mut tell: impl FnMut(RawFd, &Loan)) {
+        for record in &self.records {
+            match &record.op {
+                Op::Send(op) => {
+                    op.loan.iter().for_each(|loan| tell(op.socket.endpoint.raw(), loan));
+                }
+                Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(op.file.raw(), loan)),
+                Op::Receive(_) | Op::Get(_) | Op::Vacant => {}
+            }
+        }
     }
 
     /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it

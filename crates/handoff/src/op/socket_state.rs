@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use socket2::{Domain, SockRef, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
@@ -28,6 +28,7 @@ pub(crate) struct SocketShared {
     pub(crate) endpoint: Endpoint,
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
+    pub(crate) udp: bool,
     /// Order of the sends of a stream.
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
@@ -61,11 +62,15 @@ impl SocketShared {
         let failed = |error| Error::io("looking at a socket", error);
         let socket = SockRef::from(&fd);
         let stream = socket.r#type().map_err(failed)? == Type::STREAM;
-        let ipv6 = socket.domain().map_err(failed)? == Domain::IPV6;
+        let domain = socket.domain().map_err(failed)?;
+        let ipv6 = domain == Domain::IPV6;
+        let inet = ipv6 || domain == Domain::IPV4;
+        let udp = inet && socket.protocol().ok().flatten() == Some(Protocol::UDP);
         Ok(Self {
             endpoint: Endpoint::attach(io, fd),
             stream,
             ipv6,
+            udp,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
             lent_by_ring: Cell::new(0),

@@ -389,6 +389,8 @@ impl Drop for Reactor {
         if let (Err(panic), false) = (ended, thread::panicking()) {
             panic::resume_unwind(panic);
         }
+        // Others may wait for what came back last, or own it.
+        self.due.wake_all();
     }
 }
 

@@ -9,6 +9,7 @@ mod backend;
 pub(crate) mod endpoint;
 mod epoll;
 mod features;
+mod keeper;
 mod queues;
 pub(crate) mod refill;
 pub(crate) mod slots;

@@ -40,7 +40,7 @@ impl Socket {
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: &[], address: None }
+        Message { socket: self, buffer, header: &[], address: None, segment: None }
     }
 }
 
@@ -51,6 +51,7 @@ pub struct Message<'a, B> {
     buffer: B,
     header: &'a [u8],
     address: Option<SocketAddr>,
+    segment: Option<usize>,
 }
 
 impl<'a, B: Payload> Message<'a, B> {
@@ -64,6 +65,16 @@ impl<'a, B: Payload> Message<'a, B> {
     /// Sends to `address`, on a datagram socket.
     pub fn to(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
+        self
+    }
+
+    /// Has the bytes go as datagrams of `bytes` each, of which the last may be shorter (UDP segmentation
+    /// offload). The kernel or the NIC cuts them, out of messages as long as the kernel takes them: up to
+    /// 64 KiB, and 64 datagrams. A header is the beginning of the first.
+    ///
+    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes.
+    pub fn segment(mut self, bytes: usize) -> Self {
+        self.segment = Some(bytes);
         self
     }
 
@@ -120,6 +131,21 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(())
     }
 
+    /// Whether the message can go as several datagrams.
+    #[cold]
+    fn check_segment(&self, bytes: usize, extent: Extent) -> Result<()> {
+        if !self.socket.shared.udp {
+            return Err(Error::Invalid("only a UDP socket sends a buffer as several datagrams"));
+        }
+        if !(1..=65_507).contains(&bytes) {
+            return Err(Error::Invalid("a buffer goes as datagrams of 1 to 65507 bytes each"));
+        }
+        if extent.home.is_some() {
+            return Err(Error::Invalid("a lease goes as one datagram: send parts of it"));
+        }
+        Ok(())
+    }
+
     /// Why the message can't be accepted, if it can't.
     fn refusal(&self) -> Option<Error> {
         let shared = &self.socket.shared;
@@ -131,6 +157,11 @@ impl<'a, B: Payload> Message<'a, B> {
         let extent = self.buffer.extent();
         if extent.home.is_some()
             && let Err(error) = self.check_lease(extent)
+        {
+            return Some(error);
+        }
+        if let Some(bytes) = self.segment
+            && let Err(error) = self.check_segment(bytes, extent)
         {
             return Some(error);
         }
@@ -168,6 +199,9 @@ impl<'a, B: Payload> Message<'a, B> {
                 records.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
             let (op, layout) = records.send_and_layout(key);
             op.loan = Some(self.buffer.into_loan());
+            if let Some(bytes) = self.segment {
+                op.segment = bytes as u16;
+            }
             adapt(op);
             if !self.header.is_empty() {
                 layout.set_header(self.header);

@@ -76,7 +76,11 @@ fn run(setting: &Setting, steps: &[steps::Step]) {
 fn check(setting: impl Fn(u32, usize) -> Setting) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     alarm::silence();
-    // What is made once and kept is made by now.
+    // What is made once and kept is made by now; of descriptors, the ring that keeps registered memory.
+    if has_ring() {
+        let region = handoff::Region::anonymous(1).expect("a region");
+        Driver::new().expect("a driver").register(&region).expect("there is a ring");
+    }
     run(&setting(8, 64), &[]);
     let config = ProptestConfig {
         cases: cases(),
