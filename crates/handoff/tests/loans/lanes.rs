@@ -46,6 +46,12 @@ impl Bulk {
         assert_eq!(self.for_room.is_some(), self.inside.len() == CAPACITY && !self.cancelled);
     }
 
+    /// The lane, and how many messages are in it.
+    fn leave(&mut self) -> (Option<Lane>, usize) {
+        (self.for_back, self.for_room) = (None, None);
+        (self.lane.take(), std::mem::take(&mut self.inside).len())
+    }
+
     fn may_refuse(&self, error: &Error, ours: bool, gone: bool) -> bool {
         match error {
             Error::LaneFull { .. } => self.inside.len() == CAPACITY,
@@ -130,28 +136,28 @@ impl World {
 
     pub(crate) fn end_lane(&mut self, number: usize, end: LaneEnd) {
         let Some(bulk) = self.lanes.get_mut(number) else { return };
-        if end == LaneEnd::Cancel {
-            let Some(lane) = &bulk.lane else { return };
-            // The request is made, also where a waker panics because of it.
-            guarded(|| lane.cancel());
-            bulk.cancelled = true;
-            for id in &bulk.inside {
-                self.messages[*id].cancelled = true;
-            }
-            return;
-        }
-        let Some(lane) = bulk.lane.take() else { return };
-        let inside = std::mem::take(&mut bulk.inside).len();
-        (bulk.for_back, bulk.for_room) = (None, None);
         match end {
+            LaneEnd::Cancel => {
+                // The request is made, also where a waker panics because of it.
+                guarded(|| bulk.lane.iter().for_each(Lane::cancel));
+                bulk.cancelled = true;
+                for id in &bulk.inside {
+                    self.messages[*id].cancelled = true;
+                }
+            }
+            LaneEnd::Drop => {
+                let (lane, _) = bulk.leave();
+                guarded(|| drop(lane));
+            }
             LaneEnd::Forget => {
+                let (lane, inside) = bulk.leave();
                 self.kept_in_lanes += inside;
-                self.forgotten.push(Box::new(lane));
+                self.forgotten.extend(lane.map(|lane| Box::new(lane) as _));
             }
             LaneEnd::LeaveToWaker => {
-                AT_HAND.with_borrow_mut(|at_hand| at_hand.victims.push(Box::new(lane)));
+                let victim = bulk.leave().0.map(|lane| Box::new(lane) as _);
+                AT_HAND.with_borrow_mut(|at_hand| at_hand.victims.extend(victim));
             }
-            LaneEnd::Drop | LaneEnd::Cancel => drop(guarded(|| drop(lane))),
         }
     }
 }
