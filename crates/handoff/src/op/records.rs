@@ -11,12 +11,14 @@
 //! - there are at most as many records as the driver was built for.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::task::Waker;
 
 use super::get::GetOp;
 use super::layout::Layout;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
+use super::socket_state::SocketShared;
 use super::transfer::{TransferOp, TransferState};
 use crate::error::{Error, Result};
 use crate::ring::token::GENERATIONS;
@@ -86,15 +88,32 @@ impl Records {
     }
 
     /// Takes a record for what `op` makes; the caller has checked that there is room.
-    #[inline(always)]
     pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
+        self.put(op).0
+    }
+
+    /// As [`insert`](Self::insert) for a send.
+    #[inline(always)]
+    pub(crate) fn insert_send(
+        &mut self,
+        op: impl FnOnce() -> SendOp,
+    ) -> (Key, &mut SendOp, &mut Layout) {
+        let (key, record) = self.put(|| Op::Send(op()));
+        match &mut record.op {
+            Op::Send(op) => (key, op, &mut record.layout),
+            _ => unreachable!("a send was put there"),
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, op: impl FnOnce() -> Op) -> (Key, &mut Record) {
         let index = self.free.pop().unwrap_or_else(|| self.add());
         let record = &mut *self.records[index as usize];
         debug_assert!(matches!(record.op, Op::Vacant), "a free record is vacant");
         // SAFETY: what is vacant needs no drop. Written so, the operation is made where it stays: a copy
         // of what was just written costs more than the rest of this.
         unsafe { std::ptr::write(&raw mut record.op, op()) };
-        Key { index, generation: record.uses }
+        (Key { index, generation: record.uses }, record)
     }
 
     #[cold]
@@ -106,12 +125,26 @@ impl Records {
 
     /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
     /// keeps until it has let go of the records.
+    #[inline]
     pub(crate) fn vacate(&mut self, key: Key) {
         let record = &mut *self.records[key.index as usize];
         debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
         record.op = Op::Vacant;
         record.uses = (record.uses + 1) % GENERATIONS;
         self.free.push(key.index);
+    }
+
+    /// As [`vacate`](Self::vacate) for a send that has given its buffer away; gives its socket.
+    #[inline(always)]
+    pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
+        let op = self.send(key);
+        let socket = Rc::clone(&op.socket);
+        let loan = op.loan.take();
+        debug_assert!(loan.is_none(), "a buffer goes where it may use the driver");
+        // The compiler does not know that there is none.
+        std::mem::forget(loan);
+        self.vacate(key);
+        socket
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
@@ -143,6 +176,7 @@ impl Records {
     }
 
     /// The send that a key names, or `None` when that use of the record is over.
+    #[inline]
     pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
         let record = self.records.get_mut(key.index as usize)?;
         match &mut record.op {

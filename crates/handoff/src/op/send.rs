@@ -100,7 +100,8 @@ pub(crate) enum BackTo {
 }
 
 impl SendOp {
-    /// A send whose loan is put in when this is where it stays: moving it costs more than all the rest.
+    /// A send whose loan is [put in](Self::lend) when this is where it stays: moving it costs more than all
+    /// the rest.
     #[inline(always)]
     pub(crate) fn new(
         socket: Rc<SocketShared>,
@@ -130,6 +131,15 @@ impl SendOp {
             sent: Waiter::Polls,
             back_to: BackTo::Holder(Waiter::Polls),
         }
+    }
+
+    /// Puts the buffer of a new send in.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self, loan: Loan) {
+        let before = self.loan.replace(loan);
+        debug_assert!(before.is_none(), "a send has one buffer");
+        // The compiler does not know that there was none.
+        std::mem::forget(before);
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
@@ -193,7 +203,7 @@ impl SendOp {
     pub(crate) fn end_if_asked(&mut self) {
         if self.is_ending() {
             let done = self.done;
-            self.settle(Err(Error::Canceled { done }));
+            self.fail(Error::Canceled { done });
         }
     }
 
@@ -241,6 +251,7 @@ impl SendOp {
     }
 
     /// What is left of the payload, if it is one range.
+    #[inline(always)]
     pub(crate) fn payload_left(&self, ring: u32) -> Option<AddressRange> {
         self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
     }
@@ -257,17 +268,25 @@ impl SendOp {
     }
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
+    #[inline(always)]
     pub(crate) fn next_attempt(&self) -> u8 {
-        (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
+        let attempts = self.attempts.len();
+        // Few sends take so many that the stages repeat, and a division takes its time.
+        if attempts < usize::from(STAGE_ATTEMPTS) {
+            attempts as u8
+        } else {
+            (attempts % usize::from(STAGE_ATTEMPTS)) as u8
+        }
     }
 
     /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
     /// `None`. It has its stage to itself either way: a signal may come that was not announced.
     pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
         self.attempts.push(bytes.map(|bytes| bytes as u32));
-        let lent = u32::from(bytes.is_some());
-        self.awaiting += lent;
-        self.socket.lent_by_ring.update(|count| count + lent);
+        if bytes.is_some() {
+            self.awaiting += 1;
+            self.socket.lent_by_ring.update(|count| count + 1);
+        }
     }
 
     /// Bytes are back, or were never lent: takes down what became of them.
@@ -277,34 +296,48 @@ impl SendOp {
     }
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
+    #[inline(always)]
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        // Stages repeat; the oldest attempt that has one is the first to return.
-        let mut of_stage = (usize::from(stage)..self.attempts.len()).step_by(STAGE_ATTEMPTS.into());
-        if let Some(bytes) = of_stage.find_map(|at| self.attempts[at].take()) {
-            self.socket.lent_by_ring.update(|count| count - 1);
-            self.bytes_returned(u64::from(bytes), copied);
+        let mut number = usize::from(stage);
+        while let Some(attempt) = self.attempts.get_mut(number) {
+            if let Some(bytes) = attempt.take() {
+                self.socket.lent_by_ring.update(|count| count - 1);
+                return self.bytes_returned(u64::from(bytes), copied);
+            }
+            // Stages repeat; the oldest attempt that has one is the first to return.
+            number += usize::from(STAGE_ATTEMPTS);
         }
     }
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
+    #[inline(always)]
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.account(bytes, copied);
         self.awaiting -= 1;
+        self.receipt.tally.count(bytes, copied);
         self.receipt.notifications += 1;
-        self.socket.count(|stats| stats.notifications += 1);
+        self.socket.count(|stats| {
+            stats.returned.count(bytes, copied);
+            stats.notifications += 1;
+        });
         // A send of no bytes says nothing about the route.
         if bytes > 0 {
             self.socket.chooser.borrow_mut().reported(copied);
         }
     }
 
-    /// Settles what the caller is told of the sending.
-    pub(crate) fn settle(&mut self, result: Result<usize>) {
+    /// The kernel has taken all bytes, which is what the caller is told.
+    #[inline(always)]
+    pub(crate) fn succeed(&mut self) {
         debug_assert!(!self.is_settled(), "a send is settled once");
-        if result.is_ok() {
-            self.socket.count(|stats| stats.messages += 1);
-        }
-        self.state = SendState::Settled(result.map_err(Box::new));
+        self.socket.count(|stats| stats.messages += 1);
+        self.state = SendState::Settled(Ok(self.done));
+    }
+
+    /// The rest of the bytes is not sent, and the caller is told why.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: Error) {
+        debug_assert!(!self.is_settled(), "a send is settled once");
+        self.state = SendState::Settled(Err(Box::new(error)));
     }
 
     /// Whether a failure is about zero copy itself, so that copying this send may do better.

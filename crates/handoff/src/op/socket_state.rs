@@ -5,12 +5,15 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use handoff_sys::sqe;
+use io_uring::{opcode, squeue};
 use socket2::{Domain, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
+use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
 
 /// What became of everything sent on a socket so far.
@@ -28,6 +31,8 @@ pub(crate) struct SocketShared {
     pub(crate) endpoint: Endpoint,
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
+    /// A request that lends on this socket, but for the memory.
+    pub(crate) lending: squeue::Entry,
     /// Order of the sends of a stream.
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
@@ -62,10 +67,17 @@ impl SocketShared {
         let socket = SockRef::from(&fd);
         let stream = socket.r#type().map_err(failed)? == Type::STREAM;
         let ipv6 = socket.domain().map_err(failed)? == Domain::IPV6;
+        let endpoint = Endpoint::attach(io, fd);
+        let usage = if io.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+        let lending = with_target!(endpoint, |fd| opcode::SendZc::new(fd, std::ptr::null(), 0)
+            .flags(message_flags(stream))
+            .zc_flags(usage)
+            .build());
         Ok(Self {
-            endpoint: Endpoint::attach(io, fd),
+            endpoint,
             stream,
             ipv6,
+            lending,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
             lent_by_ring: Cell::new(0),
@@ -79,11 +91,20 @@ impl SocketShared {
         })
     }
 
+    /// Flags of sendmsg(2) that all requests on the socket have.
+    pub(crate) fn message_flags(&self) -> i32 {
+        message_flags(self.stream)
+    }
+
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
         self.stats.set(stats);
     }
+}
+
+fn message_flags(stream: bool) -> i32 {
+    libc::MSG_NOSIGNAL | if stream { libc::MSG_WAITALL } else { 0 }
 }
 
 /// The sends of a stream that are accepted and not all taken by the kernel.
