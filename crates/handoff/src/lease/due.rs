@@ -160,7 +160,7 @@ impl Due {
     }
 
     /// The same for several, of which one that panics keeps none of the others.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_each<const N: usize>(&self, wakers: [Option<Waker>; N]) {
         if wakers.iter().all(Option::is_none) {
             return;

@@ -130,20 +130,31 @@ impl Records {
         let record = &mut *self.records[key.index as usize];
         debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
         record.op = Op::Vacant;
+        self.recycle(key);
+    }
+
+    /// Nothing of the last use of a record is left.
+    fn recycle(&mut self, key: Key) {
+        let record = &mut *self.records[key.index as usize];
         record.uses = (record.uses + 1) % GENERATIONS;
         self.free.push(key.index);
     }
 
-    /// As [`vacate`](Self::vacate) for a send that has given its buffer away; gives its socket.
+    /// As [`vacate`](Self::vacate) for a send that has given its buffer away and has no handles; gives its
+    /// socket.
     #[inline(always)]
     pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
-        let op = self.send(key);
-        let socket = Rc::clone(&op.socket);
-        let loan = op.loan.take();
-        debug_assert!(loan.is_none(), "a buffer goes where it may use the driver");
-        // The compiler does not know that there is none.
-        std::mem::forget(loan);
-        self.vacate(key);
+        let record = &mut *self.records[key.index as usize];
+        let Op::Send(op) = &mut record.op else { unreachable!("the key of a send names a send") };
+        // Written over as it is: the compiler does not know how little it owns.
+        op.strip();
+        // SAFETY: the socket is moved out and nobody else drops it, since what is written over is not dropped.
+        let socket = unsafe {
+            let socket = std::ptr::read(&raw const op.socket);
+            std::ptr::write(&raw mut record.op, Op::Vacant);
+            socket
+        };
+        self.recycle(key);
         socket
     }
 

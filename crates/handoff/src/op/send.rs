@@ -10,8 +10,6 @@ use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
-use smallvec::SmallVec;
-
 use super::group::GroupKey;
 use super::loan::Loan;
 use super::socket_state::SocketShared;
@@ -56,8 +54,7 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
-    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
-    attempts: SmallVec<[Option<u32>; 2]>,
+    attempts: Attempts,
     pub(crate) receipt: Receipt,
     /// The errno for which the send is copied although its socket chose otherwise.
     failure: Option<NonZeroI32>,
@@ -74,6 +71,51 @@ pub(crate) struct SendOp {
     /// Who holds the [`Sent`](crate::Sent).
     pub(crate) sent: Waiter,
     pub(crate) back_to: BackTo,
+}
+
+/// The zero-copy attempts of a send, of which most take one.
+#[derive(Default)]
+struct Attempts {
+    made: u32,
+    /// Bytes of the first whose return signal is to come.
+    first: Option<u32>,
+    /// The same of those behind it, in their order.
+    later: Vec<Option<u32>>,
+}
+
+impl Attempts {
+    /// The stage of the next one; its return signal will name it.
+    #[inline]
+    fn next_stage(&self) -> u8 {
+        (self.made % u32::from(STAGE_ATTEMPTS)) as u8
+    }
+
+    /// One is over, of which the kernel took so many bytes and announced a return signal; or `None`.
+    #[inline]
+    fn push(&mut self, bytes: Option<u32>) {
+        match self.made {
+            0 => self.first = bytes,
+            _ => self.later.push(bytes),
+        }
+        self.made += 1;
+    }
+
+    /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
+    /// Gives its bytes.
+    #[inline]
+    fn take(&mut self, stage: u8) -> Option<u32> {
+        if stage == 0 && self.first.is_some() {
+            return self.first.take();
+        }
+        self.take_later(stage)
+    }
+
+    #[cold]
+    fn take_later(&mut self, stage: u8) -> Option<u32> {
+        let stages = usize::from(STAGE_ATTEMPTS);
+        let oldest = (usize::from(stage) + stages - 1) % stages;
+        self.later.iter_mut().skip(oldest).step_by(stages).find_map(Option::take)
+    }
 }
 
 /// How far a send is.
@@ -119,7 +161,7 @@ impl SendOp {
             done: 0,
             in_kernel: 0,
             awaiting: 0,
-            attempts: SmallVec::new(),
+            attempts: Attempts::default(),
             receipt: Receipt::default(),
             failure: None,
             state: SendState::Going,
@@ -179,6 +221,15 @@ impl SendOp {
         self.is_settled()
             && (self.sent.waits()
                 || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
+    }
+
+    /// Drops all that a send owns whose buffer was given away and whose handles are gone, but its socket.
+    #[inline]
+    pub(crate) fn strip(&mut self) {
+        debug_assert!(self.loan.is_none() && self.sent.is_gone());
+        debug_assert!(matches!(self.back_to, BackTo::Holder(Waiter::Gone)));
+        self.attempts = Attempts::default();
+        self.state = SendState::Told;
     }
 
     /// Whether the kernel has taken all bytes, or failed to.
@@ -268,15 +319,8 @@ impl SendOp {
     }
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
-    #[inline(always)]
     pub(crate) fn next_attempt(&self) -> u8 {
-        let attempts = self.attempts.len();
-        // Few sends take so many that the stages repeat, and a division takes its time.
-        if attempts < usize::from(STAGE_ATTEMPTS) {
-            attempts as u8
-        } else {
-            (attempts % usize::from(STAGE_ATTEMPTS)) as u8
-        }
+        self.attempts.next_stage()
     }
 
     /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
@@ -298,14 +342,9 @@ impl SendOp {
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     #[inline(always)]
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        let mut number = usize::from(stage);
-        while let Some(attempt) = self.attempts.get_mut(number) {
-            if let Some(bytes) = attempt.take() {
-                self.socket.lent_by_ring.update(|count| count - 1);
-                return self.bytes_returned(u64::from(bytes), copied);
-            }
-            // Stages repeat; the oldest attempt that has one is the first to return.
-            number += usize::from(STAGE_ATTEMPTS);
+        if let Some(bytes) = self.attempts.take(stage) {
+            self.socket.lent_by_ring.update(|count| count - 1);
+            self.bytes_returned(u64::from(bytes), copied);
         }
     }
 
@@ -432,5 +471,29 @@ impl Failed {
         }
         let need = (self.total - self.done) as u64;
         memlock_or("sending", need, std::io::Error::from_raw_os_error(errno))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_signal_is_of_the_oldest_attempt_that_has_its_stage() {
+        let stages = u32::from(STAGE_ATTEMPTS);
+        let is_lent = |number: &u32| number % 7 != 3;
+        for begin in [0, 3] {
+            let mut attempts = Attempts::default();
+            for number in begin..3 * stages {
+                assert_eq!(u32::from(attempts.next_stage()), (number - begin) % stages);
+                attempts.push(is_lent(&number).then_some(number));
+            }
+            for number in (begin..3 * stages).filter(is_lent) {
+                let stage = ((number - begin) % stages) as u8;
+                assert_eq!(attempts.take(stage), Some(number));
+            }
+            // Signals that nothing announced.
+            assert!((0..STAGE_ATTEMPTS).all(|stage| attempts.take(stage).is_none()));
+        }
     }
 }
