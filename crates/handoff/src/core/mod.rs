@@ -131,7 +131,7 @@ impl Core {
     /// Has a stream's sends started with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
-        self.due.attend();
+        self.due.start_soon();
     }
 
     /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.

@@ -64,6 +64,7 @@ impl Core {
 
     fn do_later(&self, token: Token, socket: Option<Rc<SocketShared>>) {
         self.later.borrow_mut().push(Later { due: Instant::now() + LATER, token, socket });
+        self.due.start_soon();
     }
 
     /// Whether something is to happen in a moment, which takes a turn.

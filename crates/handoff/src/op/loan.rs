@@ -74,6 +74,7 @@ impl Loan {
     }
 
     /// What is left behind the first `skip` bytes, if it is one range.
+    #[inline(always)]
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
             Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),

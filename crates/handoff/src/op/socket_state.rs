@@ -5,12 +5,15 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use handoff_sys::sqe;
+use io_uring::{opcode, squeue};
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
+use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
 
 /// What became of everything sent on a socket so far.
@@ -29,6 +32,8 @@ pub(crate) struct SocketShared {
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
     pub(crate) udp: bool,
+    /// A request that lends on this socket, but for the memory.
+    pub(crate) lending: squeue::Entry,
     /// Order of the sends of a stream.
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
@@ -66,11 +71,18 @@ impl SocketShared {
         let ipv6 = domain == Domain::IPV6;
         let inet = ipv6 || domain == Domain::IPV4;
         let udp = inet && socket.protocol().ok().flatten() == Some(Protocol::UDP);
+        let endpoint = Endpoint::attach(io, fd);
+        let usage = if io.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+        let lending = with_target!(endpoint, |fd| opcode::SendZc::new(fd, std::ptr::null(), 0)
+            .flags(message_flags(stream))
+            .zc_flags(usage)
+            .build());
         Ok(Self {
-            endpoint: Endpoint::attach(io, fd),
+            endpoint,
             stream,
             ipv6,
             udp,
+            lending,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
             lent_by_ring: Cell::new(0),
@@ -84,11 +96,20 @@ impl SocketShared {
         })
     }
 
+    /// Flags of sendmsg(2) that all requests on the socket have.
+    pub(crate) fn message_flags(&self) -> i32 {
+        message_flags(self.stream)
+    }
+
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
         self.stats.set(stats);
     }
+}
+
+fn message_flags(stream: bool) -> i32 {
+    libc::MSG_NOSIGNAL | if stream { libc::MSG_WAITALL } else { 0 }
 }
 
 /// The sends of a stream that are accepted and not all taken by the kernel.

@@ -60,23 +60,16 @@ impl Reactor {
 
     /// Submits, waits as told, and tells operations what became of them.
     pub(crate) fn turn(&self, until: Until) -> Result<usize> {
-        self.turn_around(until, |until| self.wait(until))
+        self.turn_around(until, false)
     }
 
     /// The same for a thread that polls futures: it waits until something happens, or one is woken.
     pub(crate) fn turn_parked(&self) -> Result<usize> {
-        self.turn_around(Until::One, |until| {
-            let ready = self.wait(self.unpark.park(until));
-            self.unpark.unpark();
-            ready
-        })
+        self.turn_around(Until::One, true)
     }
 
-    fn turn_around(
-        &self,
-        until: Until,
-        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
-    ) -> Result<usize> {
+    /// `parks` says whether what another thread wakes ends the wait.
+    fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
         if self.due.is_telling() {
             // Nothing can be told in the midst of telling.
             return Ok(0);
@@ -90,7 +83,7 @@ impl Reactor {
         }
         self.is_driven();
         let telling = self.due.telling();
-        let events = self.turn_and_tell(until, wait);
+        let events = self.turn_and_tell(until, parks);
         drop(telling);
         if wakes {
             self.due.wake_all();
@@ -98,18 +91,10 @@ impl Reactor {
         events
     }
 
-    fn turn_and_tell(
-        &self,
-        until: Until,
-        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
-    ) -> Result<usize> {
-        self.start_marked();
-        let mut until = until;
-        if self.has_later() {
-            until = self.start_later(until);
-            // What was due may have marked more, and a wait must not begin before that is started.
-            self.start_marked();
-        }
+    #[inline(always)]
+    fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
+        let until = if self.due.take_to_start() { self.start_due(until) } else { until };
+        lane::pump_marked(self);
         // Who is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
@@ -117,13 +102,21 @@ impl Reactor {
             }
             until => until,
         };
-        let events = wait(until).and_then(|ready| self.tell(&ready));
+        let entered = if parks { self.park(until) } else { self.enter(until) };
+        let events = entered.and_then(|()| self.tell());
         self.turns.set(self.turns.get().wrapping_add(1));
         events
     }
 
-    /// Enters the kernel; without a ring, gives what is ready.
-    fn wait(&self, until: Until) -> Result<Vec<Ready>> {
+    /// As [`enter`](Self::enter), and what another thread wakes ends the wait.
+    fn park(&self, until: Until) -> Result<()> {
+        let entered = self.enter(self.unpark.park(until));
+        self.unpark.unpark();
+        entered
+    }
+
+    /// Enters the kernel, which does what was asked of it, and waits as told.
+    fn enter(&self, until: Until) -> Result<()> {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
@@ -131,8 +124,7 @@ impl Reactor {
                     0 => Ok(()),
                     links => ring.go_on(links),
                 });
-                entered.map_err(|error| Error::io("entering the ring", error))?;
-                Ok(Vec::new())
+                entered.map_err(|error| Error::io("entering the ring", error))
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
@@ -140,30 +132,35 @@ impl Reactor {
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
-                let ready = epoll.borrow_mut().wait(time);
-                ready.map_err(|error| Error::io("waiting in epoll", error))
+                let waited = epoll.borrow_mut().wait(time);
+                waited.map_err(|error| Error::io("waiting in epoll", error))
             }
         }
     }
 
     /// Tells operations what became of them: what the ring has, or what is ready.
-    fn tell(&self, ready: &[Ready]) -> Result<usize> {
-        if let Backend::Ring(ring) = &self.io.backend {
-            let count = self.take_completions(ring)?;
-            self.go_on_with_lanes();
-            let mut ring = ring.borrow_mut();
-            if ring.event_watched() {
-                ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
+    fn tell(&self) -> Result<usize> {
+        match &self.io.backend {
+            Backend::Ring(ring) => {
+                let count = self.take_completions(ring)?;
+                self.go_on_with_lanes();
+                let mut ring = ring.borrow_mut();
+                if ring.event_watched() {
+                    ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
+                }
+                Ok(count)
             }
-            return Ok(count);
-        }
-        for event in ready {
-            match event {
-                Ready::Operation(token) => self.ready(*token),
-                Ready::Wake => self.unpark.clear(),
+            Backend::Readiness(epoll) => {
+                let ready = epoll.borrow_mut().take_ready();
+                for event in &ready {
+                    match event {
+                        Ready::Operation(token) => self.ready(*token),
+                        Ready::Wake => self.unpark.clear(),
+                    }
+                }
+                Ok(ready.len())
             }
         }
-        Ok(ready.len())
     }
 
     /// Starts what is marked before a wait is decided on.
@@ -184,7 +181,23 @@ impl Reactor {
         lane::pump_marked(self);
     }
 
+    /// Starts what is due, and sees to it that the turn ends when more is.
     #[inline(never)]
+    fn start_due(&self, until: Until) -> Until {
+        self.start_each_marked();
+        let mut until = until;
+        if self.has_later() {
+            until = self.start_later(until);
+            // What was due may have marked more, and a wait must not begin before that is started.
+            self.start_each_marked();
+        }
+        // That for which there was no room, or no time has come, is looked at again.
+        if self.has_later() || self.has_streams() || self.due.has_marks() {
+            self.due.look_again();
+        }
+        until
+    }
+
     fn start_each_marked(&self) {
         loop {
             self.start_streams(|socket| order::pump(self, socket));
@@ -200,7 +213,7 @@ impl Reactor {
         requests::give_marked(self);
     }
 
-    /// Does what is due by the clock, and sees to it that the turn ends when more is.
+    /// Does what is due by the clock; the turn ends when more is.
     fn start_later(&self, until: Until) -> Until {
         for later in self.take_due() {
             match later.socket {
@@ -215,8 +228,8 @@ impl Reactor {
         }
     }
 
+    #[inline(always)]
     fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
-        let reports_usage = ring.borrow().reports_usage;
         let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
         let mut count = 0;
         loop {
@@ -224,9 +237,9 @@ impl Reactor {
             let last = taken.len() < BATCH;
             count += taken.len();
             let mut rest = taken;
-            while let [completion, ..] = rest {
-                let seen = self.dispatch(completion, rest, reports_usage);
-                rest = &rest[seen..];
+            while let [first, ..] = rest {
+                let told = self.dispatch(first, rest);
+                rest = &rest[told..];
             }
             if last {
                 // What did not fit comes over now that there is room.
@@ -243,7 +256,7 @@ impl Reactor {
     /// Tells of the first of these completions, and of those behind it that are told together with it;
     /// how many that were.
     #[inline]
-    fn dispatch(&self, first: &Completion, all: &[Completion], reports_usage: bool) -> usize {
+    fn dispatch(&self, first: &Completion, all: &[Completion]) -> usize {
         let Completion { data, result, flags, .. } = *first;
         match data {
             DETACHED => return 1,
@@ -271,7 +284,7 @@ impl Reactor {
             }
             STAGE_RECEIVE => return receiving::completed(self, token.key, all),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
-            stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
+            _ => return uring_zc::completed(self, all),
         }
         1
     }
@@ -314,6 +327,7 @@ impl Reactor {
     }
 
     /// Ends the waits that the ring has.
+    #[cold]
     fn take_last(&self, ring: &RefCell<Ring>) -> Result<usize> {
         let mut borrowed = ring.borrow_mut();
         borrowed.cancel_all();

@@ -134,18 +134,24 @@ impl Ring {
 
     /// Sees to it that `entries` can be pushed, submitting what is queued where needed. Requests
     /// that belong together get their room at once, so that no submission comes between them.
+    #[inline]
     pub(crate) fn make_room(&mut self, entries: usize) -> io::Result<()> {
-        let has_room = |ring: &mut Self| {
-            let queue = ring.io.submission();
-            queue.capacity() - queue.len() >= entries
-        };
-        if !has_room(self) {
-            self.enter(Until::Now)?;
-            if !has_room(self) {
-                return Err(io::Error::from_raw_os_error(libc::EBUSY));
-            }
+        if self.has_room(entries) { Ok(()) } else { self.submit_for_room(entries) }
+    }
+
+    #[inline]
+    fn has_room(&mut self, entries: usize) -> bool {
+        let queue = self.io.submission();
+        queue.capacity() - queue.len() >= entries
+    }
+
+    #[cold]
+    fn submit_for_room(&mut self, entries: usize) -> io::Result<()> {
+        self.enter(Until::Now)?;
+        match self.has_room(entries) {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         }
-        Ok(())
     }
 
     /// Queues a request; the caller has made room.
@@ -201,6 +207,7 @@ impl Ring {
     }
 
     /// Submits what is queued, runs the kernel's deferred work, and waits as told.
+    #[inline(always)]
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let waits = !matches!(until, Until::Now | Until::Soon);
         if self.chained > 0 {
@@ -209,17 +216,18 @@ impl Ring {
                 return Ok(());
             }
         }
-        let submit = self.unsubmitted() as u32;
-        if submit == 0 && !waits && !self.has_work() {
+        let queue = self.io.submission();
+        let (submit, taskrun, overflown) =
+            (queue.len() as u32, queue.taskrun(), queue.cq_overflow());
+        drop(queue);
+        if submit == 0 && !waits && !taskrun && !overflown {
             return Ok(());
         }
         self.since_work += submit;
         // Deferred work runs only with GETEVENTS, which also brings completions over that did not
         // fit into the queue.
-        let leave_work = until == Until::Soon
-            && submit > 0
-            && self.since_work < DEFERRED_MOST
-            && !self.overflown();
+        let leave_work =
+            until == Until::Soon && submit > 0 && self.since_work < DEFERRED_MOST && !overflown;
         let flags = if leave_work {
             EnterFlags::empty()
         } else {
@@ -296,6 +304,7 @@ impl Ring {
     }
 
     /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
+    #[inline(always)]
     pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a [Completion] {
         self.io.take(batch)
     }

@@ -129,6 +129,7 @@ impl Queues {
     }
 
     /// Takes completions over; fewer than there is room for means that the queue is empty.
+    #[inline(always)]
     pub(crate) fn take<'a>(
         &mut self,
         batch: &'a mut [MaybeUninit<Completion>],

@@ -20,7 +20,7 @@ use crate::handle::{self, Awaited, Handle};
 use crate::mechanism::Engine;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Payload, Refused, Returned};
-use crate::op::{BackTo, Op, SendOp};
+use crate::op::{BackTo, SendOp};
 use crate::receipt::Receipt;
 use crate::ring::Key;
 
@@ -147,14 +147,14 @@ impl<'a, B: Payload> Message<'a, B> {
     }
 
     /// Why the message can't be accepted, if it can't.
-    fn refusal(&self) -> Option<Error> {
+    #[inline(always)]
+    fn refusal(&self, extent: Extent) -> Option<Error> {
         let shared = &self.socket.shared;
         if self.header.len() > MAX_HEADER {
             return Some(Error::Invalid(
                 "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
             ));
         }
-        let extent = self.buffer.extent();
         if extent.home.is_some()
             && let Err(error) = self.check_lease(extent)
         {
@@ -180,10 +180,10 @@ impl<'a, B: Payload> Message<'a, B> {
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let driver = &*self.socket.driver;
-        if let Some(error) = self.refusal() {
+        let extent = self.buffer.extent();
+        if let Some(error) = self.refusal(extent) {
             return Err(Refused { buffer: self.buffer, error });
         }
-        let extent = self.buffer.extent();
         let size = extent.bytes + self.header.len();
         // What copying costs from a lease says nothing about user memory.
         let pick = shared.chooser.borrow_mut().pick(size, || {
@@ -191,36 +191,32 @@ impl<'a, B: Payload> Message<'a, B> {
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.is_quiet()
         });
-        let key = {
-            let mut records = driver.records.borrow_mut();
-            let socket = Rc::clone(shared);
-            let header_len = self.header.len();
-            let key =
-                records.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
-            let (op, layout) = records.send_and_layout(key);
-            op.loan = Some(self.buffer.into_loan());
-            if let Some(bytes) = self.segment {
-                op.segment = bytes as u16;
-            }
-            adapt(op);
-            if !self.header.is_empty() {
-                layout.set_header(self.header);
-            }
-            if let Some(address) = self.address {
-                layout.set_address(address);
-                op.addressed = true;
-            }
-            key
-        };
+        let mut records = driver.records.borrow_mut();
+        let socket = Rc::clone(shared);
+        let header_len = self.header.len();
+        let (key, op, layout) =
+            records.insert_send(|| SendOp::new(socket, pick.engine, size, header_len));
+        op.lend(self.buffer.into_loan());
+        if let Some(bytes) = self.segment {
+            op.segment = bytes as u16;
+        }
+        adapt(op);
+        if !self.header.is_empty() {
+            layout.set_header(self.header);
+        }
+        if let Some(address) = self.address {
+            layout.set_address(address);
+            op.addressed = true;
+        }
         if pick.timed {
-            let cost = driver.time(|| order::accept(driver, shared, key));
+            let cost = driver.time(|| order::accept(driver, records, shared, key));
             let settled = driver.records.borrow_mut().send(key).is_settled();
             // The time of a send that has to wait for room says nothing about copying.
             if let (true, Some(nanos)) = (settled, cost) {
                 shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
-            order::accept(driver, shared, key);
+            order::accept(driver, records, shared, key);
         }
         Ok(key)
     }
@@ -372,8 +368,7 @@ impl<B: Payload> Awaited for Back<B> {
     type Output = Returned<B>;
 
     fn take(core: &Core, key: Key) -> Option<Returned<B>> {
-        let (loan, receipt) = sending::take_back(core, key)?;
-        Some(Returned { buffer: B::from_loan(loan), receipt })
+        sending::take_back(core, key, B::from_loan)
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
