@@ -56,7 +56,7 @@ pub use executor::Executor;
 pub use file::{File, Readiness, Transfer, Transferred};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
-pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, Window};
+pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef, Window};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
@@ -78,5 +78,5 @@ pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
 pub use socket::Socket;
 pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
-pub use socket::receive::{NextSpan, Receiver};
+pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};

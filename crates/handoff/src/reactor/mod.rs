@@ -7,7 +7,7 @@
 //! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
 //! - a driver that goes calls none before everything else is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
@@ -25,13 +25,15 @@ use crate::ring::token::{
     STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
-    BATCH, Backend, Batch, Completion, Io, Key, Ready, Ring, Token, Until, teardown,
+    BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
 };
 
 /// What all handles on a driver share: the core, and the turns that carry it on. With the last handle it
 /// ends what is under way.
 pub(crate) struct Reactor {
     core: Core,
+    /// Room for the places that completions tell of, kept between turns.
+    places: Cell<Vec<Place>>,
 }
 
 impl Deref for Reactor {
@@ -45,7 +47,7 @@ impl Deref for Reactor {
 
 impl Reactor {
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { core: Core::new(io, in_flight)? }))
+        Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
     }
 
     /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
@@ -230,15 +232,27 @@ impl Reactor {
 
     #[inline(always)]
     fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let mut places = self.places.take();
+        let taken = self.take_each(ring, &mut places);
+        self.places.set(places);
+        taken
+    }
+
+    #[inline(always)]
+    fn take_each(&self, ring: &RefCell<Ring>, places: &mut Vec<Place>) -> Result<usize> {
         let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
         let mut count = 0;
         loop {
-            let taken = ring.borrow_mut().take(&mut batch);
+            let taken = ring.borrow_mut().take(&mut batch, places);
             let last = taken.len() < BATCH;
             count += taken.len();
+            if !places.is_empty() {
+                let runs = taken.iter().filter(|completion| !completion.spans.is_empty());
+                count += places.len() - runs.count();
+            }
             let mut rest = taken;
             while let [first, ..] = rest {
-                let told = self.dispatch(first, rest);
+                let told = self.dispatch(first, rest, places);
                 rest = &rest[told..];
             }
             if last {
@@ -256,7 +270,7 @@ impl Reactor {
     /// Tells of the first of these completions, and of those behind it that are told together with it;
     /// how many that were.
     #[inline]
-    fn dispatch(&self, first: &Completion, all: &[Completion]) -> usize {
+    fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
         let Completion { data, result, flags, .. } = *first;
         match data {
             DETACHED => return 1,
@@ -282,7 +296,7 @@ impl Reactor {
                 let (queue, tag) = token.request();
                 requests::completed(self, queue, tag, result);
             }
-            STAGE_RECEIVE => return receiving::completed(self, token.key, all),
+            STAGE_RECEIVE => receiving::completed(self, token.key, first, places),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             _ => return uring_zc::completed(self, all),
         }
@@ -425,8 +439,6 @@ mod tests {
     use crate::lease::rx_queue::RxShared;
     use crate::ring::Epoll;
 
-    /// `IORING_CQE_F_MORE`.
-    const MORE: u32 = 1 << 1;
     const PAGE: u64 = 4096;
 
     fn reactor() -> Rc<Reactor> {
@@ -447,9 +459,7 @@ mod tests {
             let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
             queue.ring.set(Some(ring));
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-            let told: Vec<_> = (0..50)
-                .map(|chunk| Completion { data: 0, result: 9, flags: MORE, place: chunk * PAGE })
-                .collect();
+            let told: Vec<_> = (0..50).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
             let (spans, bytes) = arrivals.push_told(&told);
             queue.arrived(spans, bytes);
             let mut spans: Vec<_> = arrivals.by_ref().collect();

@@ -32,7 +32,7 @@ use io_uring::{EnterFlags, squeue};
 pub(crate) use backend::{Backend, Io};
 pub(crate) use endpoint::{Endpoint, Target};
 pub(crate) use epoll::{Epoll, Ready};
-pub(crate) use queues::{BATCH, Batch, Completion, Queues, Shape};
+pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
 use slots::Slots;
 pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
@@ -303,10 +303,15 @@ impl Ring {
         }
     }
 
-    /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
+    /// Takes completions over, and places in exchange for those before; fewer completions than [`BATCH`] mean
+    /// that the queue is empty.
     #[inline(always)]
-    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a [Completion] {
-        self.io.take(batch)
+    pub(crate) fn take<'a>(
+        &mut self,
+        batch: &'a mut Batch,
+        places: &mut Vec<Place>,
+    ) -> &'a [Completion] {
+        self.io.take(batch, places)
     }
 
     /// Whether the kernel has deferred work for this thread, or completions to bring over.
