@@ -5,9 +5,11 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 22] = [
+const OF_KERNELS: [&str; 25] = [
     "allocations",
+    "connections",
     "crowd",
+    "deadlines",
     "descriptor",
     "files",
     "handoff_lab::topology",
@@ -22,6 +24,7 @@ const OF_KERNELS: [&str; 22] = [
     "probe",
     "probe_memlock",
     "receive",
+    "receive_into",
     "registration",
     "send",
     "stages",

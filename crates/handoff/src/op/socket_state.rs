@@ -9,6 +9,7 @@ use socket2::{Domain, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
+use super::reception::Reception;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::ring::{Endpoint, Io, Key};
@@ -40,8 +41,7 @@ pub(crate) struct SocketShared {
     pub(crate) spliced: Cell<u32>,
     /// It blocked before, and does again when the last of these is gone.
     pub(crate) blocks_again: Cell<bool>,
-    /// A receiver takes its bytes.
-    pub(crate) received: Cell<bool>,
+    pub(crate) reception: Reception,
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
     pub(crate) crowded: Cell<bool>,
@@ -62,7 +62,18 @@ impl SocketShared {
         let socket = SockRef::from(&fd);
         let stream = socket.r#type().map_err(failed)? == Type::STREAM;
         let ipv6 = socket.domain().map_err(failed)? == Domain::IPV6;
-        Ok(Self {
+        Ok(Self::of_kind(io, fd, chooser, stream, ipv6))
+    }
+
+    /// As [`new`](Self::new) for a socket whose kind is known.
+    pub(crate) fn of_kind(
+        io: &Rc<Io>,
+        fd: OwnedFd,
+        chooser: Chooser,
+        stream: bool,
+        ipv6: bool,
+    ) -> Self {
+        Self {
             endpoint: Endpoint::attach(io, fd),
             stream,
             ipv6,
@@ -73,10 +84,10 @@ impl SocketShared {
             stats: Cell::default(),
             spliced: Cell::new(0),
             blocks_again: Cell::new(false),
-            received: Cell::new(false),
+            reception: Reception::default(),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),
-        })
+        }
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
