@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
+use super::reception::Reception;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::ring::endpoint::with_target;
@@ -25,6 +26,14 @@ pub struct SendStats {
     pub returned: Tally,
     /// Return signals: notifications of the ring, and sends that the error queue spoke of.
     pub notifications: u64,
+}
+
+/// What decides how a socket is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketKind {
+    pub(crate) stream: bool,
+    pub(crate) ipv6: bool,
+    pub(crate) udp: bool,
 }
 
 pub(crate) struct SocketShared {
@@ -46,8 +55,7 @@ pub(crate) struct SocketShared {
     pub(crate) spliced: Cell<u32>,
     /// It blocked before, and does again when the last of these is gone.
     pub(crate) blocks_again: Cell<bool>,
-    /// A receiver takes its bytes.
-    pub(crate) received: Cell<bool>,
+    pub(crate) reception: Reception,
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
     pub(crate) crowded: Cell<bool>,
@@ -71,13 +79,19 @@ impl SocketShared {
         let ipv6 = domain == Domain::IPV6;
         let inet = ipv6 || domain == Domain::IPV4;
         let udp = inet && socket.protocol().ok().flatten() == Some(Protocol::UDP);
+        Ok(Self::of_kind(io, fd, chooser, SocketKind { stream, ipv6, udp }))
+    }
+
+    /// As [`new`](Self::new) for a socket whose kind is known.
+    pub(crate) fn of_kind(io: &Rc<Io>, fd: OwnedFd, chooser: Chooser, kind: SocketKind) -> Self {
+        let SocketKind { stream, ipv6, udp } = kind;
         let endpoint = Endpoint::attach(io, fd);
         let usage = if io.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
         let lending = with_target!(endpoint, |fd| opcode::SendZc::new(fd, std::ptr::null(), 0)
             .flags(message_flags(stream))
             .zc_flags(usage)
             .build());
-        Ok(Self {
+        Self {
             endpoint,
             stream,
             ipv6,
@@ -90,10 +104,10 @@ impl SocketShared {
             stats: Cell::default(),
             spliced: Cell::new(0),
             blocks_again: Cell::new(false),
-            received: Cell::new(false),
+            reception: Reception::default(),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),
-        })
+        }
     }
 
     /// Flags of sendmsg(2) that all requests on the socket have.

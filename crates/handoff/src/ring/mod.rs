@@ -5,6 +5,7 @@
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
 //! kernel for them, so nothing here is shared.
 
+mod alarm;
 mod backend;
 pub(crate) mod endpoint;
 mod epoll;
@@ -29,6 +30,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
 
+pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
 pub(crate) use endpoint::{Endpoint, Target};
 pub(crate) use epoll::{Epoll, Ready};
@@ -74,6 +76,8 @@ pub(crate) struct Ring {
     pub(crate) reports_usage: bool,
     /// Whether SENDMSG_ZC takes registered buffers (Linux 6.15).
     pub(crate) vectored_registered: bool,
+    /// Whether RECV takes registered buffers (Linux 7.2).
+    pub(crate) receives_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
     /// Requests submitted since deferred work was run.
@@ -115,6 +119,7 @@ impl Ring {
             id: RINGS.fetch_add(1, Relaxed),
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
+            receives_registered: features.receives_registered,
             buffers: Slots::new(buffers),
             files: Slots::new(files),
             since_work: 0,
