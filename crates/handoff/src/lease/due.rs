@@ -184,8 +184,13 @@ impl Due {
         let_go: impl FnOnce(&mut dyn FnMut(Waker)),
         wakers: impl IntoIterator<Item = Waker>,
     ) {
+        let before = self.wakes.borrow().len();
         let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
-        self.wake_many(wakers);
+        self.wakes.borrow_mut().extend(wakers);
+        // Those of before wait for a turn.
+        if self.wakes.borrow().len() > before {
+            self.wake_many([]);
+        }
     }
 
     /// Whoever is to be woken because of this waits for the next turn: the caller has something in hand
