@@ -85,6 +85,7 @@ fn a_visit_lends_all_that_is_there_and_what_is_kept_stays() {
                 let len = if chunk == 1 { 10_000 } else { 1_000_000 };
                 let (mut receiver, mut far) = receiving(&driver, &pool);
                 let writer = thread::spawn(move || far.write_all(&pattern(5, len)).unwrap());
+                let expected = pattern(5, len);
                 let (mut got, mut kept, mut visits) = (Vec::new(), None, 0);
                 let mut visitor = |span: SpanRef<'_>| {
                     let at = got.len();
@@ -96,7 +97,7 @@ fn a_visit_lends_all_that_is_there_and_what_is_kept_stays() {
                         assert!(pool.held() > 0);
                     }
                     if let Some((span, at)) = &kept {
-                        assert!(span[..] == pattern(5, len)[*at..at + span.len()]);
+                        assert!(span[..] == expected[*at..at + span.len()]);
                     }
                 };
                 let all = async {
@@ -110,7 +111,7 @@ fn a_visit_lends_all_that_is_there_and_what_is_kept_stays() {
                 driver.block_on(all).unwrap().unwrap();
                 assert!(receiver.visit(|_| panic!("the stream has ended")).unwrap().is_ok());
                 driver.block_on(receiver.spans_there()).unwrap().unwrap();
-                assert!(got == pattern(5, len));
+                assert!(got == expected);
                 assert_eq!(receiver.tally().copied, len as u64);
                 writer.join().unwrap();
                 // A span outlives its receiver.

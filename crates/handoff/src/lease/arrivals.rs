@@ -80,7 +80,7 @@ impl Arrivals {
             visitor(unsafe { RxShared::span_ref(queue, place.begin, place.len as usize) });
         }
         while let Some(span) = self.spans.pop_front() {
-            visitor(SpanRef::from(span));
+            visitor(SpanRef::of_span(span));
         }
     }
 

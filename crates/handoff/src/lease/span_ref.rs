@@ -62,18 +62,17 @@ impl<'a> SpanRef<'a> {
         Self(Visited::Placed(Placed { queue, offset, start, len }))
     }
 
+    /// Of a span that was made before.
+    pub(crate) fn of_span(span: Span) -> Self {
+        Self(Visited::Made(span))
+    }
+
     /// Keeps the bytes beyond the visit.
     pub fn keep(self) -> Span {
         match self.0 {
             Visited::Placed(placed) => placed.keep(),
             Visited::Made(span) => span,
         }
-    }
-}
-
-impl From<Span> for SpanRef<'_> {
-    fn from(span: Span) -> Self {
-        Self(Visited::Made(span))
     }
 }
 
