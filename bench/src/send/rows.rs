@@ -292,7 +292,8 @@ pub(super) fn peers<'a>(
         })
     };
     let iperf3 = |bytes: u64| {
-        let wanted = args.run.wants(IPERF3);
+        // It sends to one, as a stream.
+        let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
                 let peer = Peer {

@@ -70,8 +70,16 @@ fn deliver<B: Payload>(
 
 /// Sizes and pieces: less than a piece, one, some and a rest, more than the kernel takes at once by bytes and
 /// by number.
-const CASES: [(usize, usize); 7] =
-    [(1, 1200), (1200, 1200), (12_000, 1200), (60_001, 1200), (100_000, 1400), (3000, 10), (64, 1)];
+const CASES: [(usize, usize); 8] = [
+    (1, 1200),
+    (1200, 1200),
+    (12_000, 1200),
+    (60_001, 1200),
+    (100_000, 1400),
+    (3000, 10),
+    (64, 1),
+    (61_441, 1452),
+];
 
 fn all_ways(
     driver: &Driver,
@@ -84,7 +92,9 @@ fn all_ways(
         near.connect(far.local_addr().unwrap()).unwrap();
         let socket = driver.socket(near).unwrap();
         socket.set_engine(engine).unwrap();
-        let mut region = Region::anonymous(len + 64).unwrap();
+        let mut region = Region::anonymous(len + 128).unwrap();
+        // Off a page's start, so that it touches as many pages as it can.
+        let _before = region.take(64).unwrap();
         if case % 2 == 0 && driver.ring_unavailable().is_none() {
             driver.register(&region).unwrap();
         }

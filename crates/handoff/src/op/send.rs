@@ -38,6 +38,10 @@ const MAX_UDP6: usize = 65_527;
 /// The most datagrams that kernels make of one message (128 from Linux 6.9 on, 64 before).
 const MAX_SEGMENTS: usize = 64;
 
+/// So many bytes touch 16 pages wherever they begin, which leaves one of the 17 that a message without copying
+/// may touch for a header.
+const LENT_AT_ONCE: usize = 15 << 12;
+
 /// A send from its acceptance to its return. It is written and read once for each send, so what is
 /// rare stands behind a pointer.
 pub(crate) struct SendOp {
@@ -307,7 +311,7 @@ impl SendOp {
     pub(crate) fn message_room(&self) -> usize {
         match usize::from(self.segment) {
             0 => usize::MAX,
-            segment => MAX_SEGMENTS.min(MAX_UDP4 / segment) * segment,
+            segment => (LENT_AT_ONCE / segment).clamp(1, MAX_SEGMENTS) * segment,
         }
     }
 
@@ -474,8 +478,8 @@ impl Failed {
                      headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6)"
                 } else {
                     "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
-                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6), and what goes at \
-                     once without copying may touch 17 pages"
+                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6), and the \
+                     buffers that go at once without copying may touch 17 pages"
                 },
             },
             libc::EMSGSIZE => Error::MessageTooLong {

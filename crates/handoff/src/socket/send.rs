@@ -70,8 +70,8 @@ impl<'a, B: Payload> Message<'a, B> {
     }
 
     /// Has the bytes go as datagrams of `bytes` each, of which the last may be shorter (UDP segmentation
-    /// offload). The kernel or the NIC cuts them, out of messages as long as the kernel takes them: up to
-    /// 64 KiB, and 64 datagrams. A header is the beginning of the first.
+    /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
+    /// the beginning of the first.
     ///
     /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes.
     pub fn segment(mut self, bytes: usize) -> Self {
