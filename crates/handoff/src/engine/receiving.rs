@@ -12,18 +12,14 @@ use super::{mapped, multishot, zcrx};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Arrivals;
-use crate::op::{End, Kind, ReceiveState, ReceivesFrom};
+use crate::op::{End, ReceiveState, ReceivesFrom};
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Place, Token};
 
-/// Has the kernel receive, unless it does or has reason not to. The receive may be over and gone
-/// since it was marked.
+/// Has the kernel receive, unless it does or has reason not to.
 pub(crate) fn arm(core: &Core, key: Key) {
     let socket = {
         let mut records = core.records.borrow_mut();
-        if records.kind(key) != Some(Kind::Receive) {
-            return;
-        }
         let op = records.receive(key);
         if op.kernel_holds() || op.has_ended() || op.holder.is_gone() {
             return;
@@ -136,7 +132,7 @@ pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
     let (stage, spans, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.receive(key);
-        op.socket.received.set(false);
+        op.socket.reception.end();
         if let Some(window) = &op.window {
             window.forget(key);
         }

@@ -207,6 +207,7 @@ impl Queues {
 
     /// Takes completions over, and places in exchange for those before; fewer completions than there is room
     /// for mean that the queue is empty.
+    #[inline(always)]
     pub(crate) fn take<'a>(
         &mut self,
         batch: &'a mut [MaybeUninit<Completion>],

@@ -35,11 +35,7 @@ impl Socket {
             ));
         }
         driver.check_room()?;
-        if self.shared.received.replace(true) {
-            return Err(Error::Invalid(
-                "the socket has a receiver, and two would each get parts of what comes: drop that first",
-            ));
-        }
+        self.shared.reception.take()?;
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.records.borrow_mut().insert(|| Op::Receive(op));
