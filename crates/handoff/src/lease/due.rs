@@ -162,8 +162,13 @@ impl Due {
         let_go: impl FnOnce(&mut dyn FnMut(Waker)),
         wakers: impl IntoIterator<Item = Waker>,
     ) {
+        let before = self.wakes.borrow().len();
         let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
-        self.wake_many(wakers);
+        self.wakes.borrow_mut().extend(wakers);
+        // Wakers that were there wait for the next turn, and not for who lets go of a buffer.
+        if self.wakes.borrow().len() > before {
+            self.wake_many([]);
+        }
     }
 
     /// Whoever is to be woken because of this waits for the next turn: the caller has something in hand
