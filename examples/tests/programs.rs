@@ -1,7 +1,7 @@
 //! The examples do what they say.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -128,6 +128,25 @@ fn a_file_goes_through_a_relay() {
     assert!(relayed.contains(&format!("there: {BYTES} bytes by")), "{relayed}");
     receiver.end();
     assert!(fs::read(&target).expect("there") == content(), "what arrived differs");
+}
+
+#[test]
+fn framed_messages_come_back_whole() {
+    let program = env!("CARGO_BIN_EXE_framed-messages");
+    let server = Listening::start(Command::new(program).arg("127.0.0.1:0"));
+    let mut client = TcpStream::connect(&server.address).expect("connects");
+    for len in [5, 0, 1 << 20, 77_777] {
+        let payload = content().split_off(BYTES - len);
+        client.write_all(&(len as u32).to_le_bytes()).expect("sent");
+        client.write_all(&payload).expect("sent");
+        let mut answer = vec![0; 4 + len];
+        client.read_exact(&mut answer).expect("comes back");
+        assert_eq!(answer[..4], (len as u32).to_le_bytes());
+        assert!(answer[4..] == payload, "what came back differs");
+    }
+    drop(client);
+    let said = server.end();
+    assert!(said.starts_with("4 messages from 127.0.0.1"), "{said}");
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct Config {
     /// Whether the payload lies in buffers registered with the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
-    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`).
+    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`). How what
+    /// was received is looked at: by a visitor (`visit`), or as owned spans (`spans`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
     /// The device's MTU in bytes.

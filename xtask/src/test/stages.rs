@@ -5,10 +5,12 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 26] = [
+const OF_KERNELS: [&str; 29] = [
     "allocations",
     "buffer_pool",
+    "connections",
     "crowd",
+    "deadlines",
     "descriptor",
     "files",
     "frozen",
@@ -25,6 +27,7 @@ const OF_KERNELS: [&str; 26] = [
     "probe",
     "probe_memlock",
     "receive",
+    "receive_into",
     "registration",
     "segments",
     "send",

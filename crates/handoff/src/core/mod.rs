@@ -1,6 +1,7 @@
 //! What engines work on: the way into the kernel, the records of what is under way, and what is to be
 //! started.
 
+mod deadlines;
 mod lanes;
 mod waits;
 
@@ -18,9 +19,9 @@ use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
 use crate::ring::{Io, Unpark};
 
+use deadlines::Deadlines;
+pub(crate) use deadlines::{Deadline, Then};
 use lanes::Lanes;
-pub(crate) use waits::LATER;
-use waits::Later;
 
 pub(crate) struct Core {
     // First, so that the ring is closed before anything else goes.
@@ -33,7 +34,7 @@ pub(crate) struct Core {
     /// cancelled, this must not.
     streams: RefCell<Vec<Weak<SocketShared>>>,
     spare_streams: RefCell<Vec<Weak<SocketShared>>>,
-    later: RefCell<Vec<Later>>,
+    pub(crate) deadlines: Deadlines,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     /// The devices that clear slots, by slot.
@@ -65,7 +66,7 @@ impl Core {
             groups: RefCell::default(),
             streams: RefCell::default(),
             spare_streams: RefCell::default(),
-            later: RefCell::default(),
+            deadlines: Deadlines::default(),
             registered: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
@@ -131,7 +132,7 @@ impl Core {
     /// Has a stream's sends started with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
-        self.due.attend();
+        self.due.start_soon();
     }
 
     /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.

@@ -9,9 +9,11 @@
 //! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
+mod clock;
 mod pool_wait;
 
 use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -32,7 +34,9 @@ use crate::reactor::Reactor;
 use crate::requests::RequestQueue;
 use crate::ring::{Backend, Until};
 use crate::socket::Socket;
+use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
+use crate::socket::listen::Listener;
 pub use builder::{DriverBuilder, RingUse};
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
@@ -101,6 +105,25 @@ impl Driver {
     /// When the descriptor is not a socket.
     pub fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Socket> {
         Socket::attach(Rc::clone(&self.reactor), socket.into())
+    }
+
+    /// Connects to an address by TCP. [`Socket::connect`] does for a socket with settings of your own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way. What goes
+    /// wrong later, [`Connecting`] tells.
+    pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
+        Socket::tcp(&self.reactor, address)?.connect(address)
+    }
+
+    /// Takes the connections that come to a listener, whose `O_NONBLOCK` is the driver's from now on.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn listen(&self, listener: TcpListener) -> Result<Listener> {
+        Listener::open(&self.reactor, listener)
     }
 
     /// Attaches a file, pipe or block device.
@@ -215,6 +238,7 @@ impl Driver {
             self.reactor.start_and_wake();
             let to_come = || {
                 self.reactor.kernel_holds_any()
+                    || !self.reactor.deadlines.is_empty()
                     || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.reactor.news.get() && to_come()
@@ -261,6 +285,7 @@ impl Driver {
 impl AsFd for Driver {
     /// The descriptor that is readable when there is something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reactor.watch_deadlines();
         let raw = match &self.reactor.io.backend {
             Backend::Ring(ring) => ring.borrow_mut().event(),
             Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),

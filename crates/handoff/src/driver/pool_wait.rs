@@ -3,14 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::os::fd::RawFd;
-use std::rc::Rc;
 use std::time::Duration;
-
-use futures_lite::future;
 
 use super::Driver;
 use crate::error::{Error, Result};
-use crate::file::File;
 use crate::memory::{BufferPool, Piece};
 
 impl Driver {
@@ -19,23 +15,20 @@ impl Driver {
     /// # Errors
     ///
     /// [`Error::PoolEmpty`] after that time, which says what has how many: the sockets and files of this
-    /// driver by their descriptors, and then the rest. What the kernel says of a timer.
+    /// driver by their descriptors, and then the rest.
     pub async fn get_within(&self, pool: &BufferPool, time: Duration) -> Result<crate::Buffer> {
         if let Some(buffer) = pool.try_get() {
             return Ok(buffer);
         }
-        let over = File::alarm(Rc::clone(&self.reactor), time)?.readable()?;
-        let come = async { Ok(pool.get().await) };
-        let too_late = async {
-            over.await?;
-            Err(Error::PoolEmpty {
-                waited: time,
+        match self.timeout(time, pool.get()).await {
+            Err(Error::TimedOut { after }) => Err(Error::PoolEmpty {
+                waited: after,
                 buffers: pool.buffers(),
                 len: pool.buffer_len(),
                 holders: self.holders(pool),
-            })
-        };
-        future::or(come, too_late).await
+            }),
+            got => got,
+        }
     }
 
     /// Who has how many buffers of a pool, in words.

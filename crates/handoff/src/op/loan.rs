@@ -74,6 +74,7 @@ impl Loan {
     }
 
     /// What is left behind the first `skip` bytes, if it is one range.
+    #[inline(always)]
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
             Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
@@ -184,8 +185,8 @@ pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
 ///
-/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), and
-/// [`LeaseMut`](crate::LeaseMut).
+/// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled one after another,
+/// [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
 pub trait PayloadMut: Lendable {}
 
 /// A buffer back from a loan.
@@ -235,6 +236,7 @@ impl AsLoan for Buffer {
 
 impl Lendable for Vec<Buffer> {}
 impl Payload for Vec<Buffer> {}
+impl PayloadMut for Vec<Buffer> {}
 impl AsLoan for Vec<Buffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
