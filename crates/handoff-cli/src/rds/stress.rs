@@ -374,7 +374,8 @@ fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u
         peer.longest = peer.longest.max(Some(time));
         peer.answered = peer.answered.max(place.order);
         place.waits = false;
-    } else {
+    } else if intact {
+        // Nobody asked for it; what is not intact is counted above.
         counted.corrupt += 1;
     }
 }
