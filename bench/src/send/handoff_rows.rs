@@ -40,6 +40,8 @@ pub(super) struct Way {
     pub(super) batch: u32,
     /// Whether the memory is of huge pages.
     pub(super) huge: bool,
+    /// Sockets that take turns.
+    pub(super) sockets: u32,
 }
 
 impl Way {
@@ -48,12 +50,13 @@ impl Way {
     }
 }
 
-/// All of them, slowest first.
-pub(super) fn ways() -> impl Iterator<Item = Way> {
+/// All of them, slowest first; for many sockets those of registered base pages.
+pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
     let pages = [(false, false), (true, false), (true, true)];
-    pages.into_iter().flat_map(|(registered, huge)| {
+    let pages = pages.into_iter().filter(move |&pages| sockets == 1 || pages == (true, false));
+    pages.flat_map(move |(registered, huge)| {
         [true, false].into_iter().flat_map(move |flush| {
-            BATCHES.into_iter().map(move |batch| Way { registered, flush, batch, huge })
+            BATCHES.into_iter().map(move |batch| Way { registered, flush, batch, huge, sockets })
         })
     })
 }
@@ -65,7 +68,9 @@ pub(super) struct UringZc {
     open: Option<Group<Buffer>>,
     in_open: u32,
     free: Vec<Buffer>,
-    socket: Socket,
+    sockets: Vec<Socket>,
+    /// Whose turn it is.
+    next: usize,
     driver: Driver,
     way: Way,
     messages: u64,
@@ -79,16 +84,18 @@ impl UringZc {
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (_, free) = memory(&driver, bytes, working_set, way.huge, way.registered)?;
-        let socket = bed.connect().map_err(|error| error.to_string())?;
-        let socket = driver.socket(socket).map_err(line)?;
-        socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
+        let sockets = attached(&driver, bed, way.sockets)?;
+        for socket in &sockets {
+            socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
+        }
         Ok(Self {
             on_loan: VecDeque::new(),
             groups: VecDeque::new(),
             open: None,
             in_open: 0,
             free,
-            socket,
+            sockets,
+            next: 0,
             driver,
             way,
             messages: 0,
@@ -105,12 +112,14 @@ impl UringZc {
             let buffer = self.next_buffer()?;
             self.messages += 1;
             self.bytes += buffer.len() as u64;
+            let socket = &self.sockets[self.next];
+            self.next = after(self.next, self.sockets.len());
             if self.way.flush {
-                let (_, on_loan) = self.socket.send(buffer).map_err(refused)?.split();
+                let (_, on_loan) = socket.send(buffer).map_err(refused)?.split();
                 self.on_loan.push_back(on_loan);
             } else {
                 let group = self.open.get_or_insert_with(|| self.driver.group());
-                drop(self.socket.message(buffer).send_in(group).map_err(refused)?);
+                drop(socket.message(buffer).send_in(group).map_err(refused)?);
                 self.in_open += 1;
                 if self.in_open == GROUP {
                     self.flush();
@@ -179,6 +188,17 @@ impl UringZc {
             }
         }
     }
+}
+
+/// So many sockets of a driver, connected to the target.
+pub(super) fn attached(driver: &Driver, bed: &Bed, count: u32) -> Result<Vec<Socket>, String> {
+    let attach = |socket| driver.socket(socket).map_err(|error| error.to_string());
+    bed.connect_all(count)?.into_iter().map(attach).collect()
+}
+
+/// Who comes after `place` where `count` take turns.
+pub(super) fn after(place: usize, count: usize) -> usize {
+    if place + 1 == count { 0 } else { place + 1 }
 }
 
 /// A region and its messages, filled; as many as the working set has, and as are on loan at a time.
