@@ -42,6 +42,8 @@ pub(super) struct Way {
     pub(super) huge: bool,
     /// Sockets that take turns.
     pub(super) sockets: u32,
+    /// Bytes of each datagram that a message goes as, if it goes as several.
+    pub(super) segment: Option<u16>,
 }
 
 impl Way {
@@ -56,7 +58,10 @@ pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
     let pages = pages.into_iter().filter(move |&pages| sockets == 1 || pages == (true, false));
     pages.flat_map(move |(registered, huge)| {
         [true, false].into_iter().flat_map(move |flush| {
-            BATCHES.into_iter().map(move |batch| Way { registered, flush, batch, huge, sockets })
+            BATCHES.into_iter().map(move |batch| {
+                let segment = None;
+                Way { registered, flush, batch, huge, sockets, segment }
+            })
         })
     })
 }
@@ -112,14 +117,17 @@ impl UringZc {
             let buffer = self.next_buffer()?;
             self.messages += 1;
             self.bytes += buffer.len() as u64;
-            let socket = &self.sockets[self.next];
+            let mut message = self.sockets[self.next].message(buffer);
             self.next = after(self.next, self.sockets.len());
+            if let Some(bytes) = self.way.segment {
+                message = message.segment(bytes.into());
+            }
             if self.way.flush {
-                let (_, on_loan) = socket.send(buffer).map_err(refused)?.split();
+                let (_, on_loan) = message.send().map_err(refused)?.split();
                 self.on_loan.push_back(on_loan);
             } else {
                 let group = self.open.get_or_insert_with(|| self.driver.group());
-                drop(socket.message(buffer).send_in(group).map_err(refused)?);
+                drop(message.send_in(group).map_err(refused)?);
                 self.in_open += 1;
                 if self.in_open == GROUP {
                     self.flush();

@@ -62,10 +62,16 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
         }
     };
     // Most went to their group, and the place they left is still being written.
-    let _unwanted = if op.loan.is_some() { op.loan.take() } else { None };
+    let unwanted = if op.loan.is_some() { op.loan.take() } else { None };
     let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
     drop(records);
-    core.due.wake_each([sent_waker, back_waker]);
+    match unwanted {
+        None => core.due.wake_each([sent_waker, back_waker]),
+        Some(loan) => core.due.let_go_and_wake(
+            |later| loan.let_go(later),
+            [sent_waker, back_waker].into_iter().flatten(),
+        ),
+    }
 }
 
 /// Hands the buffer of a returned send to its holder, as what it was before it was lent.

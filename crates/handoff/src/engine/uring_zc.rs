@@ -67,7 +67,7 @@ pub(crate) fn queue(
     }
     let bare = op.socket.stream || op.header_len() == 0;
     let mut entry = match op.payload_left(ring.id) {
-        Some(range) if bare => one_range(op, layout, range),
+        Some(range) if bare && op.segment == 0 => one_range(op, layout, range),
         _ => message(ring, op, layout, bare),
     };
     sqe::add_send_flags(&mut entry, poll_first);

@@ -177,6 +177,22 @@ impl Due {
         }
     }
 
+    /// Lets go of a buffer that nobody wants, and wakes those who waited for that. What foreign code this comes
+    /// to, as the end of an owner or the waker of a pool, is called with the wakers.
+    pub(crate) fn let_go_and_wake(
+        &self,
+        let_go: impl FnOnce(&mut dyn FnMut(Waker)),
+        wakers: impl IntoIterator<Item = Waker>,
+    ) {
+        let before = self.wakes.borrow().len();
+        let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
+        self.wakes.borrow_mut().extend(wakers);
+        // Those of before wait for a turn.
+        if self.wakes.borrow().len() > before {
+            self.wake_many([]);
+        }
+    }
+
     /// Whoever is to be woken because of this waits for the next turn: the caller has something in hand
     /// that a panic must not take away.
     pub(crate) fn wake_later<T>(&self, act: impl FnOnce() -> T) -> T {

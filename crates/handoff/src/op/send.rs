@@ -35,6 +35,9 @@ pub(crate) enum InChain {
 const MAX_UDP4: usize = 65_507;
 const MAX_UDP6: usize = 65_527;
 
+/// The most datagrams that kernels make of one message (128 from Linux 6.9 on, 64 before).
+const MAX_SEGMENTS: usize = 64;
+
 /// A send from its acceptance to its return. It is written and read once for each send, so what is
 /// rare stands behind a pointer.
 pub(crate) struct SendOp {
@@ -44,6 +47,8 @@ pub(crate) struct SendOp {
     pub(crate) loan: Option<Loan>,
     /// Bytes of the header, which the record's layout has.
     header_len: u8,
+    /// Bytes of each datagram of a send that goes as several; else 0.
+    pub(crate) segment: u16,
     /// Whether the record's layout has a destination.
     pub(crate) addressed: bool,
     /// Header and payload bytes.
@@ -156,6 +161,7 @@ impl SendOp {
             engine,
             loan: None,
             header_len: header_len as u8,
+            segment: 0,
             addressed: false,
             total,
             done: 0,
@@ -296,6 +302,15 @@ impl SendOp {
         usize::from(self.header_len)
     }
 
+    /// The most bytes that go in one message: of a send that goes as several datagrams, as many whole ones as
+    /// the kernel takes at once.
+    pub(crate) fn message_room(&self) -> usize {
+        match usize::from(self.segment) {
+            0 => usize::MAX,
+            segment => MAX_SEGMENTS.min(MAX_UDP4 / segment) * segment,
+        }
+    }
+
     /// Whether a request of its own carries what is left of the header.
     pub(crate) fn header_goes_apart(&self) -> bool {
         self.socket.stream && self.done < self.header_len()
@@ -404,6 +419,7 @@ impl SendOp {
         Failed {
             done: self.done,
             total: self.total,
+            segment: self.segment,
             ipv6: self.socket.ipv6,
             copies: self.engine == Engine::Copy,
         }
@@ -427,6 +443,8 @@ pub(crate) struct Failed {
     /// Bytes that the kernel took before.
     pub(crate) done: usize,
     pub(crate) total: usize,
+    /// As of the send.
+    pub(crate) segment: u16,
     pub(crate) ipv6: bool,
     pub(crate) copies: bool,
 }
@@ -440,7 +458,7 @@ impl Failed {
     pub(crate) fn is_about_zero_copy(&self, errno: i32) -> bool {
         match errno {
             libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
-            libc::EMSGSIZE => self.fits_a_datagram(),
+            libc::EMSGSIZE => self.segment > 0 || self.fits_a_datagram(),
             _ => false,
         }
     }
@@ -448,6 +466,18 @@ impl Failed {
     /// An error for the caller, with the limit that it is about.
     pub(crate) fn error(&self, errno: i32) -> Error {
         match errno {
+            // EINVAL before Linux 6.14.
+            libc::EMSGSIZE | libc::EINVAL if self.segment > 0 => Error::MessageTooLong {
+                size: self.segment.into(),
+                limit: if self.copies {
+                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
+                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6)"
+                } else {
+                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
+                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6), and what goes at \
+                     once without copying may touch 17 pages"
+                },
+            },
             libc::EMSGSIZE => Error::MessageTooLong {
                 size: self.total,
                 limit: if !self.copies && self.fits_a_datagram() {

@@ -7,7 +7,7 @@
 //! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
 //! - a driver that goes calls none before everything else is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,23 +15,27 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::core::{Core, LATER};
-use crate::engine::{get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
+use crate::core::{Core, Then};
+use crate::engine::{
+    accepting, get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc,
+};
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
-    DETACHED, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE,
-    STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+    ALARM, DETACHED, STAGE_ACCEPT, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY,
+    STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
-    BATCH, Backend, Batch, Completion, Io, Key, Ready, Ring, Token, Until, teardown,
+    BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
 };
 
 /// What all handles on a driver share: the core, and the turns that carry it on. With the last handle it
 /// ends what is under way.
 pub(crate) struct Reactor {
     core: Core,
+    /// Room for the places that completions tell of, kept between turns.
+    places: Cell<Vec<Place>>,
 }
 
 impl Deref for Reactor {
@@ -45,7 +49,7 @@ impl Deref for Reactor {
 
 impl Reactor {
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { core: Core::new(io, in_flight)? }))
+        Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
     }
 
     /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
@@ -93,7 +97,8 @@ impl Reactor {
 
     #[inline(always)]
     fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
-        let until = if self.due.take_to_start() { self.start_due(until) } else { until };
+        let (until, mut due) =
+            if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
         lane::pump_marked(self);
         // Who is to be woken by now has something to do.
         let until = match until {
@@ -103,9 +108,15 @@ impl Reactor {
             until => until,
         };
         let entered = if parks { self.park(until) } else { self.enter(until) };
-        let events = entered.and_then(|()| self.tell());
+        let events = entered.and_then(|()| {
+            if let Until::OneOr(_) = until {
+                due += self.tell_due();
+            }
+            self.tell()
+        });
+        self.deadlines.set_alarm();
         self.turns.set(self.turns.get().wrapping_add(1));
-        events
+        events.map(|events| events + due)
     }
 
     /// As [`enter`](Self::enter), and what another thread wakes ends the wait.
@@ -146,7 +157,7 @@ impl Reactor {
                 self.go_on_with_lanes();
                 let mut ring = ring.borrow_mut();
                 if ring.event_watched() {
-                    ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
+                    ring.settle_event(self.has_marks() || self.due.has_wakes());
                 }
                 Ok(count)
             }
@@ -156,6 +167,7 @@ impl Reactor {
                     match event {
                         Ready::Operation(token) => self.ready(*token),
                         Ready::Wake => self.unpark.clear(),
+                        Ready::Alarm => self.deadlines.alarm_is_over(),
                     }
                 }
                 Ok(ready.len())
@@ -181,28 +193,29 @@ impl Reactor {
         lane::pump_marked(self);
     }
 
-    /// Starts what is due, and sees to it that the turn ends when more is.
+    /// Starts what is due, and sees to it that the turn ends when more is; how much was due by the clock.
     #[inline(never)]
-    fn start_due(&self, until: Until) -> Until {
+    fn start_due(&self, until: Until) -> (Until, usize) {
         self.start_each_marked();
-        let mut until = until;
-        if self.has_later() {
-            until = self.start_later(until);
+        let (mut until, mut due) = (until, 0);
+        if !self.deadlines.is_empty() {
+            due = self.tell_due();
             // What was due may have marked more, and a wait must not begin before that is started.
             self.start_each_marked();
+            until = self.until_due(until);
         }
         // That for which there was no room, or no time has come, is looked at again.
-        if self.has_later() || self.has_streams() || self.due.has_marks() {
+        if !self.deadlines.is_empty() || self.has_streams() || self.due.has_marks() {
             self.due.look_again();
         }
-        until
+        (until, due)
     }
 
     fn start_each_marked(&self) {
         loop {
             self.start_streams(|socket| order::pump(self, socket));
             self.due.start_marks(|mark| match mark {
-                Mark::Receive(key) => receiving::arm(self, key),
+                Mark::Receive(key) => self.start_receive(key),
                 Mark::Refill(queue) => queue.publish(self.io.ring_raw()),
             });
             if !self.has_streams() {
@@ -213,32 +226,63 @@ impl Reactor {
         requests::give_marked(self);
     }
 
-    /// Does what is due by the clock; the turn ends when more is.
-    fn start_later(&self, until: Until) -> Until {
-        for later in self.take_due() {
-            match later.socket {
-                Some(socket) => self.await_readiness(&socket.endpoint, 0, later.token),
-                None => self.ready(later.token),
+    /// The receive may be over and gone since it was marked.
+    fn start_receive(&self, key: Key) {
+        let kind = self.records.borrow().kind(key);
+        match kind {
+            Some(Kind::Transfer) => transfer::start_marked(self, key),
+            Some(Kind::Receive) => receiving::arm(self, key),
+            _ => {}
+        }
+    }
+
+    /// Does what is due by the clock; how much that was.
+    fn tell_due(&self) -> usize {
+        let now = Instant::now();
+        let mut count = 0;
+        while let Some(then) = self.deadlines.take_due(now) {
+            count += 1;
+            match then {
+                Then::Tell(token) => self.ready(token),
+                Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
+                Then::Wake(waker) => self.due.wake(Some(waker)),
             }
         }
-        match until {
-            Until::One if self.has_later() => Until::OneOr(LATER),
-            Until::OneOr(time) if self.has_later() => Until::OneOr(time.min(LATER)),
-            until => until,
+        count
+    }
+
+    /// A wait ends with the earliest deadline.
+    fn until_due(&self, until: Until) -> Until {
+        match (until, self.deadlines.time_left()) {
+            (Until::One, Some(left)) => Until::OneOr(left),
+            (Until::OneOr(time), Some(left)) => Until::OneOr(time.min(left)),
+            _ => until,
         }
     }
 
     #[inline(always)]
     fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
+        let mut places = self.places.take();
+        let taken = self.take_each(ring, &mut places);
+        self.places.set(places);
+        taken
+    }
+
+    #[inline(always)]
+    fn take_each(&self, ring: &RefCell<Ring>, places: &mut Vec<Place>) -> Result<usize> {
         let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
         let mut count = 0;
         loop {
-            let taken = ring.borrow_mut().take(&mut batch);
+            let taken = ring.borrow_mut().take(&mut batch, places);
             let last = taken.len() < BATCH;
             count += taken.len();
+            if !places.is_empty() {
+                let runs = taken.iter().filter(|completion| !completion.spans.is_empty());
+                count += places.len() - runs.count();
+            }
             let mut rest = taken;
             while let [first, ..] = rest {
-                let told = self.dispatch(first, rest);
+                let told = self.dispatch(first, rest, places);
                 rest = &rest[told..];
             }
             if last {
@@ -256,7 +300,7 @@ impl Reactor {
     /// Tells of the first of these completions, and of those behind it that are told together with it;
     /// how many that were.
     #[inline]
-    fn dispatch(&self, first: &Completion, all: &[Completion]) -> usize {
+    fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
         let Completion { data, result, flags, .. } = *first;
         match data {
             DETACHED => return 1,
@@ -269,6 +313,13 @@ impl Reactor {
                 }
                 return 1;
             }
+            ALARM => {
+                self.deadlines.alarm_is_over();
+                if !io_uring::cqueue::more(flags) {
+                    self.watch_alarm_again();
+                }
+                return 1;
+            }
             _ => {}
         }
         let token = Token::from_user_data(data);
@@ -276,13 +327,14 @@ impl Reactor {
             STAGE_LANE => return lane::completed(self, all),
             STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
+            STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
             STAGE_REQUEST => {
                 let (queue, tag) = token.request();
                 requests::completed(self, queue, tag, result);
             }
-            STAGE_RECEIVE => return receiving::completed(self, token.key, all),
+            STAGE_RECEIVE => receiving::completed(self, token.key, first, places),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
             _ => return uring_zc::completed(self, all),
         }
@@ -299,6 +351,7 @@ impl Reactor {
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (Some(Kind::Accept), _) => accepting::ready(self, token.key),
             (Some(Kind::Get) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
@@ -322,7 +375,9 @@ impl Reactor {
         for served in &*self.request_queues.borrow() {
             queues.extend(served.queue.waker.borrow_mut().take());
         }
-        self.due.wake_with_others(waiting.into_iter().chain(groups).chain(lanes).chain(queues));
+        let sleeping = self.deadlines.take_wakers();
+        let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
+        self.due.wake_with_others(waiting.into_iter().chain(others));
         self.due.wake_all();
     }
 
@@ -403,6 +458,8 @@ impl Drop for Reactor {
         if let (Err(panic), false) = (ended, thread::panicking()) {
             panic::resume_unwind(panic);
         }
+        // Others may wait for what came back last, or own it.
+        self.due.wake_all();
     }
 }
 
@@ -423,8 +480,6 @@ mod tests {
     use crate::lease::rx_queue::RxShared;
     use crate::ring::Epoll;
 
-    /// `IORING_CQE_F_MORE`.
-    const MORE: u32 = 1 << 1;
     const PAGE: u64 = 4096;
 
     fn reactor() -> Rc<Reactor> {
@@ -445,9 +500,7 @@ mod tests {
             let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
             queue.ring.set(Some(ring));
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-            let told: Vec<_> = (0..50)
-                .map(|chunk| Completion { data: 0, result: 9, flags: MORE, place: chunk * PAGE })
-                .collect();
+            let told: Vec<_> = (0..50).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
             let (spans, bytes) = arrivals.push_told(&told);
             queue.arrived(spans, bytes);
             let mut spans: Vec<_> = arrivals.by_ref().collect();

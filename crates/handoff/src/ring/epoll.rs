@@ -23,14 +23,16 @@ pub(crate) struct Epoll {
     ready: Vec<Ready>,
 }
 
-/// A readiness event of an operation, or of the wake-up descriptor.
+/// A readiness event of an operation, of the wake-up descriptor, or of the alarm for deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     Operation(Token),
     Wake,
+    Alarm,
 }
 
 const WAKE: u64 = u64::MAX;
+const ALARM: u64 = u64::MAX - 1;
 
 /// Errors and hang-ups are told to every wait.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
@@ -44,9 +46,10 @@ impl Epoll {
         })
     }
 
-    /// Reports [`Ready::Wake`] whenever `fd` can be read.
-    pub(crate) fn watch_wake(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(&self.fd, fd, EventData::new_u64(WAKE), EventFlags::IN)?)
+    /// Reports [`Ready::Wake`] or [`Ready::Alarm`] whenever `fd` can be read.
+    pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, ready: Ready) -> io::Result<()> {
+        let data = if ready == Ready::Alarm { ALARM } else { WAKE };
+        Ok(epoll::add(&self.fd, fd, EventData::new_u64(data), EventFlags::IN)?)
     }
 
     pub(crate) fn wait_for(&mut self, fd: RawFd, events: i16, token: Token) -> io::Result<()> {
@@ -142,8 +145,10 @@ impl Epoll {
     /// Takes off the waits that an event ends.
     fn note(&mut self, Event { flags, data }: Event) {
         let ready = &mut self.ready;
-        if data.u64() == WAKE {
-            return ready.push(Ready::Wake);
+        match data.u64() {
+            WAKE => return ready.push(Ready::Wake),
+            ALARM => return ready.push(Ready::Alarm),
+            _ => {}
         }
         let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
         let Some(waits) = self.waits.get_mut(&fd) else { return };

@@ -5,10 +5,12 @@
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
 //! kernel for them, so nothing here is shared.
 
+mod alarm;
 mod backend;
 pub(crate) mod endpoint;
 mod epoll;
 mod features;
+mod keeper;
 mod queues;
 pub(crate) mod refill;
 pub(crate) mod slots;
@@ -28,10 +30,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
 
+pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
 pub(crate) use endpoint::{Endpoint, Target};
 pub(crate) use epoll::{Epoll, Ready};
-pub(crate) use queues::{BATCH, Batch, Completion, Queues, Shape};
+pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
 use slots::Slots;
 pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
@@ -73,6 +76,8 @@ pub(crate) struct Ring {
     pub(crate) reports_usage: bool,
     /// Whether SENDMSG_ZC takes registered buffers (Linux 6.15).
     pub(crate) vectored_registered: bool,
+    /// Whether RECV takes registered buffers (Linux 7.2).
+    pub(crate) receives_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
     /// Requests submitted since deferred work was run.
@@ -114,6 +119,7 @@ impl Ring {
             id: RINGS.fetch_add(1, Relaxed),
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
+            receives_registered: features.receives_registered,
             buffers: Slots::new(buffers),
             files: Slots::new(files),
             since_work: 0,
@@ -302,10 +308,15 @@ impl Ring {
         }
     }
 
-    /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
+    /// Takes completions over, and places in exchange for those before; fewer completions than [`BATCH`] mean
+    /// that the queue is empty.
     #[inline(always)]
-    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a [Completion] {
-        self.io.take(batch)
+    pub(crate) fn take<'a>(
+        &mut self,
+        batch: &'a mut Batch,
+        places: &mut Vec<Place>,
+    ) -> &'a [Completion] {
+        self.io.take(batch, places)
     }
 
     /// Whether the kernel has deferred work for this thread, or completions to bring over.

@@ -78,7 +78,7 @@ impl LaneShared {
         buffer: Buffer,
     ) -> Result<(), (Buffer, Error)> {
         let mut state = self.state.borrow_mut();
-        let ours = std::ptr::eq(buffer.0.backing(), &*state.backing);
+        let ours = buffer.0.is_cut_from(&state.backing);
         if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
             let error = self.refusal(core, &state, ours);
             return Err((buffer, error));
