@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod agent;
-#[allow(dead_code, reason = "each side uses its half")]
 mod proc;
 mod system;
 mod tasks;

@@ -116,6 +116,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         if session.build(wanted) {
             if tiers.contains(&Tier::Hermetic) && packages.is_none() {
                 session.documentation();
+                if args.soak {
+                    session.sanitized();
+                }
             }
             session.tests(&stages);
         }
@@ -211,12 +214,38 @@ impl Session {
 
     fn documentation(&mut self) {
         let arguments = ["test", "--doc", "--workspace", "--all-features", "--color=never"];
-        let Some(lines) = self.step("documentation", &mut cargo(&arguments)) else { return };
+        self.tests_by_cargo("documentation", &mut cargo(&arguments));
+    }
+
+    /// The random test of loans once more, built with the address sanitizer, which is part of the compiler.
+    fn sanitized(&mut self) {
+        let mut command = cargo(&["test", "--package=handoff", "--test=loans", "--all-features"]);
+        // With a target of their own, build scripts and macros stay as they are.
+        command.args([
+            "--target=host-tuple",
+            "--target-dir=target/sanitized",
+            "--",
+            "--skip=guest::",
+        ]);
+        command.envs([
+            ("RUSTC_BOOTSTRAP", "1"),
+            ("RUSTFLAGS", "-Zsanitizer=address"),
+            ("HANDOFF_ADDRESS_SANITIZER", "1"),
+            // A driver that goes too early leaves some memory to the kernel for good.
+            ("ASAN_OPTIONS", "detect_leaks=0"),
+            (SOAK, "1"),
+        ]);
+        self.tests_by_cargo("loans under the address sanitizer", &mut command);
+    }
+
+    /// Runs tests outside the lab, and counts them.
+    fn tests_by_cargo(&mut self, name: &'static str, command: &mut Command) {
+        let Some(lines) = self.step(name, command) else { return };
         let mut told = Output::default();
         lines.iter().for_each(|line| told.line(line));
         self.passed += told.sums().iter().map(|sums| sums.passed).sum::<usize>();
         let ignored = told.skips().iter();
-        self.skips.extend(ignored.map(|(name, reason)| format!("documentation: {name}: {reason}")));
+        self.skips.extend(ignored.map(|(test, reason)| format!("{name}: {test}: {reason}")));
     }
 
     /// Runs a step to its end and returns its lines; `None` if it failed, which is counted.

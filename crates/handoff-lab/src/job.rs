@@ -63,24 +63,26 @@ pub enum Ending {
 pub struct Hang {
     /// Where its tasks stood at the command's time-out, in lines; empty if the guest did not answer.
     pub tasks: String,
-    /// The CPU time that the emulator took within its last second; `None` under instruction counting,
-    /// where it says nothing: the clock of an idle guest jumps from timer to timer, which keeps the
-    /// emulator busy.
-    pub emulator: Option<Duration>,
+    /// How much of the time that the host left to the emulator it ran, within its last second, in
+    /// percent; `None` under instruction counting, where it says nothing: the clock of an idle guest jumps
+    /// from timer to timer, which keeps the emulator busy.
+    pub emulator: Option<u32>,
     /// The last console lines.
     pub lines: Vec<String>,
 }
 
-/// The emulator of an idle guest takes less CPU time in a second; that of a guest that executes anything
-/// takes more, even on a machine that is busy with other work.
-const IDLE: Duration = Duration::from_millis(150);
+/// The emulator of an idle guest runs for fewer percent of the time; that of a guest that executes anything for
+/// nearly all of it.
+const IDLE: u32 = 15;
 
 impl fmt::Display for Hang {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(taken) = self.emulator {
-            let state = if taken < IDLE { "idle" } else { "busy" };
-            let taken = taken.as_secs_f64();
-            writeln!(formatter, "the emulator was {state}: {taken:.2} s of CPU in a second")?;
+        if let Some(percent) = self.emulator {
+            let state = if percent < IDLE { "idle" } else { "busy" };
+            writeln!(
+                formatter,
+                "the emulator was {state}: it ran for {percent} % of the time that others left to it"
+            )?;
         }
         writeln!(formatter, "{}", told(&self.tasks))?;
         write!(formatter, "the last console lines:\n{}", self.lines.join("\n"))

@@ -26,8 +26,8 @@ mod initramfs;
 mod job;
 mod kernel;
 mod machine;
+#[cfg(test)]
 #[path = "../lab/init/proc.rs"]
-#[allow(dead_code, reason = "each side uses its half")]
 mod proc;
 mod progress;
 mod sanitizer;

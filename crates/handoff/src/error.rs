@@ -52,6 +52,20 @@ pub enum Error {
         /// The most buffers at once.
         capacity: usize,
     },
+    /// No buffer of a pool came back in time.
+    #[error(
+        "no buffer came back to the pool in {waited:?}: of its {buffers} buffers of {len} bytes, {holders}"
+    )]
+    PoolEmpty {
+        /// How long it was waited.
+        waited: Duration,
+        /// Buffers of the pool.
+        buffers: usize,
+        /// Bytes of each.
+        len: usize,
+        /// Who has how many, in words.
+        holders: String,
+    },
     /// A datagram larger than its protocol or device takes.
     #[error("a datagram of {size} bytes is too long: {limit}")]
     MessageTooLong {
@@ -175,6 +189,7 @@ impl From<Error> for io::Error {
             Error::TimedOut { .. } => io::ErrorKind::TimedOut,
             Error::NoDescriptor { .. } | Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
             Error::Busy { .. } | Error::LaneFull { .. } => io::ErrorKind::WouldBlock,
+            Error::PoolEmpty { .. } => io::ErrorKind::TimedOut,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
             Error::ReceivedLost { .. } => io::ErrorKind::InvalidData,

@@ -122,6 +122,7 @@ fn a_foreign_loop_is_told_of_a_deadline() {
     });
 }
 
+#[cfg(feature = "tokio")]
 #[test]
 fn tokio_is_told_of_a_deadline() {
     within(LONG, || {

@@ -1,13 +1,13 @@
 //! How a guest boots: what it needs is built, and awaited.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::emulator::Stretch;
 use super::{Guest, LOOK};
 use crate::accelerator;
 use crate::cache::Cache;
@@ -106,9 +106,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Only time in which nobody kept the emulator from running counts, however busy the host is.
     fn wait_until_ready(&mut self, patience: Duration) -> Result<()> {
-        let begin = Instant::now();
+        let stretch = Stretch::of(self.process.id());
         loop {
             match self.messages.recv_timeout(LOOK) {
                 Ok((wire::READY, release)) => {
@@ -119,8 +118,7 @@ impl Guest {
                 Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => {
                     return Err(Error::Stopped);
                 }
-                Err(RecvTimeoutError::Timeout)
-                    if begin.elapsed() < patience + kept_waiting(self.process.id()) => {}
+                Err(RecvTimeoutError::Timeout) if !stretch.is_past(patience) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let lines = self.end_and_explain();
                     return Err(Error::Failed(format!(
@@ -159,15 +157,4 @@ pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf
     let userland = userland::image(&cache, stop)?;
     let kernel = Kernel::of(choice, &cache, stop)?;
     Ok((cache, userland, kernel))
-}
-
-/// How long the thread of a process that waited most was ready to run while others ran; 0 where the
-/// kernel does not tell.
-fn kept_waiting(process: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let told = threads.filter_map(|thread| {
-        let counts = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        counts.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(told.max().unwrap_or(0))
 }

@@ -1,21 +1,21 @@
 //! How a guest ends: switched off, or by force, with what is known about a guest that hangs.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::emulator::Stretch;
 use super::{CONSOLE_PATIENCE, Guest};
 use crate::channel::send;
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
 use crate::job::Hang;
 use crate::machine::{Acceleration, QEMU};
-use crate::proc::Stat;
 use crate::wire;
 
-/// How long switching off may take; a sanitizer kernel looks for leaks first.
+/// How long switching off may take, in time that the host leaves to the guest; a sanitizer kernel looks for
+/// leaks first.
 const OFF_PATIENCE: Duration = Duration::from_secs(90);
 
 impl Guest {
@@ -27,9 +27,9 @@ impl Guest {
     pub fn power_off(mut self) -> Result<Option<Fault>> {
         // A guest that is gone already needs no message.
         let _ = send(&self.control, wire::OFF, &[]);
-        let deadline = Instant::now() + OFF_PATIENCE;
+        let stretch = Stretch::of(self.process.id());
         while self.process.try_wait().trying(QEMU)?.is_none() {
-            if Instant::now() > deadline || self.stop.load(Ordering::Acquire) {
+            if stretch.is_past(OFF_PATIENCE) || self.stop.load(Ordering::Acquire) {
                 let lines = self.end().join(" | ");
                 return Err(Error::Failed(format!("the guest does not switch off: {lines}")));
             }
@@ -41,19 +41,11 @@ impl Guest {
 
     /// Ends a guest in which nothing can be ended any more, and reports what is known about it.
     pub(super) fn hang(&mut self, tasks: String) -> Hang {
-        let before = self.emulator_time();
+        let stretch = Stretch::of(self.process.id());
         thread::sleep(Duration::from_secs(1));
-        let emulator = self.emulator_time().zip(before).map(|(after, before)| after - before);
+        let counts = self.acceleration == Acceleration::InstructionCounting;
+        let emulator = (!counts).then(|| stretch.percent());
         Hang { tasks, emulator, lines: self.end() }
-    }
-
-    /// The emulator's CPU time, if it says anything (see [`Hang`]).
-    fn emulator_time(&self) -> Option<Duration> {
-        if self.acceleration == Acceleration::InstructionCounting {
-            return None;
-        }
-        let line = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).ok()?;
-        Stat::parse(&line).map(|stat| stat.user + stat.kernel)
     }
 
     /// Ends the emulator and returns the last console lines.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use super::emulator::Stretch;
 use super::{CONSOLE_PATIENCE, Guest, LOOK};
 use crate::channel::{feed, send};
 use crate::console::Fault;
@@ -14,10 +15,9 @@ use crate::job::{Ending, Input, Job, Outcome, Stream};
 use crate::terminal;
 use crate::wire::{self, End, Start};
 
-/// How long a guest may take to say where its tasks stand. An emulated one on a busy machine takes a
-/// second or two.
+/// How long a guest may take to say where its tasks stand, in time that the host leaves to it.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a killed command may take to go before the guest counts as hung.
+/// How long a killed command may take to go before the guest counts as hung, in such time.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// Where the guest finds programs: first those that the host put there.
 const GUEST_PATH: &str =
@@ -142,9 +142,10 @@ impl Guest {
         output: &mut impl FnMut(Stream, &[u8]) -> io::Result<()>,
         left: &mut String,
     ) -> Result<Ending> {
-        let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut stage = Stage::InTime;
-        let mut tasks = String::new();
+        let mut since = Stretch::of(self.process.id());
+        let (mut tasks, mut answered) = (String::new(), false);
         loop {
             match self.messages.recv_timeout(LOOK) {
                 Ok((wire::STDOUT, bytes)) => output(Stream::Output, &bytes).trying("output")?,
@@ -168,10 +169,7 @@ impl Guest {
                     if let Some((asked, told)) = wire::decode_tasks(&body)
                         && asked == number
                     {
-                        tasks = told;
-                        if stage == Stage::Asked {
-                            deadline = Some(Instant::now());
-                        }
+                        (tasks, answered) = (told, true);
                     }
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -181,17 +179,22 @@ impl Guest {
                 self.end();
                 return Err(Error::Stopped);
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let (next, patience, kind, word) = match stage {
+            let is_over = match stage {
+                Stage::InTime => deadline.is_some_and(|deadline| Instant::now() >= deadline),
+                Stage::Asked => answered || since.is_past(ANSWER_PATIENCE),
+                Stage::Killed => since.is_past(KILL_PATIENCE),
+            };
+            if is_over {
+                let (next, kind, word) = match stage {
                     _ if self.console.panicked() => return Ok(Ending::Hung(self.hang(tasks))),
-                    Stage::InTime => (Stage::Asked, ANSWER_PATIENCE, wire::ASK_TASKS, number),
-                    Stage::Asked => (Stage::Killed, KILL_PATIENCE, wire::SIGNAL, 9),
+                    Stage::InTime => (Stage::Asked, wire::ASK_TASKS, number),
+                    Stage::Asked => (Stage::Killed, wire::SIGNAL, 9),
                     Stage::Killed => return Ok(Ending::Hung(self.hang(tasks))),
                 };
                 if send(&self.control, kind, &word.to_le_bytes()).is_err() {
                     return Ok(Ending::GuestDied(self.end()));
                 }
-                (stage, deadline) = (next, Some(Instant::now() + patience));
+                (stage, since) = (next, Stretch::of(self.process.id()));
             }
         }
     }

@@ -1,13 +1,16 @@
 //! Buffers of the kernel lent into rings (`kmod/getbuf`), on the lab's kernel.
 
+mod coverage;
 mod device;
 mod failing;
+mod numbers;
 mod resizing;
 
 mod guest {
     mod failing;
     mod files;
     mod fresh;
+    mod fuzz;
     mod limits;
     mod lives;
     mod null;

@@ -18,7 +18,12 @@ use crate::device::{PATIENCE, Queues};
 
 /// Of each of a ring's two regions: room for [`ENTRIES_MAX`] requests.
 const REGION: usize = ENTRIES_MAX as usize * size_of::<squeue::Entry>();
-pub(crate) const ENTRIES_MAX: u32 = 256;
+const ENTRIES_MAX: u32 = 256;
+
+/// Of a ring's queues, by any number.
+pub(crate) fn any_size(number: u64) -> u32 {
+    ENTRIES_MAX >> (number % 4)
+}
 
 /// Zeroed pages in small pieces, so that the kernel cannot see them as one and maps them for itself:
 /// that mapping goes with the queues, and who looks at them later takes a fault.

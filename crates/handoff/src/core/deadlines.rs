@@ -111,6 +111,7 @@ impl Core {
         let deadline = Deadline { due, number };
         self.deadlines.list.borrow_mut().insert(deadline, then);
         self.deadlines.set_alarm();
+        self.due.start_soon();
         deadline
     }
 

@@ -14,7 +14,7 @@ use crate::lease::Due;
 use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
 use crate::lease::rx_queue::RxShared;
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
 use crate::ring::{Io, Unpark};
@@ -82,11 +82,11 @@ impl Core {
         Ok(core)
     }
 
-    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<()> {
+    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<Pinning> {
         let ring = self.io.ring().ok_or_else(|| self.io.no_ring("registering buffers"))?;
-        ring.borrow_mut().register(backing)?;
+        let pinning = ring.borrow_mut().register(backing)?;
         self.registered.borrow_mut().push(Arc::clone(backing));
-        Ok(())
+        Ok(pinning)
     }
 
     pub(crate) fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
@@ -98,9 +98,9 @@ impl Core {
 
     /// The ring goes, and with it its table of buffers.
     pub(crate) fn leave_registered(&mut self) {
-        let ring = self.io.ring_id();
+        let Some(ring) = self.io.ring() else { return };
         for backing in self.registered.get_mut() {
-            backing.leave(ring);
+            ring.borrow().leave(backing);
         }
     }
 
@@ -132,7 +132,7 @@ impl Core {
     /// Has a stream's sends started with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
-        self.due.attend();
+        self.due.start_soon();
     }
 
     /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.

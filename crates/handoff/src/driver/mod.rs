@@ -10,6 +10,7 @@
 
 mod builder;
 mod clock;
+mod pool_wait;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -26,7 +27,7 @@ use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
 use crate::lease::{Pool, RxBinding, RxQueue, Window};
-use crate::memory::{Memory, Region};
+use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
 #[cfg(feature = "ublk")]
@@ -135,15 +136,17 @@ impl Driver {
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
-    /// pinned once instead of at each send. (Huge pages are pinned all the same for sends on streams,
+    /// pinned once instead of at each send, and once for all drivers that register it where the kernel can
+    /// (`IORING_REGISTER_CLONE_BUFFERS` with offsets, Linux 6.13). A [`Frozen`](crate::Frozen) buffer stands
+    /// for its region. (Huge pages are pinned all the same for sends on streams,
     /// since the kernel would charge the socket with all of such a page for each packet.) The memory is
     /// kept until it is [unregistered](Self::unregister), or the driver goes.
     ///
     /// # Errors
     ///
     /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
-    /// unregistered in either case.
-    pub fn register(&self, region: &impl Memory) -> Result<()> {
+    /// unregistered in either case. When this driver has the region already, or its memory is of the heap.
+    pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
         self.reactor.register(region.backing())
     }
 

@@ -351,9 +351,12 @@ fn advance(core: &Core, key: Key) {
     }
     // What is dropped or woken may use the driver.
     drop(records);
-    drop(over);
+    let (loan, _file) = over.unzip();
     if let Some(next) = next {
         start_or_mark(core, next);
     }
-    core.due.wake(waker);
+    match loan.flatten() {
+        None => core.due.wake(waker),
+        Some(loan) => core.due.let_go_and_wake(|later| loan.let_go(later), waker),
+    }
 }

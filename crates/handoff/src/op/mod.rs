@@ -31,6 +31,6 @@ pub(crate) use receive::{End, Mapped, ReceiveOp, ReceiveState, ReceivesFrom};
 pub(crate) use records::{Kind, Op, Records};
 pub(crate) use send::{BackTo, InChain, SendOp, SendState};
 pub use socket_state::SendStats;
-pub(crate) use socket_state::SocketShared;
+pub(crate) use socket_state::{SocketKind, SocketShared};
 pub(crate) use transfer::{Attached, Direction, TransferOp, TransferState};
 pub(crate) use waiter::Waiter;

@@ -11,13 +11,17 @@
 //! - there are at most as many records as the driver was built for.
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
+use std::rc::Rc;
 use std::task::Waker;
 
 use super::accept::{AcceptOp, AcceptState};
 use super::get::GetOp;
 use super::layout::Layout;
+use super::loan::Loan;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
+use super::socket_state::SocketShared;
 use super::transfer::{TransferOp, TransferState};
 use crate::error::{Error, Result};
 use crate::ring::token::GENERATIONS;
@@ -90,15 +94,32 @@ impl Records {
     }
 
     /// Takes a record for what `op` makes; the caller has checked that there is room.
-    #[inline(always)]
     pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
+        self.put(op).0
+    }
+
+    /// As [`insert`](Self::insert) for a send.
+    #[inline(always)]
+    pub(crate) fn insert_send(
+        &mut self,
+        op: impl FnOnce() -> SendOp,
+    ) -> (Key, &mut SendOp, &mut Layout) {
+        let (key, record) = self.put(|| Op::Send(op()));
+        match &mut record.op {
+            Op::Send(op) => (key, op, &mut record.layout),
+            _ => unreachable!("a send was put there"),
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, op: impl FnOnce() -> Op) -> (Key, &mut Record) {
         let index = self.free.pop().unwrap_or_else(|| self.add());
         let record = &mut *self.records[index as usize];
         debug_assert!(matches!(record.op, Op::Vacant), "a free record is vacant");
         // SAFETY: what is vacant needs no drop. Written so, the operation is made where it stays: a copy
         // of what was just written costs more than the rest of this.
         unsafe { std::ptr::write(&raw mut record.op, op()) };
-        Key { index, generation: record.uses }
+        (Key { index, generation: record.uses }, record)
     }
 
     #[cold]
@@ -110,12 +131,37 @@ impl Records {
 
     /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
     /// keeps until it has let go of the records.
+    #[inline]
     pub(crate) fn vacate(&mut self, key: Key) {
         let record = &mut *self.records[key.index as usize];
         debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
         record.op = Op::Vacant;
+        self.recycle(key);
+    }
+
+    /// Nothing of the last use of a record is left.
+    fn recycle(&mut self, key: Key) {
+        let record = &mut *self.records[key.index as usize];
         record.uses = (record.uses + 1) % GENERATIONS;
         self.free.push(key.index);
+    }
+
+    /// As [`vacate`](Self::vacate) for a send that has given its buffer away and has no handles; gives its
+    /// socket.
+    #[inline(always)]
+    pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
+        let record = &mut *self.records[key.index as usize];
+        let Op::Send(op) = &mut record.op else { unreachable!("the key of a send names a send") };
+        // Written over as it is: the compiler does not know how little it owns.
+        op.strip();
+        // SAFETY: the socket is moved out and nobody else drops it, since what is written over is not dropped.
+        let socket = unsafe {
+            let socket = std::ptr::read(&raw const op.socket);
+            std::ptr::write(&raw mut record.op, Op::Vacant);
+            socket
+        };
+        self.recycle(key);
+        socket
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
@@ -148,6 +194,7 @@ impl Records {
     }
 
     /// The send that a key names, or `None` when that use of the record is over.
+    #[inline]
     pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
         let record = self.records.get_mut(key.index as usize)?;
         match &mut record.op {
@@ -195,6 +242,19 @@ impl Records {
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
+    }
+
+    /// Tells of each loan, with the descriptor of the operation that has it.
+    pub(crate) fn each_loan(&self, mut tell: impl FnMut(RawFd, &Loan)) {
+        for record in &self.records {
+            match &record.op {
+                Op::Send(op) => {
+                    op.loan.iter().for_each(|loan| tell(op.socket.endpoint.raw(), loan));
+                }
+                Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(op.file.raw(), loan)),
+                Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Vacant => {}
+            }
+        }
     }
 
     /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it

@@ -114,12 +114,20 @@ impl Token {
         (data ^ other) & 0xff_ffff_0000 == 0
     }
 
+    /// Whether it is of a request of a send.
+    #[inline]
+    pub(crate) fn is_of_send(self) -> bool {
+        self.stage < STAGE_ATTEMPTS || self.stage == STAGE_HEADER
+    }
+
+    #[inline]
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.key.index)
             | (u64::from(self.stage) << 32)
             | (u64::from(self.key.generation) << 40)
     }
 
+    #[inline]
     pub(crate) fn from_user_data(data: u64) -> Self {
         let key = Key { index: data as u32, generation: (data >> 40) as u32 };
         Self { key, stage: (data >> 32) as u8 }

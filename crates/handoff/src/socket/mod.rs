@@ -18,7 +18,7 @@ use crate::engine::msg_zerocopy;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::op::chooser::{Choice, Chooser};
-use crate::op::{SendStats, SocketShared};
+use crate::op::{SendStats, SocketKind, SocketShared};
 use crate::reactor::Reactor;
 use crate::ring::Io;
 
@@ -41,7 +41,8 @@ impl Socket {
     /// As [`attach`](Self::attach) for what is known to be of TCP.
     fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
         let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)));
-        let shared = SocketShared::of_kind(&driver.io, fd, chooser, true, ipv6);
+        let kind = SocketKind { stream: true, ipv6, udp: false };
+        let shared = SocketShared::of_kind(&driver.io, fd, chooser, kind);
         Self { shared: Rc::new(shared), driver }
     }
 

@@ -20,7 +20,7 @@ use crate::handle::{self, Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Payload, Refused, Returned};
-use crate::op::{BackTo, Op, SendOp};
+use crate::op::{BackTo, SendOp};
 use crate::reactor::Reactor;
 use crate::receipt::Receipt;
 use crate::ring::Key;
@@ -41,7 +41,7 @@ impl Socket {
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: &[], address: None }
+        Message { socket: self, buffer, header: &[], address: None, segment: None }
     }
 }
 
@@ -52,6 +52,7 @@ pub struct Message<'a, B> {
     buffer: B,
     header: &'a [u8],
     address: Option<SocketAddr>,
+    segment: Option<usize>,
 }
 
 impl<'a, B: Payload> Message<'a, B> {
@@ -65,6 +66,16 @@ impl<'a, B: Payload> Message<'a, B> {
     /// Sends to `address`, on a datagram socket.
     pub fn to(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
+        self
+    }
+
+    /// Has the bytes go as datagrams of `bytes` each, of which the last may be shorter (UDP segmentation
+    /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
+    /// the beginning of the first.
+    ///
+    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes.
+    pub fn segment(mut self, bytes: usize) -> Self {
+        self.segment = Some(bytes);
         self
     }
 
@@ -121,17 +132,37 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(())
     }
 
+    /// Whether the message can go as several datagrams.
+    #[cold]
+    fn check_segment(&self, bytes: usize, extent: Extent) -> Result<()> {
+        if !self.socket.shared.udp {
+            return Err(Error::Invalid("only a UDP socket sends a buffer as several datagrams"));
+        }
+        if !(1..=65_507).contains(&bytes) {
+            return Err(Error::Invalid("a buffer goes as datagrams of 1 to 65507 bytes each"));
+        }
+        if extent.home.is_some() {
+            return Err(Error::Invalid("a lease goes as one datagram: send parts of it"));
+        }
+        Ok(())
+    }
+
     /// Why the message can't be accepted, if it can't.
-    fn refusal(&self) -> Option<Error> {
+    #[inline(always)]
+    fn refusal(&self, extent: Extent) -> Option<Error> {
         let shared = &self.socket.shared;
         if self.header.len() > MAX_HEADER {
             return Some(Error::Invalid(
                 "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
             ));
         }
-        let extent = self.buffer.extent();
         if extent.home.is_some()
             && let Err(error) = self.check_lease(extent)
+        {
+            return Some(error);
+        }
+        if let Some(bytes) = self.segment
+            && let Err(error) = self.check_segment(bytes, extent)
         {
             return Some(error);
         }
@@ -150,10 +181,10 @@ impl<'a, B: Payload> Message<'a, B> {
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let driver = &*self.socket.driver;
-        if let Some(error) = self.refusal() {
+        let extent = self.buffer.extent();
+        if let Some(error) = self.refusal(extent) {
             return Err(Refused { buffer: self.buffer, error });
         }
-        let extent = self.buffer.extent();
         let size = extent.bytes + self.header.len();
         // What copying costs from a lease says nothing about user memory.
         let pick = shared.chooser.borrow_mut().pick(size, || {
@@ -161,33 +192,32 @@ impl<'a, B: Payload> Message<'a, B> {
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.is_quiet()
         });
-        let key = {
-            let mut records = driver.records.borrow_mut();
-            let socket = Rc::clone(shared);
-            let header_len = self.header.len();
-            let key =
-                records.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
-            let (op, layout) = records.send_and_layout(key);
-            op.loan = Some(self.buffer.into_loan());
-            adapt(op);
-            if !self.header.is_empty() {
-                layout.set_header(self.header);
-            }
-            if let Some(address) = self.address {
-                layout.set_address(address);
-                op.addressed = true;
-            }
-            key
-        };
+        let mut records = driver.records.borrow_mut();
+        let socket = Rc::clone(shared);
+        let header_len = self.header.len();
+        let (key, op, layout) =
+            records.insert_send(|| SendOp::new(socket, pick.engine, size, header_len));
+        op.lend(self.buffer.into_loan());
+        if let Some(bytes) = self.segment {
+            op.segment = bytes as u16;
+        }
+        adapt(op);
+        if !self.header.is_empty() {
+            layout.set_header(self.header);
+        }
+        if let Some(address) = self.address {
+            layout.set_address(address);
+            op.addressed = true;
+        }
         if pick.timed {
-            let cost = driver.time(|| order::accept(driver, shared, key));
+            let cost = driver.time(|| order::accept(driver, records, shared, key));
             let settled = driver.records.borrow_mut().send(key).is_settled();
             // The time of a send that has to wait for room says nothing about copying.
             if let (true, Some(nanos)) = (settled, cost) {
                 shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
-            order::accept(driver, shared, key);
+            order::accept(driver, records, shared, key);
         }
         Ok(key)
     }
@@ -381,8 +411,7 @@ impl<B: Payload> Awaited for Back<B> {
     type Output = Returned<B>;
 
     fn take(core: &Core, key: Key) -> Option<Returned<B>> {
-        let (loan, receipt) = sending::take_back(core, key)?;
-        Some(Returned { buffer: B::from_loan(loan), receipt })
+        sending::take_back(core, key, B::from_loan)
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {

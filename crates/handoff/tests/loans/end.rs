@@ -7,12 +7,13 @@ use handoff::{Pool, Wait, Window};
 
 use crate::alarm::{AT_HAND, guarded};
 use crate::inflow::Inflow;
+use crate::lanes::Bulk;
 use crate::model::{Circumstances, check_stream};
 use crate::traffic::patience;
 use crate::transfers::Files;
 use crate::world::World;
 
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 impl World {
     /// Lets all that is under way end, and checks what came of it.
@@ -50,7 +51,11 @@ impl World {
 
     fn left(&self) -> String {
         let through: Vec<_> = self.inflows.iter().map(Inflow::is_through).collect();
-        format!("{:?}, {:?}, received: {through:?}", self.handles, self.driver)
+        let lanes: Vec<_> = self.lanes.iter().map(Bulk::is_empty).collect();
+        format!(
+            "{:?}, {:?}, received: {through:?}, lanes are empty: {lanes:?}",
+            self.handles, self.driver
+        )
     }
 
     /// Whether nothing more comes of what is held.
@@ -58,6 +63,7 @@ impl World {
         // Spans that are forgotten may leave none to receive into.
         let received = self.inflows.iter().all(Inflow::is_through) || !self.forgotten.is_empty();
         self.handles.is_empty()
+            && self.lanes.iter().all(Bulk::is_empty)
             && received
             && self.driver.as_ref().is_none_or(|it| it.in_flight() <= self.held_for_good())
     }
@@ -65,13 +71,16 @@ impl World {
     /// Operations that handles keep: of receivers, and of what is forgotten.
     fn held_for_good(&self) -> usize {
         let receiving = self.inflows.iter().filter(|it| it.has_receiver());
-        receiving.count() + self.kept.len()
+        receiving.count() + self.kept.len() + self.kept_in_lanes
     }
 
     /// The peers read, and what came is taken.
     fn let_go_on(&mut self) {
         for number in 0..self.outflows.len() {
             self.peer_reads(number, usize::MAX);
+        }
+        for number in 0..self.lanes.len() {
+            while self.take_back(number, None) {}
         }
         self.take_datagrams();
         self.files.iter_mut().for_each(Files::drain);
@@ -107,6 +116,9 @@ impl World {
         for handle in std::mem::take(&mut self.handles) {
             guarded(|| drop(handle));
         }
+        for lane in std::mem::take(&mut self.lanes) {
+            guarded(|| drop(lane));
+        }
         self.spans.clear();
         self.inflows.iter_mut().for_each(|it| {
             it.take_receiver();
@@ -119,6 +131,12 @@ impl World {
             }
             let held = (self.pool.as_ref().map(Pool::held), self.window.as_ref().map(Window::held));
             assert!(!self.forgotten.is_empty() || held == (Some(0), Some(0)), "{held:?} are held");
+        }
+        #[cfg(feature = "getbuf")]
+        if let (Some(lends), Some(driver), true) =
+            (self.lends.take(), &self.driver, self.forgotten.is_empty())
+        {
+            lends.end(driver);
         }
         for outflow in &mut self.outflows {
             outflow.socket = None;

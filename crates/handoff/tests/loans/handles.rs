@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Both(Result<usize, Error>, Back),
     Group(Vec<Buffer>),
     Transferred(Result<usize, Error>, Back),
+    #[cfg(feature = "getbuf")]
+    Lent(Result<Option<handoff::Lease>, Error>),
 }
 
 /// A handle that is asked.
@@ -70,6 +72,8 @@ impl Cancel for Sent {
 }
 impl<B: Payload> Cancel for OnLoan<B> {}
 impl<B: Lendable> Cancel for Transfer<B> {}
+#[cfg(feature = "getbuf")]
+impl Cancel for handoff::Getting {}
 
 struct Whole<B: Payload>(Finishing<B>);
 
@@ -109,6 +113,7 @@ pub(crate) enum Kind {
     Send,
     Transfer,
     Receiver,
+    Lend,
 }
 
 /// A handle, whom its end wakes, and what it is about.
@@ -162,6 +167,11 @@ impl Handle {
         Self::new(Simple(Some(transfer), Transfer::try_take, event), about, "transfer")
     }
 
+    #[cfg(feature = "getbuf")]
+    pub(crate) fn lend(getting: handoff::Getting, about: usize) -> Self {
+        Self::new(Simple(Some(getting), handoff::Getting::try_take, Event::Lent), about, "lend")
+    }
+
     /// Whether it may be asked when the driver is gone: a future of a lent buffer may not.
     pub(crate) fn outlives_driver(&self) -> bool {
         !self.future
@@ -172,6 +182,7 @@ impl Handle {
         match self.kind {
             "group" => None,
             "transfer" => Some((Kind::Transfer, self.about)),
+            "lend" => Some((Kind::Lend, self.about)),
             _ => Some((Kind::Send, self.about)),
         }
     }

@@ -20,12 +20,15 @@ mod end;
 mod handles;
 mod heap;
 mod inflow;
+mod lanes;
+#[cfg(feature = "getbuf")]
+mod leases;
 mod model;
 mod steps;
 mod transfers;
 mod world;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff::{Driver, Engine, RingUse};
 use proptest::prelude::*;
@@ -36,8 +39,11 @@ use crate::world::{Setting, World};
 #[global_allocator]
 static ALLOCATOR: heap::Watching = heap::Watching;
 
-/// Descriptors are counted, so one test at a time runs in a process.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Descriptors are counted, so one test at a time opens any in a process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Fewer where processors are emulated.
 fn cases() -> u32 {
@@ -72,11 +78,19 @@ fn run(setting: &Setting, steps: &[steps::Step]) {
     assert!(descriptors() <= before, "descriptors are left");
 }
 
-/// Runs as many cases as are wanted, and finds the fewest steps that fail.
 fn check(setting: impl Fn(u32, usize) -> Setting) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
+    run_all(setting);
+}
+
+/// Runs as many cases as are wanted, and finds the fewest steps that fail.
+fn run_all(setting: impl Fn(u32, usize) -> Setting) {
     alarm::silence();
-    // What is made once and kept is made by now.
+    // What is made once and kept is made by now; of descriptors, the ring that keeps registered memory.
+    if has_ring() {
+        let region = handoff::Region::anonymous(1).expect("a region");
+        Driver::new().expect("a driver").register(&region).expect("there is a ring");
+    }
     run(&setting(8, 64), &[]);
     let config = ProptestConfig {
         cases: cases(),
@@ -109,6 +123,8 @@ fn with(
         entries,
         in_flight,
         rx_queue: false,
+        #[cfg(feature = "getbuf")]
+        lends: false,
     }
 }
 
@@ -118,8 +134,9 @@ fn has_ring() -> bool {
 }
 
 fn check_with_ring(test: &str, registered: bool, engines: &'static [Engine]) {
+    let _alone = alone();
     if has_ring() {
-        check(with(RingUse::Require, registered, engines));
+        run_all(with(RingUse::Require, registered, engines));
     } else {
         traffic::skip(test, "the kernel has no io_uring here");
     }
@@ -178,5 +195,14 @@ mod guest {
     fn loans_beside_an_rx_queue_without_a_device() {
         let sends = with(RingUse::Require, true, &[Engine::UringZc]);
         check(|entries, in_flight| Setting { rx_queue: true, ..sends(entries, in_flight) });
+    }
+
+    #[cfg(feature = "getbuf")]
+    #[test]
+    fn loans_beside_lends_of_the_kernel() {
+        let loaded = std::process::Command::new("modprobe").arg("getbuf").status();
+        assert!(loaded.is_ok_and(|it| it.success()), "modprobe getbuf");
+        let sends = with(RingUse::Require, true, &[Engine::UringZc]);
+        check(|entries, in_flight| Setting { lends: true, ..sends(entries, in_flight) });
     }
 }

@@ -61,6 +61,9 @@ pub(crate) enum Back {
     Buffers(Vec<Buffer>),
     Shared(SharedBuffer),
     AddressRange(Span),
+    /// Of the kernel: nobody can look at it.
+    #[cfg(feature = "getbuf")]
+    Lease(handoff::Lease),
 }
 
 impl From<Buffer> for Back {
@@ -87,6 +90,13 @@ impl From<Span> for Back {
     }
 }
 
+#[cfg(feature = "getbuf")]
+impl From<handoff::Lease> for Back {
+    fn from(lease: handoff::Lease) -> Self {
+        Self::Lease(lease)
+    }
+}
+
 pub(crate) fn place(bytes: &[u8]) -> Place {
     (bytes.as_ptr().addr(), bytes.len())
 }
@@ -101,15 +111,19 @@ impl Back {
                 bytes
             }
             Self::AddressRange(span) => span.to_vec(),
+            #[cfg(feature = "getbuf")]
+            Self::Lease(lease) => panic!("the bytes of {lease:?} are the kernel's"),
         }
     }
 
-    /// Shared memory does not tell where it lies.
+    /// Shared memory and the kernel's do not tell where they lie.
     pub(crate) fn places(&self) -> Vec<Place> {
         match self {
             Self::Buffers(buffers) => buffers.iter().map(|it| place(it)).collect(),
             Self::Shared(_) => Vec::new(),
             Self::AddressRange(span) => vec![place(span)],
+            #[cfg(feature = "getbuf")]
+            Self::Lease(_) => Vec::new(),
         }
     }
 }
@@ -118,6 +132,11 @@ impl Message {
     /// What came back is what was lent, unchanged.
     pub(crate) fn check_back(&self, back: &Back) {
         assert_eq!(back.places(), self.places, "other buffers came back");
+        #[cfg(feature = "getbuf")]
+        if let Back::Lease(lease) = back {
+            assert_eq!(lease.len(), self.bytes.len() - self.header, "another lease came back");
+            return;
+        }
         assert!(back.bytes() == self.bytes[self.header..], "a buffer was changed while on loan");
     }
 }

@@ -13,6 +13,15 @@ pub(crate) enum Memory {
     Shared,
 }
 
+/// What becomes of a lane.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LaneEnd {
+    Cancel,
+    Drop,
+    Forget,
+    LeaveToWaker,
+}
+
 /// Numbers name handles, streams and the like, modulo how many there are.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -35,6 +44,20 @@ pub(crate) enum Step {
     },
     Flush {
         forget: bool,
+    },
+    /// Into a lane; who finds no room waits for it.
+    Push {
+        lane: usize,
+        len: usize,
+        whim: Whim,
+    },
+    TakeBack {
+        lane: usize,
+        whim: Option<Whim>,
+    },
+    EndLane {
+        lane: usize,
+        end: LaneEnd,
     },
     Engine(usize),
     /// Takes the region out of the ring's table, or puts it in.
@@ -72,6 +95,11 @@ pub(crate) enum Step {
         stream: usize,
         whim: Option<Whim>,
     },
+    Visit {
+        stream: usize,
+        every: usize,
+        whim: Whim,
+    },
     DropSpan(usize),
     ForgetSpan(usize),
     SplitSpan(usize),
@@ -86,6 +114,24 @@ pub(crate) enum Step {
     },
     Feed(usize),
     Drain,
+    #[cfg(feature = "getbuf")]
+    Lend {
+        at: usize,
+        len: usize,
+    },
+    /// All of it, or while it is held.
+    #[cfg(feature = "getbuf")]
+    SendLease {
+        to: usize,
+        whole: bool,
+    },
+    #[cfg(feature = "getbuf")]
+    PartOfLease(usize),
+    #[cfg(feature = "getbuf")]
+    DropLease {
+        number: usize,
+        forget: bool,
+    },
     DropDriver,
 }
 
@@ -144,6 +190,18 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..3, any::<bool>())
             .prop_map(|(stream, keep)| Step::AttachAgain { stream, keep }),
     ];
+    let lane_end = prop_oneof![
+        2 => Just(LaneEnd::Cancel),
+        2 => Just(LaneEnd::Drop),
+        1 => Just(LaneEnd::Forget),
+        2 => Just(LaneEnd::LeaveToWaker),
+    ];
+    let lanes = prop_oneof![
+        8 => (0usize..2, len(), whim()).prop_map(|(lane, len, whim)| Step::Push { lane, len, whim }),
+        8 => (0usize..2, prop::option::of(whim()))
+            .prop_map(|(lane, whim)| Step::TakeBack { lane, whim }),
+        1 => (0usize..2, lane_end).prop_map(|(lane, end)| Step::EndLane { lane, end }),
+    ];
     let handles = prop_oneof![
         6 => some().prop_map(Step::Ask),
         8 => (some(), whim()).prop_map(|(number, whim)| Step::Poll(number, whim)),
@@ -153,15 +211,17 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => some().prop_map(Step::LeaveToWaker),
     ];
     let peers = prop_oneof![
-        5 => (0usize..2, 1usize..100_000)
+        5 => (0usize..3, 1usize..100_000)
             .prop_map(|(stream, most)| Step::PeerReads { stream, most }),
-        1 => (0usize..2).prop_map(Step::PeerCloses),
+        1 => (0usize..3).prop_map(Step::PeerCloses),
     ];
     let receiving = prop_oneof![
         4 => (0usize..2, 0usize..6).prop_map(|(stream, from)| Step::Receive { stream, from }),
         6 => (0usize..2, 1usize..30_000).prop_map(|(stream, len)| Step::Write { stream, len }),
         8 => (0usize..2, prop::option::of(whim()))
             .prop_map(|(stream, whim)| Step::Take { stream, whim }),
+        4 => (0usize..2, 1usize..5, whim())
+            .prop_map(|(stream, every, whim)| Step::Visit { stream, every, whim }),
         1 => (0usize..4).prop_map(Step::EndInflow),
         3 => some().prop_map(Step::DropSpan),
         1 => some().prop_map(Step::ForgetSpan),
@@ -174,14 +234,32 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => (1usize..5000).prop_map(Step::Feed),
         2 => Just(Step::Drain),
     ];
-    prop_oneof![
+    let base = prop_oneof![
         30 => sends,
+        15 => lanes,
         40 => handles,
         12 => prop_oneof![3 => (0u64..400).prop_map(Step::Turn), 1 => Just(Step::Pause)],
         10 => peers,
         25 => receiving,
         10 => files,
-        2 => (0usize..5).prop_map(Step::DropSocket),
+        2 => (0usize..6).prop_map(Step::DropSocket),
         1 => Just(Step::DropDriver),
+    ];
+    #[cfg(feature = "getbuf")]
+    let base = prop_oneof![10 => base, 1 => lease()];
+    base
+}
+
+#[cfg(feature = "getbuf")]
+fn lease() -> impl Strategy<Value = Step> {
+    use crate::transfers::KNOWN;
+
+    let number = || 0usize..64;
+    prop_oneof![
+        4 => (0..KNOWN, 1usize..40_000).prop_map(|(at, len)| Step::Lend { at, len }),
+        4 => (number(), any::<bool>()).prop_map(|(to, whole)| Step::SendLease { to, whole }),
+        1 => number().prop_map(Step::PartOfLease),
+        2 => (number(), prop::bool::weighted(0.1))
+            .prop_map(|(number, forget)| Step::DropLease { number, forget }),
     ]
 }

@@ -8,12 +8,17 @@ use handoff::{Driver, Error, File};
 use crate::model::{Back, Place, content};
 
 /// Bytes of the file that reads are from.
-const KNOWN: usize = 64 << 10;
+pub(crate) const KNOWN: usize = 64 << 10;
 /// The room of each write behind them.
 pub(crate) const ROOM: usize = 64 << 10;
 /// What a pipe takes whole.
 pub(crate) const PIPE: usize = 4096;
 const PERIOD: usize = 251;
+
+/// What these say.
+pub(crate) fn known() -> Vec<u8> {
+    content(0, KNOWN)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Way {
@@ -35,7 +40,7 @@ pub(crate) struct Job {
 /// What is read and written.
 pub(crate) struct Files {
     pub(crate) file: File,
-    same: std::fs::File,
+    pub(crate) same: std::fs::File,
     pub(crate) reading: File,
     feed: Option<PipeWriter>,
     fed: usize,
@@ -49,7 +54,7 @@ pub(crate) struct Files {
 impl Files {
     pub(crate) fn new(driver: &Driver) -> Self {
         let same = tempfile::tempfile().expect("makes a file");
-        same.write_all_at(&content(0, KNOWN), 0).expect("writes");
+        same.write_all_at(&known(), 0).expect("writes");
         let (read, feed) = std::io::pipe().expect("a pipe");
         let (drain, write) = std::io::pipe().expect("a pipe");
         rustix::io::ioctl_fionbio(&drain, true).expect("sets");
@@ -103,7 +108,7 @@ impl Files {
         };
         match job.way {
             Way::ReadAt(at) => {
-                let known = content(0, KNOWN);
+                let known = known();
                 assert!(gone || done == len.min(KNOWN - at), "{done} of {len} at {at}");
                 assert!(bytes[..done] == known[at..at + done], "what was read at {at} differs");
             }

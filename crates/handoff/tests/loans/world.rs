@@ -18,6 +18,9 @@ use handoff::{
 use crate::alarm::{AT_HAND, Alarm, AtHand, guarded};
 use crate::handles::{Event, Handle, Kind};
 use crate::inflow::{AddressRange, Inflow};
+use crate::lanes::Bulk;
+#[cfg(feature = "getbuf")]
+use crate::leases::Lends;
 use crate::model::{Back, Ending, Message, Out, Place, content, place};
 use crate::steps::{Memory, Step};
 use crate::traffic::narrow_tcp;
@@ -34,6 +37,9 @@ pub(crate) struct Setting {
     pub(crate) in_flight: usize,
     /// Whether an rx queue without a device is to be received from, where the kernel has such.
     pub(crate) rx_queue: bool,
+    /// Whether the kernel lends buffers of a file.
+    #[cfg(feature = "getbuf")]
+    pub(crate) lends: bool,
 }
 
 /// Where a message goes.
@@ -79,12 +85,18 @@ pub(crate) struct World {
     pub(crate) messages: Vec<Message>,
     pub(crate) out: Out,
     pub(crate) groups: Vec<Gathered>,
+    /// On the datagram socket, and on a stream; where the engine sends so.
+    pub(crate) lanes: Vec<Bulk>,
+    /// Messages in lanes that are forgotten.
+    pub(crate) kept_in_lanes: usize,
     pub(crate) inflows: Vec<Inflow>,
     pub(crate) pool: Option<Pool>,
     pub(crate) window: Option<Window>,
     pub(crate) queue: Option<RxQueue>,
     pub(crate) spans: Vec<AddressRange>,
     pub(crate) files: Option<Files>,
+    #[cfg(feature = "getbuf")]
+    pub(crate) lends: Option<Lends>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) handles: Vec<Handle>,
     /// Who waited for what is over.
@@ -98,7 +110,9 @@ pub(crate) struct World {
 }
 
 /// So many messages differ by their first byte.
-const MESSAGES: usize = 250;
+pub(crate) const MESSAGES: usize = 250;
+/// The stream that a lane has to itself.
+const LANE_STREAM: usize = 2;
 
 impl World {
     pub(crate) fn new(setting: &Setting) -> Self {
@@ -129,13 +143,19 @@ impl World {
                 got: Vec::new(),
             }
         };
-        let outflows = (0..2).map(outflow).collect();
+        let outflows: Vec<Outflow> = (0..=LANE_STREAM).map(outflow).collect();
         let far = UdpSocket::bind("127.0.0.1:0").expect("binds");
         far.set_nonblocking(true).expect("sets");
         let near = UdpSocket::bind("127.0.0.1:0").expect("binds");
         near.connect(far.local_addr().expect("is bound")).expect("connects");
         let datagrams = driver.socket(near).expect("attaches");
         datagrams.set_engine(engine).expect("has the engine");
+        let mut lanes = Vec::new();
+        if matches!(engine, Engine::UringZc | Engine::Auto) && driver.ring_unavailable().is_none() {
+            let stream = outflows[LANE_STREAM].socket.as_ref().expect("is new");
+            lanes.push(Bulk::new(&datagrams, &region, To::Datagram));
+            lanes.push(Bulk::new(stream, &region, To::Stream(LANE_STREAM)));
+        }
         AT_HAND.set(AtHand {
             driver: Some(driver.clone()),
             socket: Some(datagrams.clone()),
@@ -146,6 +166,7 @@ impl World {
             let area = Region::anonymous(64 << 10).expect("memory");
             driver.rx_queue(area, &RxBinding::without_device()).expect("a queue")
         });
+        let files = Files::new(&driver);
         Self {
             engines: setting.engines,
             region,
@@ -161,12 +182,16 @@ impl World {
             messages: Vec::new(),
             out: Out::default(),
             groups: Vec::new(),
+            lanes,
+            kept_in_lanes: 0,
             inflows: (0..2).map(|_| Inflow::new(&driver)).collect(),
             pool: Some(driver.pool(memory(), 4096).expect("a pool")),
             window: Some(driver.window(4, 8192).expect("a window")),
             queue,
             spans: Vec::new(),
-            files: Some(Files::new(&driver)),
+            #[cfg(feature = "getbuf")]
+            lends: setting.lends.then(|| Lends::new(&driver, &files)),
+            files: Some(files),
             jobs: Vec::new(),
             handles: Vec::new(),
             awaited: Vec::new(),
@@ -184,6 +209,11 @@ impl World {
             }
             Step::SendSpan { to } => self.send_span(to),
             Step::SendGrouped { to, len, memory } => self.send_grouped(to, len, memory),
+            Step::Push { lane, len, whim } => self.push(lane, len, whim),
+            Step::TakeBack { lane, whim } => {
+                self.take_back(lane, whim);
+            }
+            Step::EndLane { lane, end } => self.end_lane(lane, end),
             Step::Flush { forget } => self.flush(forget),
             Step::Engine(number) => {
                 let engine = self.engines[number % self.engines.len()];
@@ -218,8 +248,8 @@ impl World {
             }
             Step::AttachAgain { stream, keep } => self.attach_again(stream, keep),
             Step::DropSocket(number) => match number {
-                0 | 1 => self.outflows[number].socket = None,
-                2 => self.datagrams.clear(),
+                0..=LANE_STREAM => self.outflows[number].socket = None,
+                3 => self.datagrams.clear(),
                 _ => self.inflows[number % 2].drop_socket(),
             },
             Step::PeerReads { stream, most } => {
@@ -242,6 +272,10 @@ impl World {
                 let inflow = &mut self.inflows[stream];
                 let span = inflow.next(whim, &mut self.awaited);
                 self.spans.extend(span);
+            }
+            Step::Visit { stream, every, whim } => {
+                let kept = self.inflows[stream].visit(every, whim, &mut self.awaited);
+                self.spans.extend(kept);
             }
             Step::DropSpan(number) => {
                 let span = self.take_span(number);
@@ -271,6 +305,14 @@ impl World {
             Step::Transfer { way, len, memory } => self.transfer(way, len, memory),
             Step::Feed(len) => self.files.iter_mut().for_each(|files| files.feed(len)),
             Step::Drain => self.files.iter_mut().for_each(Files::drain),
+            #[cfg(feature = "getbuf")]
+            Step::Lend { at, len } => self.lend(at, len),
+            #[cfg(feature = "getbuf")]
+            Step::SendLease { to, whole } => self.send_lease(to, whole),
+            #[cfg(feature = "getbuf")]
+            Step::PartOfLease(number) => self.part_of_lease(number),
+            #[cfg(feature = "getbuf")]
+            Step::DropLease { number, forget } => self.drop_lease(number, forget),
             Step::DropDriver => self.drop_driver(),
         }
         self.spans.iter().for_each(AddressRange::check);
@@ -308,7 +350,7 @@ impl World {
     }
 
     /// A buffer of the region, or of the heap.
-    fn buffer(&mut self, bytes: &[u8], memory: Memory) -> Buffer {
+    pub(crate) fn buffer(&mut self, bytes: &[u8], memory: Memory) -> Buffer {
         let fits = |it: &Buffer| it.capacity() >= bytes.len();
         match self.home.iter().position(fits) {
             Some(place) if memory == Memory::Region => {
@@ -321,11 +363,15 @@ impl World {
         }
     }
 
-    fn bring_home(&mut self, back: Back) {
-        if let Back::Buffers(buffers) = back {
+    pub(crate) fn is_of_region(&self, buffer: &Buffer) -> bool {
+        self.cut.contains(&buffer.as_ptr().addr())
+    }
+
+    pub(crate) fn bring_home(&mut self, back: Back) {
+        if let Back::Buffers(mut buffers) = back {
             // What is of the heap goes back there.
-            let ours = |it: &Buffer| self.cut.contains(&it.as_ptr().addr());
-            self.home.extend(buffers.into_iter().filter(|it| it.capacity() > 0 && ours(it)));
+            buffers.retain(|it| it.capacity() > 0 && self.is_of_region(it));
+            self.home.extend(buffers);
         }
     }
 
@@ -374,7 +420,7 @@ impl World {
         self.accept(To::Stream(to % 2), span.received, bytes, 4, places, true);
     }
 
-    fn accept<B: Payload + Into<Back> + 'static>(
+    pub(crate) fn accept<B: Payload + Into<Back> + 'static>(
         &mut self,
         to: To,
         buffer: B,
@@ -420,7 +466,7 @@ impl World {
         self.bring_home(back);
     }
 
-    fn note(&mut self, to: To, message: Message) {
+    pub(crate) fn note(&mut self, to: To, message: Message) {
         if let To::Stream(number) = to {
             self.outflows[number].messages.push(self.messages.len());
         }
@@ -529,6 +575,8 @@ impl World {
                 }
                 assert!(buffers.is_empty(), "a group gives buffers that are not its own");
             }
+            #[cfg(feature = "getbuf")]
+            Event::Lent(result) => self.lent(about, result),
             Event::Transferred(result, back) => {
                 self.out.back(&self.jobs[about].places);
                 let gone = self.is_gone();
@@ -539,14 +587,14 @@ impl World {
         }
     }
 
-    fn came_back(&mut self, about: usize, back: Back) {
+    pub(crate) fn came_back(&mut self, about: usize, back: Back) {
         let message = &self.messages[about];
         message.check_back(&back);
         self.out.back(&message.places);
         self.bring_home(back);
     }
 
-    fn ended(&mut self, about: usize, result: Result<usize, Error>) {
+    pub(crate) fn ended(&mut self, about: usize, result: Result<usize, Error>) {
         let peer_gone = match self.to[about] {
             To::Stream(number) => self.outflows[number].closed,
             To::Datagram => false,
@@ -572,7 +620,7 @@ impl World {
             let _ = socket.set_engine(engine);
             socket
         };
-        let Some(outflow) = self.outflows.get_mut(stream) else {
+        let Some(outflow) = self.outflows[..LANE_STREAM].get_mut(stream) else {
             if let Some(socket) = self.datagrams.last() {
                 let socket = again(socket);
                 AT_HAND.with_borrow_mut(|at_hand| at_hand.socket = Some(socket.clone()));

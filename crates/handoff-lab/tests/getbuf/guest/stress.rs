@@ -1,5 +1,5 @@
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,30 +15,10 @@ use crate::device::{
     Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
     further, going_on, in_memory, long_form, on_disk, write,
 };
-use crate::resizing::{ENTRIES_MAX, Resizing};
+use crate::numbers::Numbers;
+use crate::resizing::{Resizing, any_size};
 
 const FILE: usize = 1 << 20;
-
-/// Numbers that are the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        // Knuth's generator for 64 bits; the high bits are the good ones.
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 16
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
-/// Of a ring's queues.
-fn any_size(numbers: &mut Numbers) -> u32 {
-    ENTRIES_MAX >> numbers.below(4)
-}
 
 /// What lends at random, in rings that go with lends out.
 struct Churn<'a> {
@@ -168,7 +148,7 @@ impl Churn<'_> {
                     lending.submit(&[waits, cancel]);
                 } else {
                     lending.submit(&[waits]);
-                    lending.ring.resize(any_size(numbers));
+                    lending.ring.resize(any_size(numbers.next()));
                     lending.submit(&[cancel]);
                 }
                 let done = lending.wait(2);
@@ -323,72 +303,4 @@ fn eight_threads_lend_while_the_file_changes_and_no_page_is_lost() {
     if long_form() {
         eventually("the memory is back", || (free_memory() + KEPT > free).then_some(()));
     }
-}
-
-#[test]
-fn any_bytes_of_a_command_are_survived() {
-    let rings: [Box<dyn Queues>; 2] =
-        [Box::new(IoUring::new(128).expect("a ring")), Box::new(Resizing::new(128))];
-    for (seed, ring) in (20_230_430..).zip(rings) {
-        survive(Numbers(seed), Lending::on(ring, Device::open()));
-    }
-}
-
-fn survive(mut numbers: Numbers, mut lending: Lending<Box<dyn Queues>>) {
-    let device = Device::open();
-    let file = on_disk();
-    file.write_all_at(&bytes_at(0, FILE), 0).expect("writes");
-    let (out, mut far) = connection();
-    let (mut from, to) = connection();
-    for (file, purpose) in
-        [(file.as_raw_fd(), SOURCE), (out.as_raw_fd(), TARGET), (to.as_raw_fd(), SOURCE)]
-    {
-        lending.device.bind(&file, purpose).expect("binds");
-    }
-    let reader = thread::spawn(move || {
-        let mut buffer = vec![0; 65_536];
-        while far.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
-    });
-    let begin = Instant::now();
-    let mut done = 0_u64;
-    let operations = [
-        crate::device::GET,
-        crate::device::GET,
-        crate::device::FRESH,
-        crate::device::PUT,
-        crate::device::CANCEL,
-        crate::device::SEND,
-    ];
-    // On the sanitizer kernel few are done in a second.
-    while done < 100 || begin.elapsed() < going_on(1, 30) {
-        let operation = match numbers.below(20) {
-            0 => numbers.next() as u32,
-            some => operations[some as usize % operations.len()],
-        };
-        // Sometimes small numbers where they mean something, sometimes any.
-        let mut word = |small: u64| match numbers.below(3) {
-            0 => numbers.next() << 20 ^ numbers.next(),
-            1 => numbers.below(small),
-            _ => 0,
-        };
-        let words = [
-            word(200_000),
-            word(200_000) & 0xffff_ffff | (word(5) & 0xffff) << 32 | (word(3) & 0xffff) << 48,
-        ];
-        let slot = word(20) as u16;
-        from.write_all(&[1; 10]).expect("sends");
-        let entry = lending.command(operation, slot, words);
-        lending.submit(&[entry]);
-        if numbers.below(4) == 0 {
-            lending.ring.resize(any_size(&mut numbers));
-        }
-        let cancel = lending.cancel(0, crate::device::CANCEL_ALL);
-        lending.submit(&[cancel]);
-        lending.wait(2);
-        done += 1;
-    }
-    drop(lending);
-    out.shutdown(std::net::Shutdown::Both).expect("ends");
-    reader.join().expect("ends");
-    eventually("all lends are back", || (device.query().module_lends == 0).then_some(()));
 }
