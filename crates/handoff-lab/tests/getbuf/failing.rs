@@ -4,24 +4,59 @@
 use std::path::Path;
 use std::process::Command;
 
+const DEBUG: &str = "/sys/kernel/debug";
+const KINDS: [&str; 2] = ["failslab", "fail_page_alloc"];
+
 /// Makes all allocations fail that are asked to; false where the kernel cannot.
 pub(crate) fn ready() -> bool {
     if !Path::new("/proc/self/fail-nth").exists() {
         return false;
     }
-    let debug = Path::new("/sys/kernel/debug");
+    let debug = Path::new(DEBUG);
     if !debug.join("failslab").exists() {
         let mounted = Command::new("mount").args(["-t", "debugfs", "debugfs"]).arg(debug).status();
         assert!(mounted.is_ok_and(|status| status.success()), "no debugfs");
     }
-    let of_both = [("ignore-gfp-wait", "N"), ("verbose", "0")];
-    let of_pages = [("min-order", "0"), ("ignore-gfp-highmem", "N")];
-    let all =
-        [("failslab", &of_both[..]), ("fail_page_alloc", &of_both), ("fail_page_alloc", &of_pages)];
-    for (kind, settings) in all {
-        for (name, value) in settings {
-            std::fs::write(debug.join(kind).join(name), value).expect("sets");
-        }
+    set("ignore-gfp-wait", "N");
+    set("verbose", "0");
+    for (name, value) in [("min-order", "0"), ("ignore-gfp-highmem", "N")] {
+        std::fs::write(debug.join("fail_page_alloc").join(name), value).expect("sets");
     }
     true
+}
+
+/// Of allocations of both kinds.
+fn set(name: &str, value: &str) {
+    for kind in KINDS {
+        let path = Path::new(DEBUG).join(kind).join(name);
+        std::fs::write(&path, value).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+/// As long as it is there, allocations that the code of a module makes or causes fail at random, in
+/// whatever task: in workers of rings too, which a task's own counter does not reach.
+pub(crate) struct AtRandom;
+
+impl AtRandom {
+    pub(crate) fn below(module: &str, percent: u32) -> Self {
+        let modules = std::fs::read_to_string("/proc/modules").expect("reads");
+        let line = modules.lines().find(|line| line.split(' ').next() == Some(module));
+        let words: Vec<_> = line.expect("the module is loaded").split(' ').collect();
+        let size: u64 = words[1].parse().expect("a size");
+        let start = words[5].trim_start_matches("0x");
+        let start = u64::from_str_radix(start, 16).expect("an address");
+        set("require-start", &format!("{start:#x}"));
+        set("require-end", &format!("{:#x}", start + size));
+        set("times", "-1");
+        set("probability", &percent.to_string());
+        Self
+    }
+}
+
+impl Drop for AtRandom {
+    fn drop(&mut self) {
+        set("probability", "0");
+        set("require-start", "0");
+        set("require-end", &format!("{:#x}", u64::MAX));
+    }
 }

@@ -1,15 +1,17 @@
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::thread::JoinHandle;
 
 use io_uring::{cqueue, squeue};
 
 use crate::device::{
-    CANCEL_ALL, Device, Lending, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
-    further, on_disk,
+    CANCEL_ALL, Device, Lending, NOWAIT, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection,
+    eventually, further, long_form, on_disk,
 };
-use crate::failing::ready;
+use crate::failing::{AtRandom, ready};
 
 const BYTES: u32 = 300_000;
 
@@ -72,32 +74,83 @@ fn run(
     unreachable!("one always fails")
 }
 
+/// A device with what it lends from and sends to.
+struct Bed {
+    lending: Lending,
+    file: File,
+    cached: u16,
+    direct: u16,
+    made: u16,
+    stream: u16,
+    still: u16,
+    target: u16,
+    from: TcpStream,
+    out: TcpStream,
+    /// The ends that nobody uses.
+    _open: [TcpStream; 3],
+    reader: JoinHandle<io::Result<u64>>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let lending = Lending::new();
+        let file = on_disk();
+        file.write_all_at(&bytes_at(0, 1 << 20), 0).expect("writes");
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            .expect("opens");
+        let made = File::open("/proc/cpuinfo").expect("opens");
+        let ((from, to), (out, mut far), (silent, still)) =
+            (connection(), connection(), connection());
+        let reader = std::thread::spawn(move || io::copy(&mut far, &mut io::sink()));
+        let bind = |fd: &dyn AsRawFd| lending.device.bind(&fd.as_raw_fd(), SOURCE).expect("binds");
+        Self {
+            cached: bind(&file),
+            direct: bind(&direct),
+            made: bind(&made),
+            stream: bind(&to),
+            still: bind(&still),
+            target: lending.device.bind(&out, TARGET).expect("binds"),
+            lending,
+            file,
+            from,
+            out,
+            _open: [to, silent, still],
+            reader,
+        }
+    }
+
+    /// All is back, and the device of this and of others has nothing left.
+    fn end(mut self) {
+        for slot in 0..8 {
+            let _ = self.lending.run(self.lending.put(slot));
+        }
+        let query = self.lending.until_all_are_back();
+        assert_eq!((query.user_bytes, query.waiting), (0, 0), "{query:?}");
+        drop(self.lending);
+        self.out.shutdown(Shutdown::Both).expect("ends");
+        self.reader.join().expect("ends").expect("receives");
+        let device = Device::open();
+        eventually("all lends are back", || (device.query().module_lends == 0).then_some(()));
+        assert_eq!(device.query().user_bound, 0);
+    }
+}
+
 #[test]
 fn any_allocation_may_fail() {
     if !ready() {
         handoff_lab::skip!("this kernel fails no allocations on demand");
     }
-    let mut lending = Lending::new();
+    let mut bed = Bed::new();
     let failing = Failing::new();
-    let file = on_disk();
-    file.write_all_at(&bytes_at(0, 1 << 20), 0).expect("writes");
-    let direct = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .expect("opens");
-    let made = File::open("/proc/cpuinfo").expect("opens");
-    let ((mut from, to), (out, mut far), (_silent, still)) =
-        (connection(), connection(), connection());
-    let reader = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()));
-    let [cached, direct, made, stream, still] =
-        [file.as_raw_fd(), direct.as_raw_fd(), made.as_raw_fd(), to.as_raw_fd(), still.as_raw_fd()]
-            .map(|fd| lending.device.bind(&fd, SOURCE).expect("binds"));
-    let target = lending.device.bind(&out, TARGET).expect("binds");
+    let Bed { cached, direct, made, stream, still, target, .. } = bed;
 
     let mut count = 0;
+    let (lending, from) = (&mut bed.lending, &mut bed.from);
     let mut each = |name: &str, make: &mut dyn FnMut(&Lending) -> Vec<squeue::Entry>| {
-        count += run(&mut lending, &failing, name, make);
+        count += run(lending, &failing, name, make);
     };
     each("null", &mut |it| vec![it.get_with(0, NULL, 0, 64, REPLACE | further(7))]);
     each("cache", &mut |it| vec![it.get(0, cached, 0, BYTES)]);
@@ -115,15 +168,10 @@ fn any_allocation_may_fail() {
     });
     // The ring's requests are in its own cache by now, so these are the module's and the sockets'.
     assert!(count > 20, "{count}");
-    for slot in 0..8 {
-        let _ = lending.run(lending.put(slot));
-    }
-    let query = lending.until_all_are_back();
-    assert_eq!((query.user_bytes, query.waiting), (0, 0), "{query:?}");
 
     let open = || {
         let device = Device(OpenOptions::new().read(true).write(true).open("/dev/getbuf")?);
-        device.bind(&file, SOURCE)
+        device.bind(&bed.file, SOURCE)
     };
     for number in 1.. {
         failing.arm(number);
@@ -134,10 +182,48 @@ fn any_allocation_may_fail() {
             break;
         }
     }
-    drop(lending);
-    out.shutdown(std::net::Shutdown::Both).expect("ends");
-    reader.join().expect("ends").expect("receives");
-    let device = Device::open();
-    eventually("all lends are back", || (device.query().module_lends == 0).then_some(()));
-    assert_eq!(device.query().user_bound, 0);
+    bed.end();
+}
+
+#[test]
+fn allocations_of_workers_may_fail() {
+    if !ready() {
+        handoff_lab::skip!("this kernel fails no allocations on demand");
+    }
+    let mut bed = Bed::new();
+    let (mut failed, mut done) = (0, 0);
+    let failing = AtRandom::below("getbuf", 10);
+    for _ in 0..if long_form() { 2_000 } else { 50 } {
+        bed.from.write_all(&[1; 5_000]).expect("sends");
+        let it = &bed.lending;
+        let entries = [
+            it.get_with(0, NULL, 0, 64, REPLACE | further(7)),
+            it.put(0),
+            it.get(0, bed.cached, 0, BYTES),
+            it.put(1),
+            it.get(1, bed.direct, 0, 65_536),
+            it.put(2),
+            it.get(2, bed.made, 0, 1_000),
+            it.put(3),
+            it.get_with(3, bed.stream, 0, 5_000, NOWAIT),
+            it.put(4),
+            it.put(5),
+            it.fresh(4, 5, BYTES),
+            it.send(5, bed.target, 0, 5_000, 0),
+        ];
+        for entry in entries {
+            match bed.lending.run(entry.flags(squeue::Flags::ASYNC)) {
+                0.. => done += 1,
+                error if error == -libc::ENOMEM => failed += 1,
+                // Of slots that stayed empty, or full, since another command failed.
+                error => {
+                    let foreseen = [libc::EAGAIN, libc::EFAULT, libc::EINVAL, libc::EBUSY];
+                    assert!(foreseen.contains(&-error), "{error}");
+                }
+            }
+        }
+    }
+    drop(failing);
+    assert!(failed > 0 && done > failed, "{done} done, {failed} failed");
+    bed.end();
 }

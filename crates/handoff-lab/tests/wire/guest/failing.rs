@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bed::{MIB, exchange, pair, run, split_headers, steer};
-use crate::failing::ready;
+use crate::failing::{AtRandom, ready};
 
 #[test]
 fn any_allocation_of_a_setting_may_fail() {
@@ -27,26 +27,33 @@ fn any_allocation_of_a_setting_may_fail() {
         format!("ip link set {device} down"),
         format!("ip link set {device} up"),
     ];
-    // One allocation fails in the life of each command, anywhere from its start to its end.
-    let begin = Instant::now();
     let limit = match std::env::var_os("HANDOFF_SOAK") {
-        Some(_) => Duration::from_secs(600),
-        None => Duration::from_secs(20),
+        Some(_) => Duration::from_secs(300),
+        None => Duration::from_secs(10),
     };
     let mut nth: u64 = 1;
     let (mut done, mut refused) = (0, 0);
-    while begin.elapsed() < limit {
-        for setting in &settings {
-            nth =
-                nth.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let which = 100 + (nth >> 33) % 900;
-            let script = format!("echo {which} > /proc/self/fail-nth; exec {setting}");
-            let mut shell = Command::new("sh");
-            shell.args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
-            let status = end.namespace().attach(&mut shell).status().expect("starts");
-            *if status.success() { &mut done } else { &mut refused } += 1;
+    let mut go_on = |mut prelude: Box<dyn FnMut() -> String>| {
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            for setting in &settings {
+                let script = format!("{}exec {setting}", prelude());
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+                let status = end.namespace().attach(&mut shell).status().expect("starts");
+                *if status.success() { &mut done } else { &mut refused } += 1;
+            }
         }
-    }
+    };
+    // One allocation fails in the life of each command, anywhere from its start to its end.
+    go_on(Box::new(move || {
+        nth = nth.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("echo {} > /proc/self/fail-nth; ", 100 + (nth >> 33) % 900)
+    }));
+    // Any that the module causes, in its threads too.
+    let failing = AtRandom::below("wire", 5);
+    go_on(Box::new(String::new));
+    drop(failing);
     println!("{done} done, {refused} refused");
     assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
     run(end, &format!("ip link set {device} up; ethtool -L {device} combined 4"));
