@@ -73,6 +73,8 @@ pub(super) struct Report {
     pub(super) corrupt: u64,
     /// Requests made anew because their peer was restarted or had fallen silent.
     pub(super) asked_again: u64,
+    /// Those of them that were not answered late either.
+    pub(super) lost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<Percentiles>,
     /// Bytes that came back, by what became of them.
@@ -92,7 +94,8 @@ impl Report {
             self.corrupt
         );
         if self.asked_again > 0 {
-            text += &format!("{} requests were asked again\n", self.asked_again);
+            let (again, lost) = (self.asked_again, self.lost);
+            text += &format!("{again} requests were asked again, {lost} of them were lost\n");
         }
         if let Some(it) = self.latency_us {
             text += &format!(

@@ -123,6 +123,7 @@ pub(super) struct Counted {
     pub(super) tally: Tally,
     pub(super) times: Times,
     asked_again: u64,
+    lost: u64,
     unanswered: u64,
 }
 
@@ -195,6 +196,7 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
         bytes_per_s: counted.bytes as f64 / seconds,
         corrupt: counted.corrupt,
         asked_again: counted.asked_again,
+        lost: counted.lost,
         latency_us: counted.times.percentiles(),
         sent: counted.tally,
     };
@@ -318,9 +320,13 @@ impl Asking {
             if run.is_over(Some(10)) {
                 let over = *over_since.get_or_insert_with(Instant::now);
                 let waiting = places.iter().filter(|place| place.waits).count();
-                let settled = waiting == 0 && places.iter().all(|place| place.buffer.is_some());
+                let late: usize = places.iter().map(|place| place.given_up.len()).sum();
+                let back = places.iter().all(|place| place.buffer.is_some());
+                let settled = back && (waiting, late) == (0, 0);
                 if settled || run.context.stop.requested() || over.max(last).elapsed() > GRACE {
-                    run.counted.borrow_mut().unanswered += waiting as u64;
+                    let counted = &mut *run.counted.borrow_mut();
+                    counted.unanswered += waiting as u64;
+                    counted.lost += late as u64;
                     return Ok(());
                 }
             } else {

@@ -103,6 +103,8 @@ pub(crate) fn stress(
     let (code, answered) = answering.stop();
     assert_eq!(code, Some(130));
     assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()));
+    // Nobody was restarted.
+    assert_eq!(asked["lost"], 0, "{asked}");
     assert!(asked["messages"].as_u64() > Some(0), "{asked}");
     assert!(answered["messages"].as_u64() >= asked["messages"].as_u64(), "{answered}");
     let latency = &asked["latency_us"];

@@ -237,7 +237,11 @@ impl<P: Payload> Socket<P> {
     pub fn unacknowledged(&self) -> Result<usize> {
         let ours = |queue| {
             let there = messages(self.as_fd(), queue)?;
-            Ok::<_, Error>(there.iter().filter(|message| message.local == self.local).count())
+            // What the kernel lists has no scope of a link-local address.
+            let own = |local: SocketAddr| {
+                (local.ip(), local.port()) == (self.local.ip(), self.local.port())
+            };
+            Ok::<_, Error>(there.iter().filter(|message| own(message.local)).count())
         };
         let count = ours(Queue::Waiting)? + ours(Queue::Unacknowledged)?;
         // Sending moves a message from the first queue to the second, and only the end of a connection
@@ -270,8 +274,10 @@ impl<P: Payload> Socket<P> {
                 return Ok(Closed { completions, unacknowledged, leaked });
             }
             let mut events = [epoll::Event { flags: each, data: epoll::EventData::new_u64(0) }];
-            epoll::wait(&changes, &mut events, Some(&timespec(left)?))
-                .map_err(|errno| Error::io(action)(errno.into()))?;
+            match epoll::wait(&changes, &mut events, Some(&timespec(left)?)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::io(action)(errno.into())),
+            }
         }
     }
 }

@@ -29,7 +29,9 @@ fn a_cable_pulled_and_plugged_loses_doubles_and_reorders_nothing() {
                 // cable is back (docs/rds.md). What is left to send is more than the buffer takes.
                 scope.spawn(|| {
                     thread::sleep(OUTAGE);
+                    let waiting = left.unacknowledged().expect("tells");
                     peers.set_link("up");
+                    assert!(waiting > 0, "nothing waited for the cable");
                 });
             }
             send_waiting(&left, right.local_addr(), (pattern(number, BYTES), number), 0, || {});
