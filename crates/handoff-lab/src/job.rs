@@ -64,8 +64,8 @@ pub struct Hang {
     /// Where its tasks stood at the command's time-out, in lines; empty if the guest did not answer.
     pub tasks: String,
     /// How much of the time that the host left to the emulator it ran, within its last second, in
-    /// percent; `None` under instruction counting, where it says nothing: the clock of an idle guest jumps
-    /// from timer to timer, which keeps the emulator busy.
+    /// percent; `None` where the host's kernel does not tell, and under instruction counting: there the clock
+    /// of an idle guest jumps from timer to timer, which keeps the emulator busy.
     pub emulator: Option<u32>,
     /// The last console lines.
     pub lines: Vec<String>,

@@ -44,7 +44,7 @@ impl Guest {
         let stretch = Stretch::of(self.process.id());
         thread::sleep(Duration::from_secs(1));
         let counts = self.acceleration == Acceleration::InstructionCounting;
-        let emulator = (!counts).then(|| stretch.percent());
+        let emulator = if counts { None } else { stretch.percent() };
         Hang { tasks, emulator, lines: self.end() }
     }
 

@@ -32,8 +32,8 @@ fn any_allocation_of_a_setting_may_fail() {
         None => Duration::from_secs(10),
     };
     let mut nth: u64 = 1;
-    let (mut done, mut refused) = (0, 0);
-    let mut go_on = |mut prelude: Box<dyn FnMut() -> String>| {
+    let go_on = |mut prelude: Box<dyn FnMut() -> String>| {
+        let (mut done, mut refused) = (0, 0);
         let begin = Instant::now();
         while begin.elapsed() < limit {
             for setting in &settings {
@@ -44,6 +44,8 @@ fn any_allocation_of_a_setting_may_fail() {
                 *if status.success() { &mut done } else { &mut refused } += 1;
             }
         }
+        println!("{done} done, {refused} refused");
+        assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
     };
     // One allocation fails in the life of each command, anywhere from its start to its end.
     go_on(Box::new(move || {
@@ -54,8 +56,6 @@ fn any_allocation_of_a_setting_may_fail() {
     let failing = AtRandom::below("wire", 5);
     go_on(Box::new(String::new));
     drop(failing);
-    println!("{done} done, {refused} refused");
-    assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
     run(end, &format!("ip link set {device} up; ethtool -L {device} combined 4"));
     steer(end, 1);
     // An address of IPv6 goes with the link.
