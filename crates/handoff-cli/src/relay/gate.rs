@@ -57,10 +57,7 @@ async fn accept(
     let most_open = u64::from(args.max_connections);
     let mut left = args.connections.unwrap_or(u64::MAX);
     while left > 0 {
-        if relay.ledger.open() >= most_open {
-            listener.pause();
-            relay.ledger.until_below(most_open).await;
-        }
+        relay.ledger.until_below(most_open).await;
         match listener.accept().await {
             Ok((client, peer)) => {
                 if !visitors.lets_in(peer) {
@@ -72,6 +69,10 @@ async fn accept(
                     continue;
                 };
                 left -= 1;
+                if left == 0 || relay.ledger.open() >= most_open {
+                    // The kernel would take more on, whom nobody serves meanwhile.
+                    listener.pause();
+                }
                 let relay = Rc::clone(relay);
                 executor.spawn(connection::serve(relay, client, peer, counted)).detach();
             }
@@ -82,6 +83,7 @@ async fn accept(
             }
         }
     }
+    drop(listener);
     relay.ledger.until_below(1).await;
     Ok(())
 }
