@@ -2,7 +2,9 @@
 //!
 //! The block layer cuts requests, and refuses some, by what a device announces. Lent memory goes to the
 //! backings as it is. A request that a backing does not take, although the device's announcement let it
-//! through, would fail in the server. So a device announces the strictest of what its backings announce.
+//! through, would fail in the server. So a device announces the strictest of what its backings announce, but
+//! for the length of requests: the block layer cuts those that are too long for a backing, which costs less below
+//! the server than above it.
 //!
 //! Kernel interface: `/sys/dev/block/MAJOR:MINOR/queue`, `struct ublk_params` (segments: Linux 6.15;
 //! where memory is lent the kernel is newer).
@@ -24,8 +26,6 @@ pub struct Limits {
     pub max_segments: u16,
     /// Bytes of such a piece.
     pub max_segment_size: u32,
-    /// Bytes that are taken in one piece. Longer requests are cut, which the kernel leaves to a worker.
-    pub max_request: u32,
 }
 
 impl Limits {
@@ -35,7 +35,6 @@ impl Limits {
         virt_boundary_mask: 0,
         max_segments: u16::MAX,
         max_segment_size: u32::MAX,
-        max_request: u32::MAX,
     };
 
     /// What a disk announces, but for the alignment of memory, which statx tells of files as well. Of a
@@ -44,12 +43,10 @@ impl Limits {
         fn limit<T: TryFrom<u64>>(device: u64, name: &str) -> Option<T> {
             queue_limit(device, name).and_then(|limit| limit.try_into().ok())
         }
-        let request = limit(device, "max_sectors_kb").and_then(|kib: u32| kib.checked_mul(1024));
         Self {
             virt_boundary_mask: limit(device, "virt_boundary_mask").unwrap_or(0),
             max_segments: limit(device, "max_segments").unwrap_or(u16::MAX),
             max_segment_size: limit(device, "max_segment_size").unwrap_or(u32::MAX),
-            max_request: request.unwrap_or(u32::MAX),
             ..Self::NONE
         }
     }
@@ -61,12 +58,11 @@ impl Limits {
             virt_boundary_mask: self.virt_boundary_mask | other.virt_boundary_mask,
             max_segments: self.max_segments.min(other.max_segments),
             max_segment_size: self.max_segment_size.min(other.max_segment_size),
-            max_request: self.max_request.min(other.max_request),
         }
     }
 
     /// What `wanted` refuses and this lets through, if there is such a request: the limit, by name, with
-    /// both values. Longer requests and pieces are cut, and so refused by nobody.
+    /// both values. Longer pieces are cut, and so refused by nobody.
     pub(crate) fn breach(&self, wanted: &Self) -> Option<String> {
         let differs =
             |name: &str, here: u64, there: u64| Some(format!("{name} {there}, not {here}"));
@@ -90,7 +86,6 @@ impl Limits {
         parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
         parameters.dma_alignment = self.memory_alignment - 1;
         parameters.virt_boundary_mask = self.virt_boundary_mask;
-        parameters.max_sectors = parameters.max_sectors.min(self.max_request >> 9);
         // The driver's own are the widest otherwise.
         if self.max_segments < u16::MAX || self.max_segment_size < u32::MAX {
             parameters.types |= ublk::PARAM_TYPE_SEGMENT;
