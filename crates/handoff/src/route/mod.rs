@@ -33,6 +33,7 @@ use crate::file::File;
 use crate::getbuf::GetBuf;
 use crate::lease::Intake;
 use crate::mechanism::Engine;
+use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
@@ -323,6 +324,13 @@ impl Route {
     }
 
     async fn splice(&mut self) -> Result<()> {
+        if let RouteSink::Socket(socket) = &self.sink
+            && !socket.shared.queue.borrow().is_idle()
+        {
+            // Sends that were accepted before go first: an empty one is over when they are.
+            let sending = socket.send(Buffer::from(Vec::new())).map_err(|refused| refused.error)?;
+            sending.split().0.await?;
+        }
         let way = splice::Splicing {
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
