@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, BufferPool, Driver, Error, Frozen, Region, Wait};
+use handoff::{Buffer, BufferPool, Driver, Engine, Error, Frozen, Region, Wait};
 use proptest::prelude::*;
 use traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
 
@@ -335,4 +335,26 @@ fn threads_share_a_pool() {
         });
         assert_eq!(pool.free(), 2);
     });
+}
+
+/// Handles outlive the last driver, and a buffer that one of them lets go of may be what others wait for.
+#[test]
+fn who_waits_is_woken_also_when_the_driver_of_the_last_buffer_is_gone() {
+    for driver in drivers() {
+        let pool = pool(1, 4096);
+        let (near, _far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        socket.set_engine(Engine::Copy).unwrap();
+        let (sent, loan) = socket.send(pool.try_get().unwrap()).unwrap().split();
+        assert_eq!(driver.block_on(sent).unwrap().unwrap(), 4096);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut waits = pin!(pool.get());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(driver);
+        drop(loan);
+        assert_eq!(woken.0.load(SeqCst), 1);
+        assert!(waits.poll(&mut Context::from_waker(&waker)).is_ready());
+        drop(socket);
+    }
 }

@@ -45,7 +45,8 @@ impl Driver {
         for (fd, numbers) in &by_file {
             let _ = write!(words, "{} are on loan on descriptor {fd}, ", numbers.len());
         }
-        let rest = pool.buffers() - lent.len();
+        // One may have come back since.
+        let rest = pool.buffers().saturating_sub(lent.len() + pool.free());
         let _ = write!(words, "{rest} are with the program, its groups or other drivers");
         words
     }

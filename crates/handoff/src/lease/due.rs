@@ -40,8 +40,10 @@ pub(crate) struct Due {
     waking: Cell<bool>,
     /// Who is to be woken then.
     wakes: RefCell<VecDeque<Waker>>,
-    /// The last [`Driver`](crate::Driver) is gone: wakers are called when all that was under way has ended.
+    /// The last [`Driver`](crate::Driver) is gone.
     gone: Cell<bool>,
+    /// What is under way ends, and wakers are called after that.
+    ending: Cell<bool>,
     /// No handle is left either, and the ring gives all back.
     closed: Cell<bool>,
 }
@@ -117,6 +119,13 @@ impl Due {
     /// Nobody turns the driver any more.
     pub(crate) fn leave(&self) {
         self.gone.set(true);
+        self.ending.set(true);
+    }
+
+    /// What was under way has ended.
+    pub(crate) fn has_ended(&self) {
+        self.ending.set(false);
+        self.wake_all();
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -172,7 +181,7 @@ impl Due {
     #[inline]
     pub(crate) fn wake_many(&self, wakers: impl IntoIterator<Item = Waker>) {
         self.wakes.borrow_mut().extend(wakers);
-        if !self.telling.get() && !self.waking.get() && !self.gone.get() {
+        if !self.telling.get() && !self.waking.get() && !self.ending.get() {
             self.wake_all();
         }
     }

@@ -378,7 +378,7 @@ impl Reactor {
         let sleeping = self.deadlines.take_wakers();
         let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
         self.due.wake_with_others(waiting.into_iter().chain(others));
-        self.due.wake_all();
+        self.due.has_ended();
     }
 
     /// Ends the waits that the ring has.
@@ -455,11 +455,11 @@ impl Drop for Reactor {
                 "the kernel still holds buffers of operations; their memory is kept for it"
             );
         }
-        if let (Err(panic), false) = (ended, thread::panicking()) {
+        // Others may wait for what came back last, or own it.
+        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.has_ended()));
+        if let (Err(panic), false) = (ended.and(woke), thread::panicking()) {
             panic::resume_unwind(panic);
         }
-        // Others may wait for what came back last, or own it.
-        self.due.wake_all();
     }
 }
 
