@@ -17,13 +17,12 @@ use crate::reactor::Reactor;
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
     driver: Rc<Reactor>,
-    /// `None` is past the end of time.
-    due: Option<Instant>,
+    due: Instant,
     deadline: Option<Deadline>,
 }
 
 impl Sleep {
-    pub(crate) fn new(driver: &Rc<Reactor>, due: Option<Instant>) -> Self {
+    pub(crate) fn new(driver: &Rc<Reactor>, due: Instant) -> Self {
         Self { driver: Rc::clone(driver), due, deadline: None }
     }
 }
@@ -33,7 +32,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.driver.check_driven()?;
-        let Some(due) = self.due else { return Poll::Pending };
+        let due = self.due;
         let Some(deadline) = self.deadline else {
             if due <= Instant::now() {
                 return Poll::Ready(Ok(()));
@@ -41,7 +40,7 @@ impl Future for Sleep {
             self.deadline = Some(self.driver.at(due, Then::Wake(context.waker().clone())));
             return Poll::Pending;
         };
-        match self.driver.deadlines.wake_instead(deadline, context.waker()) {
+        match self.driver.deadlines.wake_instead(deadline, context.waker().clone()) {
             Some(before) => {
                 drop(before);
                 Poll::Pending

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,35 @@ fn a_time_past_the_end_of_time_does_not_come() {
         for driver in drivers() {
             let wait = driver.timeout(SHORT, driver.sleep(Duration::MAX));
             assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
+        }
+    });
+}
+
+/// The kernel's clock has an end, and must not be asked to wait past it.
+#[test]
+fn a_far_deadline_lets_a_wait_be_long() {
+    within(LONG, || {
+        for driver in drivers() {
+            let mut far = pin!(driver.sleep(Duration::from_millis(u64::MAX)));
+            assert!(far.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            let (near, mut peer) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            let mut receiving = socket.receive_exact(Buffer::from(vec![0; 4])).unwrap();
+            let peer = thread::spawn(move || {
+                thread::sleep(SHORT);
+                peer.write_all(b"come").unwrap();
+            });
+            let mut rounds = 0;
+            loop {
+                receiving = match receiving.try_take() {
+                    Ok(_) => break,
+                    Err(receiving) => receiving,
+                };
+                driver.turn(Wait::Event).unwrap();
+                rounds += 1;
+            }
+            assert!(rounds < 30, "{rounds} rounds for one receive");
+            peer.join().unwrap();
         }
     });
 }

@@ -13,6 +13,10 @@ use super::Core;
 use crate::op::SocketShared;
 use crate::ring::{Alarm, Token};
 
+/// The kernel's clock has an end, and adds what it waits for to the present without a look at it. A wait that
+/// ends before its deadline is begun again.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What is to happen then.
 pub(crate) enum Then {
     /// The token is told.
@@ -47,7 +51,7 @@ impl Deadlines {
     pub(crate) fn time_left(&self) -> Option<Duration> {
         let list = self.list.borrow();
         let (earliest, _) = list.first_key_value()?;
-        Some(earliest.due.saturating_duration_since(Instant::now()))
+        Some(earliest.due.saturating_duration_since(Instant::now()).min(LONGEST_WAIT))
     }
 
     /// Takes one that is due by now.
@@ -64,9 +68,9 @@ impl Deadlines {
     }
 
     /// Another is to be woken then; gives the one of before. `None` where it is over.
-    pub(crate) fn wake_instead(&self, deadline: Deadline, waker: &Waker) -> Option<Then> {
+    pub(crate) fn wake_instead(&self, deadline: Deadline, waker: Waker) -> Option<Then> {
         let mut list = self.list.borrow_mut();
-        Some(std::mem::replace(list.get_mut(&deadline)?, Then::Wake(waker.clone())))
+        Some(std::mem::replace(list.get_mut(&deadline)?, Then::Wake(waker)))
     }
 
     /// Of all who wait.

@@ -10,10 +10,13 @@ use crate::error::{Error, Result};
 use crate::handle::Cancel;
 use crate::sleep::Sleep;
 
+/// No clock ends before it.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 impl Driver {
-    /// Waits for so long.
+    /// Waits for so long, for a century at most.
     pub fn sleep(&self, time: Duration) -> Sleep {
-        Sleep::new(&self.reactor, Instant::now().checked_add(time))
+        Sleep::new(&self.reactor, Instant::now() + time.min(CENTURY))
     }
 
     /// Waits for a future for so long from now, and drops it then: [`Error::TimedOut`]. What it means for
