@@ -20,6 +20,9 @@ use rustix::{
 
 use super::Protocol;
 
+/// Descriptors that a bench needs beside those of its sockets.
+const SPARE_DESCRIPTORS: u64 = 256;
+
 /// The discard protocol's port. Nothing listens there, and nothing answers.
 const DISCARD_PORT: u16 = 9;
 /// As the device that ends datagrams has it.
@@ -118,10 +121,13 @@ impl Bed {
     ///
     /// A line with what the kernel says: that so many descriptors are not allowed, for one.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
+        let needed = u64::from(count) + SPARE_DESCRIPTORS;
         let limit = getrlimit(Resource::Nofile);
-        let most = Rlimit { current: limit.maximum, ..limit };
-        // Where it stays as it is, the sockets tell if that is too little.
-        let _ = setrlimit(Resource::Nofile, most);
+        if limit.current.is_some_and(|current| current < needed) {
+            let maximum = limit.maximum.map(|maximum| maximum.max(needed));
+            // Where it stays as it is, the sockets tell that it is too little.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum });
+        }
         let sockets = (0..count).map(|_| self.connect());
         sockets.collect::<io::Result<_>>().map_err(|error| format!("{count} sockets: {error}"))
     }
