@@ -19,7 +19,8 @@ use crate::ring::Key;
 
 /// A read, write or receive under way: a future of the buffer and of the bytes moved.
 ///
-/// Dropped, a read or receive is cancelled and a write goes on; the buffer is kept until the kernel is done.
+/// Dropped, a read or receive is cancelled. Of a write the request under way goes on, and what is left after it is
+/// not written. The buffer is kept until the kernel is done.
 /// What a dropped receive had taken of a stream is lost, and the socket says so to whoever receives next
 /// ([`Error::ReceivedLost`]).
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]

@@ -78,7 +78,6 @@ fn take_in(op: &mut AcceptOp, result: i32) {
         libc::EINTR
         | libc::ECANCELED
         | libc::ECONNABORTED
-        | libc::EPERM
         | libc::ENETDOWN
         | libc::EPROTO
         | libc::ENOPROTOOPT

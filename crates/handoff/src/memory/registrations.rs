@@ -54,7 +54,7 @@ fn pack(ring: u32, first_slot: u16) -> u64 {
 }
 
 fn is_of(packed: u64, ring: u32) -> bool {
-    (packed >> 32) as u32 == ring
+    packed != 0 && (packed >> 32) as u32 == ring
 }
 
 impl Registrations {

@@ -142,12 +142,12 @@ impl Chooser {
         self.is_wished(Engine::Auto)
     }
 
-    /// Whether the caller asked for this one.
     /// What was asked for.
     pub(crate) fn wished(&self) -> Engine {
         self.wish
     }
 
+    /// Whether the caller asked for this one.
     pub(crate) fn is_wished(&self, engine: Engine) -> bool {
         self.wish == engine
     }

@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - one receiver at a time takes bytes, so that each gets what follows the one before;
-//! - what a dropped receive has taken of a stream is not passed over in silence: nobody receives after it.
+//! - what a dropped receive into a buffer has taken of a stream is not passed over in silence: nobody receives
+//!   after it. What a dropped [`Receiver`](crate::Receiver) had is lost, as its documentation says.
 
 use std::cell::Cell;
 

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use handoff_sys::clone_buffers::{Entries, clone_buffers};
 use io_uring::IoUring;
@@ -29,13 +29,16 @@ struct Keeper {
 
 /// The keeper of this process, or why there is none.
 fn keeper() -> io::Result<&'static Keeper> {
-    static KEEPER: OnceLock<io::Result<Keeper>> = OnceLock::new();
-    let made = KEEPER.get_or_init(|| {
-        let ring = IoUring::builder().dontfork().build(1)?;
-        ring.submitter().register_buffers_sparse(SLOTS)?;
-        Ok(Keeper { ring, slots: Mutex::new(Slots::new(SLOTS)) })
-    });
-    made.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+    static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
+    let mut made = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(keeper) = *made {
+        return Ok(keeper);
+    }
+    // What fails for want of descriptors or memory is tried again by the next driver.
+    let ring = IoUring::builder().dontfork().build(1)?;
+    ring.submitter().register_buffers_sparse(SLOTS)?;
+    let keeper = Keeper { ring, slots: Mutex::new(Slots::new(SLOTS)) };
+    Ok(*made.insert(Box::leak(Box::new(keeper))))
 }
 
 impl Keeper {

@@ -130,7 +130,8 @@ impl Future for Accepting<'_> {
         if let Err(error) = driver.check_driven() {
             return Poll::Ready(Err(error));
         }
-        let before = driver.records.borrow_mut().accept(*key).holder.wait(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = driver.records.borrow_mut().accept(*key).holder.wait(waker);
         drop(before);
         Poll::Pending
     }

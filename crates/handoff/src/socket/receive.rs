@@ -115,9 +115,8 @@ impl Receiver {
     /// Has a task woken when something is there that was not taken.
     fn wait(&self, context: &mut Context<'_>) -> Result<()> {
         self.driver.check_driven()?;
-        let mut records = self.driver.records.borrow_mut();
-        let before = records.receive(self.key).holder.wait(context.waker().clone());
-        drop(records);
+        let waker = context.waker().clone();
+        let before = self.driver.records.borrow_mut().receive(self.key).holder.wait(waker);
         drop(before);
         Ok(())
     }
