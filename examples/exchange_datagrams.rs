@@ -39,8 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             socket
                 .send(message.from, message.payload, 0, Mode::Copy)
                 .map_err(|refused| refused.error)?;
-            // Until the peer has it.
-            let _ = socket.close(PATIENCE);
+            if socket.close(PATIENCE)?.unacknowledged > 0 {
+                return Err("the answer did not reach the peer".into());
+            }
         }
     }
     Ok(())

@@ -21,6 +21,31 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is out of range"))
 }
 
+/// Reads how many there are to be: a number from 1, with an optional `k` for a thousand.
+///
+/// # Errors
+///
+/// A line that says what is wrong, for the command line's parser.
+pub fn parse_count(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => (text, 1),
+    };
+    let number: u32 =
+        digits.parse().map_err(|_| format!("'{text}' is not a count: write 100 or 10k"))?;
+    let count = number.checked_mul(unit).filter(|&count| count > 0);
+    count.ok_or_else(|| format!("'{text}' is out of range"))
+}
+
+/// Writes a count as [`parse_count`] reads it, as short as it goes without rounding.
+pub fn format_count(count: u32) -> String {
+    match count {
+        0 => "0".to_owned(),
+        count if count % 1_000 == 0 => format!("{}k", count / 1_000),
+        count => count.to_string(),
+    }
+}
+
 /// Writes a size as [`parse_size`] reads it, as short as it goes without rounding.
 pub fn format_size(bytes: u64) -> String {
     for (suffix, shift) in [("g", 30), ("m", 20), ("k", 10)] {
@@ -66,6 +91,17 @@ pub(crate) fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_written_as_they_are_read() {
+        for (text, count) in [("1", 1), ("100", 100), ("1k", 1_000), ("10k", 10_000)] {
+            assert_eq!(parse_count(text), Ok(count));
+            assert_eq!(format_count(count), text);
+        }
+        for text in ["0", "0k", "", "k", "5m", "-1", "5000000k"] {
+            assert!(parse_count(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -132,7 +132,8 @@ fn figures(report: &Report) -> Vec<Column> {
         }));
     }
     columns.extend(ratio);
-    let streams = report.bench == RECV;
+    // Of a stream nobody knows where a message ends.
+    let streams = report.bench == RECV && report.rows.iter().all(|row| row.config.bytes.is_none());
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
     let others: [(bool, Column); 18] = [

@@ -1,4 +1,5 @@
-//! Which share of a thread's work is outside the kernel, by samples of where it is.
+//! Which share of a row's work is outside the kernel, by samples of where the measuring thread is. Threads of
+//! a NIC that count for the row are the kernel's.
 //!
 //! Minimum kernel: 2.6.32. Capability: CAP_PERFMON, or `kernel.perf_event_paranoid` below 2. Kernel
 //! interface: `perf_event_open(2)` with PERF_COUNT_SW_CPU_CLOCK, whose samples are equally far apart on the
@@ -27,7 +28,7 @@ use perf_event_open_sys::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{
-    measure::{Engine, Slot, Subject},
+    measure::{Cpu, Engine, Slot, Subject},
     report::Row,
 };
 
@@ -57,8 +58,13 @@ pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
 fn of(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Option<f64>, String> {
     engine.run(&Slot::new(SLOT / 20, stop))?;
     let samples = Samples::begin().map_err(|error| format!("perf_event_open: {error}"))?;
-    engine.run(&Slot::new(SLOT, stop))?;
+    let tally = engine.run(&Slot::new(SLOT, stop))?;
     let (user, all) = samples.count();
+    // Of other threads that count there are no samples.
+    let all = match tally.cpu {
+        Cpu::Known(cpu) => all.max(cpu.as_nanos() as u64 / PERIOD),
+        Cpu::ThisProcess | Cpu::Unknown => all,
+    };
     Ok((all > 0).then(|| user as f64 / all as f64))
 }
 

@@ -1,8 +1,8 @@
 //! The examples do what they say.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -72,6 +72,49 @@ fn memory_goes_to_a_socket_and_spans_to_a_file() {
 }
 
 #[test]
+fn a_file_goes_to_all_who_are_connected() {
+    const READERS: usize = 5;
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("source");
+    fs::write(&source, content()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fan-out"));
+    command.args(["127.0.0.1:0", &READERS.to_string()]);
+    command.stdin(fs::File::open(&source).expect("there"));
+    let sender = Listening::start(&mut command);
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let mut far = TcpStream::connect(&sender.address).expect("it listens");
+            thread::spawn(move || {
+                let mut got = Vec::new();
+                far.read_to_end(&mut got).expect("to its end");
+                got
+            })
+        })
+        .collect();
+    for reader in readers {
+        assert!(reader.join().expect("ends") == content(), "what arrived differs");
+    }
+    let said = sender.end();
+    assert!(said.contains(&format!("sent to {READERS}")), "{said}");
+}
+
+#[test]
+fn packets_go_in_segments() {
+    const PACKETS: u64 = 60;
+    let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = far.local_addr().expect("bound").to_string();
+    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-segments"));
+    let said = said(sender.args([&address, &PACKETS.to_string()]));
+    assert!(said.starts_with("60 packets sent in 2 messages"), "{said}");
+    let mut packet = [0; 2000];
+    for number in 0..PACKETS {
+        let len = far.recv(&mut packet).expect("all are there");
+        assert_eq!((len, &packet[..8]), (1200, &number.to_be_bytes()[..]));
+        assert!(packet[8..len].iter().all(|byte| *byte == number as u8));
+    }
+}
+
+#[test]
 fn a_file_goes_through_a_relay() {
     let directory = tempfile::tempdir().expect("a directory");
     let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
@@ -85,6 +128,25 @@ fn a_file_goes_through_a_relay() {
     assert!(relayed.contains(&format!("there: {BYTES} bytes by")), "{relayed}");
     receiver.end();
     assert!(fs::read(&target).expect("there") == content(), "what arrived differs");
+}
+
+#[test]
+fn framed_messages_come_back_whole() {
+    let program = env!("CARGO_BIN_EXE_framed-messages");
+    let server = Listening::start(Command::new(program).arg("127.0.0.1:0"));
+    let mut client = TcpStream::connect(&server.address).expect("connects");
+    for len in [5, 0, 1 << 20, 77_777] {
+        let payload = content().split_off(BYTES - len);
+        client.write_all(&(len as u32).to_le_bytes()).expect("sent");
+        client.write_all(&payload).expect("sent");
+        let mut answer = vec![0; 4 + len];
+        client.read_exact(&mut answer).expect("comes back");
+        assert_eq!(answer[..4], (len as u32).to_le_bytes());
+        assert!(answer[4..] == payload, "what came back differs");
+    }
+    drop(client);
+    let said = server.end();
+    assert!(said.starts_with("4 messages from 127.0.0.1"), "{said}");
 }
 
 #[test]

@@ -29,7 +29,25 @@ pub(super) enum To {
     /// Into an area, where the kernel copies them for want of a NIC.
     AreaWithoutNic,
     /// Into an area, where the NIC puts them in chunks of so many bytes.
-    Area { chunk: usize },
+    Area { chunk: usize, by: By },
+}
+
+/// How bytes are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// While a visitor has them.
+    Visit,
+    /// As spans, each of which could be kept or lent on.
+    Spans,
+}
+
+impl By {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Visit => "visit",
+            Self::Spans => "spans",
+        }
+    }
 }
 
 impl To {
@@ -46,6 +64,7 @@ impl To {
 pub(super) struct Handoff<'a> {
     // Before the driver: handles go first.
     receiver: Receiver,
+    by: By,
     _socket: Socket,
     driver: Driver,
     // Behind the driver, with which the kernel lets go of it.
@@ -59,7 +78,7 @@ impl<'a> Handoff<'a> {
         to: To,
     ) -> Result<(Self, Box<dyn FarEnd>), String> {
         let (queue, (driver, intake)) = match to {
-            To::Area { chunk } => {
+            To::Area { chunk, .. } => {
                 let queue = network.own_queue()?;
                 let bound = bind(network, &queue, chunk)?;
                 (Some(queue), bound)
@@ -70,7 +89,8 @@ impl<'a> Handoff<'a> {
         let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
-        Ok((Self { receiver, _socket: socket, driver, queue }, sender))
+        let by = if let To::Area { by, .. } = to { by } else { By::Spans };
+        Ok((Self { receiver, by, _socket: socket, driver, queue }, sender))
     }
 }
 
@@ -98,9 +118,19 @@ impl Receive for Handoff<'_> {
         let (before, mut begin) = (stream.position(), None);
         loop {
             self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
-            while let Some(next) = self.receiver.try_next_span() {
-                let span = next.ok_or("the connection has ended")?;
-                stream.take(&span.map_err(line)?);
+            match self.by {
+                By::Visit => {
+                    if let Some(end) = self.receiver.visit(|span| stream.take(&span)) {
+                        end.map_err(line)?;
+                        return Err("the connection has ended".into());
+                    }
+                }
+                By::Spans => {
+                    while let Some(next) = self.receiver.try_next_span() {
+                        let span = next.ok_or("the connection has ended")?;
+                        stream.take(&span.map_err(line)?);
+                    }
+                }
             }
             if stream.position() > before {
                 return Ok(());

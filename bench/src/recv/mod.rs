@@ -13,6 +13,7 @@
 //!    the NIC is put back however the bench ends.
 //! 5. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
 
+mod crowd;
 mod epoll;
 mod handoff_rows;
 mod reception;
@@ -45,11 +46,11 @@ use crate::{
     },
     peer::ProgramOptions,
     processor::Pinned,
-    quantity::parse_size,
+    quantity::{parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions},
     statistics::Spread,
-    witness,
+    user_share, witness,
 };
 
 /// Share of the time that others may hold the processors for before the table speaks of it.
@@ -61,7 +62,8 @@ Rows (the ratio is to epoll, of the same wire and check):
   multishot             one request of io_uring into a pool of buffers
   tcp-zerocopy-receive  pages are mapped into a window, what does not fill them is copied
   zcrx-nodev            io_uring's zero-copy receive without a NIC, where the kernel copies
-  zcrx                  the same with a NIC, which puts payload into chunks of our memory
+  zcrx                  the same with a NIC, which puts payload into chunks of our memory, and a visitor
+                        looks at each span; as owned spans where the row says so
 
 Wires: MTU 1500, and 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole, as the
 sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth elsewhere). With
@@ -86,8 +88,13 @@ With --placement each row is there once for each place of the receiving thread: 
 its queue's interrupt arrives (softirq=same in its name), on another of the same core, on another core. No
 interrupt is moved for that; one that may come to several processors is a reason to skip the row.
 
+With --sockets the rows are others: so many TCP connections over loopback take turns with messages of 1 KiB,
+which one thread receives, by epoll or by one driver into one pool. A message is one wait each, so what it
+costs more with many connections is due to their number.
+
 Examples:
   handoff bench recv --quick --lab
+  handoff bench recv --quick --lab --sockets 1,10,100,1k,10k
   handoff bench recv --quick
   handoff bench recv --lab --chunks 4k,8k,16k,32k,64k --only 'gro=yes.*zcrx chunk'
   handoff bench recv --only check=no --json-file before.json
@@ -131,9 +138,15 @@ pub struct RecvArgs {
     #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
     pub placement: Vec<Placement>,
 
+    /// Receive messages from so many connections that take turns, over loopback; several draw the curve
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
+          conflicts_with_all = ["nic", "placement", "peer"])]
+    pub sockets: Vec<u32>,
+
     /// Send to a host on which this bench runs with --nic, until its table is complete
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
-          "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer"])]
+          "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer",
+          "sockets"])]
     pub send_to: Option<String>,
 
     /// Other programs.
@@ -193,7 +206,9 @@ impl Bench for Recv<'_> {
     fn arguments(&self) -> Vec<String> {
         let chunks: Vec<String> = self.args.chunks.iter().map(u64::to_string).collect();
         let chunks = format!("--chunks={}", chunks.join(","));
-        iter::once(chunks).chain(self.args.programs.arguments()).collect()
+        let sockets: Vec<String> = self.args.sockets.iter().map(u32::to_string).collect();
+        let sockets = (!sockets.is_empty()).then(|| format!("--sockets={}", sockets.join(",")));
+        iter::once(chunks).chain(sockets).chain(self.args.programs.arguments()).collect()
     }
 
     fn carried(&self) -> Carried {
@@ -220,6 +235,7 @@ impl Bench for Recv<'_> {
         let pattern = Pattern::new();
         let (measured, mut remarks) = match &self.args.nic {
             Some(device) => self.over_card(device, &pattern, context)?,
+            None if !self.args.sockets.is_empty() => self.of_crowds(context)?,
             None => self.over_beds(&pattern, context)?,
         };
         if measured.kept_waiting > BUSY {
@@ -236,6 +252,9 @@ impl Bench for Recv<'_> {
     fn subject(&self, report: &Report) -> String {
         let target = report.rows.first().and_then(|row| row.config.target.clone());
         let target = target.unwrap_or_default();
+        if !self.args.sockets.is_empty() {
+            return format!("receive messages of many TCP connections over {target}");
+        }
         match &self.args.nic {
             Some(device) => format!("receive one TCP connection on {device} ({target})"),
             None => format!("receive one TCP connection over {target}"),
@@ -297,6 +316,14 @@ impl Recv<'_> {
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 
+    /// Of many connections.
+    fn of_crowds(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+        let pinned = self.pinned()?;
+        let subjects = crowd::subjects(self.args, pinned.others());
+        let measured = self.over(&subjects, context.stop)?;
+        Ok((measured, format!("received on processor {}\n", pinned.cpu())))
+    }
+
     fn pinned(&self) -> Result<Pinned, BenchError> {
         Pinned::to(self.args.cpu).map_err(BenchError::Usage)
     }
@@ -345,6 +372,7 @@ impl Recv<'_> {
         if self.args.run.meter {
             witness::attest(subjects, &mut measured.rows, true, stop)?;
         }
+        user_share::attest(subjects, &mut measured.rows, stop);
         Ok(measured)
     }
 }

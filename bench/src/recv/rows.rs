@@ -6,7 +6,7 @@ use std::iter;
 use super::{
     RecvArgs, SMALLEST_CHUNK,
     epoll::Epoll,
-    handoff_rows::{Handoff, To},
+    handoff_rows::{By, Handoff, To},
     reception::{Receive, Reception},
 };
 use crate::{
@@ -58,18 +58,27 @@ impl Work {
     }
 }
 
-/// The library's ways with this load, in the table's order.
-fn ways(args: &RecvArgs, load: Load) -> impl Iterator<Item = To> {
+/// The library's ways for such work, in the table's order. What owned spans cost shows best where spans are small
+/// and nobody looks at them.
+fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
     // Packets of the MTU's size fill no larger ones.
-    let chunks = if load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
-    WAYS.into_iter().chain(chunks.iter().map(|&bytes| To::Area { chunk: bytes as usize }))
+    let chunks = if work.load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
+    let areas = chunks.iter().flat_map(move |&bytes| {
+        let area = |by| To::Area { chunk: bytes as usize, by };
+        let owned = !work.check && bytes == SMALLEST_CHUNK;
+        iter::once(area(By::Visit)).chain(owned.then(|| area(By::Spans)))
+    });
+    WAYS.into_iter().chain(areas)
 }
 
 /// A way's name in those of rows.
 fn name_of(to: To) -> String {
     let engine = to.engine().name();
     match to {
-        To::Area { chunk } => format!("{engine} chunk={}", format_size(chunk as u64)),
+        To::Area { chunk, by } => {
+            let owned = if by == By::Spans { " owned" } else { "" };
+            format!("{engine} chunk={}{owned}", format_size(chunk as u64))
+        }
         _ => engine.to_owned(),
     }
 }
@@ -77,7 +86,7 @@ fn name_of(to: To) -> String {
 /// How many rows want a queue of their own, with this load.
 pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     let rows = Work::all(args, load).flat_map(|work| {
-        let areas = ways(args, load).filter(|to| matches!(to, To::Area { .. }));
+        let areas = ways(args, work).filter(|to| matches!(to, To::Area { .. }));
         areas.map(move |to| work.name(&name_of(to)))
     });
     rows.filter(|name| args.run.wants(name)).count()
@@ -97,12 +106,13 @@ pub(super) fn subjects<'a, N: Network>(
         .flat_map(|(network, work)| {
             let made = received(network, work, || Epoll::new(network));
             let epoll = subject(network, work, "epoll", made);
-            let ours = ways(args, network.load()).map(move |to| {
+            let ours = ways(args, work).map(move |to| {
                 let made = received(network, work, move || Handoff::new(network, to));
                 let subject = subject(network, work, to.engine().name(), made);
-                let To::Area { chunk } = to else { return subject };
+                let To::Area { chunk, by } = to else { return subject };
                 let name = work.name(&name_of(to));
-                let config = Config { chunk: Some(chunk as u64), ..subject.config };
+                let (chunk, api) = (Some(chunk as u64), Some(by.name().to_owned()));
+                let config = Config { chunk, api, ..subject.config };
                 Subject { name, config, ..subject }
             });
             let others = if work.check { Vec::new() } else { peers(network, work) };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const PASS: &str = "pass";
 
 /// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
-/// `rate`, `sockets`, `check`, `gro` and `placement` compare.
+/// `rate`, `sockets`, `fan_out`, `segment`, `check`, `gro` and `placement` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -27,7 +27,8 @@ pub struct Config {
     /// Whether the payload lies in buffers registered with the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
-    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`).
+    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`). How what
+    /// was received is looked at: by a visitor (`visit`), or as owned spans (`spans`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
     /// The device's MTU in bytes.
@@ -42,6 +43,12 @@ pub struct Config {
     /// Sockets that take turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
+    /// Sockets that get the same bytes, one message each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fan_out: Option<u32>,
+    /// Bytes of each datagram that a message goes as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<u16>,
     /// Payload bytes per second that the load does not exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
@@ -72,6 +79,8 @@ impl Config {
                 target,
                 depth,
                 sockets,
+                fan_out,
+                segment,
                 rate,
                 check,
                 gro,
@@ -79,7 +88,8 @@ impl Config {
                 ..
             } = config.clone();
             let wire = (mtu, target, gro, placement);
-            (op, proto, bytes, depth, sockets, rate, check, wire)
+            let shape = (fan_out, segment);
+            (op, proto, bytes, depth, sockets, rate, check, wire, shape)
         };
         work(self) == work(other)
     }

@@ -95,8 +95,8 @@ pub struct Row {
     /// CPU time per operation that the measured thread spent outside the kernel, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_ns_per_op: Option<f64>,
-    /// Share of the measured thread's work that was outside the kernel: of its time, or of its instructions
-    /// where those are counted. By samples, in a slot apart from the others.
+    /// Share of the CPU time, or of the instructions where those are counted, that the measured thread spent
+    /// outside the kernel. By samples, in a slot apart from the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_share: Option<f64>,
     /// System calls per completion that only took completions, or asked for what makes them.

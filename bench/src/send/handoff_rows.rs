@@ -40,6 +40,8 @@ pub(super) struct Way {
     pub(super) batch: u32,
     /// Whether the memory is of huge pages.
     pub(super) huge: bool,
+    /// Bytes of each datagram that a message goes as, if it goes as several.
+    pub(super) segment: Option<u16>,
 }
 
 impl Way {
@@ -53,7 +55,10 @@ pub(super) fn ways() -> impl Iterator<Item = Way> {
     let pages = [(false, false), (true, false), (true, true)];
     pages.into_iter().flat_map(|(registered, huge)| {
         [true, false].into_iter().flat_map(move |flush| {
-            BATCHES.into_iter().map(move |batch| Way { registered, flush, batch, huge })
+            BATCHES.into_iter().map(move |batch| {
+                let segment = None;
+                Way { registered, flush, batch, huge, segment }
+            })
         })
     })
 }
@@ -105,12 +110,16 @@ impl UringZc {
             let buffer = self.next_buffer()?;
             self.messages += 1;
             self.bytes += buffer.len() as u64;
+            let mut message = self.socket.message(buffer);
+            if let Some(bytes) = self.way.segment {
+                message = message.segment(bytes.into());
+            }
             if self.way.flush {
-                let (_, on_loan) = self.socket.send(buffer).map_err(refused)?.split();
+                let (_, on_loan) = message.send().map_err(refused)?.split();
                 self.on_loan.push_back(on_loan);
             } else {
                 let group = self.open.get_or_insert_with(|| self.driver.group());
-                drop(self.socket.message(buffer).send_in(group).map_err(refused)?);
+                drop(message.send_in(group).map_err(refused)?);
                 self.in_open += 1;
                 if self.in_open == GROUP {
                     self.flush();

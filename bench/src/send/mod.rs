@@ -7,10 +7,12 @@
 mod bed;
 mod bulk_rows;
 mod copy;
+mod fan_out;
 mod handoff_rows;
 mod msg_zerocopy;
 mod payload;
 mod rows;
+mod segments;
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
@@ -61,6 +63,15 @@ Rows (the ratio is to msg-zerocopy-seed of the same round):
                       bulk: through a lane of the socket, each returned by itself;
                       lends up to 64 messages at a time, each its own memory
 
+With --fan-out, each message goes to N connected sockets (the ratio is to copy of the same round):
+  copy                sendmsg of one buffer to each
+  uring-zc[-fixed]    one frozen buffer lent to all
+
+With --segment, each message goes as datagrams of so many bytes (the ratio is to copy gso):
+  copy sendmmsg       one entry of sendmmsg for each datagram
+  copy gso            sendmsg with UDP_SEGMENT
+  uring-zc[-fixed]    one lent buffer, by SENDMSG_ZC with UDP_SEGMENT
+
 A peer is another program that sends; {addr}, {port}, {bytes}, {seconds} and {cpu} in its command are
 replaced.
 
@@ -68,6 +79,8 @@ Examples:
   handoff bench send --quick
   handoff bench send --quick --lab
   handoff bench send --sizes 1k,4k,16k,64k --only '^copy|tuned$|batch=8$'
+  handoff bench send --fan-out 1,8,64
+  handoff bench send --segment 1200 --sizes 16k,60000
   handoff bench send --json-file before.json
   handoff bench send --compare before.json
   handoff bench send --peer 'liburing=send-zerocopy -4 -D {addr} -s {bytes} -t {seconds} -C {cpu} \\
@@ -110,6 +123,15 @@ pub struct SendArgs {
     /// Transport protocol
     #[arg(long, value_enum, default_value_t = Protocol::Udp)]
     pub proto: Protocol,
+
+    /// Send each message to N connected sockets, and compare with copying to them
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "segment",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub fan_out: Vec<u32>,
+
+    /// Send each message as datagrams of so many bytes, and compare with copying so
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..=65_507))]
+    pub segment: Option<u16>,
 
     /// Memory that the messages are taken from in turns; small enough for the caches, it makes
     /// copying look cheap
@@ -177,7 +199,12 @@ impl Bench for Send<'_> {
             let one = |(name, value): &(_, _)| format!("{option}={name}={value}");
             list.iter().map(one).collect::<Vec<String>>()
         };
+        let fan_out: Vec<String> = args.fan_out.iter().map(u32::to_string).collect();
+        let fan_out = (!fan_out.is_empty()).then(|| format!("--fan-out={}", fan_out.join(",")));
+        let segment = args.segment.map(|bytes| format!("--segment={bytes}"));
         own.into_iter()
+            .chain(fan_out)
+            .chain(segment)
             .chain(args.programs.arguments())
             .chain(named("--peer-regex", &args.peer_regex))
             .chain(named("--peer-unit", &args.peer_unit))
@@ -289,6 +316,19 @@ impl Bench for Send<'_> {
 }
 
 fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
+    if let Some(segment) = args.segment {
+        if args.proto != Protocol::Udp {
+            return Err(BenchError::Usage("--segment: only UDP has datagrams".into()));
+        }
+        let most = segments::MOST * u64::from(segment);
+        if let Some(bytes) = args.sizes.iter().find(|bytes| **bytes > most) {
+            return Err(BenchError::Usage(format!(
+                "--sizes: {bytes} bytes are more than {} datagrams of {segment}, which is what the kernel \
+                 makes of one message",
+                segments::MOST
+            )));
+        }
+    }
     let (limit, why) = match args.proto {
         Protocol::Udp => (UDP_MAX, "the largest UDP payload over IPv4"),
         Protocol::Tcp => (TCP_MAX, "the largest message of this bench"),

@@ -11,9 +11,11 @@ use super::{
     bed::Bed,
     bulk_rows::Bulk,
     copy::Copy,
+    fan_out::{CopyToAll, LendToAll},
     handoff_rows::{self, BATCHES, UringZc, Way},
     msg_zerocopy::{Loop, MsgZerocopy},
     payload::{Pages, Payload},
+    segments::{CopySegments, Cut},
 };
 use crate::{
     measure::{Engine, MakeEngine, Subject},
@@ -82,10 +84,17 @@ pub(super) fn subjects<'a>(
 ) -> Vec<Subject<'a>> {
     let wanted = |subject: &Subject<'_>| subject.baseline || args.run.wants(&subject.name);
     let working_set = args.working_set;
-    let of_size = |&bytes: &u64| {
+    let of_size = |&bytes: &u64| -> Vec<Subject<'a>> {
+        if let Some(segment) = args.segment {
+            return segmented(bed, stock, bytes, working_set, segment);
+        }
+        if !args.fan_out.is_empty() {
+            let to_all = |sockets: &u32| fan_out(bed, stock, bytes, working_set, *sockets);
+            return args.fan_out.iter().flat_map(to_all).collect();
+        }
         let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
         let bulk = BATCHES.map(move |batch| bulk(bed, bytes, working_set, batch));
-        baselines(bed, stock, bytes).into_iter().chain(ours).chain(bulk)
+        baselines(bed, stock, bytes).into_iter().chain(ours).chain(bulk).collect()
     };
     // Rows of another working set are other rows, to whoever compares two runs.
     let named = |subject: Subject<'a>| Subject {
@@ -131,8 +140,81 @@ fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>>
     ]
 }
 
+/// The rows of messages that go to so many sockets.
+fn fan_out<'a>(
+    bed: &'a Bed,
+    stock: &'a Stock,
+    bytes: u64,
+    working_set: u64,
+    sockets: u32,
+) -> Vec<Subject<'a>> {
+    let config = |registered| Config {
+        fan_out: Some(sockets),
+        registered: Some(registered),
+        ..config(bed, bytes)
+    };
+    let copy = Subject {
+        name: format!("copy fan-out={sockets}"),
+        engine: "copy".into(),
+        config: config(false),
+        baseline: true,
+        peer: false,
+        make: Box::new(move || {
+            let payload = stock.payload(bytes, Pages::Small)?;
+            let engine = CopyToAll::new(bed, payload, sockets);
+            Ok(Box::new(engine.map_err(|error| error.to_string())?) as Box<dyn Engine>)
+        }),
+    };
+    let lent = |registered| {
+        let engine = if registered { "uring-zc-fixed" } else { "uring-zc" };
+        Subject {
+            name: format!("{engine} fan-out={sockets}"),
+            engine: engine.into(),
+            config: config(registered),
+            baseline: false,
+            peer: false,
+            make: Box::new(move || {
+                let engine = LendToAll::new(bed, bytes, working_set, registered, sockets)?;
+                Ok(Box::new(engine) as Box<dyn Engine>)
+            }),
+        }
+    };
+    vec![copy, lent(false), lent(true)]
+}
+
+/// The rows of messages that go as datagrams of so many bytes.
+fn segmented<'a>(
+    bed: &'a Bed,
+    stock: &'a Stock,
+    bytes: u64,
+    working_set: u64,
+    segment: u16,
+) -> Vec<Subject<'a>> {
+    let config = config(bed, bytes);
+    let config = Config { segment: Some(segment), registered: Some(false), ..config };
+    let copy = |how: &str, cut: Cut| Subject {
+        name: format!("copy {how}"),
+        engine: "copy".into(),
+        config: Config { batch: Some(1), ..config.clone() },
+        baseline: cut == Cut::ByKernel,
+        peer: false,
+        make: Box::new(move || {
+            let payload = stock.payload(bytes, Pages::Small)?;
+            let engine = CopySegments::new(bed, payload, segment, cut);
+            Ok(Box::new(engine.map_err(|error| error.to_string())?) as Box<dyn Engine>)
+        }),
+    };
+    let ways = handoff_rows::ways().filter(|way| !way.huge && !way.flush);
+    let ours = ways.map(|way| {
+        let subject = uring_zc(bed, bytes, working_set, Way { segment: Some(segment), ..way });
+        let config = Config { segment: Some(segment), ..subject.config };
+        Subject { name: format!("{} gso", subject.name), config, ..subject }
+    });
+    [copy("sendmmsg", Cut::ByCaller), copy("gso", Cut::ByKernel)].into_iter().chain(ours).collect()
+}
+
 fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
-    let Way { registered, flush, batch, huge } = way;
+    let Way { registered, flush, batch, huge, .. } = way;
     let pages = if huge { Pages::Huge } else { Pages::Small };
     let flush_word = if flush { "yes" } else { "no" };
     Subject {
@@ -210,7 +292,8 @@ pub(super) fn peers<'a>(
         })
     };
     let iperf3 = |bytes: u64| {
-        let wanted = args.run.wants(IPERF3);
+        // It sends to one, as a stream.
+        let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
                 let peer = Peer {

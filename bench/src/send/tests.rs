@@ -47,6 +47,48 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
     assert_eq!(seed.copied_share, Some(1.0), "delivery on the same host copies");
 }
 
+/// The same work in each row of a number of sockets, and the payload is what messages and bytes agree on.
+#[test]
+fn needs_root_one_payload_goes_to_many_sockets() {
+    for proto in ["udp", "tcp"] {
+        let line = match proto {
+            "udp" => "--time 0.05 --rounds 2 --sizes 16k --fan-out 1,3",
+            _ => "--time 0.05 --rounds 2 --sizes 16k --fan-out 3 --proto tcp",
+        };
+        let report = report_or_skip!(measured(line, false));
+        assert!(report.rows.iter().all(|row| row.config.fan_out.is_some()));
+        for row in &report.rows {
+            if row.skipped.is_some() {
+                assert!(row.engine.starts_with("uring-zc"), "{row:?}");
+                continue;
+            }
+            let per_message = row.bytes_per_s.unwrap() / row.ops_per_s.unwrap();
+            assert!((per_message / 16_384.0 - 1.0).abs() < 0.1, "{per_message}");
+            let copied = if proto == "udp" && row.engine != "copy" { 0.0 } else { 1.0 };
+            assert_eq!(row.copied_share, Some(copied), "{proto} {}", row.name);
+        }
+        let baselines = report.rows.iter().filter(|row| row.baseline).count();
+        assert_eq!(report.rows.len(), 3 * baselines);
+    }
+}
+
+#[test]
+fn needs_root_a_message_goes_as_datagrams_of_one_size() {
+    let line = "--time 0.05 --rounds 2 --sizes 60000 --segment 1200";
+    let report = report_or_skip!(measured(line, false));
+    let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names[..2], ["copy sendmmsg", "copy gso"]);
+    assert!(names[2..].iter().all(|name| name.ends_with(" gso")), "{names:?}");
+    for row in &report.rows {
+        assert_eq!(row.config.segment, Some(1200));
+        assert_eq!(row.baseline, row.name == "copy gso");
+        if row.skipped.is_none() {
+            let copied = f64::from(u8::from(row.engine == "copy"));
+            assert_eq!(row.copied_share, Some(copied), "{}", row.name);
+        }
+    }
+}
+
 #[test]
 fn needs_root_another_working_set_makes_other_rows() {
     let line = "--time 0.02 --rounds 1 --working-set 32m --only copy$|fixed.flush=no.batch=8$";
@@ -78,6 +120,8 @@ fn impossible_sizes_and_peers_are_usage_errors() {
     for (line, names) in [
         ("--sizes 65508", "65507"),
         ("--proto tcp --sizes 1g", "16777216"),
+        ("--segment 100 --sizes 6401", "64 datagrams"),
+        ("--segment 100 --sizes 6400 --proto tcp", "UDP"),
         ("--peer-regex a=(x)", "'a'"),
         ("--peer a=b --peer-unit a=x", "'x'"),
         ("--peer a=b --peer-regex a=x", "group"),

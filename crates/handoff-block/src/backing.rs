@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFla
 use rustix::io::Errno;
 
 use crate::existing::Existing;
+use crate::limits::{Limits, queue_limit};
 use crate::state::Part;
 use crate::{Error, Spec};
 
@@ -25,8 +26,8 @@ pub(crate) struct Backing {
     pub(crate) part: Part,
     /// Whether ranges of it can be given back.
     pub(crate) discards: bool,
-    /// What memory that goes straight to it has to be aligned to.
-    pub(crate) memory_alignment: u32,
+    /// What it takes of memory that goes straight to it.
+    pub(crate) limits: Limits,
 }
 
 /// Why a device can't be made of something.
@@ -73,7 +74,7 @@ pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<B
 fn stand_in() -> Result<Backing, Error> {
     let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(Error::doing("/dev/null cannot be opened"))?;
-    Ok(Backing { file, part: Part::default(), discards: false, memory_alignment: 1 })
+    Ok(Backing { file, part: Part::default(), discards: false, limits: Limits::NONE })
 }
 
 /// The backing, if it is the one that is known.
@@ -164,8 +165,13 @@ fn open(
         ))
         .into());
     }
-    let memory_alignment = if spec.direct { direct_alignment(&file, path, spec)? } else { 1 };
-    Ok(Backing { file, part, discards: discards && !spec.read_only, memory_alignment })
+    let mut limits = Limits::NONE;
+    if spec.direct {
+        // Of a file, those of the disk below its file system.
+        limits = Limits::of_disk(part.device);
+        limits.memory_alignment = direct_alignment(&file, path, spec)?;
+    }
+    Ok(Backing { file, part, discards: discards && !spec.read_only, limits })
 }
 
 /// The number that the kernel gave a disk when it came or got another medium; a number of a device is
@@ -202,12 +208,7 @@ fn block_device(
             }
             rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(refused)
         })?;
-    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    // A partition's queue is its disk's.
-    let discards = ["queue", "../queue"].iter().any(|queue| {
-        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"))
-            .is_ok_and(|most| most.trim() != "0")
-    });
+    let discards = queue_limit(metadata.rdev(), "discard_max_bytes").is_some_and(|most| most != 0);
     Ok((len, discards))
 }
 

@@ -11,6 +11,7 @@ use handoff_sys::ublk::{self, DeviceInfo, Parameters};
 use crate::backing::Backing;
 use crate::control::{Control, DeviceState, Found};
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::spec::{Engine, Kind, Spec};
 use crate::state::Directory;
 
@@ -99,13 +100,17 @@ pub(crate) fn add(
     Ok(device)
 }
 
+/// What is known of a device.
+pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
+    control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))
+}
+
 /// What is known of a device that waits for a server, as soon as the kernel has noticed that the
 /// last one is gone.
 pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error> {
     let deadline = Instant::now() + LETTING_GO;
     loop {
-        let found =
-            control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))?;
+        let found = found(control, id)?;
         if found.flags & ublk::F_USER_RECOVERY == 0 {
             return Err(Error::usage(format!("device {id} was made without recovery")));
         }
@@ -137,19 +142,13 @@ pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error
     }
 }
 
-/// What the memory of a device's requests has to be aligned to: lent memory goes to the backings as it
-/// is, so what the strictest of them wants.
-pub(crate) fn memory_alignment(engine: Engine, backings: &[Backing]) -> u32 {
-    let wanted = backings.iter().map(|backing| backing.memory_alignment).max().unwrap_or(1);
-    if engine.lends() { wanted.max(ublk::LEAST_DMA_ALIGN) } else { ublk::LEAST_DMA_ALIGN }
-}
-
-/// Adds what the memory of requests has to be aligned to. Kernels that lend know it; from others,
-/// memory comes in whole sectors.
-pub(crate) fn align(parameters: &mut Parameters, engine: Engine, alignment: u32) {
-    if engine.lends() {
-        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
-        parameters.dma_alignment = alignment - 1;
+/// The limits of a device: lent memory goes to the backings as it is, so what the strictest of them
+/// wants. Memory that is not lent comes in whole sectors.
+pub(crate) fn limits(engine: Engine, backings: &[Backing]) -> Limits {
+    let least = Limits { memory_alignment: ublk::LEAST_DMA_ALIGN, ..Limits::NONE };
+    match engine.lends() {
+        true => backings.iter().map(|backing| backing.limits).fold(least, Limits::and),
+        false => least,
     }
 }
 

@@ -34,12 +34,14 @@
 
 mod backing;
 mod control;
+mod crew;
 mod device;
 mod engine;
 mod error;
 mod exchange;
 mod existing;
 mod life;
+mod limits;
 mod own_device;
 mod pins;
 pub mod policy;
@@ -53,6 +55,7 @@ pub mod target;
 
 pub use control::{Control, DeviceState, Found};
 pub use error::Error;
+pub use limits::Limits;
 pub use own_device::OwnDevice;
-pub use server::{Server, Start};
+pub use server::{Prepared, Server, Start};
 pub use spec::{Engine, Kind, PassedOver, Spec};

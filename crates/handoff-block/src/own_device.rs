@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use handoff_sys::ublk::{self, Parameters};
 
 use crate::device::{self, Device};
+use crate::limits::Limits;
 use crate::spec::Engine;
 use crate::{Control, Error, Spec};
 
@@ -60,7 +61,7 @@ impl OwnDevice {
             ..Parameters::default()
         };
         // Who takes the requests may write them to any file.
-        device::align(&mut parameters, Engine::UserAuto, ublk::SECTOR as u32);
+        Limits { memory_alignment: ublk::SECTOR as u32, ..Limits::NONE }.announce(&mut parameters);
         device
             .control
             .set_parameters(device.id, &parameters)

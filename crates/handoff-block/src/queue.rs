@@ -17,7 +17,7 @@ use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::life::{Config, Descriptor, Entries, Life, PIECES};
+use crate::life::{Config, Descriptor, Entries, FILES, Life, PIECES};
 use crate::spec::Engine;
 use crate::state::Mapping;
 
@@ -30,8 +30,8 @@ pub(crate) struct Parts<'a> {
     /// Bytes of the largest request.
     pub(crate) max_request: u32,
     pub(crate) engine: Engine,
-    /// Entries of the ring that are for commands beside the pieces of requests.
-    pub(crate) commands_beside: u32,
+    /// From [`ring`], for this depth and engine.
+    pub(crate) ring: IoUring,
     /// The device's char device, then its backings.
     pub(crate) files: &'a [OwnedFd],
     pub(crate) region: Mapping,
@@ -51,18 +51,12 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(parts: Parts<'_>) -> io::Result<Self> {
-        let tags = u32::from(parts.depth).next_power_of_two();
-        let ring: IoUring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_no_sqarray()
-            .setup_submit_all()
-            .build(entries(parts.depth, parts.commands_beside))?;
+        let tags = tags(parts.depth);
+        let ring = parts.ring;
         let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
-        ring.submitter().register_files(&files)?;
+        ring.submitter().register_files_update(0, &files)?;
         let buffer_size = (parts.max_request as usize).next_multiple_of(PAGE);
         let buffers = if parts.engine.lends() {
-            ring.submitter().register_buffers_sparse(tags)?;
             None
         } else {
             Some(Pages::anonymous(buffer_size * usize::from(parts.depth))?)
@@ -204,9 +198,30 @@ impl Drop for Queue {
     }
 }
 
+/// The ring of a queue, with tables that the files and buffers of its device go into. Belongs to the
+/// thread that calls this.
+pub(crate) fn ring(depth: u16, engine: Engine, commands_beside: u32) -> io::Result<IoUring> {
+    let ring: IoUring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_no_sqarray()
+        .setup_submit_all()
+        .build(entries(depth, commands_beside))?;
+    ring.submitter().register_files_sparse(1 + FILES as u32)?;
+    if engine.lends() {
+        ring.submitter().register_buffers_sparse(tags(depth))?;
+    }
+    Ok(ring)
+}
+
+/// Numbers of requests, for which there are places.
+fn tags(depth: u16) -> u32 {
+    u32::from(depth).next_power_of_two()
+}
+
 /// Entries of the ring of a queue.
 fn entries(depth: u16, commands_beside: u32) -> u32 {
-    let pieces = u32::from(depth).next_power_of_two() * PIECES as u32;
+    let pieces = tags(depth) * PIECES as u32;
     (pieces + commands_beside).next_power_of_two()
 }
 

@@ -1,11 +1,12 @@
 //! One device and the threads that serve it.
 //!
 //! Contracts:
+//! - a server that is prepared ([`Prepared`]) to take a device over has its threads and their rings, so
+//!   that it needs little memory when the last server is gone;
 //! - [`Server::start`] returns when the block device is there, or leaves nothing behind; a device
 //!   that is taken over from a server that is gone is left as it was when that fails;
 //! - a queue whose thread fails stops the device, with the reason, rather than leave it without an
-//!   answer;
-//! - threads serve the processors that the driver sends them requests from.
+//!   answer.
 
 use std::fs::File;
 use std::io;
@@ -13,23 +14,22 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_sys::ublk;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::backing::{self, Backing, Refused};
+use crate::control::Found;
+use crate::crew::{Crew, Order, Step};
 use crate::device::{self, Device, LETTING_GO, add, parameters, recoverable, start_recovery};
 use crate::engine::{self, Program};
 use crate::exchange::Exchanges;
 use crate::existing::{Existing, existing};
-use crate::life::Map;
 use crate::pins;
 use crate::policy::Policy;
-use crate::queue::{Parts, Queue};
-use crate::state::{self, Directory, Mapping, Record, State};
+use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
 /// How often the wish to stop is looked at.
@@ -53,39 +53,42 @@ pub enum Start {
 #[derive(Debug)]
 pub struct Server {
     device: Device,
-    threads: Vec<JoinHandle<()>>,
-    thread_ids: Vec<i32>,
-    ends: Receiver<End>,
+    crew: Crew,
     record: Record,
     program: Arc<Program>,
     /// Where others ask for another policy; `None` where there is none.
     exchanges: Option<Exchanges>,
 }
 
-/// A queue's thread is ready, or has ended.
-type End = (u16, Step);
-
+/// What a server can have before it has its device.
 #[derive(Debug)]
-enum Step {
-    /// With the thread's id.
-    Ready(i32),
-    Ended(io::Result<()>),
+pub struct Prepared {
+    spec: Spec,
+    control: Control,
+    features: u64,
+    /// The device to take over, as it was found.
+    found: Option<Found>,
+    program: Program,
+    policy: Option<Vec<u8>>,
+    engine: Engine,
+    passed_over: Vec<PassedOver>,
+    /// Of a device that exists.
+    crew: Option<Crew>,
 }
 
-impl Server {
-    /// Makes or takes over a device and serves it.
+impl Prepared {
+    /// Prepares a server. The device that it is to take over may have a server.
     ///
     /// # Errors
     ///
-    /// What is wrong with the specification or its files, what this kernel or user cannot do, and
-    /// what the driver refuses.
-    pub fn start(spec: &Spec, start: Start) -> Result<Self, Error> {
+    /// What is wrong with the specification, and what this kernel or user cannot do.
+    pub fn new(spec: &Spec, start: Start) -> Result<Self, Error> {
         check(spec)?;
         let mut control = Control::open()?;
         let features = control.features()?;
         let found = match start {
             Start::New => None,
-            Start::Recover(id) => Some(recoverable(&mut control, id)?),
+            Start::Recover(id) => Some(device::found(&mut control, id)?),
         };
         let mut program = Program::default();
         let mut policy = None;
@@ -98,6 +101,42 @@ impl Server {
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
+        let mut crew = None;
+        if let Some(Found { id, queues, depth, max_request, .. }) = found {
+            let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
+            crew = Some(Crew::gather(engine, queues, depth, max_request, cpus)?);
+        }
+        let spec = spec.clone();
+        Ok(Self { spec, control, features, found, program, policy, engine, passed_over, crew })
+    }
+
+    /// Makes or takes over the device and serves it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the files of the device, and what the driver refuses.
+    pub fn serve(self) -> Result<Server, Error> {
+        Server::of(self)
+    }
+}
+
+impl Server {
+    /// Makes or takes over a device and serves it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the specification or its files, what this kernel or user cannot do, and
+    /// what the driver refuses.
+    pub fn start(spec: &Spec, start: Start) -> Result<Self, Error> {
+        Prepared::new(spec, start)?.serve()
+    }
+
+    fn of(prepared: Prepared) -> Result<Self, Error> {
+        let Prepared { spec, mut control, features, mut found, mut program, policy, .. } = prepared;
+        let (engine, passed_over, spec) = (prepared.engine, prepared.passed_over, &spec);
+        if let Some(found) = &mut found {
+            *found = recoverable(&mut control, found.id)?;
+        }
         let existing =
             found.map(|found| existing(&Directory::of(found.id), found.id)).transpose()?;
         let other = |existing: &&Existing| existing.record.spec.files != spec.files;
@@ -116,21 +155,20 @@ impl Server {
         let backings = backings.map_err(|refused| refused.error)?;
         let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
         let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-        let mut memory_alignment = device::memory_alignment(engine, &backings);
+        let mut limits = device::limits(engine, &backings);
         let (map, size, parts) = match &existing {
             None => {
                 let (map, size) = target::lay_out(spec, &sizes)?;
                 (map, size, parts)
             }
             Some(Existing { id, map, record: known }) => {
-                if memory_alignment > known.memory_alignment {
+                if let Some(breach) = known.limits.breach(&limits) {
                     return Err(Error::usage(format!(
-                        "the files of device {} want memory aligned to {memory_alignment} bytes, and the \
-                         device takes what is aligned to {}: give it back what it was made of",
-                        id, known.memory_alignment
+                        "the files of device {id} want {breach} as when the device was made of them: \
+                         give it back what it was made of"
                     )));
                 }
-                memory_alignment = known.memory_alignment;
+                limits = known.limits;
                 (*map, known.size, known.parts.clone())
             }
         };
@@ -146,7 +184,9 @@ impl Server {
         let id = device.id;
         if found.is_none() {
             let mut parameters = parameters(spec, size, &backings);
-            device::align(&mut parameters, engine, memory_alignment);
+            if engine.lends() {
+                limits.announce(&mut parameters);
+            }
             device
                 .control
                 .set_parameters(id, &parameters)
@@ -176,18 +216,19 @@ impl Server {
         let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory, memory_alignment, parts };
+        let record = Record { spec, engine, passed_over, size, memory, limits, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);
-        let (sender, ends) = mpsc::channel();
         let program = Arc::new(program);
-        let parts = Shared { files, program: Arc::clone(&program), sender };
-        let (threads, thread_ids) = (Vec::new(), Vec::new());
-        let mut server = Self { device, threads, thread_ids, ends, record, program, exchanges };
-        let begun = server.begin(&state, &parts, &map, found.is_some());
-        drop(parts);
-        match begun {
+        let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
+        let crew = match prepared.crew {
+            Some(crew) => crew,
+            None => Crew::gather(engine, queues, depth, max_request, cpus)?,
+        };
+        tracing::debug!(?map, "device {id}");
+        let mut server = Self { device, crew, record, program, exchanges };
+        match server.begin(&state, &files, found.is_some()) {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.abandon();
@@ -199,35 +240,17 @@ impl Server {
     fn begin(
         &mut self,
         state: &State,
-        parts: &Shared,
-        map: &Map,
+        files: &Arc<Vec<OwnedFd>>,
         recovers: bool,
     ) -> Result<(), Error> {
         let id = self.id();
-        let spec = self.record.spec.clone();
-        tracing::debug!(?map, "device {id}");
-        for queue in 0..spec.queues {
+        for queue in 0..self.record.spec.queues {
             let region =
                 state.map(queue).map_err(Error::doing("the state of a queue cannot be mapped"))?;
-            let cpus = self.device.control.affinity(id, queue).unwrap_or_default();
-            let thread = Thread {
-                queue,
-                depth: spec.depth,
-                max_request: spec.max_request,
-                engine: self.record.engine,
-                shared: parts.clone(),
-                region,
-                cpus,
-            };
-            self.threads.push(thread.spawn()?);
+            let (files, program) = (Arc::clone(files), Arc::clone(&self.program));
+            self.crew.order(queue, Order { files, program, region });
         }
-        for _ in 0..spec.queues {
-            match self.ends.recv() {
-                Ok((_, Step::Ready(thread))) => self.thread_ids.push(thread),
-                Ok((queue, Step::Ended(ended))) => return Err(ended_early(queue, ended)),
-                Err(_) => return Err(Error::failed("the threads of the queues ended")),
-            }
-        }
+        self.crew.all_ready()?;
         let started = if recovers {
             self.device.control.end_recovery(id)
         } else {
@@ -244,11 +267,11 @@ impl Server {
         if self.device.remove {
             // Without a start there are no requests: stopping brings the commands back.
             let _ = self.device.control.stop(self.device.id);
-            self.join();
+            self.crew.join();
         } else {
             // Stopping would end the device, which is to wait for another server. The threads end
             // with the process, and the kernel takes the commands back.
-            self.threads.clear();
+            self.crew.leave();
         }
     }
 
@@ -265,7 +288,7 @@ impl Server {
     /// Ids of the threads that serve the queues. The kernel's own workers for them are called
     /// `iou-wrk-` and the id.
     pub fn threads(&self) -> &[i32] {
-        &self.thread_ids
+        self.crew.thread_ids()
     }
 
     /// Better engines that were not possible, with the reasons.
@@ -284,7 +307,7 @@ impl Server {
     ///
     /// A queue that failed.
     pub fn wait(mut self, stop: &AtomicBool) -> Result<(), Error> {
-        let mut running = self.threads.len();
+        let mut running = usize::from(self.record.spec.queues);
         let mut failure = None;
         let mut stopping = false;
         while running > 0 {
@@ -296,8 +319,8 @@ impl Server {
                 let exchanged = self.exchange(&request.policy);
                 request.answer(&exchanged);
             }
-            match self.ends.recv_timeout(PAUSE) {
-                Ok((_, Step::Ready(_))) | Err(RecvTimeoutError::Timeout) => {}
+            match self.crew.next(PAUSE) {
+                Ok((_, Step::Gathered(_) | Step::Ready)) | Err(RecvTimeoutError::Timeout) => {}
                 Ok((queue, Step::Ended(ended))) => {
                     running -= 1;
                     if let Err(cause) = ended {
@@ -314,7 +337,7 @@ impl Server {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        self.join();
+        self.crew.join();
         failure.map_or(Ok(()), Err)
     }
 
@@ -342,84 +365,6 @@ impl Server {
         pins::keep(id, &maps);
         Ok(())
     }
-
-    fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a queue's thread of device {} panicked", self.device.id);
-            }
-        }
-    }
-}
-
-/// What a queue's thread is given.
-struct Thread {
-    queue: u16,
-    depth: u16,
-    max_request: u32,
-    engine: Engine,
-    shared: Shared,
-    region: Mapping,
-    cpus: Vec<usize>,
-}
-
-/// What all of them are given.
-#[derive(Clone)]
-struct Shared {
-    /// The device's char device, then its backings.
-    files: Arc<Vec<OwnedFd>>,
-    program: Arc<Program>,
-    sender: Sender<End>,
-}
-
-// SAFETY: the mapping of a region is used by the thread that it is moved to, and by nobody else.
-unsafe impl Send for Mapping {}
-
-impl Thread {
-    fn spawn(self) -> Result<JoinHandle<()>, Error> {
-        let name = format!("blk-queue-{}", self.queue);
-        thread::Builder::new()
-            .name(name)
-            .spawn(move || {
-                let (queue, sender) = (self.queue, self.shared.sender.clone());
-                let ended = self.serve();
-                // Nobody listens where the server is being abandoned.
-                let _ = sender.send((queue, Step::Ended(ended)));
-            })
-            .map_err(Error::doing("a thread cannot be started"))
-    }
-
-    fn serve(self) -> io::Result<()> {
-        let mut set = CpuSet::new();
-        self.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-        // A hint; a processor may have gone since.
-        let _ = sched_setaffinity(None, &set);
-        // Memory that is reclaimed by writing to this device must not be waited for by its server.
-        if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-            tracing::debug!(%error, "the thread counts as one that may wait for itself");
-        }
-        let mut queue = Queue::new(Parts {
-            queue: self.queue,
-            depth: self.depth,
-            max_request: self.max_request,
-            engine: self.engine,
-            commands_beside: engine::commands_beside(self.engine),
-            files: &self.shared.files,
-            region: self.region,
-        })?;
-        let ready = || {
-            let _ = self
-                .shared
-                .sender
-                .send((self.queue, Step::Ready(rustix::thread::gettid().as_raw_nonzero().get())));
-        };
-        engine::run(self.engine, &mut queue, &self.shared.program, ready)
-    }
-}
-
-fn ended_early(queue: u16, ended: io::Result<()>) -> Error {
-    let cause = ended.err().unwrap_or_else(|| io::Error::other("the device was stopped"));
-    Error::doing(format!("queue {queue} cannot be served"))(cause)
 }
 
 fn check(spec: &Spec) -> Result<(), Error> {

@@ -18,6 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use serde::{Deserialize, Serialize};
 
 use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
+use crate::limits::Limits;
 use crate::pins;
 use crate::private::make_private;
 use crate::spec::{Engine, Kind, PassedOver, Spec};
@@ -39,8 +40,8 @@ pub struct Record {
     pub size: u64,
     /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
     pub memory: u64,
-    /// What the memory of requests has to be aligned to, in bytes.
-    pub memory_alignment: u32,
+    /// What its requests are like.
+    pub limits: Limits,
     /// What its files were when it was made, in their order.
     pub parts: Vec<Part>,
 }
@@ -162,11 +163,28 @@ impl Directory {
         make_private(&self.path)
     }
 
-    /// Writes the record, whole or not at all.
+    /// Writes the record, whole or not at all. What is there already takes no memory.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(record)?;
+        if fs::read(self.record_path()).is_ok_and(|known| known == text) {
+            return Ok(());
+        }
         let new = self.path.join("spec.json.new");
-        write(&new, &serde_json::to_vec_pretty(record)?)?;
+        write(&new, &text)?;
         fs::rename(new, self.record_path())
+    }
+
+    /// Maps what the servers of the device read, and the last that they said, as far as it is there. `/run`
+    /// is put out of memory as all else is, perhaps to the very device; what a process has mapped that locks
+    /// its memory is not.
+    pub fn hold(&self) -> Held {
+        let paths = [self.record_path(), self.state_path(), self.log_path()];
+        Held { _mappings: paths.iter().filter_map(|path| Mapping::of_file(path).ok()).collect() }
+    }
+
+    /// Where the processes of the device log to.
+    pub fn log_path(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{}.log", self.id))
     }
 
     /// The record of a device.
@@ -230,6 +248,12 @@ impl Directory {
             queues: all,
         })
     }
+}
+
+/// Files of a device that are mapped, until this is dropped: [`Directory::hold`].
+#[derive(Debug)]
+pub struct Held {
+    _mappings: Vec<Mapping>,
 }
 
 /// What a device's engines have counted since it was made.
@@ -442,6 +466,19 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// The whole of a file, to be read.
+    fn of_file(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let flags = MapFlags::SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0)? };
+        let mapping = Self { address: NonNull::new(address.cast()).expect("not null"), len };
+        // SAFETY: the mapping just made, which stays what it is.
+        unsafe { madvise(address, len, Advice::LinuxPopulateRead)? };
+        Ok(mapping)
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
@@ -481,9 +518,8 @@ mod tests {
         let parts = vec![part(11), part(12)];
         let (map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
-        let memory_alignment = 512;
-        let record =
-            Record { spec, engine, passed_over, size, memory: 1 << 20, memory_alignment, parts };
+        let limits = Limits { memory_alignment: 512, ..Limits::NONE };
+        let record = Record { spec, engine, passed_over, size, memory: 1 << 20, limits, parts };
         directory.write(&record).expect("written");
         State::make(&directory, &map, 2, 4).expect("made");
         (directory, record, map)

@@ -126,6 +126,11 @@
 #define HANDOFF_SEND_TELL_SENT 1
 
 /*
+ The most bytes of a header.
+ */
+#define HANDOFF_MAX_HEADER 64
+
+/*
  How to make a driver. Fill with zeroes, set `size`, and then what differs from the default; 0 is the
  default everywhere.
  */
@@ -306,7 +311,7 @@ typedef struct handoff_send_options {
    */
   uint32_t flags;
   /*
-   Bytes that go before the payload, and are copied when the call is made; at most 256.
+   Bytes that go before the payload, and are copied when the call is made; at most `HANDOFF_MAX_HEADER`.
    */
   const void *header;
   /*
@@ -544,10 +549,10 @@ int handoff_probe(void (*tell)(const struct handoff_capability *capability, void
                   void *context);
 
 /*
- Makes a region a pool of chunks of `chunk` bytes to receive into. The region's handle ends; no buffer may have
- been cut from it.
+ Makes a region a pool of chunks of `chunk` bytes to receive into. No buffer may have been cut from the region.
+ The region's handle ends, also if this fails.
 
- Returns 0, or a negative error number; the region is still there then only if it was none.
+ Returns 0, or a negative error number.
 
  Requires: `pool` can be written.
  */
@@ -571,7 +576,7 @@ int handoff_window_new(handoff_driver driver,
 
 /*
  Binds an rx queue of a network card, with the region as the memory that it receives into. The region's handle
- ends. The driver must have been made with `zero_copy_receive`.
+ ends, also if this fails. The driver must have been made with `zero_copy_receive`.
 
  Returns 0, or a negative error number: `-EOPNOTSUPP` with the reason and what to do.
 

@@ -50,6 +50,6 @@ pub use receive::{
     handoff_pool_new, handoff_receive, handoff_rx_queue_new, handoff_span_data, handoff_window_new,
 };
 pub use socket::{
-    HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send, handoff_send_options, handoff_socket_new,
-    handoff_socket_set_engine,
+    HANDOFF_MAX_HEADER, HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send, handoff_send_options,
+    handoff_socket_new, handoff_socket_set_engine,
 };

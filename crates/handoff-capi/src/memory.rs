@@ -53,7 +53,9 @@ impl Kind for Region {
 pub extern "C" fn handoff_register(driver: handoff_driver, region: handoff_region) -> c_int {
     enter(|| {
         let state = handles::get::<Rc<State>>(driver)?;
-        handles::with(region, |region: &mut Region| Ok(state.driver.register(region)?))?;
+        handles::with(region, |region: &mut Region| {
+            Ok(state.driver.register(region).map(drop)?)
+        })?;
         Ok(0)
     })
 }

@@ -43,10 +43,10 @@ impl Kind for Rc<Drawn> {
     const NAME: &'static str = "a pool";
 }
 
-/// Makes a region a pool of chunks of `chunk` bytes to receive into. The region's handle ends; no buffer may have
-/// been cut from it.
+/// Makes a region a pool of chunks of `chunk` bytes to receive into. No buffer may have been cut from the region.
+/// The region's handle ends, also if this fails.
 ///
-/// Returns 0, or a negative error number; the region is still there then only if it was none.
+/// Returns 0, or a negative error number.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn handoff_window_new(
 }
 
 /// Binds an rx queue of a network card, with the region as the memory that it receives into. The region's handle
-/// ends. The driver must have been made with `zero_copy_receive`.
+/// ends, also if this fails. The driver must have been made with `zero_copy_receive`.
 ///
 /// Returns 0, or a negative error number: `-EOPNOTSUPP` with the reason and what to do.
 ///

@@ -23,6 +23,10 @@ use crate::loan::{self, Lent};
 
 /// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
 pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
+/// The most bytes of a header.
+pub const HANDOFF_MAX_HEADER: usize = 64;
+
+const _: () = assert!(HANDOFF_MAX_HEADER == handoff::MAX_HEADER);
 
 /// How to send. Fill with zeroes, set `size`, and then what differs from the default.
 #[repr(C)]
@@ -32,7 +36,7 @@ pub struct handoff_send_options {
     pub size: u32,
     /// Of `HANDOFF_SEND_...`.
     pub flags: u32,
-    /// Bytes that go before the payload, and are copied when the call is made; at most 256.
+    /// Bytes that go before the payload, and are copied when the call is made; at most `HANDOFF_MAX_HEADER`.
     pub header: *const c_void,
     /// How many they are.
     pub header_length: usize,
@@ -141,17 +145,31 @@ pub unsafe extern "C" fn handoff_send(
         // SAFETY: the caller vouches for header and address.
         let how = unsafe { How::new(&options, user_data) }?;
         let socket = handles::get::<Rc<Socket>>(socket)?;
-        let sent = if loan::is_span(payload)? {
-            how.lend::<Span>(&socket, payload)
-        } else {
-            how.lend::<Buffer>(&socket, payload)
-        }?;
-        if !operation.is_null() {
-            let handle = handles::insert(sent)?;
-            // SAFETY: the caller vouches for it.
-            unsafe { put(operation, handle) }?;
+        // Before anything is lent, since there may be no handle left.
+        let handle = if operation.is_null() { None } else { Some(handles::insert(Cancel::new())?) };
+        let lent = loan::is_span(payload).and_then(|is_span| {
+            if is_span {
+                how.lend::<Span>(&socket, payload)
+            } else {
+                how.lend::<Buffer>(&socket, payload)
+            }
+        });
+        let Some(handle) = handle else { return lent.map(|_| 0) };
+        match lent {
+            Ok(sent) => {
+                handles::with(handle, |cancel: &mut Cancel| {
+                    *cancel = sent;
+                    Ok(())
+                })?;
+                // SAFETY: the caller vouches for it.
+                unsafe { put(operation, handle) }?;
+                Ok(0)
+            }
+            Err(failure) => {
+                handles::remove::<Cancel>(handle)?;
+                Err(failure)
+            }
         }
-        Ok(0)
     })
 }
 

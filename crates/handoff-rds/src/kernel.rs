@@ -7,7 +7,8 @@
 //!   back at once ([`End::Taken`](crate::End::Taken));
 //! - any number of threads may send, receive and take completions on one socket;
 //! - a socket that is dropped while payloads are lent leaks them, because TCP may still read their
-//!   pages; [`Socket::close`] waits first. The kernel gives up undelivered messages with the socket;
+//!   pages. The kernel gives up, with the socket, all messages that peers have not acknowledged, copied
+//!   ones too; [`Socket::close`] waits for the acknowledgements first;
 //! - completions are read eight at a time, which is what the kernel gives for one system call; they
 //!   are read when they are asked for, and along with received messages.
 //!
@@ -31,4 +32,4 @@ mod socket;
 
 pub use information::{Bound, Connection, Counter, Information, Queue, Queued};
 pub use sending::Mode;
-pub use socket::{Socket, Statistics};
+pub use socket::{Closed, Socket, Statistics};

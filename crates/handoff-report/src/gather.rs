@@ -38,7 +38,7 @@ type Bench = (&'static str, &'static str, &'static [&'static [&'static str]]);
 
 const BENCHES: [Bench; 5] = [
     ("send", "network namespace", &[&[], &[SIZES, "--only=^copy$|tuned$|flush=no batch=8$"]]),
-    ("recv", "network namespace", &[&[], &[CHUNKS, "--only=gro=yes check=no zcrx chunk"]]),
+    ("recv", "network namespace", &[&[], &[CHUNKS, r"--only=gro=yes check=no zcrx chunk=\w+$"]]),
     ("splice", "io_uring", &[&[]]),
     ("rds", "network namespace", &[&[]]),
     ("block", "ublk", &[&[]]),

@@ -4,6 +4,7 @@
 //! submission entries beyond those of the builder.
 
 pub mod bpf;
+pub mod clone_buffers;
 pub mod ethtool;
 pub mod getbuf;
 pub mod hangup;

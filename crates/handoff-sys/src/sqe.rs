@@ -19,9 +19,11 @@ pub const URING_CMD_MULTISHOT: u32 = 1 << 1;
 const SQE_LEN: usize = 64;
 const COMMAND_FLAGS_OFFSET: usize = 28;
 const IOPRIO_OFFSET: usize = 2;
+const DESTINATION_OFFSET: usize = 8;
 const ADDRESS_OFFSET: usize = 16;
 const LEN_OFFSET: usize = 24;
 const BUF_INDEX_OFFSET: usize = 40;
+const DESTINATION_LEN_OFFSET: usize = 44;
 
 const _: () = assert!(size_of::<Entry>() == SQE_LEN);
 const _: () = assert!(align_of::<Entry>() >= align_of::<u32>());
@@ -30,6 +32,7 @@ const _: () = assert!(align_of::<Entry>() >= align_of::<u32>());
 /// which to select buffers (`buf_group`, the same place).
 ///
 /// `IORING_OP_SENDMSG_ZC` takes the buffer since Linux 6.15, together with [`RECVSEND_FIXED_BUF`].
+#[inline]
 pub fn set_buf_index(entry: &mut Entry, index: u16) {
     // SAFETY: `Entry` is a `repr(C)` wrapper of the kernel's 64-byte entry (size asserted above),
     // in which bytes 40 and 41 are `buf_index`; the borrow is exclusive.
@@ -54,10 +57,27 @@ pub fn set_memory(entry: &mut Entry, start: *const u8, len: u32) {
 #[inline]
 pub fn set_fixed_buffer(entry: &mut Entry, index: u16) {
     set_buf_index(entry, index);
+    add_send_flags(entry, RECVSEND_FIXED_BUF);
+}
+
+/// Adds flags to those of a send (`ioprio`): `RECVSEND_*` and `SEND_ZC_*` of this module.
+#[inline]
+pub fn add_send_flags(entry: &mut Entry, flags: u16) {
     // SAFETY: as in `set_buf_index`; bytes 2 and 3 are `ioprio`, the flags of sends.
     unsafe {
-        *std::ptr::from_mut(entry).cast::<u8>().add(IOPRIO_OFFSET).cast::<u16>() |=
-            RECVSEND_FIXED_BUF;
+        *std::ptr::from_mut(entry).cast::<u8>().add(IOPRIO_OFFSET).cast::<u16>() |= flags;
+    }
+}
+
+/// Sets where a send goes to (`addr2`, `addr_len`). The caller who submits the entry is responsible for the
+/// address, of `len` bytes.
+#[inline]
+pub fn set_destination(entry: &mut Entry, address: *const u8, len: u16) {
+    // SAFETY: as in `set_buf_index`; bytes 8 to 15 are the second address and 44 and 45 its length.
+    unsafe {
+        let bytes = std::ptr::from_mut(entry).cast::<u8>();
+        bytes.add(DESTINATION_OFFSET).cast::<u64>().write(address as u64);
+        bytes.add(DESTINATION_LEN_OFFSET).cast::<u16>().write(len);
     }
 }
 
@@ -96,6 +116,24 @@ mod tests {
         super::set_memory(&mut entry, memory.as_ptr(), 7);
         super::set_fixed_buffer(&mut entry, 0x1234);
         let expected = send(memory.as_ptr(), 7).buf_index(Some(0x1234)).build();
+        let bytes = |entry: &super::Entry| {
+            // SAFETY: both are 64 plain bytes, asserted in this module.
+            unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }
+        };
+        assert_eq!(bytes(&entry), bytes(&expected));
+    }
+
+    #[test]
+    fn the_destination_of_a_send_lands_where_the_crate_puts_it() {
+        let address = [0u8; 16];
+        let mut entry = opcode::SendZc::new(types::Fd(3), std::ptr::null(), 0).zc_flags(8).build();
+        super::set_destination(&mut entry, address.as_ptr(), 16);
+        super::add_send_flags(&mut entry, super::RECVSEND_POLL_FIRST);
+        let expected = opcode::SendZc::new(types::Fd(3), std::ptr::null(), 0)
+            .dest_addr(address.as_ptr().cast())
+            .dest_addr_len(16)
+            .zc_flags(8 | super::RECVSEND_POLL_FIRST)
+            .build();
         let bytes = |entry: &super::Entry| {
             // SAFETY: both are 64 plain bytes, asserted in this module.
             unsafe { std::ptr::from_ref(entry).cast::<[u8; super::SQE_LEN]>().read() }

@@ -126,6 +126,11 @@ pub const PARAM_TYPE_BASIC: u32 = 1 << 0;
 pub const PARAM_TYPE_DISCARD: u32 = 1 << 1;
 /// `UBLK_PARAM_TYPE_DMA_ALIGN` (Linux 6.16).
 pub const PARAM_TYPE_DMA_ALIGN: u32 = 1 << 4;
+/// `UBLK_PARAM_TYPE_SEGMENT` (Linux 6.15).
+pub const PARAM_TYPE_SEGMENT: u32 = 1 << 5;
+
+/// The segment boundary of the block layer's devices that set none.
+pub const WIDEST_SEGMENT_BOUNDARY: u64 = u32::MAX as u64;
 
 /// `struct ublk_params`, as far as it is used.
 #[repr(C)]
@@ -172,7 +177,15 @@ pub struct Parameters {
     /// Alignment that the addresses of a request have, less one.
     pub dma_alignment: u32,
     /// Must be zero.
-    pub pad: u32,
+    pub pad: [u32; 2],
+    /// No segment crosses a multiple of this and one, a power of two.
+    pub seg_boundary_mask: u64,
+    /// Bytes of a segment, 4096 at least.
+    pub max_segment_size: u32,
+    /// Segments of a request.
+    pub max_segments: u16,
+    /// Must be zero.
+    pub pad1: u16,
 }
 
 const _: () = assert!(size_of::<DeviceInfo>() == 64);
@@ -180,7 +193,8 @@ const _: () = assert!(std::mem::offset_of!(DeviceInfo, flags) == 24);
 const _: () = assert!(std::mem::offset_of!(Parameters, dev_sectors) == 24);
 const _: () = assert!(std::mem::offset_of!(Parameters, discard_alignment) == 40);
 const _: () = assert!(std::mem::offset_of!(Parameters, dma_alignment) == 108);
-const _: () = assert!(size_of::<Parameters>() == 120);
+const _: () = assert!(std::mem::offset_of!(Parameters, seg_boundary_mask) == 120);
+const _: () = assert!(size_of::<Parameters>() == 136);
 
 /// `struct ublksrv_ctrl_cmd`, which lies in the second half of a 128-byte submission entry.
 #[repr(C)]

@@ -1,6 +1,9 @@
 //! Everything that can go wrong, each with its cause and the way out in one line.
 
 use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
 
 /// Error of this library.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +52,20 @@ pub enum Error {
         /// The most buffers at once.
         capacity: usize,
     },
+    /// No buffer of a pool came back in time.
+    #[error(
+        "no buffer came back to the pool in {waited:?}: of its {buffers} buffers of {len} bytes, {holders}"
+    )]
+    PoolEmpty {
+        /// How long it was waited.
+        waited: Duration,
+        /// Buffers of the pool.
+        buffers: usize,
+        /// Bytes of each.
+        len: usize,
+        /// Who has how many, in words.
+        holders: String,
+    },
     /// A datagram larger than its protocol or device takes.
     #[error("a datagram of {size} bytes is too long: {limit}")]
     MessageTooLong {
@@ -64,6 +81,41 @@ pub enum Error {
         sent: usize,
         /// Bytes that it had.
         total: usize,
+    },
+    /// A stream ended before all bytes came that were to be received.
+    #[error("the stream ended after {received} of {wanted} bytes")]
+    StreamEnded {
+        /// Bytes that came: they are at the buffer's beginning.
+        received: usize,
+        /// Bytes that the buffer was to have.
+        wanted: usize,
+    },
+    /// A receive was dropped that had taken bytes of its stream, so what comes next would be taken for them.
+    #[error(
+        "{bytes} bytes of the stream went to a receive that was dropped, and what follows makes no sense without \
+         them: before you drop a receive, cancel it and take its buffer (Transfer::cancel)"
+    )]
+    ReceivedLost {
+        /// Bytes that are gone.
+        bytes: usize,
+    },
+    /// The process, or the machine, has as many open files as it may have.
+    #[error(
+        "{action}: no descriptor is free{}: close files, or allow more (ulimit -n, LimitNOFILE= in systemd; \
+         fs.file-max for the machine)",
+        limit.map(|limit| format!(", and this process may have {limit} (RLIMIT_NOFILE)")).unwrap_or_default()
+    )]
+    NoDescriptor {
+        /// What was being done.
+        action: &'static str,
+        /// The process's limit, if that is what was reached.
+        limit: Option<u64>,
+    },
+    /// The time that was given is over.
+    #[error("nothing came of it within {after:?}")]
+    TimedOut {
+        /// The time.
+        after: Duration,
     },
     /// The operation was cancelled.
     #[error("cancelled after {done} bytes")]
@@ -110,6 +162,17 @@ impl Error {
         Self::io(action, io::Error::from_raw_os_error(errno))
     }
 
+    /// Of a call that makes a descriptor.
+    pub(crate) fn descriptor(action: &'static str, errno: i32) -> Self {
+        match errno {
+            libc::EMFILE => {
+                Self::NoDescriptor { action, limit: getrlimit(Resource::Nofile).current }
+            }
+            libc::ENFILE => Self::NoDescriptor { action, limit: None },
+            _ => Self::errno(action, errno),
+        }
+    }
+
     /// The kernel's error number, if the kernel gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
@@ -123,9 +186,13 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Io { source, .. } => source.kind(),
-            Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
+            Error::TimedOut { .. } => io::ErrorKind::TimedOut,
+            Error::NoDescriptor { .. } | Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
             Error::Busy { .. } | Error::LaneFull { .. } => io::ErrorKind::WouldBlock,
+            Error::PoolEmpty { .. } => io::ErrorKind::TimedOut,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
+            Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
+            Error::ReceivedLost { .. } => io::ErrorKind::InvalidData,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
             Error::DriverGone => io::ErrorKind::NotConnected,
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => io::ErrorKind::Unsupported,

@@ -1,11 +1,19 @@
 //! Running futures on the thread that owns a driver.
+//!
+//! Contracts:
+//! - the driver has a turn after at most [`BETWEEN_TURNS`] polls of tasks, so that a task which wakes itself
+//!   holds up neither operations nor the clock.
 
 use std::future::Future;
 
 use async_executor::{LocalExecutor, Task};
+use futures_lite::future::{or, yield_now};
 
 use crate::driver::Driver;
 use crate::error::Result;
+
+/// The most polls of tasks between two turns of the driver.
+const BETWEEN_TURNS: usize = 32;
 
 /// Runs several futures on the thread that owns a driver.
 #[derive(Debug)]
@@ -32,6 +40,15 @@ impl Executor {
     ///
     /// When the kernel refuses to be entered.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        self.driver.block_on(self.tasks.run(future))
+        self.driver.block_on(or(future, self.run_tasks()))
+    }
+
+    async fn run_tasks<T>(&self) -> T {
+        loop {
+            for _ in 0..BETWEEN_TURNS {
+                self.tasks.tick().await;
+            }
+            yield_now().await;
+        }
     }
 }

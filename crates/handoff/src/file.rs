@@ -9,23 +9,20 @@
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
 
-use crate::core::Core;
-use crate::engine::transfer;
 use crate::error::{Error, Result};
-use crate::handle::{self, Awaited, Handle};
 use crate::memory::Buffer;
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
-use crate::op::{Direction, Op, TransferOp};
+use crate::op::{Attached, Direction};
 use crate::reactor::Reactor;
-use crate::ring::{Endpoint, Key};
+use crate::ring::Endpoint;
+use crate::transfer::Transfer;
 
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
@@ -127,22 +124,15 @@ impl File {
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Transfer<B>, Refused<B>> {
-        let checked = match offset {
-            Some(offset) if i64::try_from(offset).is_err() => {
-                Err(Error::Invalid("an offset in a file is below 2^63"))
-            }
-            _ => buffer.extent().check_home(|| self.driver.io.ring_id()),
-        };
-        let checked = checked.and_then(|()| self.driver.check_room());
-        if let Err(error) = checked {
+        if let Some(offset) = offset
+            && i64::try_from(offset).is_err()
+        {
+            let error = Error::Invalid("an offset in a file is below 2^63");
             return Err(Refused { buffer, error });
         }
         let pollable = self.pollable && offset.is_none();
-        let file = Rc::clone(&self.endpoint);
-        let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
-        let key = self.driver.records.borrow_mut().insert(|| Op::Transfer(op));
-        transfer::start(&self.driver, key);
-        Ok(Transfer(Handle::new(Rc::clone(&self.driver), key)))
+        let file = Attached::File(Rc::clone(&self.endpoint));
+        Transfer::begin(&self.driver, file, pollable, direction, offset, buffer)
     }
 }
 
@@ -157,68 +147,6 @@ impl fmt::Debug for File {
         f.debug_struct("File").field("fd", &self.endpoint.fd).field("direct", &self.direct).finish()
     }
 }
-
-/// A read or write under way: a future of the buffer and of the bytes moved.
-///
-/// Dropped, a read is cancelled and a write goes on; the buffer is kept until the kernel is done.
-#[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
-#[derive(Debug)]
-pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
-
-/// What a read or write came to.
-#[derive(Debug)]
-pub struct Transferred<B> {
-    /// Bytes moved, or why not.
-    pub result: Result<usize>,
-    /// The buffer.
-    pub buffer: B,
-}
-
-/// That a read or write is over.
-pub(crate) struct Moved<B>(PhantomData<B>);
-
-impl<B: Lendable> Awaited for Moved<B> {
-    type Key = Key;
-    type Output = Transferred<B>;
-
-    fn take(core: &Core, key: Key) -> Option<Transferred<B>> {
-        let (loan, result) = transfer::take(core, key)?;
-        Some(Transferred { result, buffer: B::from_loan(loan) })
-    }
-
-    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
-        core.records.borrow_mut().transfer(key).holder.wait(waker)
-    }
-
-    fn let_go(core: &Core, key: Key) {
-        transfer::let_go(core, key);
-    }
-
-    fn without_driver(error: Error) -> Transferred<B> {
-        handle::never_back(&error)
-    }
-}
-
-impl<B: Lendable> Transfer<B> {
-    /// Buffer and result, once the operation is over.
-    ///
-    /// # Errors
-    ///
-    /// Gives itself back until then.
-    pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
-        self.0.take().ok_or(self)
-    }
-}
-
-impl<B: Lendable> Future for Transfer<B> {
-    type Output = Transferred<B>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl<B: Lendable> Unpin for Transfer<B> {}
 
 /// Future of [`File::readable`] and [`File::writable`].
 #[must_use = "futures do nothing unless polled"]

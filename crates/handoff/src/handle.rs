@@ -14,6 +14,14 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::reactor::Reactor;
 
+/// An operation that can be asked to end early, and then still says what it came to.
+///
+/// A future that is dropped takes its buffer and its result with it; one that is cancelled brings both.
+pub trait Cancel {
+    /// Asks for that. It ends with [`Error::Canceled`], or as it would have when that comes too late.
+    fn cancel(&self);
+}
+
 /// One thing that can be waited for.
 pub(crate) trait Awaited {
     /// What names it.

@@ -46,23 +46,29 @@ mod receipt;
 mod requests;
 mod ring;
 mod route;
+mod sleep;
 mod socket;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod transfer;
 
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::{File, Readiness, Transfer, Transferred};
+pub use file::{File, Readiness};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
-pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, Window};
+pub use handle::Cancel;
+pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef, Window};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
-pub use memory::{Buffer, Memory, Pages, Region, SharedBuffer, SharedRegion, View};
+pub use memory::{
+    Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
+    SharedRegion, View,
+};
 pub use op::SendStats;
 pub use op::chooser::Choice;
 pub use op::layout::MAX_HEADER;
@@ -72,8 +78,12 @@ pub use receipt::Receipt;
 #[cfg(feature = "ublk")]
 pub use requests::RequestQueue;
 pub use route::{Carried, Route, RouteEngine, RouteSink, RouteSource};
+pub use sleep::Sleep;
 pub use socket::Socket;
+pub use socket::connect::Connecting;
 pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
-pub use socket::receive::{NextSpan, Receiver};
+pub use socket::listen::{Accepting, Listener};
+pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
+pub use transfer::{Transfer, Transferred};

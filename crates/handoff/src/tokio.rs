@@ -7,12 +7,6 @@ use std::task::{Poll, ready};
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
-
-use crate::core::LATER;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::ring::Until;
@@ -44,29 +38,12 @@ async fn turn_on_readiness(driver: Driver) -> Result<()> {
     let descriptor =
         unsafe { AsyncFd::register_with_interest(Watched(driver.clone()), Interest::READABLE) }
             .map_err(|error| Error::io("registering the driver with tokio", error.into()))?;
-    // A timer of its own: the runtime's need not be switched on.
-    let timer =
-        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
-            .map_err(|error| Error::io("making a timer", error.into()))?;
-    // SAFETY: the timer keeps its descriptor open until it is dropped.
-    let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }
-        .map_err(|error| Error::io("registering a timer with tokio", error.into()))?;
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let later = Timespec { tv_sec: 0, tv_nsec: LATER.as_nanos() as _ };
-    let later = Itimerspec { it_interval: zero, it_value: later };
     loop {
         reactor.turn(Until::Now)?;
         poll_fn(|context| {
             reactor.due.set_attention(context.waker());
             if !reactor.is_quiet() {
                 return Poll::Ready(Ok(()));
-            }
-            if reactor.has_later() {
-                timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &later)?;
-                if let Poll::Ready(guard) = timer.poll_read_ready(context) {
-                    guard?.clear_ready();
-                    return Poll::Ready(Ok(()));
-                }
             }
             let mut guard = ready!(descriptor.poll_read_ready(context))?;
             guard.clear_ready();

@@ -7,11 +7,13 @@ mod traffic;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region, Socket, Span, Wait,
+    Buffer, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region, Socket, Span, SpanRef, Wait,
 };
 use socket2::SockRef;
 use traffic::{drivers, pattern, tcp, within};
@@ -70,6 +72,131 @@ fn spans_come_in_order_until_the_end() {
                 drop(receiver);
                 assert_eq!(driver.in_flight(), 0);
             }
+        }
+    });
+}
+
+#[test]
+fn a_visit_lends_all_that_is_there_and_what_is_kept_stays() {
+    within(LONG, || {
+        for driver in drivers() {
+            for (chunks, chunk) in [(1, 4096), (4096, 1), (64, 16384)] {
+                let pool = pool(&driver, chunks, chunk);
+                let len = if chunk == 1 { 10_000 } else { 1_000_000 };
+                let (mut receiver, mut far) = receiving(&driver, &pool);
+                let writer = thread::spawn(move || far.write_all(&pattern(5, len)).unwrap());
+                let expected = pattern(5, len);
+                let (mut got, mut kept, mut visits) = (Vec::new(), None, 0);
+                let mut visitor = |span: SpanRef<'_>| {
+                    let at = got.len();
+                    got.extend_from_slice(&span);
+                    visits += 1;
+                    // What was kept before goes back.
+                    if visits % 3 == 0 && chunks > 1 {
+                        kept = Some((span.keep(), at));
+                        assert!(pool.held() > 0);
+                    }
+                    if let Some((span, at)) = &kept {
+                        assert!(span[..] == expected[*at..at + span.len()]);
+                    }
+                };
+                let all = async {
+                    loop {
+                        receiver.spans_there().await.unwrap();
+                        if let Some(end) = receiver.visit(&mut visitor) {
+                            break end;
+                        }
+                    }
+                };
+                driver.block_on(all).unwrap().unwrap();
+                assert!(receiver.visit(|_| panic!("the stream has ended")).unwrap().is_ok());
+                driver.block_on(receiver.spans_there()).unwrap().unwrap();
+                assert!(got == expected);
+                assert_eq!(receiver.tally().copied, len as u64);
+                writer.join().unwrap();
+                // A span outlives its receiver.
+                drop(receiver);
+                assert_eq!(pool.held(), usize::from(kept.is_some()));
+                assert_eq!(kept.is_some(), chunks > 1);
+                drop(kept);
+                assert_eq!((pool.held(), driver.in_flight()), (0, 0));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_visitor_may_send_turn_the_driver_and_panic() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 16, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            let (near, mut onward) = tcp("127.0.0.1");
+            let relay = driver.socket(near).unwrap();
+            far.write_all(&pattern(5, 10_000)).unwrap();
+            let (mut got, mut sends, mut panics) = (Vec::new(), Vec::new(), 0);
+            while got.len() < 10_000 {
+                driver.block_on(receiver.spans_there()).unwrap().unwrap();
+                let visit = AssertUnwindSafe(|| {
+                    let end = receiver.visit(|span| {
+                        got.extend_from_slice(&span);
+                        sends.push(relay.send(Buffer::from(span.to_vec())).unwrap());
+                        driver.turn(Wait::No).unwrap();
+                        assert!(got.ends_with(&span), "it was lent meanwhile");
+                        let held = pool.held();
+                        if sends.len() % 4 == 0 {
+                            panic!("a visitor's");
+                        }
+                        drop(span);
+                        assert!(pool.held() < held, "what is dropped is given back");
+                    });
+                    assert!(end.is_none());
+                });
+                panics += usize::from(catch_unwind(visit).is_err());
+            }
+            assert!(got == pattern(5, 10_000));
+            assert!(panics > 0 && panics == sends.len() / 4, "{panics} of {}", sends.len());
+            assert_eq!(pool.held(), 0);
+            let all = async {
+                for sending in sends {
+                    sending.await.sent.unwrap();
+                }
+            };
+            driver.block_on(all).unwrap();
+            let mut relayed = vec![0; 10_000];
+            onward.read_exact(&mut relayed).unwrap();
+            assert!(relayed == got);
+        }
+    });
+}
+
+#[test]
+fn a_visit_tells_of_an_error_once_and_of_a_driver_that_went() {
+    within(LONG, || {
+        for driver in drivers() {
+            let pool = pool(&driver, 4, 1024);
+            let (mut receiver, mut far) = receiving(&driver, &pool);
+            far.write_all(b"handoff").unwrap();
+            driver.block_on(receiver.spans_there()).unwrap().unwrap();
+            let mut got = Vec::new();
+            assert!(receiver.visit(|span| got.extend_from_slice(&span)).is_none());
+            assert_eq!(got, b"handoff");
+            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(far);
+            driver.block_on(receiver.spans_there()).unwrap().unwrap();
+            let error = receiver.visit(|_| panic!("there is nothing")).unwrap().unwrap_err();
+            assert!(matches!(error, Error::Io { .. }), "{error}");
+            assert!(receiver.visit(|_| panic!("there is nothing")).unwrap().is_ok());
+
+            let (mut receiver, _far) = receiving(&driver, &pool);
+            let mut there = Box::pin(receiver.spans_there());
+            assert!(there.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            drop(driver);
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(there.as_mut().poll(&mut context).is_ready());
+            drop(there);
+            let told = receiver.visit(|_| panic!("there is nothing")).unwrap().unwrap_err();
+            assert!(matches!(told, Error::DriverGone), "{told}");
         }
     });
 }

@@ -289,3 +289,44 @@ fn an_engine_that_can_not_serve_is_passed_over_with_its_reason() {
     drop(route);
     assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
 }
+
+#[test]
+fn a_socket_that_sends_a_file_stays_its_owners() {
+    for driver in drivers() {
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let socket = driver.socket(near).unwrap();
+        let file = driver.file(source_file()).unwrap();
+        let all = async {
+            socket.send(handoff::Buffer::from(b"before".to_vec())).unwrap().await.sent.unwrap();
+            let carried = socket.send_file(&file, 1_000..2_000_000).await;
+            carried.result.unwrap();
+            assert_eq!(carried.bytes, 1_999_000);
+            // Past the file's end there is nothing.
+            let carried = socket.send_file(&file, LEN as u64 - 5..u64::MAX).await;
+            carried.result.unwrap();
+            assert_eq!(carried.bytes, 5);
+            socket.send(handoff::Buffer::from(b"after".to_vec())).unwrap().await.sent.unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+        };
+        driver.block_on(all).unwrap();
+        let content = pattern(1, LEN);
+        let expected = [&b"before"[..], &content[1_000..2_000_000], &content[LEN - 5..], b"after"];
+        assert!(received.join().unwrap() == expected.concat(), "what arrived differs");
+    }
+}
+
+#[test]
+fn a_route_is_made_of_what_is_kept() {
+    every(|driver, engine| {
+        let (near, far) = tcp("127.0.0.1");
+        let (into, out) = tcp("127.0.0.1");
+        let (writer, received) = (write_all(far), read_all(out));
+        let (from, to) = (driver.socket(near).unwrap(), driver.socket(into).unwrap());
+        run(driver, Route::new(driver, &from, &to), engine);
+        assert_ne!(to.choice(1 << 20).reason, "asked for");
+        writer.join().unwrap();
+        to.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    });
+}

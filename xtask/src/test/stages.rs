@@ -5,13 +5,18 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 22] = [
+const OF_KERNELS: [&str; 29] = [
     "allocations",
+    "buffer_pool",
+    "connections",
     "crowd",
+    "deadlines",
     "descriptor",
     "files",
+    "frozen",
     "handoff_lab::topology",
     "kernels",
+    "lent_bytes",
     "loans",
     "memlock",
     "no_ring",
@@ -22,7 +27,9 @@ const OF_KERNELS: [&str; 22] = [
     "probe",
     "probe_memlock",
     "receive",
+    "receive_into",
     "registration",
+    "segments",
     "send",
     "stages",
     "tokio_runtime",

@@ -159,7 +159,6 @@ impl Drop for Seated<'_> {
 }
 
 pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) -> io::Result<()> {
-    start_worker(&mut queue.ring)?;
     // SAFETY: the mapping goes after the ring, and only the program and `ending` look at it.
     unsafe {
         region::register(queue.ring.as_raw_fd(), queue.region.as_ptr(), queue.region.len())?;
@@ -281,7 +280,7 @@ fn maps_of(object: &Object) -> Vec<OsString> {
 }
 
 /// Starts the one worker thread that the loop has, before there is a loop.
-fn start_worker(ring: &mut IoUring) -> io::Result<()> {
+pub(super) fn start_worker(ring: &mut IoUring) -> io::Result<()> {
     ring.submitter().register_iowq_max_workers(&mut [1, 1])?;
     let nop = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
     // SAFETY: it refers to nothing.

@@ -3,11 +3,12 @@
 use std::io;
 
 use handoff_sys::ublk;
+use io_uring::IoUring;
 
 use self::batch::Batch;
 use self::single::Single;
 use crate::error::Error;
-use crate::queue::Queue;
+use crate::queue::{self, Queue};
 use crate::spec::{Engine, PassedOver, Spec};
 
 mod batch;
@@ -20,7 +21,7 @@ pub(crate) use kernel_loop::open;
 pub(crate) use kernel_loop::{Program, loop_object, try_out};
 
 /// Entries of a ring that are for commands beside the pieces of requests.
-pub(crate) fn commands_beside(engine: Engine) -> u32 {
+fn commands_beside(engine: Engine) -> u32 {
     if engine == Engine::BatchAuto { batch::COMMANDS } else { 0 }
 }
 
@@ -46,6 +47,15 @@ fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> Re
         Engine::BatchAuto if spec.depth < 2 => Err("the driver has it from a depth of 2 on".into()),
         Engine::UserAuto | Engine::BatchAuto | Engine::UserCopy => Ok(()),
     }
+}
+
+/// The ring of a queue, with all that can be there before it has a device.
+pub(crate) fn ring(engine: Engine, depth: u16) -> io::Result<IoUring> {
+    let mut ring = queue::ring(depth, engine, commands_beside(engine))?;
+    if engine == Engine::Bpf {
+        kernel_loop::start_worker(&mut ring)?;
+    }
+    Ok(ring)
 }
 
 /// Serves a queue until its device is stopped. `started` is called when the driver has been

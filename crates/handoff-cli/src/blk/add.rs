@@ -11,6 +11,7 @@ use handoff_bench::quantity::{format_size, parse_size};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Engine, Kind, Spec};
 
+use super::pressure;
 use super::supervise::{self, Task};
 use crate::{Context, Failure, output};
 
@@ -144,7 +145,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         }
         compare(&spec.files, context)?;
     }
-    start(&Task { spec, recover: None }, args.foreground, context)
+    start(&Task { spec, recover: None, waits: false }, args.foreground, context)
 }
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
@@ -157,7 +158,7 @@ pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failu
             "what device {id} was made of is not known here: {error}; another program made it"
         ))
     })?;
-    start(&Task { spec: record.spec, recover: Some(id) }, args.foreground, context)
+    start(&Task { spec: record.spec, recover: Some(id), waits: false }, args.foreground, context)
 }
 
 /// Bytes that are compared at a time.
@@ -235,6 +236,7 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
             "passed_over": record.passed_over,
             "size": record.size,
             "unused": record.unused().map(|(_, bytes)| bytes).sum::<u64>(),
+            "no_swap": pressure::no_swap(&record.spec),
         }));
     }
     let mut text = format!(
@@ -248,6 +250,9 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
     }
     for better in &record.passed_over {
         text.push_str(&format!("not {}: {}\n", better.engine, better.reason));
+    }
+    if let Some(reason) = pressure::no_swap(&record.spec) {
+        text.push_str(&format!("put no swap on it: {reason}\n"));
     }
     output::text(&text)
 }

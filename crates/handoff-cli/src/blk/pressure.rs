@@ -12,9 +12,28 @@
 //! Capabilities: CAP_SYS_RESOURCE, CAP_IPC_LOCK. Without, each is left as it is, and the log says so.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use handoff_block::{Kind, Spec};
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
+
+/// Why there should be no swap on a device, if it can be told: what has a file system below it takes memory
+/// of the kernel's for what it writes, most where the file has holes.
+pub(super) fn no_swap(spec: &Spec) -> Option<String> {
+    if spec.target == Kind::Null {
+        return Some("it keeps nothing".to_owned());
+    }
+    let below = |file: &std::path::PathBuf| {
+        let metadata = fs::metadata(file).ok()?;
+        let name = file.display();
+        let holes = if metadata.blocks() * 512 < metadata.len() { " and has holes" } else { "" };
+        metadata.is_file().then(|| format!("{name} lies on a file system{holes}"))
+    };
+    let reason = spec.files.iter().filter_map(below).next()?;
+    Some(format!("{reason}, which takes memory to write; whole disks do not"))
+}
 
 /// Readies this process and those that it starts. Has to come before its threads and rings.
 pub(super) fn stand() {

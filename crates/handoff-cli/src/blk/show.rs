@@ -11,6 +11,7 @@ use handoff_block::{Control, DeviceState, Found};
 use handoff_meter::{Meter, Options, Scope, Totals};
 use serde_json::{Value, json};
 
+use super::pressure;
 use crate::{Context, Failure, output};
 
 const LIST_EXAMPLES: &str = "\
@@ -153,6 +154,7 @@ fn as_json(
         "depth": found.depth,
         "max_request": found.max_request,
         "memory": record.memory,
+        "no_swap": pressure::no_swap(&record.spec),
         "failed_legs": counters.failed_legs,
         "failures": counters.failures,
         "counters": counters.queues,
@@ -206,6 +208,9 @@ fn as_text(
         ),
     );
     line("memory", format!("{} bytes at most, beside the program", record.memory));
+    if let Some(reason) = pressure::no_swap(spec) {
+        line("no swap", reason);
+    }
     line(
         "copied",
         match witnessed {

@@ -4,18 +4,21 @@
 //! - each says one line on its stdout: that the device is there, or why not, with the exit code;
 //! - a server that ends by itself has removed its device, and its supervisor ends with it; one that
 //!   was killed is followed by another, which takes the device over;
+//! - beside a server another one waits, prepared and in memory: what a new process needs may not be had
+//!   while the device is without a server, because the kernel would first have to write to it. It ends
+//!   with the supervisor. Devices with a policy have none, since their policy may change meanwhile;
 //! - a server that does not come to be because memory is short is tried again for as long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_block::state::{DIRECTORY, Directory, Record, make_base};
-use handoff_block::{Control, Server, Spec, Start};
+use handoff_block::{Control, Prepared, Spec, Start};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -37,6 +40,8 @@ pub(super) struct Task {
     pub(super) spec: Spec,
     /// The device to take over, instead of making one.
     pub(super) recover: Option<u32>,
+    /// Whether to be prepared and wait for a line on stdin.
+    pub(super) waits: bool,
 }
 
 /// The line on stdout.
@@ -89,7 +94,11 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     pressure::stand();
     pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
-    let server = match Server::start(&task.spec, start) {
+    let prepared = Prepared::new(&task.spec, start);
+    if task.waits && prepared.is_ok() && !is_called()? {
+        return Ok(());
+    }
+    let server = match prepared.and_then(Prepared::serve) {
         Ok(server) => server,
         Err(error) => {
             let starved = matches!(error, handoff_block::Error::NoMemory(_));
@@ -98,6 +107,13 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     };
     say(&Answer::Serving { id: server.id() })?;
     Ok(server.wait(context.stop.flag())?)
+}
+
+/// Whether a server that waits is to take over; not if its supervisor is gone.
+fn is_called() -> Result<bool, Failure> {
+    let mut line = String::new();
+    let read = io::stdin().read_line(&mut line).map_err(Failure::failed)?;
+    Ok(read > 0)
 }
 
 /// `handoff blk supervise`.
@@ -134,15 +150,10 @@ fn say(answer: &Answer) -> Result<(), Failure> {
     output::text(&format!("{line}\n"))
 }
 
-/// Where the processes of a device log to.
-fn log_path(id: u32) -> String {
-    format!("{DIRECTORY}/{id}.log")
-}
-
 /// Removes the log of a device that has ended well.
 pub(super) fn forget_log(id: u32) {
     // Whoever removes the device and who served it both do this.
-    let _ = fs::remove_file(log_path(id));
+    let _ = fs::remove_file(Directory::of(id).log_path());
 }
 
 /// Has this process and those that it starts log to a file. It has no name before there is a device,
@@ -159,17 +170,19 @@ fn log() -> Result<File, Failure> {
 
 /// Gives the log its name, and lets go of the pipe to whoever started this.
 fn log_as(log: &File, id: u32) -> Result<(), Failure> {
-    let path = log_path(id);
+    let path = Directory::of(id).log_path();
     let named = || {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
+        // There is a page that can be held.
+        writeln!(&mut &*log, "device {id}")?;
         rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
         Ok(())
     };
-    named().map_err(|error: io::Error| Failure::failed(format!("{path}: {error}")))
+    named().map_err(|error: io::Error| Failure::failed(format!("{}: {error}", path.display())))
 }
 
 /// Starts a supervisor that outlives this process, and returns the device's number.
@@ -197,31 +210,80 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     Ok(command)
 }
 
+/// A process that waits until its device has no server. It ends when this is dropped.
+struct Waiting(Option<Child>);
+
+impl Waiting {
+    /// Starts one. Without it, a process is started when it is needed.
+    fn beside(spec: &Spec, id: u32) -> Option<Self> {
+        if spec.policy.is_some() {
+            return None;
+        }
+        let task = Task { spec: spec.clone(), recover: Some(id), waits: true };
+        let started = process("serve", &task)
+            .and_then(|mut command| command.stdin(Stdio::piped()).spawn().map_err(Failure::failed));
+        let failed = |failure: Failure| {
+            tracing::warn!("no server waits: {}", failure.line().unwrap_or_default());
+        };
+        started.map_err(failed).ok().map(|child| Self(Some(child)))
+    }
+
+    /// Has it take the device over; `None` if it ended without a word.
+    fn call(mut self) -> Option<Result<(Child, u32), NoServer>> {
+        let mut child = self.0.take()?;
+        // One that has ended reads nothing.
+        let called = child.stdin.take().expect("piped").write_all(b"\n");
+        if let Some(answer) = called.ok().and_then(|()| answer_of(&mut child)) {
+            return Some(answer.map(|id| (child, id)));
+        }
+        let status = child.wait().map_or_else(|error| error.to_string(), |it| it.to_string());
+        tracing::warn!("the server that waited ended before it served: {status}");
+        None
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It has nothing that would have to be put back.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Starts a process and reads its line.
 fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
     let mut child = command.spawn().map_err(|error| NoServer {
         starved: matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
         failure: Failure::failed(format!("a process cannot be started: {error}")),
     })?;
+    match answer_of(&mut child) {
+        Some(answer) => answer.map(|id| (child, id)),
+        None => {
+            let status = child.wait().map_err(Failure::failed)?;
+            let failure = Failure::failed(format!("the server ended before it served: {status}"));
+            Err(NoServer { failure, starved: is_starved(status) })
+        }
+    }
+}
+
+/// The line of a process; `None` if it ended without one.
+fn answer_of(child: &mut Child) -> Option<Result<u32, NoServer>> {
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
     // A process that ended without a word has an empty line.
     let _ = BufReader::new(stdout).read_line(&mut line);
-    match serde_json::from_str(&line) {
-        Ok(Answer::Serving { id }) => Ok((child, id)),
-        Ok(Answer::Refused { usage, possible, starved, line }) => {
+    match serde_json::from_str(&line).ok()? {
+        Answer::Serving { id } => Some(Ok(id)),
+        Answer::Refused { usage, possible, starved, line } => {
             let _ = child.wait();
             let failure = match (usage, possible) {
                 (true, _) => Failure::Usage(line),
                 (_, false) => Failure::NotPossible(line),
                 _ => Failure::Failed(line),
             };
-            Err(NoServer { failure, starved })
-        }
-        Err(_) => {
-            let status = child.wait().map_err(Failure::failed)?;
-            let failure = Failure::failed(format!("the server ended before it served: {status}"));
-            Err(NoServer { failure, starved: is_starved(status) })
+            Some(Err(NoServer { failure, starved }))
         }
     }
 }
@@ -246,11 +308,15 @@ pub(super) fn watch(
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     ready(id, &record)?;
+    let mut waiting = Waiting::beside(&record.spec, id);
+    // Without a server, nothing comes back that was put out to the device.
+    let mut _held = directory.hold();
     let mut short_lives = 0;
     let mut since = Instant::now();
     loop {
         let status = wait(&mut child, context).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
+            drop(waiting);
             if status.success() {
                 forget_log(id);
                 return Ok(());
@@ -274,6 +340,7 @@ pub(super) fn watch(
             }
             rest(pause, context)?;
             if context.stop.requested() {
+                drop(waiting);
                 let mut control = Control::open()?;
                 control.stop(id)?;
                 control.remove(id)?;
@@ -281,11 +348,15 @@ pub(super) fn watch(
                 return Err(context.stop.failure());
             }
             since = Instant::now();
-            // Its policy may be another by now.
-            let spec = directory.read().map_or_else(|_| record.spec.clone(), |record| record.spec);
-            match begin(process("serve", &Task { spec, recover: Some(id) })?) {
+            let followed = match waiting.take().and_then(Waiting::call) {
+                Some(followed) => followed,
+                None => begin(process("serve", &successor(&directory, &record, id))?),
+            };
+            match followed {
                 Ok((server, _)) => {
                     child = server;
+                    waiting = Waiting::beside(&record.spec, id);
+                    _held = directory.hold();
                     break;
                 }
                 // Removed while it had no server. Where nothing can be asked, it may be there.
@@ -301,6 +372,16 @@ pub(super) fn watch(
             }
         }
     }
+}
+
+/// What a server that follows is to do. Its policy may be another by now; of other devices nothing changes,
+/// and what lies in `/run` may be out of memory, on this very device.
+fn successor(directory: &Directory, record: &Record, id: u32) -> Task {
+    let mut spec = record.spec.clone();
+    if let (Some(_), Ok(now)) = (&spec.policy, directory.read()) {
+        spec = now.spec;
+    }
+    Task { spec, recover: Some(id), waits: false }
 }
 
 /// Waits for so long, or until we are asked to end.

@@ -150,7 +150,7 @@ impl<'a> Job<'a> {
     /// Registers memory with the ring; whether it is, with a note where that was refused.
     pub(super) fn register(&self, region: &impl Registrable) -> bool {
         match self.driver.register(region) {
-            Ok(()) => true,
+            Ok(_) => true,
             // The reason for having no ring is told already.
             Err(Error::NoRing { .. }) => false,
             Err(error) => {

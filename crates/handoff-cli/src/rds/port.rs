@@ -210,6 +210,16 @@ impl Port {
         }
     }
 
+    /// Messages of the kernel's engine that are back, because they were copied, and that the peer may not
+    /// have: they end with the port.
+    pub(crate) fn unacknowledged(&self) -> Result<usize, Failure> {
+        match self {
+            Self::Kernel { socket, .. } => Ok(socket.unacknowledged()?),
+            // Its messages come back acknowledged.
+            Self::Own(_) => Ok(0),
+        }
+    }
+
     /// Waits until something may have changed, or `time` tells that it is time to look.
     pub(crate) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
         let time = pin!(time);

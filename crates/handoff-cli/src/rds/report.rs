@@ -71,6 +71,8 @@ pub(super) struct Report {
     pub(super) bytes_per_s: f64,
     /// What was not as it was sent.
     pub(super) corrupt: u64,
+    /// Requests made anew because their peer was restarted or had fallen silent.
+    pub(super) asked_again: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<Percentiles>,
     /// Bytes that came back, by what became of them.
@@ -89,6 +91,9 @@ impl Report {
             self.bytes_per_s / 1e6,
             self.corrupt
         );
+        if self.asked_again > 0 {
+            text += &format!("{} requests were asked again\n", self.asked_again);
+        }
         if let Some(it) = self.latency_us {
             text += &format!(
                 "answers after (us): p50 {:.0}, p90 {:.0}, p99 {:.0}, p99.9 {:.0}\n",

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures_lite::future::yield_now;
 use futures_util::future::{Either, select, try_join_all};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
+use handoff_rds::End;
 
 use super::answer;
 use super::frame::{self, HEAD, Head, Kind};
@@ -26,10 +27,16 @@ Examples:
 
 Each task has a port of its own and so many requests under way to each peer; the answering side
 checks what arrives and so does this one. A buffer is used again when it is back and its answer there.
+A request that is lost, because its peer was restarted, is asked again.
 Answers of the kernel's engine are copied.";
 
 /// How long answers that are missing at the end are waited for, from the last that came on.
 const GRACE: Duration = Duration::from_secs(5);
+/// A peer that says nothing for so long, and for twice its longest answer, may have been restarted: what it
+/// has not answered is asked again.
+const SILENCE: Duration = Duration::from_secs(2);
+/// A request is lost if so many later ones of its task were answered, for each that may be under way.
+const OVERTAKEN: u64 = 4;
 /// Bytes that a task makes before what is made goes out, and bytes that it checks before it makes more.
 /// Much more would be waited for on a slow machine as if no peer answered.
 pub(super) const AT_ONCE: usize = 1 << 20;
@@ -115,6 +122,7 @@ pub(super) struct Counted {
     pub(super) corrupt: u64,
     pub(super) tally: Tally,
     pub(super) times: Times,
+    asked_again: u64,
     unanswered: u64,
 }
 
@@ -188,6 +196,7 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
         bytes: counted.bytes,
         bytes_per_s: counted.bytes as f64 / seconds,
         corrupt: counted.corrupt,
+        asked_again: counted.asked_again,
         latency_us: counted.times.percentiles(),
         sent: counted.tally,
     };
@@ -212,6 +221,8 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
 
 /// A request's place: its buffer is used again when it is back and its answer there.
 struct Place {
+    /// Which of the peers.
+    peer: usize,
     to: SocketAddr,
     buffer: Option<Buffer>,
     number: u64,
@@ -219,12 +230,37 @@ struct Place {
     made: bool,
     waits: bool,
     sent: Instant,
+    /// How many were sent to the peer before.
+    order: u64,
+    /// The peer was restarted before it acknowledged the request.
+    lost: bool,
+    /// Requests that were asked again, and may be answered yet.
+    given_up: Vec<u64>,
+}
+
+/// What a task knows of a peer.
+struct Known {
+    /// Requests sent to it.
+    sent: u64,
+    /// The latest of them that was answered.
+    answered: u64,
+    heard: Instant,
+    /// The longest time that an answer took.
+    longest: Option<Duration>,
+}
+
+impl Known {
+    /// How long it may say nothing.
+    fn silence(&self, timeout: Duration) -> Duration {
+        self.longest.map_or(timeout / 2, |longest| SILENCE.max(longest * 2))
+    }
 }
 
 /// A task, with its port and its memory.
 struct Asking {
     port: Port,
     places: Vec<Place>,
+    peers: Vec<Known>,
 }
 
 impl Asking {
@@ -241,29 +277,43 @@ impl Asking {
         let places = (0..count).map(|at| {
             let mut buffer = region.take(room).expect("so many were mapped");
             buffer.set_len(args.request);
-            let to = (args.peers[at % args.peers.len()], args.port).into();
-            let number = at as u64;
-            Place { to, buffer: Some(buffer), number, made: false, waits: false, sent: now }
+            let peer = at % args.peers.len();
+            Place {
+                peer,
+                to: (args.peers[peer], args.port).into(),
+                buffer: Some(buffer),
+                number: at as u64,
+                made: false,
+                waits: false,
+                sent: now,
+                order: 0,
+                lost: false,
+                given_up: Vec::new(),
+            }
         });
-        Ok(Self { port, places: places.collect() })
+        let known = |_| Known { sent: 0, answered: 0, heard: now, longest: None };
+        let peers = args.peers.iter().map(known).collect();
+        Ok(Self { port, places: places.collect(), peers })
     }
 
     async fn run(self, run: &Run<'_>) -> Result<(), Failure> {
-        let (args, Self { port, mut places }) = (run.args, self);
+        let (args, Self { port, mut places, mut peers }) = (run.args, self);
         let mut over_since = None;
         let mut batch = Vec::new();
         loop {
             port.completions(&mut batch)?;
             for back in batch.drain(..) {
                 run.took_back(back.tally);
-                places[back.cookie as usize].buffer = Some(back.payload);
+                let place = &mut places[back.cookie as usize];
+                place.buffer = Some(back.payload);
+                place.lost = back.end == End::PeerRestarted;
             }
             let mut checked = 0;
             while checked < AT_ONCE
                 && let Some(received) = port.receive()?
             {
                 checked += received.payload.len();
-                answered(run, &mut places, &received.payload);
+                answered(run, &mut places, &mut peers, &received.payload);
             }
             let last = run.answered.get();
             let mut more = checked >= AT_ONCE;
@@ -276,7 +326,8 @@ impl Asking {
                     return Ok(());
                 }
             } else {
-                more |= send(run, &port, &mut places)?;
+                give_up_lost(run, &mut places, &peers);
+                more |= send(run, &port, &mut places, &mut peers)?;
             }
             if last.elapsed().as_secs() >= u64::from(args.timeout) {
                 return Err(Failure::failed(format!(
@@ -296,16 +347,13 @@ impl Asking {
     }
 }
 
-fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
-    run.answered.set(Instant::now());
+fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u8]) {
+    let now = Instant::now();
+    run.answered.set(now);
     let counted = &mut *run.counted.borrow_mut();
     let found = frame::head(bytes);
-    let place = found.and_then(|head| {
-        places
-            .get_mut(head.number as u32 as usize)
-            .filter(|it| it.waits && it.number == head.number)
-    });
-    let (Some(head), Some(place)) = (found, place) else {
+    let place = found.and_then(|head| Some((head, places.get_mut(head.number as u32 as usize)?)));
+    let Some((head, place)) = place else {
         counted.corrupt += 1;
         return;
     };
@@ -314,14 +362,45 @@ fn answered(run: &Run<'_>, places: &mut [Place], bytes: &[u8]) {
             && bytes.len() == run.args.answer
             && frame::is_intact(bytes, head.number);
     counted.corrupt += u64::from(!intact);
-    counted.messages += 1;
-    counted.bytes += run.args.request as u64;
-    counted.times.add(place.sent.elapsed());
-    place.waits = false;
+    let peer = &mut peers[place.peer];
+    peer.heard = now;
+    if let Some(late) = place.given_up.iter().position(|number| *number == head.number) {
+        place.given_up.swap_remove(late);
+    } else if place.waits && place.number == head.number {
+        counted.messages += 1;
+        counted.bytes += run.args.request as u64;
+        let time = place.sent.elapsed();
+        counted.times.add(time);
+        peer.longest = peer.longest.max(Some(time));
+        peer.answered = peer.answered.max(place.order);
+        place.waits = false;
+    } else {
+        counted.corrupt += 1;
+    }
+}
+
+/// What will not be answered any more is asked again, with another number.
+fn give_up_lost(run: &Run<'_>, places: &mut [Place], peers: &[Known]) {
+    let timeout = Duration::from_secs(run.args.timeout.into());
+    for place in places.iter_mut().filter(|place| place.waits && place.buffer.is_some()) {
+        let peer = &peers[place.peer];
+        let overtaken = peer.answered > place.order + OVERTAKEN * u64::from(run.args.depth);
+        let silent = place.sent.max(peer.heard).elapsed() >= peer.silence(timeout);
+        if place.lost || overtaken || silent {
+            place.given_up.push(place.number);
+            (place.waits, place.lost) = (false, false);
+            run.counted.borrow_mut().asked_again += 1;
+        }
+    }
 }
 
 /// Sends [`AT_ONCE`], and says whether there may be more to send.
-fn send(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<bool, Failure> {
+fn send(
+    run: &Run<'_>,
+    port: &Port,
+    places: &mut [Place],
+    peers: &mut [Known],
+) -> Result<bool, Failure> {
     let mut sent = 0;
     // Peers that take no more for now.
     let mut full = Vec::new();
@@ -339,7 +418,11 @@ fn send(run: &Run<'_>, port: &Port, places: &mut [Place]) -> Result<bool, Failur
         }
         place.sent = Instant::now();
         match port.send(place.to, buffer, place.number as u32) {
-            Ok(()) => (place.made, place.waits) = (false, true),
+            Ok(()) => {
+                (place.made, place.waits) = (false, true);
+                let peer = &mut peers[place.peer];
+                (place.order, peer.sent) = (peer.sent, peer.sent + 1);
+            }
             Err(refused) => {
                 place.buffer = Some(refused.payload);
                 if !refused.error.is_temporary() {

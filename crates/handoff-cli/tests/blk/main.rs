@@ -9,4 +9,10 @@ mod guest {
     mod mistakes;
 }
 
+mod native {
+    pub(crate) mod lab {
+        pub(crate) mod pressure;
+    }
+}
+
 mod soak;

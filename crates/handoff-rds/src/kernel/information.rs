@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use handoff_sys::rds::{
     CONNECTION_CONNECTED, INFO_COUNTERS, INFO6_CONNECTIONS, INFO6_RECV_MESSAGES,
@@ -103,7 +103,7 @@ impl Information {
     ///
     /// The kernel's.
     pub fn counters(&self) -> Result<Vec<Counter>> {
-        let counters = self.information::<InfoCounter>(INFO_COUNTERS)?;
+        let counters = self.list::<InfoCounter>(INFO_COUNTERS)?;
         let told = |counter: InfoCounter| Counter {
             name: String::from_utf8_lossy(&counter.name).trim_end_matches('\0').to_owned(),
             value: counter.value,
@@ -117,7 +117,7 @@ impl Information {
     ///
     /// The kernel's.
     pub fn connections(&self) -> Result<Vec<Connection>> {
-        let connections = self.information::<Info6Connection>(INFO6_CONNECTIONS)?;
+        let connections = self.list::<Info6Connection>(INFO6_CONNECTIONS)?;
         let told = |connection: Info6Connection| Connection {
             local: ip(connection.laddr),
             peer: ip(connection.faddr),
@@ -134,7 +134,7 @@ impl Information {
     ///
     /// The kernel's.
     pub fn sockets(&self) -> Result<Vec<Bound>> {
-        let sockets = self.information::<Info6Socket>(INFO6_SOCKETS)?;
+        let sockets = self.list::<Info6Socket>(INFO6_SOCKETS)?;
         let told = |socket: Info6Socket| Bound {
             address: at(socket.bound_addr, socket.bound_port),
             send_buffer: socket.sndbuf,
@@ -150,54 +150,63 @@ impl Information {
     ///
     /// The kernel's.
     pub fn messages(&self, queue: Queue) -> Result<Vec<Queued>> {
-        let which = match queue {
-            Queue::Waiting => INFO6_SEND_MESSAGES,
-            Queue::Unacknowledged => INFO6_RETRANS_MESSAGES,
-            Queue::Unread => INFO6_RECV_MESSAGES,
-        };
-        let told = |message: Info6Message| Queued {
-            local: at(message.laddr, message.lport),
-            peer: at(message.faddr, message.fport),
-            len: message.len,
-        };
-        Ok(self.information::<Info6Message>(which)?.into_iter().map(told).collect())
+        messages(self.socket.as_fd(), queue)
     }
 
-    /// Reads a list of plain structures. `T` is one of `handoff_sys::rds`.
-    fn information<T: Copy>(&self, which: i32) -> Result<Vec<T>> {
-        let action = "ask for information about RDS";
-        let mut room: Vec<T> = Vec::with_capacity(64);
-        loop {
-            let mut len = (room.capacity() * size_of::<T>()) as libc::socklen_t;
-            // SAFETY: the kernel writes at most `len` bytes, which are all the vector's.
-            let answer = unsafe {
-                libc::getsockopt(
-                    self.socket.as_raw_fd(),
-                    SOL_RDS,
-                    which,
-                    room.as_mut_ptr().cast(),
-                    &raw mut len,
-                )
-            };
-            // The kernel tells the length of all, and of each, if all had room.
-            let count = len as usize / size_of::<T>();
-            if answer >= 0 {
-                if answer as usize != size_of::<T>() {
-                    return Err(Error::NotPossible(format!(
-                        "this kernel tells about RDS in structures of {answer} bytes, not {}",
-                        size_of::<T>()
-                    )));
-                }
-                // SAFETY: the kernel has written so many structures, whose every bit pattern is valid.
-                unsafe { room.set_len(count) };
-                return Ok(room);
+    fn list<T: Copy>(&self, which: i32) -> Result<Vec<T>> {
+        list(self.socket.as_fd(), which)
+    }
+}
+
+/// The messages in all queues of a kind, in the namespace of an RDS socket.
+pub(super) fn messages(socket: BorrowedFd<'_>, queue: Queue) -> Result<Vec<Queued>> {
+    let which = match queue {
+        Queue::Waiting => INFO6_SEND_MESSAGES,
+        Queue::Unacknowledged => INFO6_RETRANS_MESSAGES,
+        Queue::Unread => INFO6_RECV_MESSAGES,
+    };
+    let told = |message: Info6Message| Queued {
+        local: at(message.laddr, message.lport),
+        peer: at(message.faddr, message.fport),
+        len: message.len,
+    };
+    Ok(list::<Info6Message>(socket, which)?.into_iter().map(told).collect())
+}
+
+/// Reads a list of plain structures. `T` is one of `handoff_sys::rds`.
+fn list<T: Copy>(socket: BorrowedFd<'_>, which: i32) -> Result<Vec<T>> {
+    let action = "ask for information about RDS";
+    let mut room: Vec<T> = Vec::with_capacity(64);
+    loop {
+        let mut len = (room.capacity() * size_of::<T>()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes, which are all the vector's.
+        let answer = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                SOL_RDS,
+                which,
+                room.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        // The kernel tells the length of all, and of each, if all had room.
+        let count = len as usize / size_of::<T>();
+        if answer >= 0 {
+            if answer as usize != size_of::<T>() {
+                return Err(Error::NotPossible(format!(
+                    "this kernel tells about RDS in structures of {answer} bytes, not {}",
+                    size_of::<T>()
+                )));
             }
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::ENOSPC) {
-                return Err(Error::io(action)(error));
-            }
-            // Some more may come meanwhile.
-            room.reserve_exact(count + 64);
+            // SAFETY: the kernel has written so many structures, whose every bit pattern is valid.
+            unsafe { room.set_len(count) };
+            return Ok(room);
         }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ENOSPC) {
+            return Err(Error::io(action)(error));
+        }
+        // Some more may come meanwhile.
+        room.reserve_exact(count + 64);
     }
 }

@@ -42,11 +42,6 @@ impl<P: Payload> Socket<P> {
         Ok(Some(Received { from, payload }))
     }
 
-    /// Drops the next message, if there is one.
-    pub(super) fn discard_one(&self) -> Result<()> {
-        self.read(&mut [], 0).map(|_| ())
-    }
-
     /// Reads a message or looks at it. `None` where there is none; completions are taken in anyway.
     fn read(
         &self,

@@ -27,7 +27,8 @@ pub enum Mode {
 
 impl<P: Payload> Socket<P> {
     /// Sends a message. Its payload comes back by a completion, with the cookie; any cookie will do,
-    /// also one that is in use. Does not wait.
+    /// also one that is in use. Does not wait; but Linux 7.2 may keep the call until the peer acknowledges, if
+    /// it is lost just after the two hosts first met (docs/rds.md, "A send that does not return").
     ///
     /// # Errors
     ///

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use handoff_probe::{State as Standing, System};
 use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, SockAddr, Type};
 
+use super::information::{Queue, messages};
 use super::locality::Locality;
 use super::slots::Slots;
 use crate::completion::{Completion, Completions};
@@ -58,6 +59,17 @@ pub struct Statistics {
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
+}
+
+/// What was left when a socket was closed.
+#[derive(Debug)]
+pub struct Closed<P> {
+    /// Completions that were not taken.
+    pub completions: Vec<Completion<P>>,
+    /// Messages that peers had not acknowledged, and that the kernel gives up.
+    pub unacknowledged: usize,
+    /// Payloads that the kernel still held; they are leaked.
+    pub leaked: usize,
 }
 
 impl<P: Payload> Socket<P> {
@@ -159,10 +171,8 @@ impl<P: Payload> Socket<P> {
     }
 
     fn wait(&self, what: PollFlags, timeout: Duration) -> Result<bool> {
-        let timeout = Timespec::try_from(timeout)
-            .map_err(|_| Error::Invalid("a time-out of more seconds than there are numbers"))?;
         let mut polled = [PollFd::new(&self.socket, what)];
-        match poll(&mut polled, Some(&timeout)) {
+        match poll(&mut polled, Some(&timespec(timeout)?)) {
             Ok(ready) => Ok(ready > 0),
             Err(errno) => Err(Error::io("wait for an RDS socket")(errno.into())),
         }
@@ -218,26 +228,52 @@ impl<P: Payload> Socket<P> {
         self.state().statistics
     }
 
-    /// Waits until all payloads are back, as long as `timeout`, and ends the socket. Returns the
-    /// completions that were not taken, and how many payloads are leaked because the kernel still holds
-    /// them.
+    /// Messages that the kernel has taken, lent or copied, and that the TCP of their peers has not
+    /// acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn unacknowledged(&self) -> Result<usize> {
+        // Sending moves a message from the first queue to the second, and only the end of a connection
+        // moves it back: then the third look finds it.
+        for queue in [Queue::Waiting, Queue::Unacknowledged, Queue::Waiting] {
+            let there = messages(self.as_fd(), queue)?;
+            let ours = there.iter().filter(|message| message.local == self.local).count();
+            if ours > 0 {
+                return Ok(ours);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Waits until peers have acknowledged all messages and all payloads are back, as long as `timeout`,
+    /// and ends the socket.
     ///
     /// # Errors
     ///
     /// The kernel's; the socket is closed as if dropped.
-    pub fn close(self, timeout: Duration) -> Result<(Vec<Completion<P>>, usize)> {
+    pub fn close(self, timeout: Duration) -> Result<Closed<P>> {
         let deadline = Instant::now() + timeout;
+        let action = "wait for an RDS socket's acknowledgements";
+        let changes = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| Error::io(action)(errno.into()))?;
+        // An acknowledgement wakes those that wait, but leaves nothing to be seen: so one event for each time.
+        let each = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&changes, &self.socket, epoll::EventData::new_u64(0), each)
+            .map_err(|errno| Error::io(action)(errno.into()))?;
         loop {
-            let lent = self.reap(usize::MAX)?.slots.lent();
+            let leaked = self.reap(usize::MAX)?.slots.lent();
+            let unacknowledged = self.unacknowledged()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if lent == 0 || left.is_zero() {
-                let mut batch = Vec::new();
-                self.state().completions.take(usize::MAX, &mut batch);
-                return Ok((batch, lent));
+            if (leaked, unacknowledged) == (0, 0) || left.is_zero() {
+                let mut completions = Vec::new();
+                self.state().completions.take(usize::MAX, &mut completions);
+                return Ok(Closed { completions, unacknowledged, leaked });
             }
-            self.wait_readable(left)?;
-            // A message that nobody receives would make waiting spin.
-            self.discard_one()?;
+            let mut events = [epoll::Event { flags: each, data: epoll::EventData::new_u64(0) }];
+            epoll::wait(&changes, &mut events, Some(&timespec(left)?))
+                .map_err(|errno| Error::io(action)(errno.into()))?;
         }
     }
 }
@@ -263,6 +299,11 @@ impl<P: Payload> Drop for Socket<P> {
             self.state().slots.leak();
         }
     }
+}
+
+fn timespec(timeout: Duration) -> Result<Timespec> {
+    let long = Error::Invalid("a time-out of more seconds than there are numbers");
+    Timespec::try_from(timeout).map_err(|_| long)
 }
 
 /// For `map_err`: what the kernel lacks, as the probe explains it.

@@ -9,6 +9,28 @@ use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Received};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// The longest step that [`Patience`] believes.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Measures [`LONG`] by steps: where its host is busy, the clock of a guest leaps, by more than a minute.
+pub(crate) struct Patience {
+    left: Duration,
+    last: Instant,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self { left: LONG, last: Instant::now() }
+    }
+
+    /// To be asked after each step.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        let step = now.duration_since(self.last).min(STEP);
+        (self.left, self.last) = (self.left.saturating_sub(step), now);
+        self.left.is_zero()
+    }
+}
 
 /// A payload that knows its number.
 pub(crate) type Numbered = (Vec<u8>, u32);
@@ -59,7 +81,7 @@ pub(crate) fn send_waiting(
     cookie: u32,
     mut meanwhile: impl FnMut(),
 ) {
-    let deadline = Instant::now() + LONG;
+    let mut patience = Patience::new();
     while let Err(refused) = socket.send(to, payload, cookie, Mode::Lend) {
         match refused.error {
             Error::Full { .. } => {
@@ -70,32 +92,31 @@ pub(crate) fn send_waiting(
             }
             other => panic!("{other}"),
         }
-        assert!(Instant::now() < deadline, "never accepted");
+        assert!(!patience.is_over(), "never accepted");
         meanwhile();
         payload = refused.payload;
     }
 }
 
 pub(crate) fn receive(socket: &Socket<Numbered>) -> Received {
-    let deadline = Instant::now() + LONG;
+    let mut patience = Patience::new();
     loop {
         if let Some(received) = socket.receive().expect("receives") {
             return received;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        assert!(socket.wait_readable(left).expect("waits"), "nothing came");
+        socket.wait_readable(STEP).expect("waits");
+        assert!(!patience.is_over(), "nothing came");
     }
 }
 
 /// Waits until `count` completions are there, and takes them.
 pub(crate) fn complete(socket: &Socket<Numbered>, count: usize) -> Vec<Completion<Numbered>> {
-    let deadline = Instant::now() + LONG;
+    let mut patience = Patience::new();
     let mut batch = Vec::new();
     while batch.len() < count {
         if socket.completions(count - batch.len(), &mut batch).expect("reads") == 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{} of {count} came back", batch.len());
-            socket.wait_readable(left.min(Duration::from_secs(1))).expect("waits");
+            assert!(!patience.is_over(), "{} of {count} came back", batch.len());
+            socket.wait_readable(STEP).expect("waits");
         }
     }
     batch

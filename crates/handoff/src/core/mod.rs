@@ -1,6 +1,7 @@
 //! What engines work on: the way into the kernel, the records of what is under way, and what is to be
 //! started.
 
+mod deadlines;
 mod lanes;
 mod waits;
 
@@ -13,14 +14,14 @@ use crate::lease::Due;
 use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
 use crate::lease::rx_queue::RxShared;
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
 use crate::ring::{Io, Unpark};
 
+use deadlines::Deadlines;
+pub(crate) use deadlines::{Deadline, Then};
 use lanes::Lanes;
-pub(crate) use waits::LATER;
-use waits::Later;
 
 pub(crate) struct Core {
     // First, so that the ring is closed before anything else goes.
@@ -33,7 +34,7 @@ pub(crate) struct Core {
     /// cancelled, this must not.
     streams: RefCell<Vec<Weak<SocketShared>>>,
     spare_streams: RefCell<Vec<Weak<SocketShared>>>,
-    later: RefCell<Vec<Later>>,
+    pub(crate) deadlines: Deadlines,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     /// The devices that clear slots, by slot.
@@ -65,7 +66,7 @@ impl Core {
             groups: RefCell::default(),
             streams: RefCell::default(),
             spare_streams: RefCell::default(),
-            later: RefCell::default(),
+            deadlines: Deadlines::default(),
             registered: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
@@ -81,11 +82,11 @@ impl Core {
         Ok(core)
     }
 
-    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<()> {
+    pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<Pinning> {
         let ring = self.io.ring().ok_or_else(|| self.io.no_ring("registering buffers"))?;
-        ring.borrow_mut().register(backing)?;
+        let pinning = ring.borrow_mut().register(backing)?;
         self.registered.borrow_mut().push(Arc::clone(backing));
-        Ok(())
+        Ok(pinning)
     }
 
     pub(crate) fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
@@ -97,9 +98,9 @@ impl Core {
 
     /// The ring goes, and with it its table of buffers.
     pub(crate) fn leave_registered(&mut self) {
-        let ring = self.io.ring_id();
+        let Some(ring) = self.io.ring() else { return };
         for backing in self.registered.get_mut() {
-            backing.leave(ring);
+            ring.borrow().leave(backing);
         }
     }
 
@@ -131,7 +132,7 @@ impl Core {
     /// Has a stream's sends started with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
-        self.due.attend();
+        self.due.start_soon();
     }
 
     /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.

@@ -4,29 +4,23 @@
 //! - a wait is told once, whatever comes of it: readiness, an error, or that it was cancelled;
 //! - a wait that can't begin is told a moment later, never from within the call that asked for it.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
 use super::Core;
+use super::deadlines::Then;
 use crate::error::{Error, Result};
 use crate::op::SocketShared;
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{DETACHED, STAGE_LANE_READY, WAKE};
-use crate::ring::{Backend, Endpoint, Token};
+use crate::ring::token::{ALARM, DETACHED, STAGE_LANE_READY, WAKE};
+use crate::ring::{Backend, Endpoint, Ready, Token};
 
 /// How long to leave a socket alone that looks ready and is not.
-pub(crate) const LATER: Duration = Duration::from_millis(1);
-
-/// What is to happen in a moment.
-pub(crate) struct Later {
-    due: Instant,
-    pub(crate) token: Token,
-    /// The socket to wait for then; without one, the token is told.
-    pub(crate) socket: Option<Rc<SocketShared>>,
-}
+const LATER: Duration = Duration::from_millis(1);
 
 impl Core {
     /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
@@ -48,27 +42,18 @@ impl Core {
         if let Err(error) = result {
             // What the wait is for is tried again.
             tracing::warn!(%error, "waiting for a descriptor failed");
-            self.do_later(token, None);
+            self.tell_later(token);
         }
     }
 
     /// As [`await_readiness`](Self::await_readiness) for no event but errors, in a moment.
     pub(crate) fn await_readiness_later(&self, socket: Rc<SocketShared>, token: Token) {
-        self.do_later(token, Some(socket));
+        self.at(Instant::now() + LATER, Then::Await(socket, token));
     }
 
     /// Tells `token` in a moment.
     pub(crate) fn tell_later(&self, token: Token) {
-        self.do_later(token, None);
-    }
-
-    fn do_later(&self, token: Token, socket: Option<Rc<SocketShared>>) {
-        self.later.borrow_mut().push(Later { due: Instant::now() + LATER, token, socket });
-    }
-
-    /// Whether something is to happen in a moment, which takes a turn.
-    pub(crate) fn has_later(&self) -> bool {
-        !self.later.borrow().is_empty()
+        self.at(Instant::now() + LATER, Then::Tell(token));
     }
 
     /// Asks for a request to end early; what is not under way is not disturbed. Says whether this ended a
@@ -92,23 +77,30 @@ impl Core {
     }
 
     pub(crate) fn watch_unpark(&self) -> Result<()> {
-        let fd = self.unpark.fd();
+        self.watch(self.unpark.fd(), WAKE, Ready::Wake)
+            .map_err(|error| Error::io("watching for wake-ups", error))
+    }
+
+    pub(crate) fn watch_alarm(&self, alarm: BorrowedFd<'_>) -> Result<()> {
+        self.watch(alarm, ALARM, Ready::Alarm)
+            .map_err(|error| Error::io("watching for deadlines", error))
+    }
+
+    /// Tells of each time that `fd` can be read: the ring by this user data, epoll by that event.
+    fn watch(&self, fd: BorrowedFd<'_>, data: u64, ready: Ready) -> io::Result<()> {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
                 let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32)
                     .multi(true)
                     .build();
-                let room = ring.make_room(1);
-                if room.is_ok() {
-                    // SAFETY: the entry names no memory.
-                    unsafe { ring.push(&entry.user_data(WAKE)) };
-                }
-                room
+                ring.make_room(1)?;
+                // SAFETY: the entry names no memory.
+                unsafe { ring.push(&entry.user_data(data)) };
+                Ok(())
             }
-            Backend::Readiness(epoll) => epoll.borrow_mut().watch_wake(fd),
+            Backend::Readiness(epoll) => epoll.borrow_mut().watch(fd, ready),
         }
-        .map_err(|error| Error::io("watching for wake-ups", error))
     }
 
     /// Ends the waits that epoll and the clock have. Nothing of a record is lent for those.
@@ -117,23 +109,14 @@ impl Core {
             let waiting = epoll.borrow_mut().end();
             waiting.into_iter().for_each(|token| self.records.borrow_mut().end_wait(token));
         }
-        for later in self.later.take() {
-            // A lane is told nothing any more.
-            if later.token.stage == STAGE_LANE_READY {
-                continue;
+        for then in self.deadlines.take_all() {
+            match then {
+                // A lane is told nothing any more.
+                Then::Tell(token) | Then::Await(_, token) if token.stage != STAGE_LANE_READY => {
+                    self.records.borrow_mut().end_wait(token);
+                }
+                _ => {}
             }
-            self.records.borrow_mut().end_wait(later.token);
         }
-    }
-
-    /// Takes what is due by now.
-    pub(crate) fn take_due(&self) -> Vec<Later> {
-        if !self.has_later() {
-            return Vec::new();
-        }
-        let now = Instant::now();
-        let (due, rest) = self.later.take().into_iter().partition(|later| later.due <= now);
-        self.later.replace(rest);
-        due
     }
 }

@@ -9,8 +9,11 @@
 //! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
 
 mod builder;
+mod clock;
+mod pool_wait;
 
 use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -24,14 +27,16 @@ use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
 use crate::lease::{Pool, RxBinding, RxQueue, Window};
-use crate::memory::{Memory, Region};
+use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
 #[cfg(feature = "ublk")]
 use crate::requests::RequestQueue;
 use crate::ring::{Backend, Until};
 use crate::socket::Socket;
+use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
+use crate::socket::listen::Listener;
 pub use builder::{DriverBuilder, RingUse};
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
@@ -102,6 +107,25 @@ impl Driver {
         Socket::attach(Rc::clone(&self.reactor), socket.into())
     }
 
+    /// Connects to an address by TCP. [`Socket::connect`] does for a socket with settings of your own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way. What goes
+    /// wrong later, [`Connecting`] tells.
+    pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
+        Socket::tcp(&self.reactor, address)?.connect(address)
+    }
+
+    /// Takes the connections that come to a listener, whose `O_NONBLOCK` is the driver's from now on.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn listen(&self, listener: TcpListener) -> Result<Listener> {
+        Listener::open(&self.reactor, listener)
+    }
+
     /// Attaches a file, pipe or block device.
     ///
     /// # Errors
@@ -112,15 +136,17 @@ impl Driver {
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
-    /// pinned once instead of at each send. (Huge pages are pinned all the same for sends on streams,
+    /// pinned once instead of at each send, and once for all drivers that register it where the kernel can
+    /// (`IORING_REGISTER_CLONE_BUFFERS` with offsets, Linux 6.13). A [`Frozen`](crate::Frozen) buffer stands
+    /// for its region. (Huge pages are pinned all the same for sends on streams,
     /// since the kernel would charge the socket with all of such a page for each packet.) The memory is
     /// kept until it is [unregistered](Self::unregister), or the driver goes.
     ///
     /// # Errors
     ///
     /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
-    /// unregistered in either case.
-    pub fn register(&self, region: &impl Memory) -> Result<()> {
+    /// unregistered in either case. When this driver has the region already, or its memory is of the heap.
+    pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
         self.reactor.register(region.backing())
     }
 
@@ -212,6 +238,7 @@ impl Driver {
             self.reactor.start_and_wake();
             let to_come = || {
                 self.reactor.kernel_holds_any()
+                    || !self.reactor.deadlines.is_empty()
                     || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.reactor.news.get() && to_come()
@@ -258,6 +285,7 @@ impl Driver {
 impl AsFd for Driver {
     /// The descriptor that is readable when there is something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reactor.watch_deadlines();
         let raw = match &self.reactor.io.backend {
             Backend::Ring(ring) => ring.borrow_mut().event(),
             Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),

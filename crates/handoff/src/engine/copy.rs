@@ -45,12 +45,12 @@ pub(super) fn took(op: &mut SendOp, taken: usize) -> bool {
     op.done += taken;
     let whole = op.done == op.total;
     if whole {
-        op.settle(Ok(op.done));
+        op.succeed();
     }
     whole
 }
 
 pub(super) fn fail(op: &mut SendOp, error: Error) -> Attempt {
-    op.settle(Err(error));
+    op.fail(error);
     Attempt::Settled
 }

@@ -2,8 +2,10 @@
 //!
 //! A send goes [`order`] (when it may start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how) ->
 //! [`sending`] (how it ends); a [`lane`] has a way of its own. A receive goes [`receiving`] -> [`zcrx`],
-//! [`mapped`] or [`multishot`], as what it draws on says.
+//! [`mapped`] or [`multishot`], as what it draws on says; into a chosen buffer it is a [`transfer`], as reads and
+//! writes of files are.
 
+pub(crate) mod accepting;
 pub(crate) mod copy;
 #[cfg_attr(
     not(feature = "getbuf"),

@@ -6,13 +6,14 @@
 //!   was stopped comes again in the same order; a send that takes several requests ends its chain;
 //! - after a send that ended midway nothing follows on its stream.
 
+use std::cell::RefMut;
 use std::rc::Rc;
 
 use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
-use crate::op::{InChain, SendState, SocketShared};
+use crate::op::{InChain, Records, SendState, SocketShared};
 use crate::ring::token::{STAGE_HEADER, STAGE_READY};
 use crate::ring::{Backend, Key, Ring, Token};
 
@@ -30,17 +31,23 @@ pub(crate) enum Attempt {
 }
 
 /// Starts an accepted send, or puts it behind those before it.
-pub(crate) fn accept(core: &Core, socket: &Rc<SocketShared>, key: Key) {
+#[inline]
+pub(crate) fn accept<'a>(
+    core: &'a Core,
+    records: RefMut<'a, Records>,
+    socket: &Rc<SocketShared>,
+    key: Key,
+) {
     if socket.stream {
+        drop(records);
         socket.queue.borrow_mut().waiting.push_back(key);
         pump_or_mark(core, socket);
     } else {
-        start_datagram(core, key);
+        start_datagram(core, records, key);
     }
 }
 
-fn start_datagram(core: &Core, key: Key) {
-    let mut records = core.records.borrow_mut();
+fn start_datagram<'a>(core: &'a Core, mut records: RefMut<'a, Records>, key: Key) {
     let (op, layout) = records.send_and_layout(key);
     if let (true, Backend::Ring(ring)) = (op.goes_by_ring(), &core.io.backend) {
         let mut ring = ring.borrow_mut();
@@ -50,7 +57,7 @@ fn start_datagram(core: &Core, key: Key) {
                 drop((records, ring));
                 return core.due.attend();
             }
-            Err(error) => op.settle(Err(Error::io("submitting a send", error))),
+            Err(error) => op.fail(Error::io("submitting a send", error)),
         }
     } else {
         drop(records);
@@ -103,11 +110,11 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         sending::advance(core, key);
         pump_or_mark(core, socket);
     } else {
-        let settled = core.records.borrow_mut().send(key).is_settled();
-        if settled {
-            sending::advance(core, key);
+        let mut records = core.records.borrow_mut();
+        if records.send(key).is_settled() {
+            sending::advance_held(core, records, key);
         } else {
-            start_datagram(core, key);
+            start_datagram(core, records, key);
         }
     }
 }
@@ -214,7 +221,7 @@ fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
     if let Some(error) = socket.queue.borrow().broken() {
-        op.settle(Err(error));
+        op.fail(error);
     } else {
         op.end_if_asked();
     }
@@ -241,7 +248,7 @@ fn chain(core: &Core, ring: &mut Ring, socket: &SocketShared) -> Attempt {
         }
     }
     if let Err(error) = ring.make_room(requests) {
-        records.send(queue.waiting[0]).settle(Err(Error::io("submitting a send", error)));
+        records.send(queue.waiting[0]).fail(Error::io("submitting a send", error));
         return Attempt::Settled;
     }
     for (number, key) in queue.waiting.iter().take(sends).enumerate() {

@@ -5,26 +5,21 @@
 //! - a receive that the kernel ended for want of chunks starts again when one is back;
 //! - a receive that nobody waits for is cancelled, and what it draws on outlives it.
 
+use std::ops::Range;
 use std::rc::Rc;
-
-use io_uring::cqueue;
 
 use super::{mapped, multishot, zcrx};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Arrivals;
-use crate::op::{End, Kind, ReceiveState, ReceivesFrom};
+use crate::op::{End, ReceiveState, ReceivesFrom};
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
-use crate::ring::{Completion, Key, Token};
+use crate::ring::{Completion, Key, Place, Token};
 
-/// Has the kernel receive, unless it does or has reason not to. The receive may be over and gone
-/// since it was marked.
+/// Has the kernel receive, unless it does or has reason not to.
 pub(crate) fn arm(core: &Core, key: Key) {
     let socket = {
         let mut records = core.records.borrow_mut();
-        if records.kind(key) != Some(Kind::Receive) {
-            return;
-        }
         let op = records.receive(key);
         if op.kernel_holds() || op.has_ended() || op.holder.is_gone() {
             return;
@@ -54,30 +49,24 @@ pub(crate) fn arm(core: &Core, key: Key) {
     core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
 }
 
-/// Completions, of which the first is the request's: takes that in, and with it spans of the same
-/// request that follow; how many that were.
-pub(crate) fn completed(core: &Core, key: Key, completions: &[Completion]) -> usize {
-    let first = &completions[0];
+/// A completion of the request, or a run of those that tell of spans, which are among these places.
+pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: &[Place]) {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
-    if op.from == ReceivesFrom::Queue && !op.holder.is_gone() && cqueue::more(first.flags) {
-        let taken = zcrx::arrived(core, key, op, completions);
-        core.news.set(true);
-        let waker = op.holder.take_waker();
-        drop(records);
-        core.due.wake(waker);
-        return taken;
-    }
-    let again = match op.from {
-        ReceivesFrom::Queue => zcrx::completed(core, key, op, first),
-        _ => multishot::completed(key, op, first),
+    let again = if !completion.spans.is_empty() {
+        let Range { start, end } = completion.spans;
+        zcrx::arrived(core, key, op, &places[start as usize..end as usize]);
+        false
+    } else if op.from == ReceivesFrom::Queue {
+        zcrx::completed(core, key, op, completion)
+    } else {
+        multishot::completed(key, op, completion)
     };
     if again && !op.kernel_holds() && !op.holder.is_gone() {
         core.due.mark_receive(key);
     }
     drop(records);
     advance(core, key);
-    1
 }
 
 /// The socket can be read, where that is waited for; or it is time to try again.
@@ -117,6 +106,13 @@ pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
     true
 }
 
+/// Whether there is something to take, or it is over.
+pub(crate) fn has_news(core: &Core, key: Key) -> bool {
+    let mut records = core.records.borrow_mut();
+    let op = records.receive(key);
+    !op.arrivals.is_empty() || op.has_ended()
+}
+
 /// How the receive ended, where nothing is to be taken; `None` while it goes on. An error is told once.
 pub(crate) fn end(core: &Core, key: Key) -> Option<Result<()>> {
     let mut records = core.records.borrow_mut();
@@ -136,7 +132,7 @@ pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
     let (stage, spans, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.receive(key);
-        op.socket.received.set(false);
+        op.socket.reception.end();
         if let Some(window) = &op.window {
             window.forget(key);
         }

@@ -6,13 +6,12 @@
 //!   handles are gone and the kernel has let go.
 
 use std::cell::RefMut;
-use std::rc::Rc;
 use std::task::Waker;
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::op::loan::Returned;
 use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
-use crate::receipt::Receipt;
 use crate::ring::Key;
 
 /// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
@@ -22,25 +21,26 @@ pub(crate) fn advance(core: &Core, key: Key) {
 }
 
 /// As [`advance`], for who holds the records.
-#[inline]
 pub(crate) fn advance_held(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
-    if records.send(key).is_settled() {
-        core.news.set(true);
-    }
-    let_advance(core, records, key);
-}
-
-/// As [`advance_held`] for what the holder of a handle did himself, which is no news to him.
-#[inline]
-fn let_advance(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
-    if records.send(key).is_due() {
+    if has_more(core, records.send(key)) {
         settle_up(core, records, key);
     }
 }
 
+/// Takes down that holders may have news; says whether the stage that a send has reached needs more, which is
+/// [`settle_up`].
+#[inline]
+pub(crate) fn has_more(core: &Core, op: &SendOp) -> bool {
+    let settled = op.is_settled();
+    if settled {
+        core.news.set(true);
+    }
+    settled && op.is_due()
+}
+
 /// Whatever is dropped here may come back to the driver (a chunk to its pool, a slot to its table, a
 /// woken task with its handles), so the records are let go of first.
-fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
+pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
     let op = records.send(key);
     let sent_waker = op.sent.take_waker();
     if op.kernel_holds() {
@@ -62,42 +62,67 @@ fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
         }
     };
     // Most went to their group, and the place they left is still being written.
-    let _unwanted = if op.loan.is_some() { op.loan.take() } else { None };
-    let _socket = Rc::clone(&op.socket);
-    if op.sent.is_gone() {
-        records.vacate(key);
-    }
+    let unwanted = if op.loan.is_some() { op.loan.take() } else { None };
+    let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
     drop(records);
-    core.due.wake_each([sent_waker, back_waker]);
+    match unwanted {
+        None => core.due.wake_each([sent_waker, back_waker]),
+        Some(loan) => core.due.let_go_and_wake(
+            |later| loan.let_go(later),
+            [sent_waker, back_waker].into_iter().flatten(),
+        ),
+    }
 }
 
-/// Hands the buffer of a returned send to its holder.
-pub(crate) fn take_back(core: &Core, key: Key) -> Option<(Loan, Receipt)> {
+/// Hands the buffer of a returned send to its holder, as what it was before it was lent.
+#[inline]
+pub(crate) fn take_back<B>(
+    core: &Core,
+    key: Key,
+    from_loan: impl FnOnce(Loan) -> B,
+) -> Option<Returned<B>> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
     if !op.is_returned() {
         return None;
     }
+    let loan = op.loan.take().expect("a loan is taken back once");
+    let back = Returned { buffer: from_loan(loan), receipt: op.receipt() };
     let _waker = op.give_up_buffer();
-    let back = (op.loan.take().expect("a loan is taken back once"), op.receipt());
-    let_advance(core, records, key);
+    // Who waits for its being sent was told before.
+    let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
+    drop(records);
     Some(back)
 }
 
 /// Hands the result of a send to its holder.
 pub(crate) fn take_sent(core: &Core, key: Key) -> Option<Result<usize>> {
     let mut records = core.records.borrow_mut();
-    let op = records.send(key);
-    let result = op.tell()?;
-    let _waker = op.sent.leave();
-    let_advance(core, records, key);
+    let result = records.send(key).tell()?;
+    leave(core, records, key, |op| op.sent.leave());
     Some(result)
 }
 
 /// A handle goes without having been asked: the send goes on, and nobody waits for it. `leave` gives the
 /// handle's waker.
-pub(crate) fn let_go(core: &Core, key: Key, leave: impl FnOnce(&mut SendOp) -> Option<Waker>) {
-    let mut records = core.records.borrow_mut();
-    let _waker = leave(records.send(key));
-    let_advance(core, records, key);
+pub(crate) fn let_go(core: &Core, key: Key, leaves: impl FnOnce(&mut SendOp) -> Option<Waker>) {
+    leave(core, core.records.borrow_mut(), key, leaves);
+}
+
+/// What the holder of a handle does himself is no news to him.
+#[inline]
+fn leave(
+    core: &Core,
+    mut records: RefMut<'_, Records>,
+    key: Key,
+    leaves: impl FnOnce(&mut SendOp) -> Option<Waker>,
+) {
+    let op = records.send(key);
+    let waker = leaves(op);
+    if op.is_due() {
+        settle_up(core, records, key);
+    } else {
+        drop(records);
+    }
+    drop(waker);
 }

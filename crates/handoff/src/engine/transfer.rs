@@ -1,21 +1,29 @@
-//! Reads and writes of a file, on registered buffers where they are registered.
+//! Reads and writes of a file, and receives into a chosen buffer, on registered buffers where they are
+//! registered.
+//!
+//! Minimum kernel: as [`File`](crate::File) says. A receive into registered memory is `RECV` with a fixed
+//! buffer where the kernel has that (7.2), else `READ_FIXED`, which takes a socket as well; into other memory
+//! `RECV`. Without a ring it is `recv(2)`. The kernel copies once, into the buffer.
 //!
 //! Contracts:
 //! - a write goes on with the rest until all is written; a read at an offset goes on until the
-//!   buffer is full or the file ends; a read without an offset gives what there is;
+//!   buffer is full or the file ends; a read without an offset gives what there is; a receive gives what
+//!   there is, or goes on until the buffer is full;
+//! - a receive starts when the one that was dropped before it is over, and takes what follows its bytes;
 //! - a pipe that has nothing, or no room, is waited for, and never blocks the thread: without a ring
 //!   it is asked first, with one only when its descriptor is non-blocking;
 //! - the record owns the buffer until the last completion, also when nobody waits for it any more.
 
 use std::io;
-use std::rc::Rc;
 
+use handoff_sys::sqe;
 use io_uring::{opcode, squeue};
+use socket2::{SockAddr, SockRef};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
-use crate::op::{Direction, Loan, TransferOp, TransferState};
+use crate::op::{Attached, Direction, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
 use crate::ring::{Backend, Key, Ring, Token};
@@ -35,9 +43,29 @@ fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
         (Direction::Write, Some(slot)) =>
             opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
         (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
+        (Direction::Receive | Direction::ReceiveAll, Some(slot)) if ring.receives_registered =>
+            opcode::Recv::new(fd, start, len)
+                .flags(receive_flags(op))
+                .ioprio(sqe::RECVSEND_FIXED_BUF)
+                .buf_group(slot)
+                .build(),
+        // A socket has no place to begin at.
+        (Direction::Receive | Direction::ReceiveAll, Some(slot)) =>
+            opcode::ReadFixed::new(fd, start, len, slot).build(),
+        (Direction::Receive | Direction::ReceiveAll, None) =>
+            opcode::Recv::new(fd, start, len).flags(receive_flags(op)).build(),
+        (Direction::Connect, _) => {
+            let address = address(op);
+            opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build()
+        }
         (Direction::AwaitRead | Direction::AwaitWrite, _) =>
             opcode::PollAdd::new(fd, op.direction.events() as u32).build(),
     })
+}
+
+/// A stream's request goes on by itself until it has all.
+fn receive_flags(op: &TransferOp) -> i32 {
+    if op.direction == Direction::ReceiveAll { libc::MSG_WAITALL } else { 0 }
 }
 
 /// Whether a call would not block now. Several may wait for one event, of which the first to be told
@@ -49,7 +77,7 @@ fn is_ready(op: &TransferOp) -> bool {
 }
 
 fn call(op: &TransferOp) -> i32 {
-    if op.pollable && !is_ready(op) {
+    if op.pollable && !op.direction.is_told_by_calls() && !is_ready(op) {
         return -libc::EAGAIN;
     }
     let (AddressRange { start, len, .. }, offset) = op.left(None);
@@ -68,6 +96,10 @@ fn call(op: &TransferOp) -> i32 {
                 libc::write(fd, start.cast(), len.min(PIPE_ROOM))
             }
             (Direction::Write, None) => libc::write(fd, start.cast(), len),
+            (Direction::Receive | Direction::ReceiveAll, _) => {
+                libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
+            }
+            (Direction::Connect, _) => return connect(op),
             (Direction::AwaitRead | Direction::AwaitWrite, _) => 0,
         }
     };
@@ -78,11 +110,81 @@ fn call(op: &TransferOp) -> i32 {
     }
 }
 
-/// Starts an operation, or its next request.
-pub(crate) fn start(core: &Core, key: Key) {
+fn address(op: &TransferOp) -> &SockAddr {
+    op.address.as_ref().expect("who connects has somebody to connect to")
+}
+
+/// Begins to connect, or says what came of it. A socket that blocks does not for the length of the call.
+fn connect(op: &TransferOp) -> i32 {
+    let socket = SockRef::from(&op.file.fd);
+    let outcome = socket.nonblocking().and_then(|nonblocking| {
+        socket.set_nonblocking(true)?;
+        let outcome = socket.connect(address(op));
+        socket.set_nonblocking(nonblocking)?;
+        outcome
+    });
+    outcome.err().map_or(0, |error| -error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Starts an operation; a receive not before the one that was dropped is over.
+pub(crate) fn begin(core: &Core, key: Key) {
+    let at_once = match core.records.borrow_mut().transfer(key) {
+        TransferOp { file: Attached::Socket(socket), direction, .. } if direction.receives() => {
+            socket.reception.enter(key)
+        }
+        _ => true,
+    };
+    if at_once {
+        start_or_mark(core, key);
+    }
+}
+
+/// A receive by the ring starts with the next submission: one that is dropped before takes nothing.
+fn start_or_mark(core: &Core, key: Key) {
+    let receives = core.records.borrow_mut().transfer(key).direction.receives();
+    match receives && core.io.has_ring() {
+        true => core.due.mark_receive(key),
+        false => start(core, key),
+    }
+}
+
+/// Starts a receive that was marked, unless it has ended since.
+pub(crate) fn start_marked(core: &Core, key: Key) {
+    let idle = {
+        let mut records = core.records.borrow_mut();
+        matches!(records.transfer(key).state, TransferState::Idle)
+    };
+    if idle {
+        start(core, key);
+    }
+}
+
+/// Why nothing can be received any more.
+fn check_reception(core: &Core, op: &TransferOp) -> Result<()> {
+    if core.due.is_gone() {
+        return Err(Error::DriverGone);
+    }
+    match &op.file {
+        Attached::Socket(socket) if op.direction.receives() => socket.reception.check_whole(),
+        _ => Ok(()),
+    }
+}
+
+/// Starts an operation's next request.
+fn start(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
+        let ended = match check_reception(core, op) {
+            // The kernel would wait for a byte.
+            Ok(()) if op.direction == Direction::ReceiveAll && op.total == 0 => Some(Ok(0)),
+            checked => checked.err().map(Err),
+        };
+        if let Some(ended) = ended {
+            op.end(ended);
+            drop(records);
+            return advance(core, key);
+        }
         match &core.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
@@ -90,23 +192,37 @@ pub(crate) fn start(core: &Core, key: Key) {
                     Ok(()) => {
                         let entry = entry(op, &ring)
                             .user_data(Token { key, stage: STAGE_TRANSFER }.to_user_data());
-                        // SAFETY: the range belongs to the record, which keeps it in place until the
-                        // completion.
+                        // SAFETY: range and address belong to the record, which keeps them in place until
+                        // the completion.
                         unsafe { ring.push(&entry) };
                         op.state = TransferState::InKernel;
                     }
                     Err(error) => op.end(Err(Error::io("submitting a transfer", error))),
                 }
             }
-            Backend::Readiness(_) if op.pollable => {
-                drop(records);
-                return wait_for_file(core, key);
+            Backend::Readiness(_) => {
+                if op.pollable && (!op.direction.is_told_by_calls() || call_until_blocked(op)) {
+                    drop(records);
+                    return wait_for_file(core, key);
+                }
+                while !op.is_over() && op.took(call(op)) {}
             }
-            Backend::Readiness(_) => while op.took(call(op)) {},
         }
     }
     core.due.attend();
     advance(core, key);
+}
+
+/// Goes on for as long as nothing has to be waited for; whether it does now.
+fn call_until_blocked(op: &mut TransferOp) -> bool {
+    loop {
+        let result = call(op);
+        match op.took(result) {
+            true if op.is_blocked(result) => return true,
+            true => {}
+            false => return false,
+        }
+    }
 }
 
 fn wait_for_file(core: &Core, key: Key) {
@@ -114,7 +230,7 @@ fn wait_for_file(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
         op.state = TransferState::InKernel;
-        (Rc::clone(&op.file), op.direction.events())
+        (op.file.clone(), op.direction.events())
     };
     core.await_readiness(&file, events, Token { key, stage: STAGE_READY });
 }
@@ -128,7 +244,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
             let done = op.done;
             op.end(Err(Error::Canceled { done }));
         }
-        let by_call = !core.io.has_ring();
+        let by_call = !core.io.has_ring() && !op.direction.is_told_by_calls();
         !op.holder.is_gone() && !op.is_over() && (!by_call || op.took(call(op)))
     };
     if again { start(core, key) } else { advance(core, key) }
@@ -145,7 +261,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
             let done = op.done;
             op.end(Err(Error::Canceled { done }));
         }
-        (again && !last && !op.holder.is_gone(), op.pollable && -result == libc::EAGAIN)
+        (again && !last && !op.holder.is_gone(), op.pollable && op.is_blocked(result))
     };
     match (again, wait) {
         (true, true) => wait_for_file(core, key),
@@ -171,13 +287,44 @@ pub(crate) fn let_go(core: &Core, key: Key) {
     let (under_way, writes, _waker) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        (op.kernel_holds(), op.direction == Direction::Write, op.holder.leave())
+        let under_way = op.kernel_holds();
+        if under_way {
+            op.is_leaving();
+        }
+        (under_way, op.direction == Direction::Write, op.holder.leave())
     };
     if !under_way {
         return advance(core, key);
     }
+    stop(core, key, !writes);
+}
+
+/// Asks for an operation to end with what it has by then.
+pub(crate) fn cancel(core: &Core, key: Key) {
+    let under_way = {
+        let mut records = core.records.borrow_mut();
+        let op = records.transfer(key);
+        if op.is_over() {
+            return;
+        }
+        op.is_last();
+        let under_way = op.kernel_holds();
+        if !under_way {
+            let done = op.done;
+            op.end(Err(Error::Canceled { done }));
+        }
+        under_way
+    };
+    match under_way {
+        true => stop(core, key, true),
+        false => advance(core, key),
+    }
+}
+
+/// Asks the kernel for the end of what it has of an operation: a wait, and a request where that is wanted.
+fn stop(core: &Core, key: Key, request: bool) {
     // Without a ring the operation may be over, and its record gone, when this returns.
-    if core.io.has_ring() && !writes {
+    if core.io.has_ring() && request {
         let _ = core.cancel(Token { key, stage: STAGE_TRANSFER });
     }
     if core.cancel(Token { key, stage: STAGE_READY }) {
@@ -189,17 +336,27 @@ fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.transfer(key);
     let mut waker = None;
+    let mut next = None;
     if op.is_over() {
         core.news.set(true);
         waker = op.holder.take_waker();
     }
-    let over =
-        (op.holder.is_gone() && !op.kernel_holds()).then(|| (op.loan.take(), Rc::clone(&op.file)));
+    let is_gone = op.holder.is_gone() && !op.kernel_holds();
+    if is_gone || op.is_over() {
+        next = op.leave_socket(key);
+    }
+    let over = is_gone.then(|| (op.loan.take(), op.file.clone()));
     if over.is_some() {
         records.vacate(key);
     }
     // What is dropped or woken may use the driver.
     drop(records);
-    drop(over);
-    core.due.wake(waker);
+    let (loan, _file) = over.unzip();
+    if let Some(next) = next {
+        start_or_mark(core, next);
+    }
+    match loan.flatten() {
+        None => core.due.wake(waker),
+        Some(loan) => core.due.let_go_and_wake(|later| loan.let_go(later), waker),
+    }
 }

@@ -11,6 +11,7 @@
 //! kernel posts one that it did not announce, and that is passed over. Its result says whether the
 //! kernel copied after all.
 
+use std::ptr;
 use std::rc::Rc;
 
 use handoff_sys::{pagemap, sqe};
@@ -24,7 +25,7 @@ use crate::op::layout::MAX_PIECES;
 use crate::op::{InChain, Layout, SendOp, SendState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::STAGE_HEADER;
-use crate::ring::{Key, MAX_REQUEST, Ring, Token};
+use crate::ring::{Completion, Key, MAX_REQUEST, Ring, Token};
 
 /// Requests that a send needs now.
 pub(crate) fn requests(op: &SendOp) -> usize {
@@ -41,6 +42,7 @@ pub(crate) fn carries_all(op: &SendOp) -> bool {
 ///
 /// The caller has made sure that there is room for [`requests`] of them, so that a link is never
 /// cut by a submission.
+#[inline(always)]
 pub(crate) fn queue(
     ring: &mut Ring,
     key: Key,
@@ -56,25 +58,20 @@ pub(crate) fn queue(
     let waits = op.socket.crowded.get() && in_chain != InChain::Behind;
     let mut poll_first = if waits { sqe::RECVSEND_POLL_FIRST } else { 0 };
     if op.header_goes_apart() {
-        let header = layout.header_left(op);
-        // Told that more comes, TCP holds a header back: an empty payload would not push it.
-        let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
-        let entry = with_target!(op.socket.endpoint, |fd| opcode::Send::new(
-            fd,
-            header.as_ptr(),
-            header.len() as u32
-        )
-        .ioprio(std::mem::take(&mut poll_first))
-        .flags(flags)
-        .build());
-        let token = Token { key, stage: STAGE_HEADER };
-        let entry = entry.user_data(token.to_user_data()).flags(squeue::Flags::IO_LINK);
+        let mut entry = header(op, layout).flags(squeue::Flags::IO_LINK);
+        sqe::add_send_flags(&mut entry, std::mem::take(&mut poll_first));
+        entry.set_user_data(Token { key, stage: STAGE_HEADER }.to_user_data());
         // SAFETY: the header lies in the record, which stays until the completion.
         unsafe { ring.push(&entry) };
         op.in_kernel += 1;
     }
-    let entry = payload(ring, key, op, layout, poll_first);
+    let bare = op.socket.stream || op.header_len() == 0;
+    let mut entry = match op.payload_left(ring.id) {
+        Some(range) if bare && op.segment == 0 => one_range(op, layout, range),
+        _ => message(ring, op, layout, bare),
+    };
+    sqe::add_send_flags(&mut entry, poll_first);
+    entry.set_user_data(Token { key, stage: op.next_attempt() }.to_user_data());
     let entry = if linked { entry.flags(squeue::Flags::IO_LINK) } else { entry };
     // SAFETY: message, address and pieces belong to the record, which keeps them at their addresses
     // until the last completion.
@@ -82,69 +79,58 @@ pub(crate) fn queue(
     op.in_kernel += 1;
 }
 
-fn payload(
-    ring: &Ring,
-    key: Key,
-    op: &mut SendOp,
-    layout: &mut Layout,
-    poll_first: u16,
-) -> squeue::Entry {
-    let usage = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
-    let mut zc_flags = usage | poll_first;
-    let flags = libc::MSG_NOSIGNAL | if op.socket.stream { libc::MSG_WAITALL } else { 0 };
-    let token = Token { key, stage: op.next_attempt() };
-    let bare = op.socket.stream || op.header_len() == 0;
-    let entry = match op.payload_left(ring.id).filter(|_| bare) {
-        Some(AddressRange { start, len, slot }) => {
-            let len = len.min(MAX_REQUEST) as u32;
-            let slot = unless_overcharged(op, slot);
-            let entry = with_target!(op.socket.endpoint, |fd| {
-                if op.engine == Engine::Copy {
-                    // What is in the kernel can be copied by a request only.
-                    let mut send = opcode::Send::new(fd, start, len)
-                        .flags(flags)
-                        .ioprio(poll_first | sqe::RECVSEND_FIXED_BUF);
-                    if let Some(address) = layout.address(op) {
-                        send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
-                    }
-                    let mut entry = send.build();
-                    sqe::set_buf_index(&mut entry, slot.expect("it is in a slot"));
-                    entry
-                } else {
-                    let mut send = opcode::SendZc::new(fd, start, len)
-                        .buf_index(slot)
-                        .flags(flags)
-                        .zc_flags(zc_flags);
-                    if let Some(address) = layout.address(op) {
-                        send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
-                    }
-                    send.build()
-                }
-            });
-            op.slot = slot;
-            entry
-        }
-        None => {
-            let slot = common_slot(ring, op).filter(|_| bare);
-            let slot = unless_overcharged(op, slot);
-            op.header_lent = !bare;
-            op.slot = slot;
-            let message = layout.message(op, !bare);
-            if slot.is_some() {
-                zc_flags |= sqe::RECVSEND_FIXED_BUF;
-            }
-            let mut entry =
-                with_target!(op.socket.endpoint, |fd| opcode::SendMsgZc::new(fd, message)
-                    .ioprio(zc_flags)
-                    .flags(flags as u32)
-                    .build());
-            if let Some(slot) = slot {
-                sqe::set_buf_index(&mut entry, slot);
-            }
-            entry
-        }
+/// What is left of the header of a send on a stream.
+fn header(op: &SendOp, layout: &Layout) -> squeue::Entry {
+    let header = layout.header_left(op);
+    // Told that more comes, TCP holds a header back: an empty payload would not push it.
+    let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
+    with_target!(op.socket.endpoint, |fd| {
+        opcode::Send::new(fd, header.as_ptr(), header.len() as u32)
+            .flags(op.socket.message_flags() | more)
+            .build()
+    })
+}
+
+/// What is left of a payload that is one range.
+#[inline(always)]
+fn one_range(op: &mut SendOp, layout: &Layout, range: AddressRange) -> squeue::Entry {
+    let slot = unless_overcharged(op, range.slot);
+    let mut entry = match op.engine {
+        // What is in the kernel can be copied by a request only.
+        Engine::Copy => with_target!(op.socket.endpoint, |fd| {
+            opcode::Send::new(fd, ptr::null(), 0).flags(op.socket.message_flags()).build()
+        }),
+        _ => op.socket.lending.clone(),
     };
-    entry.user_data(token.to_user_data())
+    sqe::set_memory(&mut entry, range.start, range.len.min(MAX_REQUEST) as u32);
+    if let Some(slot) = slot {
+        sqe::set_fixed_buffer(&mut entry, slot);
+    }
+    if let Some(address) = layout.address(op) {
+        sqe::set_destination(&mut entry, address.as_ptr().cast(), address.len() as u16);
+    }
+    op.slot = slot;
+    entry
+}
+
+/// What is left of a payload of several pieces, or behind a header in one datagram.
+fn message(ring: &Ring, op: &mut SendOp, layout: &mut Layout, bare: bool) -> squeue::Entry {
+    let slot = common_slot(ring, op).filter(|_| bare);
+    let slot = unless_overcharged(op, slot);
+    op.header_lent = !bare;
+    op.slot = slot;
+    let message = layout.message(op, !bare);
+    let usage = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+    let mut entry = with_target!(op.socket.endpoint, |fd| {
+        opcode::SendMsgZc::new(fd, message)
+            .ioprio(usage)
+            .flags(op.socket.message_flags() as u32)
+            .build()
+    });
+    if let Some(slot) = slot {
+        sqe::set_fixed_buffer(&mut entry, slot);
+    }
+    entry
 }
 
 /// The slot, but for a stream that would be charged for much more than it is given.
@@ -182,24 +168,62 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     slots.all(|slot| slot == Some(first)).then_some(first)
 }
 
-/// A completion of a request of this engine.
-pub(crate) fn completed(
-    core: &Core,
-    key: Key,
-    stage: u8,
-    result: i32,
-    flags: u32,
-    reports_usage: bool,
-) {
+/// What a completion leaves to do about its send.
+enum Next {
+    Nothing,
+    /// It has reached a stage that somebody waits for, or is over.
+    SettleUp,
+    /// The socket has no room.
+    WaitForRoom,
+    /// Nothing of it is with the kernel but lent pages, and it is not the last to know.
+    Progressed,
+}
+
+/// Tells sends of the completions at the front that are of requests of this engine; how many those were.
+pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let mut records = core.records.borrow_mut();
-    let Some(op) = records.send_if_current(key) else {
-        debug_assert!(cqueue::notif(flags), "the last completion of a record");
-        return;
+    let mut told = 0;
+    for completion in all {
+        let token = Token::from_user_data(completion.data);
+        if !token.is_of_send() {
+            break;
+        }
+        told += 1;
+        let key = token.key;
+        let Some(op) = records.send_if_current(key) else {
+            debug_assert!(cqueue::notif(completion.flags), "the last completion of a record");
+            continue;
+        };
+        match tell(core, op, token.stage, completion) {
+            Next::Nothing => continue,
+            Next::SettleUp => sending::settle_up(core, records, key),
+            Next::WaitForRoom => {
+                drop(records);
+                order::wait_for_room(core, key);
+            }
+            Next::Progressed => {
+                let socket = Rc::clone(&op.socket);
+                drop(records);
+                order::progressed(core, &socket, key);
+            }
+        }
+        records = core.records.borrow_mut();
+    }
+    told
+}
+
+#[inline(always)]
+fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Next {
+    let Completion { result, flags, .. } = *completion;
+    let next = |op: &SendOp| match sending::has_more(core, op) {
+        true => Next::SettleUp,
+        false => Next::Nothing,
     };
     if cqueue::notif(flags) {
-        let copied = reports_usage.then_some(result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0);
+        let copied = result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0;
+        let copied = core.io.reports_usage.then_some(copied);
         op.attempt_returned(stage, copied);
-        return sending::advance_held(core, records, key);
+        return next(op);
     }
     op.in_kernel -= 1;
     if op.in_chain != InChain::Alone {
@@ -211,12 +235,8 @@ pub(crate) fn completed(
         op.account(taken as u64, Some(true));
     } else {
         op.attempted(cqueue::more(flags).then_some(taken));
-        if op.engine == Engine::Copy && taken > 0 {
-            op.copy_went_through();
-        }
         if !cqueue::more(flags) {
-            // Without a notification to come, nothing was lent: the bytes were copied.
-            op.account(taken as u64, Some(true));
+            lent_nothing(op, taken);
         }
         if op.socket.stream && op.in_chain != InChain::Behind {
             op.socket.crowded.set(core.turns() != op.turn && result >= 0);
@@ -226,25 +246,28 @@ pub(crate) fn completed(
         failed(core, op, -result);
     }
     if op.in_kernel > 0 {
-        return;
+        return Next::Nothing;
     }
     match op.state {
         SendState::Blocked => {
             op.state = SendState::Going;
-            drop(records);
-            return order::wait_for_room(core, key);
+            return Next::WaitForRoom;
         }
-        SendState::Going | SendState::Ending if op.done == op.total => op.settle(Ok(op.done)),
+        SendState::Going | SendState::Ending if op.done == op.total => op.succeed(),
         SendState::Ending => op.end_if_asked(),
         _ => {}
     }
     // A datagram that is settled stands in nobody's way.
-    if !op.socket.stream && op.is_settled() {
-        return sending::advance_held(core, records, key);
+    if !op.socket.stream && op.is_settled() { next(op) } else { Next::Progressed }
+}
+
+/// Without a notification to come, nothing was lent: the bytes were copied.
+#[cold]
+fn lent_nothing(op: &mut SendOp, taken: usize) {
+    if op.engine == Engine::Copy && taken > 0 {
+        op.copy_went_through();
     }
-    let socket = Rc::clone(&op.socket);
-    drop(records);
-    order::progressed(core, &socket, key);
+    op.account(taken as u64, Some(true));
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
@@ -264,7 +287,7 @@ fn failed(core: &Core, op: &mut SendOp, errno: i32) {
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => {
             let error = op.zero_copy_error(errno);
-            op.settle(Err(error));
+            op.fail(error);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
-use crate::ring::{Completion, Key, Token};
+use crate::ring::{Completion, Key, Place, Token};
 
 /// How often a receive that finds no chunk, with none held, is tried again, a millisecond apart.
 const PATIENCE: u32 = 1_000;
@@ -43,8 +43,7 @@ pub(super) fn completed(
 ) -> bool {
     let Completion { result, flags, .. } = *completion;
     if cqueue::more(flags) {
-        // Nobody wants it any more; what is taken in here is dropped with the rest.
-        arrived(core, key, op, std::slice::from_ref(completion));
+        // A span of no bytes: the kernel tells of none.
         return false;
     }
     op.state = ReceiveState::Idle;
@@ -84,21 +83,9 @@ pub(super) fn completed(
     false
 }
 
-/// Takes in the spans that these completions begin with, of which the first is one; how many completions
-/// that were.
-pub(super) fn arrived(
-    core: &Core,
-    key: Key,
-    op: &mut ReceiveOp,
-    completions: &[Completion],
-) -> usize {
-    let (spans, bytes) = op.arrivals.push_told(completions);
-    if spans == 0 {
-        let reason = "the kernel tells of bytes outside of the area";
-        let error = unavailable(op, reason);
-        op.end(Err(error));
-        return 1;
-    }
+/// Takes in the spans that were told of.
+pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place]) {
+    let (spans, bytes) = op.arrivals.push_told(told);
     let has_pool = op.pool.is_some();
     let flow = flow(op);
     flow.queue.arrived(spans, bytes);
@@ -107,7 +94,11 @@ pub(super) fn arrived(
     if has_pool {
         weigh(core, key, flow);
     }
-    spans
+    if spans < told.len() {
+        let reason = "the kernel tells of bytes outside of the area";
+        let error = unavailable(op, reason);
+        op.end(Err(error));
+    }
 }
 
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.
@@ -165,13 +156,11 @@ mod tests {
     use super::*;
     use crate::engine::receiving;
     use crate::lease::rx_queue::RxShared;
-    use crate::lease::{Arrivals, Intake};
+    use crate::lease::{Arrivals, Intake, SpanRef};
     use crate::op::chooser::Chooser;
     use crate::op::{Op, SocketShared};
     use crate::ring::{Epoll, Io};
 
-    /// `IORING_CQE_F_MORE`.
-    const MORE: u32 = 1 << 1;
     const PAGE: usize = 4096;
     const CHUNKS: usize = 64;
 
@@ -189,20 +178,30 @@ mod tests {
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
 
+        let tell = |places: &[Place]| {
+            let run = 0..places.len() as u32;
+            let completion = Completion { data: 0, result: 1, flags: 1 << 1, spans: run };
+            receiving::completed(&core, key, &completion, places);
+        };
         let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
         for round in 0..100 {
             let told = |chunk| {
-                let place = (chunk * PAGE + round) as u64;
-                let result = (1 + chunk * 60 % 3_900) as i32;
-                Completion { data: 0, result, flags: MORE, place }
+                let begin = (chunk * PAGE + round) as u64;
+                Place { begin, len: (1 + chunk * 60 % 3_900) as u32 }
             };
-            let told: Vec<_> = (0..CHUNKS).map(told).collect();
-            assert_eq!(receiving::completed(&core, key, &told), CHUNKS);
+            tell(&(0..CHUNKS).map(told).collect::<Vec<_>>());
             assert!(receiving::take(&core, key, &mut taken));
             assert_eq!(taken.len(), CHUNKS);
-            for (chunk, span) in taken.by_ref().enumerate() {
-                assert_eq!(span.len(), 1 + chunk * 60 % 3_900);
+            let mut chunk = 0;
+            let mut expect = |len: usize| {
+                assert_eq!(len, 1 + chunk * 60 % 3_900);
+                chunk += 1;
+            };
+            match round % 2 {
+                0 => taken.by_ref().for_each(|span| expect(span.len())),
+                _ => taken.visit(&mut |span: SpanRef<'_>| expect(span.len())),
             }
+            assert_eq!(chunk, CHUNKS);
             assert!(!receiving::take(&core, key, &mut taken));
             assert!(receiving::end(&core, key).is_none());
             queue.publish(-1);
@@ -210,26 +209,23 @@ mod tests {
             assert_eq!(given_back(), expected);
         }
         // What is taken over and not handed out goes back with the receiver, before what is neither.
-        let spans: Vec<_> = (0..CHUNKS as u64)
-            .map(|chunk| Completion { data: 0, result: 1, flags: MORE, place: chunk * PAGE as u64 })
-            .collect();
+        let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 1 };
+        let spans: Vec<_> = (0..CHUNKS).map(place).collect();
         let (now, later) = spans.split_at(CHUNKS / 2);
-        receiving::completed(&core, key, now);
+        tell(now);
         assert!(receiving::take(&core, key, &mut taken));
         drop(taken.next());
-        receiving::completed(&core, key, later);
-
-        let beyond = (CHUNKS * PAGE) as u64;
-        let told = Completion { data: 0, result: 1, flags: MORE, place: beyond };
-        receiving::completed(&core, key, &[told]);
+        // The last is not in the area.
+        let beyond = place(CHUNKS);
+        tell(&later.iter().copied().chain([beyond]).collect::<Vec<_>>());
         assert!(receiving::end(&core, key).unwrap().is_err());
         assert!(receiving::end(&core, key).unwrap().is_ok());
         // The last completion.
-        let ended = Completion { data: 0, result: 0, flags: 0, place: 0 };
-        receiving::completed(&core, key, &[ended]);
+        let ended = Completion { data: 0, result: 0, flags: 0, spans: 0..0 };
+        receiving::completed(&core, key, &ended, &[]);
         receiving::let_go(&core, key, &mut taken);
         queue.publish(-1);
-        assert_eq!(given_back(), spans.iter().map(|span| span.place).collect::<Vec<_>>());
+        assert_eq!(given_back(), spans.iter().map(|place| place.begin).collect::<Vec<_>>());
         assert_eq!(core.records.borrow().len(), 0);
     }
 }

@@ -3,20 +3,12 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use io_uring::cqueue;
-
 use super::received::Span;
 use super::rx_queue::{self, RxShared};
-use crate::ring::Completion;
+use super::span_ref::SpanRef;
+use crate::ring::Place;
 
 const QUEUE: &str = "places are of the queue that is received from";
-
-/// A span of an rx queue that is not made yet: where it begins, as the kernel tells it, and how long it is.
-#[derive(Clone, Copy)]
-struct Place {
-    begin: u64,
-    len: u32,
-}
 
 pub(crate) struct Arrivals {
     /// What the places are of.
@@ -46,36 +38,26 @@ impl Arrivals {
         self.spans.push_back(span);
     }
 
-    /// The spans of the queue that these completions begin with, as far as they are of one request and
-    /// within the area; how many that were, and how many bytes.
-    pub(crate) fn push_told(&mut self, told: &[Completion]) -> (usize, u64) {
+    /// Spans of the queue that a completion has told of, as far as they are within the area; how many those
+    /// are, and how many bytes.
+    pub(crate) fn push_told(&mut self, told: &[Place]) -> (usize, u64) {
         let area = self.queue.as_ref().expect(QUEUE).memory().len();
-        let from = self.places.len();
-        self.places.reserve(told.len());
-        let (mut count, mut bytes) = (0, 0);
-        for (room, completion) in self.places.spare_capacity_mut().iter_mut().zip(told) {
-            let Completion { data, result, flags, place } = *completion;
-            if data != told[0].data
-                || !cqueue::more(flags)
-                || !rx_queue::is_within(area, place, result as usize)
-            {
-                break;
-            }
-            room.write(Place { begin: place, len: result as u32 });
-            count += 1;
-            bytes += result as u64;
-        }
-        // SAFETY: so many were written behind the others.
-        unsafe { self.places.set_len(from + count) };
-        if !self.spans.is_empty() {
+        let mut bytes = 0;
+        let within = |place: &&Place| rx_queue::is_within(area, place.begin, place.len as usize);
+        let spans =
+            told.iter().take_while(within).map(|place| bytes += u64::from(place.len)).count();
+        let told = &told[..spans];
+        if self.spans.is_empty() {
+            self.places.extend_from_slice(told);
+        } else {
             // Places come before spans, and these don't.
-            for place in self.places.split_off(from) {
-                // SAFETY: it is taken out of the places, which completions have told of.
-                let span = unsafe { self.span(place) };
+            for place in told {
+                // SAFETY: a completion has told of the place, which is put down nowhere else.
+                let span = unsafe { self.span(*place) };
                 self.spans.push_back(span);
             }
         }
-        (count, bytes)
+        (spans, bytes)
     }
 
     /// # Safety
@@ -86,6 +68,20 @@ impl Arrivals {
         let queue = self.queue.as_ref().expect(QUEUE);
         // SAFETY: as the caller says.
         unsafe { RxShared::span(queue, place.begin, place.len as usize) }
+    }
+
+    /// Lends what is there to a visitor, one span after another; where that panics, what comes behind stays.
+    #[inline]
+    pub(crate) fn visit(&mut self, visitor: &mut impl FnMut(SpanRef<'_>)) {
+        while let Some(&place) = self.places.get(self.taken) {
+            self.taken += 1;
+            let queue = self.queue.as_ref().expect(QUEUE);
+            // SAFETY: it counts as taken, and completions have told of all places.
+            visitor(unsafe { RxShared::span_ref(queue, place.begin, place.len as usize) });
+        }
+        while let Some(span) = self.spans.pop_front() {
+            visitor(SpanRef::of_span(span));
+        }
     }
 
     /// Takes over all that `other` has; `self` is empty.
@@ -119,54 +115,85 @@ mod tests {
     use super::*;
     use crate::lease::Due;
 
-    /// `IORING_CQE_F_MORE`.
-    const MORE: u32 = 1 << 1;
     const PAGE: u64 = 4096;
 
-    fn told(chunk: u64, result: i32) -> Completion {
-        Completion { data: 7, result, flags: MORE, place: chunk * PAGE }
+    fn told(chunk: u64, len: u32) -> Place {
+        Place { begin: chunk * PAGE, len }
     }
 
     fn lengths(arrivals: &mut Arrivals) -> Vec<usize> {
         arrivals.map(|span| span.len()).collect()
     }
 
-    #[test]
-    fn the_order_is_that_of_arrival_also_behind_other_spans() {
-        let due = Rc::<Due>::default();
-        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
-        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-        let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
-        queue.arrived(5, 0);
-        assert_eq!(arrivals.push_told(&[told(0, 10), told(1, 11)]), (2, 21));
-        arrivals.push(Span::nothing());
-        assert_eq!(arrivals.push_told(&[told(2, 12)]), (1, 12));
-        assert_eq!(arrivals.len(), 4);
-        taken.take_over(&mut arrivals);
-        assert_eq!(arrivals.push_told(&[told(3, 13), told(4, 14)]), (2, 27));
-        assert_eq!(lengths(&mut taken), [10, 11, 0, 12]);
-        assert!(taken.is_empty());
-        taken.take_over(&mut arrivals);
-        assert!(arrivals.is_empty());
-        assert_eq!(lengths(&mut taken), [13, 14]);
-        queue.publish(-1);
-        assert_eq!(given_back(), (0..5).map(|chunk| chunk * PAGE).collect::<Vec<_>>());
+    fn visited(arrivals: &mut Arrivals) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        arrivals.visit(&mut |span: SpanRef<'_>| lengths.push(span.len()));
+        lengths
     }
 
     #[test]
-    fn only_spans_of_one_request_within_the_area_are_taken_in() {
+    fn the_order_is_that_of_arrival_also_behind_other_spans() {
+        for take in [lengths, visited] {
+            let due = Rc::<Due>::default();
+            let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
+            let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+            let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
+            queue.arrived(5, 0);
+            assert_eq!(arrivals.push_told(&[told(0, 10), told(1, 11)]), (2, 21));
+            arrivals.push(Span::nothing());
+            assert_eq!(arrivals.push_told(&[told(2, 12)]), (1, 12));
+            assert_eq!(arrivals.len(), 4);
+            taken.take_over(&mut arrivals);
+            assert_eq!(arrivals.push_told(&[told(3, 13), told(4, 14)]), (2, 27));
+            assert_eq!(take(&mut taken), [10, 11, 0, 12]);
+            assert!(taken.is_empty());
+            taken.take_over(&mut arrivals);
+            assert!(arrivals.is_empty());
+            assert_eq!(take(&mut taken), [13, 14]);
+            queue.publish(-1);
+            assert_eq!(given_back(), (0..5).map(|chunk| chunk * PAGE).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn only_spans_within_the_area_are_taken_in() {
         let due = Rc::<Due>::default();
         let (queue, _) = RxShared::without_kernel(&due, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-        queue.arrived(3, 0);
-        let beyond = Completion { place: 8 * PAGE - 1, ..told(0, 2) };
-        let last = Completion { flags: 0, ..told(1, 0) };
-        let of_another = Completion { data: 8, ..told(1, 1) };
-        for other in [beyond, last, of_another, told(1, -libc::ENOMEM)] {
-            assert_eq!(arrivals.push_told(&[told(0, 1), other]).0, 1, "{other:?}");
+        queue.arrived(2, 0);
+        let beyond = Place { begin: 8 * PAGE - 1, len: 2 };
+        for outside in [beyond, told(1, u32::MAX), told(8, 1)] {
+            assert_eq!(arrivals.push_told(&[outside, told(0, 1)]), (0, 0), "{outside:?}");
         }
-        assert_eq!(arrivals.push_told(&[beyond]).0, 0);
-        assert_eq!(arrivals.len(), 4);
-        queue.arrived(1, 0);
+        assert_eq!(arrivals.push_told(&[told(0, 1), beyond, told(1, 1)]), (1, 1));
+        assert_eq!(arrivals.push_told(&[Place { begin: 8 * PAGE - 1, len: 1 }]), (1, 1));
+        assert_eq!(lengths(&mut arrivals), [1, 1]);
+    }
+
+    #[test]
+    fn a_visitor_that_panics_has_had_its_span_and_what_is_kept_goes_back_later() {
+        let due = Rc::<Due>::default();
+        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
+        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+        queue.arrived(4, 0);
+        arrivals.push_told(&[told(0, 10), told(1, 11), told(2, 12), told(3, 13)]);
+        let mut kept = Vec::new();
+        let panics = std::panic::AssertUnwindSafe(|| {
+            arrivals.visit(&mut |span: SpanRef<'_>| match span.len() {
+                10 => kept.push(span.keep()),
+                11 => {}
+                _ => panic!("a visitor's"),
+            });
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        queue.publish(-1);
+        assert_eq!(given_back(), [PAGE, 2 * PAGE]);
+        assert_eq!(visited(&mut arrivals), [13]);
+        queue.publish(-1);
+        assert_eq!(given_back(), [3 * PAGE]);
+        assert_eq!((kept[0].len(), queue.holds_any()), (10, true));
+        drop(kept);
+        queue.publish(-1);
+        assert_eq!((given_back(), queue.holds_any()), (vec![0], false));
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Mark {
 
 #[derive(Default)]
 pub(crate) struct Due {
+    /// Something was put down to start since the driver last looked.
+    to_start: Cell<bool>,
     marks: RefCell<Vec<Mark>>,
     spare_marks: RefCell<Vec<Mark>>,
     /// Slots with a buffer of the kernel that nobody needs any more, and the devices to clear them.
@@ -52,10 +54,27 @@ impl Due {
             || !self.answers.borrow().is_empty()
     }
 
+    /// Has the driver look at its next turn for what is to be started.
+    pub(crate) fn start_soon(&self) {
+        self.look_again();
+        self.attend();
+    }
+
+    /// The same for what the driver knows of and could not start.
+    pub(crate) fn look_again(&self) {
+        self.to_start.set(true);
+    }
+
+    /// Whether there may be anything to start that the driver has not looked at.
+    #[inline]
+    pub(crate) fn take_to_start(&self) -> bool {
+        self.to_start.replace(false)
+    }
+
     fn mark(&self, mark: Mark) {
         if !self.closed.get() {
             self.marks.borrow_mut().push(mark);
-            self.attend();
+            self.start_soon();
         }
     }
 
@@ -73,7 +92,7 @@ impl Due {
     pub(crate) fn mark_clear(&self, getbuf: &Rc<GetBufShared>, slot: u16) {
         if !self.closed.get() {
             self.to_clear.borrow_mut().push((Rc::clone(getbuf), slot));
-            self.attend();
+            self.start_soon();
         }
     }
 
@@ -81,7 +100,7 @@ impl Due {
     pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
         if !self.closed.get() {
             self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
-            self.attend();
+            self.start_soon();
         }
     }
 
@@ -117,12 +136,15 @@ impl Due {
     /// Tells a foreign runtime that there is something to submit.
     #[inline]
     pub(crate) fn attend(&self) {
-        let mut attention = self.attention.borrow_mut();
-        if attention.is_some() {
-            let waker = attention.take();
-            drop(attention);
-            self.wake(waker);
+        if self.attention.borrow().is_some() {
+            self.call_attention();
         }
+    }
+
+    #[cold]
+    fn call_attention(&self) {
+        let waker = self.attention.take();
+        self.wake(waker);
     }
 
     #[cfg(feature = "tokio")]
@@ -138,7 +160,7 @@ impl Due {
     }
 
     /// The same for several, of which one that panics keeps none of the others.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_each<const N: usize>(&self, wakers: [Option<Waker>; N]) {
         if wakers.iter().all(Option::is_none) {
             return;
@@ -152,6 +174,22 @@ impl Due {
         self.wakes.borrow_mut().extend(wakers);
         if !self.telling.get() && !self.waking.get() && !self.gone.get() {
             self.wake_all();
+        }
+    }
+
+    /// Lets go of a buffer that nobody wants, and wakes those who waited for that. What foreign code this comes
+    /// to, as the end of an owner or the waker of a pool, is called with the wakers.
+    pub(crate) fn let_go_and_wake(
+        &self,
+        let_go: impl FnOnce(&mut dyn FnMut(Waker)),
+        wakers: impl IntoIterator<Item = Waker>,
+    ) {
+        let before = self.wakes.borrow().len();
+        let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
+        self.wakes.borrow_mut().extend(wakers);
+        // Those of before wait for a turn.
+        if self.wakes.borrow().len() > before {
+            self.wake_many([]);
         }
     }
 

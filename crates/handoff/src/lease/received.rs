@@ -77,7 +77,7 @@ impl Drop for Ticket {
             Origin::Queue(queue, offset) => {
                 // SAFETY: the ticket goes, and nothing else drops what it had.
                 let queue = unsafe { std::ptr::read(queue) };
-                RxShared::give_back(queue, *offset);
+                RxShared::give_back(&queue, *offset);
             }
             // SAFETY: as above.
             _ => unsafe { ManuallyDrop::take(&mut self.0) }.end(),

@@ -14,6 +14,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{OwnedFd, RawFd};
+use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,6 +26,7 @@ use super::area;
 use super::due::Due;
 use super::received::Span;
 use super::rx_binding::{Bound, RxBinding};
+use super::span_ref::SpanRef;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Memory, Region};
@@ -242,41 +244,58 @@ impl RxShared {
     ///
     /// # Safety
     ///
-    /// The kernel has told of these bytes of the area, and no other span is made of the same completion.
+    /// The kernel has told of these bytes of the area, and nothing else is made of the same completion.
     #[inline]
     pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
-        debug_assert!(is_within(this.bound.area.len(), place, len));
-        let offset = offset(place);
+        let (offset, start) = this.found(place, len);
         // SAFETY: inside the area, as the kernel's word is, and initialised; the kernel tells of each byte
         // that it has put there once, and puts others there only after the span was given back.
-        unsafe {
-            let start = this.bound.area.start().add(offset);
-            Span::of_queue(this, offset, start, len)
-        }
+        unsafe { Span::of_queue(this, offset, start, len) }
+    }
+
+    /// The same, lent.
+    ///
+    /// # Safety
+    ///
+    /// As for [`span`](Self::span).
+    #[inline]
+    pub(crate) unsafe fn span_ref(this: &Rc<Self>, place: u64, len: usize) -> SpanRef<'_> {
+        let (offset, start) = this.found(place, len);
+        // SAFETY: as in `span`.
+        unsafe { SpanRef::of_queue(this, offset, start, len) }
+    }
+
+    /// Where bytes are that the kernel has told of: in the area, and in memory.
+    #[inline]
+    fn found(&self, place: u64, len: usize) -> (usize, NonNull<u8>) {
+        debug_assert!(is_within(self.bound.area.len(), place, len));
+        let offset = offset(place);
+        // SAFETY: inside the area, as the kernel's word was checked to be.
+        (offset, unsafe { self.bound.area.start().add(offset) })
     }
 
     /// The span that began at `offset` is given back.
     #[inline]
-    pub(crate) fn give_back(this: Rc<Self>, offset: usize) {
+    pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
         this.held.set(this.held.get() - 1);
         let off = offset as u64 | this.bound.token;
         if !this.refill.put(off) {
-            this.begin_batch(off);
+            Self::begin_batch(this, off);
         }
     }
 
     /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
     /// full.
     #[cold]
-    fn begin_batch(self: Rc<Self>, off: u64) {
-        let due = self.due.upgrade().filter(|due| !due.is_closed());
-        let Some(due) = due else { return self.close_if_unused() };
-        self.refill.put_first(off);
-        if self.attended.replace(true) {
+    fn begin_batch(this: &Rc<Self>, off: u64) {
+        let due = this.due.upgrade().filter(|due| !due.is_closed());
+        let Some(due) = due else { return this.close_if_unused() };
+        this.refill.put_first(off);
+        if this.attended.replace(true) {
             return;
         }
-        due.mark_refill(Rc::clone(&self));
-        for receiver in self.starving.borrow_mut().drain(..) {
+        due.mark_refill(Rc::clone(this));
+        for receiver in this.starving.borrow_mut().drain(..) {
             due.mark_receive(receiver);
         }
     }

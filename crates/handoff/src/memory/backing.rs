@@ -1,49 +1,55 @@
 //! Memory with an owner, and pieces of it with one owner each.
 //!
 //! Contracts:
-//! - a [`Piece`] owns its bytes alone; two pieces never overlap, and the memory behind stays mapped
-//!   as long as any piece of it lives.
+//! - a [`Piece`] owns its bytes alone: two pieces never overlap, but for those of a
+//!   [`Frozen`](super::Frozen) buffer, which nobody writes;
+//! - the memory behind stays mapped as long as any piece of it lives;
+//! - what is a part of other memory (what was frozen, a buffer of a pool) holds that part until its last
+//!   piece goes.
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::task::Waker;
+
+use super::pool::Chunk;
+use super::registrations::Registrations;
 
 /// Memory that pieces are cut from.
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
-    /// Which ring has it registered and in which slots; see [`Registration`].
-    registration: AtomicU64,
+    registrations: Registrations,
     /// What was found out of the pages since they were registered: see [`Backing::is_huge`].
     huge: AtomicU8,
     /// Whether the pages of the memory outlive its mapping while the kernel uses them, so that the
-    /// mapping may go while bytes are still on their way out. Heap memory would be handed out again.
+    /// mapping may go while bytes are still on their way out. Heap memory would be handed out again, and so
+    /// would a part of other memory.
     pinned_by_page: bool,
-    /// Unmaps or frees when dropped.
-    _owner: Box<dyn Any + Send + Sync>,
+    owner: Owner,
 }
 
-// SAFETY: the memory is owned by `_owner`, which is `Send`, and is reached only through pieces, each
-// of which owns its range alone.
+/// Who has the memory, until the last piece of it is gone.
+enum Owner {
+    /// Unmaps or frees it when dropped.
+    Memory(#[allow(dead_code, reason = "only dropped")] Box<dyn Any + Send + Sync>),
+    /// A buffer that was frozen: a part of other memory.
+    Frozen(Piece),
+    /// A buffer of a pool: a part of the pool's memory.
+    Pooled(Chunk),
+    /// Bytes of the heap, or of whatever their owner has them in.
+    #[cfg(feature = "bytes")]
+    Bytes(bytes::Bytes),
+}
+
+// SAFETY: the memory is owned by `owner`, which is `Send`, and is reached only through pieces, each
+// of which owns its range alone or only reads it.
 unsafe impl Send for Backing {}
 // SAFETY: as above; what changes is atomic.
 unsafe impl Sync for Backing {}
-
-/// Where a ring has a backing registered: consecutive slots, each for [`SLOT_SPAN`] bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Registration {
-    pub(crate) ring: u32,
-    pub(crate) first_slot: u16,
-}
-
-impl Registration {
-    /// Ring numbers start at 1, so that none packs to 0.
-    fn pack(self) -> u64 {
-        (u64::from(self.ring) << 32) | u64::from(self.first_slot)
-    }
-}
 
 /// The most that the kernel lets one registered buffer span.
 pub(crate) const SLOT_SPAN: usize = 1 << 30;
@@ -64,14 +70,40 @@ impl Backing {
         pinned_by_page: bool,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
+        Self::owned(start, len, pinned_by_page, Owner::Memory(owner))
+    }
+
+    fn owned(start: NonNull<u8>, len: usize, pinned_by_page: bool, owner: Owner) -> Arc<Self> {
         Arc::new(Self {
             start,
             len,
-            registration: AtomicU64::new(0),
+            registrations: Registrations::default(),
             huge: AtomicU8::new(UNKNOWN),
             pinned_by_page,
-            _owner: owner,
+            owner,
         })
+    }
+
+    /// The bytes in use of a piece, as memory that many pieces share.
+    fn frozen(piece: Piece) -> Arc<Self> {
+        Self::owned(piece.start, piece.len, false, Owner::Frozen(piece))
+    }
+
+    /// A buffer of a pool, where that is.
+    pub(crate) fn pooled(start: NonNull<u8>, len: usize, chunk: Chunk) -> Arc<Self> {
+        Self::owned(start, len, false, Owner::Pooled(chunk))
+    }
+
+    /// The memory that rings register: this, or what it is a part of.
+    #[inline]
+    fn whole(self: &Arc<Self>) -> &Arc<Self> {
+        match &self.owner {
+            Owner::Memory(_) => self,
+            Owner::Frozen(piece) => piece.backing(),
+            Owner::Pooled(chunk) => chunk.memory(),
+            #[cfg(feature = "bytes")]
+            Owner::Bytes(_) => self,
+        }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -82,28 +114,20 @@ impl Backing {
         self.len
     }
 
-    pub(crate) fn registration(&self) -> Option<Registration> {
-        let packed = self.registration.load(Relaxed);
-        (packed != 0)
-            .then_some(Registration { ring: (packed >> 32) as u32, first_slot: packed as u16 })
+    /// Which rings have it registered.
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.registrations
     }
 
-    /// Notes where the memory is registered; `false` where another ring has it, which may be another
-    /// thread's.
-    pub(crate) fn enter(&self, registration: Registration) -> bool {
-        let entered = self.registration.compare_exchange(0, registration.pack(), Relaxed, Relaxed);
-        // Pinned pages stay what they are; others may have been put together meanwhile.
+    /// Whether rings may have it registered: heap memory shares its pages with what else is there.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.pinned_by_page
+    }
+
+    /// It was registered, or no ring has it any more. Pinned pages stay what they are; others may have been
+    /// put together meanwhile.
+    pub(crate) fn look_again_for_huge_pages(&self) {
         self.huge.store(UNKNOWN, Relaxed);
-        entered.is_ok()
-    }
-
-    /// The ring has the memory no more; nothing changes where it is another's.
-    pub(crate) fn leave(&self, ring: u32) {
-        if let Some(registration) = self.registration().filter(|it| it.ring == ring) {
-            // Only this ring's thread takes its own entry back.
-            let _ = self.registration.compare_exchange(registration.pack(), 0, Relaxed, Relaxed);
-            self.huge.store(UNKNOWN, Relaxed);
-        }
     }
 
     /// Whether any of the pages, which are registered, are huge; `look` finds out where it is not known.
@@ -119,7 +143,8 @@ impl Backing {
     }
 }
 
-/// A range of a backing, owned alone: `capacity` bytes of which the first `len` are in use.
+/// A range of a backing: `capacity` bytes of which the first `len` are in use. It is owned alone, or shared
+/// and only read where the backing is a frozen buffer.
 pub(crate) struct Piece {
     start: NonNull<u8>,
     len: usize,
@@ -127,7 +152,7 @@ pub(crate) struct Piece {
     backing: Arc<Backing>,
 }
 
-// SAFETY: a piece owns its range alone and the backing is `Send` and `Sync`.
+// SAFETY: a piece owns its range alone, or its range is only read, and the backing is `Send` and `Sync`.
 unsafe impl Send for Piece {}
 // SAFETY: shared access to a piece only reads.
 unsafe impl Sync for Piece {}
@@ -135,7 +160,7 @@ unsafe impl Sync for Piece {}
 impl Piece {
     /// # Safety
     ///
-    /// No other piece may overlap the range, which must lie in the backing.
+    /// No other piece may overlap the range, which must lie in the backing, unless none is written.
     pub(crate) unsafe fn new(backing: Arc<Backing>, offset: usize, capacity: usize) -> Self {
         debug_assert!(offset + capacity <= backing.len());
         // SAFETY: the range lies in the backing.
@@ -205,17 +230,97 @@ impl Piece {
         }
     }
 
-    pub(crate) fn backing(&self) -> &Backing {
-        &self.backing
+    /// The memory that it is of, which rings register.
+    #[inline]
+    pub(crate) fn backing(&self) -> &Arc<Backing> {
+        self.backing.whole()
+    }
+
+    /// Whether it was cut from this memory itself, not from a part that has an owner.
+    pub(crate) fn is_cut_from(&self, backing: &Arc<Backing>) -> bool {
+        Arc::ptr_eq(&self.backing, backing)
+    }
+
+    /// The piece of which bytes are lent.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn of_bytes(bytes: bytes::Bytes) -> Self {
+        let (start, len) = (NonNull::from(&bytes[..]).cast(), bytes.len());
+        // SAFETY: the bytes stay at their address, and nobody writes them, as long as they are owned here.
+        unsafe { Self::at(Backing::owned(start, len, false, Owner::Bytes(bytes)), start, len) }
+    }
+
+    /// The bytes of which it is.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn into_bytes(self) -> bytes::Bytes {
+        match Arc::into_inner(self.backing) {
+            Some(Backing { owner: Owner::Bytes(bytes), .. }) => bytes,
+            _ => unreachable!("a piece of bytes is the only one of its backing"),
+        }
+    }
+
+    /// Nobody writes its bytes from here on, and it can be shared.
+    pub(crate) fn freeze(self) -> Self {
+        let (start, len) = (self.start, self.len);
+        Self { start, len, capacity: len, backing: Backing::frozen(self) }
+    }
+
+    /// Part of a piece that is [frozen](Self::freeze).
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the length.
+    pub(crate) fn share(&self, range: Range<usize>) -> Self {
+        debug_assert!(
+            matches!(self.backing.owner, Owner::Frozen(_)),
+            "only what is frozen is shared"
+        );
+        let Range { start, end } = range;
+        assert!(start <= end && end <= self.len, "{start}..{end} is not within {}", self.len);
+        // SAFETY: `start` is within the piece, as was just looked at.
+        let at = unsafe { self.start.add(start) };
+        let len = end - start;
+        Self { start: at, len, capacity: len, backing: Arc::clone(&self.backing) }
+    }
+
+    /// The piece that was frozen, when this is the last that shares it.
+    pub(crate) fn unfreeze(self) -> Result<Self, Self> {
+        let Self { start, len, capacity, backing } = self;
+        match Arc::try_unwrap(backing) {
+            Ok(Backing { owner: Owner::Frozen(piece), .. }) => Ok(piece),
+            Ok(_) => unreachable!("what is unfrozen was frozen"),
+            Err(backing) => Err(Self { start, len, capacity, backing }),
+        }
+    }
+
+    /// The buffer of a pool that it is of, if it is of one.
+    pub(crate) fn chunk(&self) -> Option<&Chunk> {
+        match &self.backing.owner {
+            Owner::Pooled(chunk) => Some(chunk),
+            Owner::Frozen(piece) => piece.chunk(),
+            _ => None,
+        }
+    }
+
+    /// Nobody wants it any more. If that ends in the code of others, `later` is given what calls it.
+    pub(crate) fn let_go(self, later: &mut dyn FnMut(Waker)) {
+        let Some(Backing { owner, .. }) = Arc::into_inner(self.backing) else { return };
+        match owner {
+            Owner::Memory(memory) => drop(memory),
+            Owner::Frozen(piece) => piece.let_go(later),
+            Owner::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
+            #[cfg(feature = "bytes")]
+            Owner::Bytes(bytes) => later(super::lent_bytes::last_of(bytes)),
+        }
     }
 
     /// The slot under which `ring` can use the piece, if it lies in one whole.
     pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
-        let registration = self.backing.registration().filter(|it| it.ring == ring)?;
-        let offset = self.start.as_ptr().addr() - self.backing.start().as_ptr().addr();
+        let memory = self.backing();
+        let first_slot = memory.registrations.of(ring)?;
+        let offset = self.start.as_ptr().addr() - memory.start().as_ptr().addr();
         let span = offset / SLOT_SPAN;
         (self.len == 0 || (offset + self.len - 1) / SLOT_SPAN == span)
-            .then(|| registration.first_slot + span as u16)
+            .then(|| first_slot + span as u16)
     }
 
     /// What is left behind the first `skip` bytes, which it has.
@@ -245,7 +350,8 @@ pub(crate) struct AddressRange {
 
 /// Memory that buffers are cut from and that a ring can have registered.
 ///
-/// Implemented for [`Region`](crate::Region) and [`SharedRegion`](crate::SharedRegion).
+/// Implemented for [`Region`](crate::Region), [`SharedRegion`](crate::SharedRegion),
+/// [`BufferPool`](crate::BufferPool), and [`Frozen`](crate::Frozen), which stands for the region that it was cut from.
 #[allow(private_bounds, reason = "the memory itself is for this crate only")]
 pub trait Memory: Backed {}
 

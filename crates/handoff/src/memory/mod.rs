@@ -1,13 +1,22 @@
 //! Memory of this process, and who owns which bytes of it.
 
 pub(crate) mod backing;
+mod frozen;
+#[cfg(feature = "bytes")]
+mod lent_bytes;
+mod pool;
 pub(crate) mod region;
+pub(crate) mod registrations;
 pub(crate) mod shared;
 pub(crate) mod view;
 
 pub use backing::Memory;
-pub(crate) use backing::{AddressRange, Backed, Backing, Piece, Registration, SLOT_SPAN};
+pub(crate) use backing::{AddressRange, Backed, Backing, Piece, SLOT_SPAN};
+pub use frozen::Frozen;
+pub use pool::{BufferPool, GetBuffer};
 pub use region::{Buffer, Pages, Region};
 pub(crate) use region::{map, own, page_size};
+pub(crate) use registrations::Keeping;
+pub use registrations::Pinning;
 pub use shared::{SharedBuffer, SharedRegion};
 pub use view::View;

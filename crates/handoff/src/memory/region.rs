@@ -21,6 +21,16 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Buffers start on a cache line of their own unless their size says otherwise.
 const ALIGNMENT: usize = 64;
 
+/// From the start of one buffer of `len` bytes to that of the next.
+pub(crate) fn stride(len: usize) -> usize {
+    len.next_multiple_of(ALIGNMENT)
+}
+
+/// How many buffers of `len` bytes so much memory has room for; none of 0 bytes.
+pub(crate) fn places(memory: usize, len: usize) -> usize {
+    if len == 0 || len > memory { 0 } else { (memory + stride(len) - len) / stride(len) }
+}
+
 /// A mapping that goes away with its owner.
 struct Mapping {
     start: NonNull<u8>,

@@ -143,6 +143,11 @@ impl Chooser {
     }
 
     /// Whether the caller asked for this one.
+    /// What was asked for.
+    pub(crate) fn wished(&self) -> Engine {
+        self.wish
+    }
+
     pub(crate) fn is_wished(&self, engine: Engine) -> bool {
         self.wish == engine
     }

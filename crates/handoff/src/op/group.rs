@@ -58,8 +58,8 @@ impl Groups {
     ) -> Option<Waker> {
         let record = self.get(key);
         record.out -= 1;
-        record.receipt.join(receipt, record.receipt == Receipt::default());
         if !record.abandoned {
+            record.receipt.join(receipt, record.loans.is_empty());
             record.loans.push(loan.take());
         }
         if record.out > 0 {

@@ -175,7 +175,13 @@ impl LaneShared {
     }
 
     fn failed(&self, slot: &Slot) -> Failed {
-        Failed { done: slot.sent, total: slot.len(), ipv6: self.socket.ipv6, copies: slot.copies }
+        Failed {
+            done: slot.sent,
+            total: slot.len(),
+            segment: 0,
+            ipv6: self.socket.ipv6,
+            copies: slot.copies,
+        }
     }
 }
 

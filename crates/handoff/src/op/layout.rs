@@ -22,6 +22,8 @@ pub(crate) struct Layout {
     address: Option<SockAddr>,
     iovecs: Vec<libc::iovec>,
     message: MaybeUninit<libc::msghdr>,
+    /// A control message of 2 bytes, where there is one.
+    control: [u64; 3],
 }
 
 impl Default for Layout {
@@ -31,6 +33,7 @@ impl Default for Layout {
             address: None,
             iovecs: Vec::new(),
             message: MaybeUninit::uninit(),
+            control: [0; 3],
         }
     }
 }
@@ -64,12 +67,15 @@ impl Layout {
     /// when a request of its own carries it.
     pub(crate) fn message(&mut self, op: &SendOp, with_header: bool) -> *const libc::msghdr {
         self.iovecs.clear();
+        let mut room = op.message_room();
         if with_header && op.done < op.header_len() {
             let left = &self.header[op.done..op.header_len()];
             self.iovecs.push(libc::iovec {
                 iov_base: left.as_ptr().cast_mut().cast(),
                 iov_len: left.len(),
             });
+            // A header is no longer than the shortest pieces that go at once.
+            room -= left.len();
         }
         let mut skip = op.done.saturating_sub(op.header_len());
         for piece in op.loan.iter().flat_map(Loan::pieces) {
@@ -78,13 +84,14 @@ impl Layout {
                 skip -= piece.len();
                 continue;
             }
-            if self.iovecs.len() == MAX_PIECES {
+            if self.iovecs.len() == MAX_PIECES || room == 0 {
                 break;
             }
             // SAFETY: `skip` is within the piece.
             let start = unsafe { piece.start().add(skip) };
-            self.iovecs
-                .push(libc::iovec { iov_base: start.as_ptr().cast(), iov_len: piece.len() - skip });
+            let iov_len = (piece.len() - skip).min(room);
+            self.iovecs.push(libc::iovec { iov_base: start.as_ptr().cast(), iov_len });
+            room -= iov_len;
             skip = 0;
         }
         // SAFETY: all-zero bytes are a valid, empty message header.
@@ -95,6 +102,28 @@ impl Layout {
         }
         message.msg_iov = self.iovecs.as_mut_ptr();
         message.msg_iovlen = self.iovecs.len();
+        if op.segment > 0 && op.message_room() - room > op.segment.into() {
+            self.cut(&mut message, op.segment);
+        }
         self.message.write(message)
+    }
+
+    /// Has the kernel make datagrams of so many bytes of a message (`UDP_SEGMENT`, Linux 4.18).
+    fn cut(&mut self, message: &mut libc::msghdr, segment: u16) {
+        const LEN: u32 = size_of::<u16>() as u32;
+        // SAFETY: these compute lengths only.
+        let (space, len) = unsafe { (libc::CMSG_SPACE(LEN), libc::CMSG_LEN(LEN)) };
+        debug_assert_eq!(space as usize, size_of_val(&self.control));
+        message.msg_control = self.control.as_mut_ptr().cast();
+        message.msg_controllen = space as _;
+        // SAFETY: the space is aligned and as long as one control message with its value, and it stays at its
+        // address as long as the record.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            (*header).cmsg_level = libc::SOL_UDP;
+            (*header).cmsg_type = libc::UDP_SEGMENT;
+            (*header).cmsg_len = len as _;
+            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
+        }
     }
 }

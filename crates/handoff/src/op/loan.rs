@@ -5,11 +5,12 @@
 //!   bytes ([`Returned`]), or at once with the error when the lend is refused ([`Refused`]).
 
 use std::fmt;
+use std::task::Waker;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
 use crate::lease::{Span, Ticket};
-use crate::memory::{AddressRange, Buffer, Piece, SharedBuffer};
+use crate::memory::{AddressRange, Buffer, Frozen, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
 /// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
@@ -20,6 +21,13 @@ pub(crate) enum Loan {
     One(Piece),
     /// Several, used one after another.
     Many(Vec<Piece>),
+    /// One piece that others share, and nobody writes.
+    Frozen(Piece),
+    /// Several such, used one after another.
+    ManyFrozen(Vec<Piece>),
+    /// Bytes that their owner shares.
+    #[cfg(feature = "bytes")]
+    Bytes(Piece),
     /// One piece of memory that other processes may write.
     Shared(Piece),
     /// Several such, used one after another.
@@ -38,10 +46,15 @@ impl Loan {
     /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
+            #[cfg(feature = "bytes")]
+            Self::Bytes(piece) => std::slice::from_ref(piece),
+            Self::One(piece) | Self::Frozen(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
                 std::slice::from_ref(piece)
             }
-            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => pieces,
+            Self::Many(pieces)
+            | Self::ManyFrozen(pieces)
+            | Self::ManyShared(pieces)
+            | Self::ManyReceived(pieces, _) => pieces,
             Self::Kernel(_) | Self::KernelToFill(_) => &[],
         }
     }
@@ -61,18 +74,14 @@ impl Loan {
     }
 
     /// What is left behind the first `skip` bytes, if it is one range.
+    #[inline(always)]
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
-            Self::One(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
-                Some(piece.behind(skip, Some(ring)))
-            }
             Self::Kernel(bytes) | Self::KernelToFill(bytes) => Some(bytes.behind(skip)),
-            Self::Many(pieces) | Self::ManyShared(pieces) | Self::ManyReceived(pieces, _) => {
-                match &pieces[..] {
-                    [piece] => Some(piece.behind(skip, Some(ring))),
-                    _ => None,
-                }
-            }
+            _ => match self.pieces() {
+                [piece] => Some(piece.behind(skip, Some(ring))),
+                _ => None,
+            },
         }
     }
 
@@ -101,6 +110,20 @@ impl Loan {
     /// Whether only requests of the ring can use it.
     pub(crate) fn is_of_kernel(&self) -> bool {
         self.of_kernel().is_some()
+    }
+
+    /// Nobody wants the buffer. If that ends in the code of others, `later` is given what calls it.
+    pub(crate) fn let_go(self, mut later: impl FnMut(Waker)) {
+        match self {
+            Self::One(piece) | Self::Frozen(piece) => piece.let_go(&mut later),
+            #[cfg(feature = "bytes")]
+            Self::Bytes(piece) => piece.let_go(&mut later),
+            Self::Many(pieces) | Self::ManyFrozen(pieces) => {
+                pieces.into_iter().for_each(|piece| piece.let_go(&mut later));
+            }
+            // These go back to the driver, which calls nobody then.
+            rest => drop(rest),
+        }
     }
 
     /// Whether the buffer may be dropped while the kernel still reads its pages.
@@ -155,14 +178,15 @@ pub trait Lendable: AsLoan {}
 /// A buffer that an operation may read: send, or write to a file.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Span`](crate::Span), [`Lease`](crate::Lease), and vectors of the first three, whose pieces
-/// are used one after another.
+/// [`Span`](crate::Span), [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four,
+/// whose pieces are used one after another; with the feature `bytes` for `bytes::Bytes`, which costs an
+/// allocation a loan.
 pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
 ///
-/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), and
-/// [`LeaseMut`](crate::LeaseMut).
+/// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled one after another,
+/// [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
 pub trait PayloadMut: Lendable {}
 
 /// A buffer back from a loan.
@@ -212,6 +236,7 @@ impl AsLoan for Buffer {
 
 impl Lendable for Vec<Buffer> {}
 impl Payload for Vec<Buffer> {}
+impl PayloadMut for Vec<Buffer> {}
 impl AsLoan for Vec<Buffer> {
     fn extent(&self) -> Extent {
         Extent::many(self.iter().map(|buffer| &buffer.0))
@@ -225,6 +250,66 @@ impl AsLoan for Vec<Buffer> {
         match loan {
             Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
             other => unreachable!("buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Frozen {}
+impl Payload for Frozen {}
+impl AsLoan for Frozen {
+    fn extent(&self) -> Extent {
+        Extent::one(&self.0)
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Frozen(self.0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Frozen(piece) => Self(piece),
+            other => unreachable!("a frozen buffer was lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Vec<Frozen> {}
+impl Payload for Vec<Frozen> {}
+impl AsLoan for Vec<Frozen> {
+    fn extent(&self) -> Extent {
+        Extent::many(self.iter().map(|frozen| &frozen.0))
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::ManyFrozen(self.into_iter().map(|frozen| frozen.0).collect())
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::ManyFrozen(pieces) => pieces.into_iter().map(Frozen).collect(),
+            other => unreachable!("frozen buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl Lendable for bytes::Bytes {}
+#[cfg(feature = "bytes")]
+impl Payload for bytes::Bytes {}
+#[cfg(feature = "bytes")]
+impl AsLoan for bytes::Bytes {
+    fn extent(&self) -> Extent {
+        Extent { pieces: 1, bytes: self.len(), home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Bytes(Piece::of_bytes(self))
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Bytes(piece) => piece.into_bytes(),
+            other => unreachable!("bytes were lent and {other:?} came back"),
         }
     }
 }

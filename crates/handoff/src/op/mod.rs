@@ -1,6 +1,7 @@
 //! The records: what is under way, one file for each kind. They are data, and say what state they are in;
 //! what is done with them is the engines' part.
 
+mod accept;
 pub(crate) mod chooser;
 mod flow;
 #[cfg_attr(
@@ -14,12 +15,14 @@ pub(crate) mod layout;
 pub(crate) mod loan;
 mod outstanding;
 mod receive;
+mod reception;
 mod records;
 mod send;
 mod socket_state;
 mod transfer;
 mod waiter;
 
+pub(crate) use accept::{AcceptOp, AcceptState};
 pub(crate) use flow::Flow;
 pub(crate) use get::{GetOp, GetState};
 pub(crate) use layout::Layout;
@@ -28,6 +31,6 @@ pub(crate) use receive::{End, Mapped, ReceiveOp, ReceiveState, ReceivesFrom};
 pub(crate) use records::{Kind, Op, Records};
 pub(crate) use send::{BackTo, InChain, SendOp, SendState};
 pub use socket_state::SendStats;
-pub(crate) use socket_state::SocketShared;
-pub(crate) use transfer::{Direction, TransferOp, TransferState};
+pub(crate) use socket_state::{SocketKind, SocketShared};
+pub(crate) use transfer::{Attached, Direction, TransferOp, TransferState};
 pub(crate) use waiter::Waiter;

@@ -11,12 +11,17 @@
 //! - there are at most as many records as the driver was built for.
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
+use std::rc::Rc;
 use std::task::Waker;
 
+use super::accept::{AcceptOp, AcceptState};
 use super::get::GetOp;
 use super::layout::Layout;
+use super::loan::Loan;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
+use super::socket_state::SocketShared;
 use super::transfer::{TransferOp, TransferState};
 use crate::error::{Error, Result};
 use crate::ring::token::GENERATIONS;
@@ -36,6 +41,8 @@ pub(crate) enum Op {
     Transfer(TransferOp),
     /// A multishot receive.
     Receive(ReceiveOp),
+    /// A listener.
+    Accept(AcceptOp),
     /// A lend of a buffer of the kernel.
     #[cfg_attr(
         not(feature = "getbuf"),
@@ -50,6 +57,7 @@ pub(crate) enum Kind {
     Send,
     Transfer,
     Receive,
+    Accept,
     Get,
 }
 
@@ -86,15 +94,32 @@ impl Records {
     }
 
     /// Takes a record for what `op` makes; the caller has checked that there is room.
-    #[inline(always)]
     pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
+        self.put(op).0
+    }
+
+    /// As [`insert`](Self::insert) for a send.
+    #[inline(always)]
+    pub(crate) fn insert_send(
+        &mut self,
+        op: impl FnOnce() -> SendOp,
+    ) -> (Key, &mut SendOp, &mut Layout) {
+        let (key, record) = self.put(|| Op::Send(op()));
+        match &mut record.op {
+            Op::Send(op) => (key, op, &mut record.layout),
+            _ => unreachable!("a send was put there"),
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, op: impl FnOnce() -> Op) -> (Key, &mut Record) {
         let index = self.free.pop().unwrap_or_else(|| self.add());
         let record = &mut *self.records[index as usize];
         debug_assert!(matches!(record.op, Op::Vacant), "a free record is vacant");
         // SAFETY: what is vacant needs no drop. Written so, the operation is made where it stays: a copy
         // of what was just written costs more than the rest of this.
         unsafe { std::ptr::write(&raw mut record.op, op()) };
-        Key { index, generation: record.uses }
+        (Key { index, generation: record.uses }, record)
     }
 
     #[cold]
@@ -106,12 +131,37 @@ impl Records {
 
     /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
     /// keeps until it has let go of the records.
+    #[inline]
     pub(crate) fn vacate(&mut self, key: Key) {
         let record = &mut *self.records[key.index as usize];
         debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
         record.op = Op::Vacant;
+        self.recycle(key);
+    }
+
+    /// Nothing of the last use of a record is left.
+    fn recycle(&mut self, key: Key) {
+        let record = &mut *self.records[key.index as usize];
         record.uses = (record.uses + 1) % GENERATIONS;
         self.free.push(key.index);
+    }
+
+    /// As [`vacate`](Self::vacate) for a send that has given its buffer away and has no handles; gives its
+    /// socket.
+    #[inline(always)]
+    pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
+        let record = &mut *self.records[key.index as usize];
+        let Op::Send(op) = &mut record.op else { unreachable!("the key of a send names a send") };
+        // Written over as it is: the compiler does not know how little it owns.
+        op.strip();
+        // SAFETY: the socket is moved out and nobody else drops it, since what is written over is not dropped.
+        let socket = unsafe {
+            let socket = std::ptr::read(&raw const op.socket);
+            std::ptr::write(&raw mut record.op, Op::Vacant);
+            socket
+        };
+        self.recycle(key);
+        socket
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
@@ -130,6 +180,7 @@ impl Records {
             Op::Send(_) => Some(Kind::Send),
             Op::Transfer(_) => Some(Kind::Transfer),
             Op::Receive(_) => Some(Kind::Receive),
+            Op::Accept(_) => Some(Kind::Accept),
             Op::Get(_) => Some(Kind::Get),
             Op::Vacant => None,
         }
@@ -143,6 +194,7 @@ impl Records {
     }
 
     /// The send that a key names, or `None` when that use of the record is over.
+    #[inline]
     pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
         let record = self.records.get_mut(key.index as usize)?;
         match &mut record.op {
@@ -173,6 +225,13 @@ impl Records {
         }
     }
 
+    pub(crate) fn accept(&mut self, key: Key) -> &mut AcceptOp {
+        match self.get(key) {
+            Op::Accept(op) => op,
+            _ => unreachable!("the key of a listener names a listener"),
+        }
+    }
+
     pub(crate) fn get_op(&mut self, key: Key) -> &mut GetOp {
         match self.get(key) {
             Op::Get(op) => op,
@@ -183,6 +242,19 @@ impl Records {
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
+    }
+
+    /// Tells of each loan, with the descriptor of the operation that has it.
+    pub(crate) fn each_loan(&self, mut tell: impl FnMut(RawFd, &Loan)) {
+        for record in &self.records {
+            match &record.op {
+                Op::Send(op) => {
+                    op.loan.iter().for_each(|loan| tell(op.socket.endpoint.raw(), loan));
+                }
+                Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(op.file.raw(), loan)),
+                Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Vacant => {}
+            }
+        }
     }
 
     /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it
@@ -204,7 +276,7 @@ impl Records {
                 Op::Send(op) => drop(op.ask_to_end()),
                 Op::Transfer(op) => op.is_last(),
                 Op::Receive(op) => op.is_last(),
-                Op::Get(_) => {}
+                Op::Accept(_) | Op::Get(_) => {}
                 Op::Vacant => continue,
             }
             keys.push(Key { index: index as u32, generation: record.uses });
@@ -220,6 +292,7 @@ impl Records {
                 Op::Send(op) => wakers.extend(op.take_wakers()),
                 Op::Transfer(op) => wakers.extend(op.holder.take_waker()),
                 Op::Receive(op) => wakers.extend(op.holder.take_waker()),
+                Op::Accept(op) => wakers.extend(op.holder.take_waker()),
                 Op::Get(op) => wakers.extend(op.holder.take_waker()),
                 Op::Vacant => {}
             }
@@ -233,6 +306,7 @@ impl Records {
             Op::Send(op) => op.in_kernel -= 1,
             Op::Receive(op) => op.state = ReceiveState::Idle,
             Op::Transfer(op) => op.state = TransferState::Idle,
+            Op::Accept(op) => op.state = AcceptState::Idle,
             Op::Get(_) | Op::Vacant => {
                 unreachable!("what waits for readiness keeps its record")
             }
@@ -264,14 +338,15 @@ impl Op {
             Self::Send(op) => op.kernel_holds(),
             Self::Transfer(op) => op.kernel_holds(),
             Self::Receive(op) => op.kernel_holds(),
+            Self::Accept(op) => op.kernel_holds(),
             Self::Get(op) => op.kernel_holds(),
         }
     }
 
     fn may_drop_while_held(&self) -> bool {
         match self {
-            // A lend is of the kernel's memory, and its command is all in the request.
-            Self::Vacant | Self::Get(_) => true,
+            // A lend is of the kernel's memory, and its command is all in the request; an accept names none.
+            Self::Vacant | Self::Accept(_) | Self::Get(_) => true,
             // Pages of a mapping outlive it; a request that was never completed may still look at
             // the record itself.
             Self::Send(op) => op.only_pages_held(),
@@ -284,15 +359,15 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Direction;
     use crate::op::loan::AsLoan;
+    use crate::op::{Attached, Direction};
     use crate::ring::{Endpoint, Epoll, Io};
 
     #[test]
     fn a_key_of_an_earlier_use_names_nothing() {
         let io = std::rc::Rc::new(Io::of_epoll(Epoll::new().unwrap(), String::new()));
         let file = Endpoint::attach(&io, std::fs::File::open("/dev/null").unwrap().into());
-        let file = std::rc::Rc::new(file);
+        let file = Attached::File(std::rc::Rc::new(file));
         let op = || {
             let loan = crate::Buffer::from(vec![0]).into_loan();
             Op::Transfer(TransferOp::new(file.clone(), false, Direction::Read, None, loan))

@@ -10,8 +10,6 @@ use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
-use smallvec::SmallVec;
-
 use super::group::GroupKey;
 use super::loan::Loan;
 use super::socket_state::SocketShared;
@@ -37,6 +35,13 @@ pub(crate) enum InChain {
 const MAX_UDP4: usize = 65_507;
 const MAX_UDP6: usize = 65_527;
 
+/// The most datagrams that kernels make of one message (128 from Linux 6.9 on, 64 before).
+const MAX_SEGMENTS: usize = 64;
+
+/// So many bytes touch 16 pages wherever they begin, which leaves one of the 17 that a message without copying
+/// may touch for a header.
+const LENT_AT_ONCE: usize = 15 << 12;
+
 /// A send from its acceptance to its return. It is written and read once for each send, so what is
 /// rare stands behind a pointer.
 pub(crate) struct SendOp {
@@ -46,6 +51,8 @@ pub(crate) struct SendOp {
     pub(crate) loan: Option<Loan>,
     /// Bytes of the header, which the record's layout has.
     header_len: u8,
+    /// Bytes of each datagram of a send that goes as several; else 0.
+    pub(crate) segment: u16,
     /// Whether the record's layout has a destination.
     pub(crate) addressed: bool,
     /// Header and payload bytes.
@@ -56,8 +63,7 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
-    /// Bytes of each zero-copy attempt whose return signal is to come, and then `None`.
-    attempts: SmallVec<[Option<u32>; 2]>,
+    attempts: Attempts,
     pub(crate) receipt: Receipt,
     /// The errno for which the send is copied although its socket chose otherwise.
     failure: Option<NonZeroI32>,
@@ -74,6 +80,51 @@ pub(crate) struct SendOp {
     /// Who holds the [`Sent`](crate::Sent).
     pub(crate) sent: Waiter,
     pub(crate) back_to: BackTo,
+}
+
+/// The zero-copy attempts of a send, of which most take one.
+#[derive(Default)]
+struct Attempts {
+    made: u32,
+    /// Bytes of the first whose return signal is to come.
+    first: Option<u32>,
+    /// The same of those behind it, in their order.
+    later: Vec<Option<u32>>,
+}
+
+impl Attempts {
+    /// The stage of the next one; its return signal will name it.
+    #[inline]
+    fn next_stage(&self) -> u8 {
+        (self.made % u32::from(STAGE_ATTEMPTS)) as u8
+    }
+
+    /// One is over, of which the kernel took so many bytes and announced a return signal; or `None`.
+    #[inline]
+    fn push(&mut self, bytes: Option<u32>) {
+        match self.made {
+            0 => self.first = bytes,
+            _ => self.later.push(bytes),
+        }
+        self.made += 1;
+    }
+
+    /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
+    /// Gives its bytes.
+    #[inline]
+    fn take(&mut self, stage: u8) -> Option<u32> {
+        if stage == 0 && self.first.is_some() {
+            return self.first.take();
+        }
+        self.take_later(stage)
+    }
+
+    #[cold]
+    fn take_later(&mut self, stage: u8) -> Option<u32> {
+        let stages = usize::from(STAGE_ATTEMPTS);
+        let oldest = (usize::from(stage) + stages - 1) % stages;
+        self.later.iter_mut().skip(oldest).step_by(stages).find_map(Option::take)
+    }
 }
 
 /// How far a send is.
@@ -100,7 +151,8 @@ pub(crate) enum BackTo {
 }
 
 impl SendOp {
-    /// A send whose loan is put in when this is where it stays: moving it costs more than all the rest.
+    /// A send whose loan is [put in](Self::lend) when this is where it stays: moving it costs more than all
+    /// the rest.
     #[inline(always)]
     pub(crate) fn new(
         socket: Rc<SocketShared>,
@@ -113,12 +165,13 @@ impl SendOp {
             engine,
             loan: None,
             header_len: header_len as u8,
+            segment: 0,
             addressed: false,
             total,
             done: 0,
             in_kernel: 0,
             awaiting: 0,
-            attempts: SmallVec::new(),
+            attempts: Attempts::default(),
             receipt: Receipt::default(),
             failure: None,
             state: SendState::Going,
@@ -130,6 +183,15 @@ impl SendOp {
             sent: Waiter::Polls,
             back_to: BackTo::Holder(Waiter::Polls),
         }
+    }
+
+    /// Puts the buffer of a new send in.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self, loan: Loan) {
+        let before = self.loan.replace(loan);
+        debug_assert!(before.is_none(), "a send has one buffer");
+        // The compiler does not know that there was none.
+        std::mem::forget(before);
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
@@ -171,6 +233,15 @@ impl SendOp {
                 || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
     }
 
+    /// Drops all that a send owns whose buffer was given away and whose handles are gone, but its socket.
+    #[inline]
+    pub(crate) fn strip(&mut self) {
+        debug_assert!(self.loan.is_none() && self.sent.is_gone());
+        debug_assert!(matches!(self.back_to, BackTo::Holder(Waiter::Gone)));
+        self.attempts = Attempts::default();
+        self.state = SendState::Told;
+    }
+
     /// Whether the kernel has taken all bytes, or failed to.
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.state, SendState::Settled(_) | SendState::Told)
@@ -193,7 +264,7 @@ impl SendOp {
     pub(crate) fn end_if_asked(&mut self) {
         if self.is_ending() {
             let done = self.done;
-            self.settle(Err(Error::Canceled { done }));
+            self.fail(Error::Canceled { done });
         }
     }
 
@@ -235,12 +306,22 @@ impl SendOp {
         usize::from(self.header_len)
     }
 
+    /// The most bytes that go in one message: of a send that goes as several datagrams, as many whole ones as
+    /// the kernel takes at once.
+    pub(crate) fn message_room(&self) -> usize {
+        match usize::from(self.segment) {
+            0 => usize::MAX,
+            segment => (LENT_AT_ONCE / segment).clamp(1, MAX_SEGMENTS) * segment,
+        }
+    }
+
     /// Whether a request of its own carries what is left of the header.
     pub(crate) fn header_goes_apart(&self) -> bool {
         self.socket.stream && self.done < self.header_len()
     }
 
     /// What is left of the payload, if it is one range.
+    #[inline(always)]
     pub(crate) fn payload_left(&self, ring: u32) -> Option<AddressRange> {
         self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
     }
@@ -258,16 +339,17 @@ impl SendOp {
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
     pub(crate) fn next_attempt(&self) -> u8 {
-        (self.attempts.len() % usize::from(STAGE_ATTEMPTS)) as u8
+        self.attempts.next_stage()
     }
 
     /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
     /// `None`. It has its stage to itself either way: a signal may come that was not announced.
     pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
         self.attempts.push(bytes.map(|bytes| bytes as u32));
-        let lent = u32::from(bytes.is_some());
-        self.awaiting += lent;
-        self.socket.lent_by_ring.update(|count| count + lent);
+        if bytes.is_some() {
+            self.awaiting += 1;
+            self.socket.lent_by_ring.update(|count| count + 1);
+        }
     }
 
     /// Bytes are back, or were never lent: takes down what became of them.
@@ -277,34 +359,43 @@ impl SendOp {
     }
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
+    #[inline(always)]
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        // Stages repeat; the oldest attempt that has one is the first to return.
-        let mut of_stage = (usize::from(stage)..self.attempts.len()).step_by(STAGE_ATTEMPTS.into());
-        if let Some(bytes) = of_stage.find_map(|at| self.attempts[at].take()) {
+        if let Some(bytes) = self.attempts.take(stage) {
             self.socket.lent_by_ring.update(|count| count - 1);
             self.bytes_returned(u64::from(bytes), copied);
         }
     }
 
     /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
+    #[inline(always)]
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.account(bytes, copied);
         self.awaiting -= 1;
+        self.receipt.tally.count(bytes, copied);
         self.receipt.notifications += 1;
-        self.socket.count(|stats| stats.notifications += 1);
+        self.socket.count(|stats| {
+            stats.returned.count(bytes, copied);
+            stats.notifications += 1;
+        });
         // A send of no bytes says nothing about the route.
         if bytes > 0 {
             self.socket.chooser.borrow_mut().reported(copied);
         }
     }
 
-    /// Settles what the caller is told of the sending.
-    pub(crate) fn settle(&mut self, result: Result<usize>) {
+    /// The kernel has taken all bytes, which is what the caller is told.
+    #[inline(always)]
+    pub(crate) fn succeed(&mut self) {
         debug_assert!(!self.is_settled(), "a send is settled once");
-        if result.is_ok() {
-            self.socket.count(|stats| stats.messages += 1);
-        }
-        self.state = SendState::Settled(result.map_err(Box::new));
+        self.socket.count(|stats| stats.messages += 1);
+        self.state = SendState::Settled(Ok(self.done));
+    }
+
+    /// The rest of the bytes is not sent, and the caller is told why.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: Error) {
+        debug_assert!(!self.is_settled(), "a send is settled once");
+        self.state = SendState::Settled(Err(Box::new(error)));
     }
 
     /// Whether a failure is about zero copy itself, so that copying this send may do better.
@@ -332,6 +423,7 @@ impl SendOp {
         Failed {
             done: self.done,
             total: self.total,
+            segment: self.segment,
             ipv6: self.socket.ipv6,
             copies: self.engine == Engine::Copy,
         }
@@ -355,6 +447,8 @@ pub(crate) struct Failed {
     /// Bytes that the kernel took before.
     pub(crate) done: usize,
     pub(crate) total: usize,
+    /// As of the send.
+    pub(crate) segment: u16,
     pub(crate) ipv6: bool,
     pub(crate) copies: bool,
 }
@@ -368,7 +462,7 @@ impl Failed {
     pub(crate) fn is_about_zero_copy(&self, errno: i32) -> bool {
         match errno {
             libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
-            libc::EMSGSIZE => self.fits_a_datagram(),
+            libc::EMSGSIZE => self.segment > 0 || self.fits_a_datagram(),
             _ => false,
         }
     }
@@ -376,6 +470,18 @@ impl Failed {
     /// An error for the caller, with the limit that it is about.
     pub(crate) fn error(&self, errno: i32) -> Error {
         match errno {
+            // EINVAL before Linux 6.14.
+            libc::EMSGSIZE | libc::EINVAL if self.segment > 0 => Error::MessageTooLong {
+                size: self.segment.into(),
+                limit: if self.copies {
+                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
+                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6)"
+                } else {
+                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
+                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6), and the \
+                     buffers that go at once without copying may touch 17 pages"
+                },
+            },
             libc::EMSGSIZE => Error::MessageTooLong {
                 size: self.total,
                 limit: if !self.copies && self.fits_a_datagram() {
@@ -399,5 +505,29 @@ impl Failed {
         }
         let need = (self.total - self.done) as u64;
         memlock_or("sending", need, std::io::Error::from_raw_os_error(errno))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_signal_is_of_the_oldest_attempt_that_has_its_stage() {
+        let stages = u32::from(STAGE_ATTEMPTS);
+        let is_lent = |number: &u32| number % 7 != 3;
+        for begin in [0, 3] {
+            let mut attempts = Attempts::default();
+            for number in begin..3 * stages {
+                assert_eq!(u32::from(attempts.next_stage()), (number - begin) % stages);
+                attempts.push(is_lent(&number).then_some(number));
+            }
+            for number in (begin..3 * stages).filter(is_lent) {
+                let stage = ((number - begin) % stages) as u8;
+                assert_eq!(attempts.take(stage), Some(number));
+            }
+            // Signals that nothing announced.
+            assert!((0..STAGE_ATTEMPTS).all(|stage| attempts.take(stage).is_none()));
+        }
     }
 }

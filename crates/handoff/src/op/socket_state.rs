@@ -5,12 +5,16 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use socket2::{Domain, SockRef, Type};
+use handoff_sys::sqe;
+use io_uring::{opcode, squeue};
+use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
+use super::reception::Reception;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
+use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
 
 /// What became of everything sent on a socket so far.
@@ -24,10 +28,21 @@ pub struct SendStats {
     pub notifications: u64,
 }
 
+/// What decides how a socket is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketKind {
+    pub(crate) stream: bool,
+    pub(crate) ipv6: bool,
+    pub(crate) udp: bool,
+}
+
 pub(crate) struct SocketShared {
     pub(crate) endpoint: Endpoint,
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
+    pub(crate) udp: bool,
+    /// A request that lends on this socket, but for the memory.
+    pub(crate) lending: squeue::Entry,
     /// Order of the sends of a stream.
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
@@ -40,8 +55,7 @@ pub(crate) struct SocketShared {
     pub(crate) spliced: Cell<u32>,
     /// It blocked before, and does again when the last of these is gone.
     pub(crate) blocks_again: Cell<bool>,
-    /// A receiver takes its bytes.
-    pub(crate) received: Cell<bool>,
+    pub(crate) reception: Reception,
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
     pub(crate) crowded: Cell<bool>,
@@ -61,11 +75,28 @@ impl SocketShared {
         let failed = |error| Error::io("looking at a socket", error);
         let socket = SockRef::from(&fd);
         let stream = socket.r#type().map_err(failed)? == Type::STREAM;
-        let ipv6 = socket.domain().map_err(failed)? == Domain::IPV6;
-        Ok(Self {
-            endpoint: Endpoint::attach(io, fd),
+        let domain = socket.domain().map_err(failed)?;
+        let ipv6 = domain == Domain::IPV6;
+        let inet = ipv6 || domain == Domain::IPV4;
+        let udp = inet && socket.protocol().ok().flatten() == Some(Protocol::UDP);
+        Ok(Self::of_kind(io, fd, chooser, SocketKind { stream, ipv6, udp }))
+    }
+
+    /// As [`new`](Self::new) for a socket whose kind is known.
+    pub(crate) fn of_kind(io: &Rc<Io>, fd: OwnedFd, chooser: Chooser, kind: SocketKind) -> Self {
+        let SocketKind { stream, ipv6, udp } = kind;
+        let endpoint = Endpoint::attach(io, fd);
+        let usage = if io.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
+        let lending = with_target!(endpoint, |fd| opcode::SendZc::new(fd, std::ptr::null(), 0)
+            .flags(message_flags(stream))
+            .zc_flags(usage)
+            .build());
+        Self {
+            endpoint,
             stream,
             ipv6,
+            udp,
+            lending,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
             lent_by_ring: Cell::new(0),
@@ -73,10 +104,15 @@ impl SocketShared {
             stats: Cell::default(),
             spliced: Cell::new(0),
             blocks_again: Cell::new(false),
-            received: Cell::new(false),
+            reception: Reception::default(),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),
-        })
+        }
+    }
+
+    /// Flags of sendmsg(2) that all requests on the socket have.
+    pub(crate) fn message_flags(&self) -> i32 {
+        message_flags(self.stream)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
@@ -84,6 +120,10 @@ impl SocketShared {
         change(&mut stats);
         self.stats.set(stats);
     }
+}
+
+fn message_flags(stream: bool) -> i32 {
+    libc::MSG_NOSIGNAL | if stream { libc::MSG_WAITALL } else { 0 }
 }
 
 /// The sends of a stream that are accepted and not all taken by the kernel.

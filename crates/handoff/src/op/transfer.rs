@@ -1,18 +1,28 @@
-//! A read or write of a file, and a wait for one.
+//! A read or write of a file, a receive into a chosen buffer, and a wait for a file.
 
 use std::io;
+use std::ops::Deref;
 use std::rc::Rc;
 
+use socket2::SockAddr;
+
 use super::loan::Loan;
+use super::socket_state::SocketShared;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
-use crate::ring::{Endpoint, MAX_REQUEST};
+use crate::ring::{Endpoint, Key, MAX_REQUEST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
+    /// From a socket, what there is.
+    Receive,
+    /// From a stream, until the buffer is full.
+    ReceiveAll,
+    /// Nothing is moved: it is over when the socket is connected.
+    Connect,
     /// Nothing is moved: it is over when there is something to read.
     AwaitRead,
     /// As well: when something can be written.
@@ -23,13 +33,22 @@ impl Direction {
     /// What to wait for with poll(2).
     pub(crate) fn events(self) -> i16 {
         match self {
-            Self::Read | Self::AwaitRead => libc::POLLIN,
-            Self::Write | Self::AwaitWrite => libc::POLLOUT,
+            Self::Read | Self::Receive | Self::ReceiveAll | Self::AwaitRead => libc::POLLIN,
+            Self::Write | Self::Connect | Self::AwaitWrite => libc::POLLOUT,
         }
     }
 
-    pub(crate) fn only_waits(self) -> bool {
-        matches!(self, Self::AwaitRead | Self::AwaitWrite)
+    fn moves_nothing(self) -> bool {
+        matches!(self, Self::Connect | Self::AwaitRead | Self::AwaitWrite)
+    }
+
+    /// Whether a call of it blocks nobody, and so tells best whether there is something to wait for.
+    pub(crate) fn is_told_by_calls(self) -> bool {
+        self.receives() || self == Self::Connect
+    }
+
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Receive | Self::ReceiveAll)
     }
 }
 
@@ -37,12 +56,32 @@ impl Direction {
 /// while a worker waits for a pipe.
 const ERESTARTSYS: i32 = 512;
 
-/// A read or write from its start to its end.
+/// What is read, written or received from.
+#[derive(Clone)]
+pub(crate) enum Attached {
+    File(Rc<Endpoint>),
+    Socket(Rc<SocketShared>),
+}
+
+impl Deref for Attached {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        match self {
+            Self::File(file) => file,
+            Self::Socket(socket) => &socket.endpoint,
+        }
+    }
+}
+
+/// A transfer from its start to its end.
 pub(crate) struct TransferOp {
-    pub(crate) file: Rc<Endpoint>,
+    pub(crate) file: Attached,
     /// Whether the file is of a kind that can be waited for: a pipe, a terminal, a socket.
     pub(crate) pollable: bool,
     pub(crate) direction: Direction,
+    /// Where to connect to.
+    pub(crate) address: Option<Box<SockAddr>>,
     /// Where in the file; `None` for pipes and the like.
     pub(crate) offset: Option<u64>,
     pub(crate) loan: Option<Loan>,
@@ -50,6 +89,8 @@ pub(crate) struct TransferOp {
     pub(crate) total: usize,
     pub(crate) state: TransferState,
     pub(crate) holder: Waiter,
+    /// It is its socket's receiver, or waits to be.
+    is_receiver: bool,
 }
 
 /// How far a transfer is.
@@ -68,7 +109,7 @@ pub(crate) enum TransferState {
 
 impl TransferOp {
     pub(crate) fn new(
-        file: Rc<Endpoint>,
+        file: Attached,
         pollable: bool,
         direction: Direction,
         offset: Option<u64>,
@@ -79,12 +120,14 @@ impl TransferOp {
             file,
             pollable,
             direction,
+            address: None,
             offset,
             loan: Some(loan),
             done: 0,
             total,
             state: TransferState::Idle,
             holder: Waiter::Polls,
+            is_receiver: direction.receives(),
         }
     }
 
@@ -121,6 +164,23 @@ impl TransferOp {
         self.state = TransferState::Over(result);
     }
 
+    /// It is over, or its holder is gone and the kernel has nothing of it: gives the receive of its socket
+    /// that waited for that. What nobody takes is lost to the stream.
+    pub(crate) fn leave_socket(&mut self, key: Key) -> Option<Key> {
+        let Attached::Socket(socket) = &self.file else { return None };
+        if self.holder.is_gone() && socket.stream && !matches!(self.state, TransferState::Told) {
+            socket.reception.lose(self.done);
+        }
+        if std::mem::take(&mut self.is_receiver) { socket.reception.leave(key) } else { None }
+    }
+
+    /// The holder goes, and the kernel has the buffer.
+    pub(crate) fn is_leaving(&self) {
+        if let (Attached::Socket(socket), true) = (&self.file, self.is_receiver) {
+            socket.reception.is_leaving();
+        }
+    }
+
     /// The next range, with its slot in `ring`, and where it goes in the file.
     pub(crate) fn left(&self, ring: Option<u32>) -> (AddressRange, Option<u64>) {
         let offset = self.offset.map(|offset| offset + self.done as u64);
@@ -131,10 +191,19 @@ impl TransferOp {
         (span, offset)
     }
 
+    /// Whether that is the outcome of a request that has to wait.
+    pub(crate) fn is_blocked(&self, result: i32) -> bool {
+        match -result {
+            libc::EAGAIN => true,
+            libc::EINPROGRESS | libc::EALREADY => self.direction == Direction::Connect,
+            _ => false,
+        }
+    }
+
     /// Takes the outcome of one request in; says whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
-            _ if result < 0 && matches!(-result, libc::EINTR | libc::EAGAIN | ERESTARTSYS) => {
+            _ if self.is_blocked(result) || matches!(-result, libc::EINTR | ERESTARTSYS) => {
                 return true;
             }
             _ if -result == libc::ECANCELED => self.end(Err(Error::Canceled { done: self.done })),
@@ -142,17 +211,24 @@ impl TransferOp {
                 let action = match self.direction {
                     Direction::Read => "reading",
                     Direction::Write => "writing",
+                    Direction::Receive | Direction::ReceiveAll => "receiving",
+                    Direction::Connect => "connecting",
                     Direction::AwaitRead | Direction::AwaitWrite => "waiting for a file",
                 };
                 self.end(Err(Error::errno(action, -result)));
             }
-            _ if self.direction.only_waits() => self.end(Ok(0)),
+            _ if self.direction.moves_nothing() => self.end(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {
                 self.end(Err(Error::io("writing", io::ErrorKind::WriteZero.into())));
             }
+            0 if self.direction == Direction::ReceiveAll && self.done < self.total => {
+                let (received, wanted) = (self.done, self.total);
+                self.end(Err(Error::StreamEnded { received, wanted }));
+            }
             _ => {
                 self.done += result as usize;
-                let wants_all = self.direction == Direction::Write || self.offset.is_some();
+                let wants_all = self.offset.is_some()
+                    || matches!(self.direction, Direction::Write | Direction::ReceiveAll);
                 if result > 0 && self.done < self.total && wants_all {
                     return true;
                 }

@@ -7,7 +7,7 @@
 //! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
 //! - a driver that goes calls none before everything else is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,23 +15,27 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::core::{Core, LATER};
-use crate::engine::{get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc};
+use crate::core::{Core, Then};
+use crate::engine::{
+    accepting, get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc,
+};
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
-    DETACHED, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE,
-    STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+    ALARM, DETACHED, STAGE_ACCEPT, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY,
+    STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
-    BATCH, Backend, Batch, Completion, Io, Key, Ready, Ring, Token, Until, teardown,
+    BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
 };
 
 /// What all handles on a driver share: the core, and the turns that carry it on. With the last handle it
 /// ends what is under way.
 pub(crate) struct Reactor {
     core: Core,
+    /// Room for the places that completions tell of, kept between turns.
+    places: Cell<Vec<Place>>,
 }
 
 impl Deref for Reactor {
@@ -45,7 +49,7 @@ impl Deref for Reactor {
 
 impl Reactor {
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { core: Core::new(io, in_flight)? }))
+        Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
     }
 
     /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
@@ -60,23 +64,16 @@ impl Reactor {
 
     /// Submits, waits as told, and tells operations what became of them.
     pub(crate) fn turn(&self, until: Until) -> Result<usize> {
-        self.turn_around(until, |until| self.wait(until))
+        self.turn_around(until, false)
     }
 
     /// The same for a thread that polls futures: it waits until something happens, or one is woken.
     pub(crate) fn turn_parked(&self) -> Result<usize> {
-        self.turn_around(Until::One, |until| {
-            let ready = self.wait(self.unpark.park(until));
-            self.unpark.unpark();
-            ready
-        })
+        self.turn_around(Until::One, true)
     }
 
-    fn turn_around(
-        &self,
-        until: Until,
-        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
-    ) -> Result<usize> {
+    /// `parks` says whether what another thread wakes ends the wait.
+    fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
         if self.due.is_telling() {
             // Nothing can be told in the midst of telling.
             return Ok(0);
@@ -90,7 +87,7 @@ impl Reactor {
         }
         self.is_driven();
         let telling = self.due.telling();
-        let events = self.turn_and_tell(until, wait);
+        let events = self.turn_and_tell(until, parks);
         drop(telling);
         if wakes {
             self.due.wake_all();
@@ -98,18 +95,11 @@ impl Reactor {
         events
     }
 
-    fn turn_and_tell(
-        &self,
-        until: Until,
-        wait: impl FnOnce(Until) -> Result<Vec<Ready>>,
-    ) -> Result<usize> {
-        self.start_marked();
-        let mut until = until;
-        if self.has_later() {
-            until = self.start_later(until);
-            // What was due may have marked more, and a wait must not begin before that is started.
-            self.start_marked();
-        }
+    #[inline(always)]
+    fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
+        let (until, mut due) =
+            if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
+        lane::pump_marked(self);
         // Who is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
@@ -117,13 +107,27 @@ impl Reactor {
             }
             until => until,
         };
-        let events = wait(until).and_then(|ready| self.tell(&ready));
+        let entered = if parks { self.park(until) } else { self.enter(until) };
+        let events = entered.and_then(|()| {
+            if let Until::OneOr(_) = until {
+                due += self.tell_due();
+            }
+            self.tell()
+        });
+        self.deadlines.set_alarm();
         self.turns.set(self.turns.get().wrapping_add(1));
-        events
+        events.map(|events| events + due)
     }
 
-    /// Enters the kernel; without a ring, gives what is ready.
-    fn wait(&self, until: Until) -> Result<Vec<Ready>> {
+    /// As [`enter`](Self::enter), and what another thread wakes ends the wait.
+    fn park(&self, until: Until) -> Result<()> {
+        let entered = self.enter(self.unpark.park(until));
+        self.unpark.unpark();
+        entered
+    }
+
+    /// Enters the kernel, which does what was asked of it, and waits as told.
+    fn enter(&self, until: Until) -> Result<()> {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
@@ -131,8 +135,7 @@ impl Reactor {
                     0 => Ok(()),
                     links => ring.go_on(links),
                 });
-                entered.map_err(|error| Error::io("entering the ring", error))?;
-                Ok(Vec::new())
+                entered.map_err(|error| Error::io("entering the ring", error))
             }
             Backend::Readiness(epoll) => {
                 let time = match until {
@@ -140,30 +143,36 @@ impl Reactor {
                     Until::One => None,
                     Until::OneOr(time) => Some(time),
                 };
-                let ready = epoll.borrow_mut().wait(time);
-                ready.map_err(|error| Error::io("waiting in epoll", error))
+                let waited = epoll.borrow_mut().wait(time);
+                waited.map_err(|error| Error::io("waiting in epoll", error))
             }
         }
     }
 
     /// Tells operations what became of them: what the ring has, or what is ready.
-    fn tell(&self, ready: &[Ready]) -> Result<usize> {
-        if let Backend::Ring(ring) = &self.io.backend {
-            let count = self.take_completions(ring)?;
-            self.go_on_with_lanes();
-            let mut ring = ring.borrow_mut();
-            if ring.event_watched() {
-                ring.settle_event(self.has_marks() || self.has_later() || self.due.has_wakes());
+    fn tell(&self) -> Result<usize> {
+        match &self.io.backend {
+            Backend::Ring(ring) => {
+                let count = self.take_completions(ring)?;
+                self.go_on_with_lanes();
+                let mut ring = ring.borrow_mut();
+                if ring.event_watched() {
+                    ring.settle_event(self.has_marks() || self.due.has_wakes());
+                }
+                Ok(count)
             }
-            return Ok(count);
-        }
-        for event in ready {
-            match event {
-                Ready::Operation(token) => self.ready(*token),
-                Ready::Wake => self.unpark.clear(),
+            Backend::Readiness(epoll) => {
+                let ready = epoll.borrow_mut().take_ready();
+                for event in &ready {
+                    match event {
+                        Ready::Operation(token) => self.ready(*token),
+                        Ready::Wake => self.unpark.clear(),
+                        Ready::Alarm => self.deadlines.alarm_is_over(),
+                    }
+                }
+                Ok(ready.len())
             }
         }
-        Ok(ready.len())
     }
 
     /// Starts what is marked before a wait is decided on.
@@ -184,12 +193,29 @@ impl Reactor {
         lane::pump_marked(self);
     }
 
+    /// Starts what is due, and sees to it that the turn ends when more is; how much was due by the clock.
     #[inline(never)]
+    fn start_due(&self, until: Until) -> (Until, usize) {
+        self.start_each_marked();
+        let (mut until, mut due) = (until, 0);
+        if !self.deadlines.is_empty() {
+            due = self.tell_due();
+            // What was due may have marked more, and a wait must not begin before that is started.
+            self.start_each_marked();
+            until = self.until_due(until);
+        }
+        // That for which there was no room, or no time has come, is looked at again.
+        if !self.deadlines.is_empty() || self.has_streams() || self.due.has_marks() {
+            self.due.look_again();
+        }
+        (until, due)
+    }
+
     fn start_each_marked(&self) {
         loop {
             self.start_streams(|socket| order::pump(self, socket));
             self.due.start_marks(|mark| match mark {
-                Mark::Receive(key) => receiving::arm(self, key),
+                Mark::Receive(key) => self.start_receive(key),
                 Mark::Refill(queue) => queue.publish(self.io.ring_raw()),
             });
             if !self.has_streams() {
@@ -200,33 +226,64 @@ impl Reactor {
         requests::give_marked(self);
     }
 
-    /// Does what is due by the clock, and sees to it that the turn ends when more is.
-    fn start_later(&self, until: Until) -> Until {
-        for later in self.take_due() {
-            match later.socket {
-                Some(socket) => self.await_readiness(&socket.endpoint, 0, later.token),
-                None => self.ready(later.token),
-            }
-        }
-        match until {
-            Until::One if self.has_later() => Until::OneOr(LATER),
-            Until::OneOr(time) if self.has_later() => Until::OneOr(time.min(LATER)),
-            until => until,
+    /// The receive may be over and gone since it was marked.
+    fn start_receive(&self, key: Key) {
+        let kind = self.records.borrow().kind(key);
+        match kind {
+            Some(Kind::Transfer) => transfer::start_marked(self, key),
+            Some(Kind::Receive) => receiving::arm(self, key),
+            _ => {}
         }
     }
 
+    /// Does what is due by the clock; how much that was.
+    fn tell_due(&self) -> usize {
+        let now = Instant::now();
+        let mut count = 0;
+        while let Some(then) = self.deadlines.take_due(now) {
+            count += 1;
+            match then {
+                Then::Tell(token) => self.ready(token),
+                Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
+                Then::Wake(waker) => self.due.wake(Some(waker)),
+            }
+        }
+        count
+    }
+
+    /// A wait ends with the earliest deadline.
+    fn until_due(&self, until: Until) -> Until {
+        match (until, self.deadlines.time_left()) {
+            (Until::One, Some(left)) => Until::OneOr(left),
+            (Until::OneOr(time), Some(left)) => Until::OneOr(time.min(left)),
+            _ => until,
+        }
+    }
+
+    #[inline(always)]
     fn take_completions(&self, ring: &RefCell<Ring>) -> Result<usize> {
-        let reports_usage = ring.borrow().reports_usage;
+        let mut places = self.places.take();
+        let taken = self.take_each(ring, &mut places);
+        self.places.set(places);
+        taken
+    }
+
+    #[inline(always)]
+    fn take_each(&self, ring: &RefCell<Ring>, places: &mut Vec<Place>) -> Result<usize> {
         let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
         let mut count = 0;
         loop {
-            let taken = ring.borrow_mut().take(&mut batch);
+            let taken = ring.borrow_mut().take(&mut batch, places);
             let last = taken.len() < BATCH;
             count += taken.len();
+            if !places.is_empty() {
+                let runs = taken.iter().filter(|completion| !completion.spans.is_empty());
+                count += places.len() - runs.count();
+            }
             let mut rest = taken;
-            while let [completion, ..] = rest {
-                let seen = self.dispatch(completion, rest, reports_usage);
-                rest = &rest[seen..];
+            while let [first, ..] = rest {
+                let told = self.dispatch(first, rest, places);
+                rest = &rest[told..];
             }
             if last {
                 // What did not fit comes over now that there is room.
@@ -243,7 +300,7 @@ impl Reactor {
     /// Tells of the first of these completions, and of those behind it that are told together with it;
     /// how many that were.
     #[inline]
-    fn dispatch(&self, first: &Completion, all: &[Completion], reports_usage: bool) -> usize {
+    fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
         let Completion { data, result, flags, .. } = *first;
         match data {
             DETACHED => return 1,
@@ -256,6 +313,13 @@ impl Reactor {
                 }
                 return 1;
             }
+            ALARM => {
+                self.deadlines.alarm_is_over();
+                if !io_uring::cqueue::more(flags) {
+                    self.watch_alarm_again();
+                }
+                return 1;
+            }
             _ => {}
         }
         let token = Token::from_user_data(data);
@@ -263,15 +327,16 @@ impl Reactor {
             STAGE_LANE => return lane::completed(self, all),
             STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
+            STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
             STAGE_REQUEST => {
                 let (queue, tag) = token.request();
                 requests::completed(self, queue, tag, result);
             }
-            STAGE_RECEIVE => return receiving::completed(self, token.key, all),
+            STAGE_RECEIVE => receiving::completed(self, token.key, first, places),
             STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
-            stage => uring_zc::completed(self, token.key, stage, result, flags, reports_usage),
+            _ => return uring_zc::completed(self, all),
         }
         1
     }
@@ -286,6 +351,7 @@ impl Reactor {
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
+            (Some(Kind::Accept), _) => accepting::ready(self, token.key),
             (Some(Kind::Get) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
@@ -309,11 +375,14 @@ impl Reactor {
         for served in &*self.request_queues.borrow() {
             queues.extend(served.queue.waker.borrow_mut().take());
         }
-        self.due.wake_with_others(waiting.into_iter().chain(groups).chain(lanes).chain(queues));
+        let sleeping = self.deadlines.take_wakers();
+        let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
+        self.due.wake_with_others(waiting.into_iter().chain(others));
         self.due.wake_all();
     }
 
     /// Ends the waits that the ring has.
+    #[cold]
     fn take_last(&self, ring: &RefCell<Ring>) -> Result<usize> {
         let mut borrowed = ring.borrow_mut();
         borrowed.cancel_all();
@@ -389,6 +458,8 @@ impl Drop for Reactor {
         if let (Err(panic), false) = (ended, thread::panicking()) {
             panic::resume_unwind(panic);
         }
+        // Others may wait for what came back last, or own it.
+        self.due.wake_all();
     }
 }
 
@@ -409,8 +480,6 @@ mod tests {
     use crate::lease::rx_queue::RxShared;
     use crate::ring::Epoll;
 
-    /// `IORING_CQE_F_MORE`.
-    const MORE: u32 = 1 << 1;
     const PAGE: u64 = 4096;
 
     fn reactor() -> Rc<Reactor> {
@@ -431,9 +500,7 @@ mod tests {
             let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
             queue.ring.set(Some(ring));
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-            let told: Vec<_> = (0..50)
-                .map(|chunk| Completion { data: 0, result: 9, flags: MORE, place: chunk * PAGE })
-                .collect();
+            let told: Vec<_> = (0..50).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
             let (spans, bytes) = arrivals.push_told(&told);
             queue.arrived(spans, bytes);
             let mut spans: Vec<_> = arrivals.by_ref().collect();

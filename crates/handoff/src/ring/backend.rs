@@ -17,20 +17,28 @@ pub(crate) struct Io {
     pub(crate) backend: Backend,
     no_ring: Option<String>,
     ring_id: u32,
+    /// Whether the kernel says of zero-copy sends if it copied.
+    pub(crate) reports_usage: bool,
     next_group: Cell<u16>,
 }
 
 impl Io {
     pub(crate) fn of_ring(ring: Ring) -> Self {
-        let ring_id = ring.id;
+        let (ring_id, reports_usage) = (ring.id, ring.reports_usage);
         let backend = Backend::Ring(RefCell::new(ring));
-        Self { backend, no_ring: None, ring_id, next_group: Cell::new(0) }
+        Self { backend, no_ring: None, ring_id, reports_usage, next_group: Cell::new(0) }
     }
 
     /// Without a ring, for this reason.
     pub(crate) fn of_epoll(epoll: Epoll, reason: String) -> Self {
         let backend = Backend::Readiness(RefCell::new(epoll));
-        Self { backend, no_ring: Some(reason), ring_id: 0, next_group: Cell::new(0) }
+        Self {
+            backend,
+            no_ring: Some(reason),
+            ring_id: 0,
+            reports_usage: false,
+            next_group: Cell::new(0),
+        }
     }
 
     pub(crate) fn ring(&self) -> Option<&RefCell<Ring>> {

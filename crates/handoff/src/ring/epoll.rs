@@ -19,28 +19,37 @@ pub(crate) struct Epoll {
     fd: OwnedFd,
     /// What each descriptor is waited on for: poll(2) events and the waiting operation.
     waits: HashMap<RawFd, Vec<(i16, Token)>>,
+    /// What became ready, and nobody has been told of.
+    ready: Vec<Ready>,
 }
 
-/// A readiness event of an operation, or of the wake-up descriptor.
+/// A readiness event of an operation, of the wake-up descriptor, or of the alarm for deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     Operation(Token),
     Wake,
+    Alarm,
 }
 
 const WAKE: u64 = u64::MAX;
+const ALARM: u64 = u64::MAX - 1;
 
 /// Errors and hang-ups are told to every wait.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
 
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { fd: epoll::create(CreateFlags::CLOEXEC)?, waits: HashMap::new() })
+        Ok(Self {
+            fd: epoll::create(CreateFlags::CLOEXEC)?,
+            waits: HashMap::new(),
+            ready: Vec::new(),
+        })
     }
 
-    /// Reports [`Ready::Wake`] whenever `fd` can be read.
-    pub(crate) fn watch_wake(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(&self.fd, fd, EventData::new_u64(WAKE), EventFlags::IN)?)
+    /// Reports [`Ready::Wake`] or [`Ready::Alarm`] whenever `fd` can be read.
+    pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, ready: Ready) -> io::Result<()> {
+        let data = if ready == Ready::Alarm { ALARM } else { WAKE };
+        Ok(epoll::add(&self.fd, fd, EventData::new_u64(data), EventFlags::IN)?)
     }
 
     pub(crate) fn wait_for(&mut self, fd: RawFd, events: i16, token: Token) -> io::Result<()> {
@@ -102,37 +111,44 @@ impl Epoll {
         }
     }
 
-    /// Waits and gives what became ready; nothing when `time` is over or a signal came.
-    pub(crate) fn wait(&mut self, time: Option<Duration>) -> io::Result<Vec<Ready>> {
+    /// Waits until something is ready, `time` is over or a signal comes.
+    pub(crate) fn wait(&mut self, time: Option<Duration>) -> io::Result<()> {
         let mut time = time.map(|time| rustix::time::Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         });
-        let mut ready = Vec::new();
         let mut events = Vec::with_capacity(BATCH);
         loop {
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.fd, room, time.as_ref()) {
                 Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => return Ok(ready),
+                Err(rustix::io::Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                self.take(*event, &mut ready);
+                self.note(*event);
             }
             // A foreign loop is told of this descriptor once for all that is there.
             if events.len() < BATCH {
-                return Ok(ready);
+                return Ok(());
             }
             time = Some(rustix::time::Timespec::default());
         }
     }
 
+    /// What became ready, to be told.
+    pub(crate) fn take_ready(&mut self) -> Vec<Ready> {
+        std::mem::take(&mut self.ready)
+    }
+
     /// Takes off the waits that an event ends.
-    fn take(&mut self, Event { flags, data }: Event, ready: &mut Vec<Ready>) {
-        if data.u64() == WAKE {
-            return ready.push(Ready::Wake);
+    fn note(&mut self, Event { flags, data }: Event) {
+        let ready = &mut self.ready;
+        match data.u64() {
+            WAKE => return ready.push(Ready::Wake),
+            ALARM => return ready.push(Ready::Alarm),
+            _ => {}
         }
         let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
         let Some(waits) = self.waits.get_mut(&fd) else { return };

@@ -1,4 +1,4 @@
-//! What this kernel can do of zero-copy send, found by trying it out.
+//! What this kernel can do of sending and receiving, found by trying it out.
 
 use std::io;
 
@@ -11,6 +11,7 @@ use super::Queues;
 pub(crate) struct Features {
     pub(crate) reports_usage: bool,
     pub(crate) vectored_registered: bool,
+    pub(crate) receives_registered: bool,
 }
 
 impl Features {
@@ -23,9 +24,13 @@ impl Features {
         // SAFETY: all-zero bytes are a valid, empty message header.
         let message: libc::msghdr = unsafe { std::mem::zeroed() };
         let vectored = opcode::SendMsgZc::new(nowhere, &message).ioprio(sqe::RECVSEND_FIXED_BUF);
+        let receive = opcode::Recv::new(nowhere, std::ptr::null_mut(), 0)
+            .ioprio(sqe::RECVSEND_FIXED_BUF)
+            .build();
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
+            receives_registered: Self::knows(io, &receive)?,
         })
     }
 

@@ -5,10 +5,12 @@
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
 //! kernel for them, so nothing here is shared.
 
+mod alarm;
 mod backend;
 pub(crate) mod endpoint;
 mod epoll;
 mod features;
+mod keeper;
 mod queues;
 pub(crate) mod refill;
 pub(crate) mod slots;
@@ -28,10 +30,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
 
+pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
 pub(crate) use endpoint::{Endpoint, Target};
 pub(crate) use epoll::{Epoll, Ready};
-pub(crate) use queues::{BATCH, Batch, Completion, Queues, Shape};
+pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
 use slots::Slots;
 pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
@@ -73,6 +76,8 @@ pub(crate) struct Ring {
     pub(crate) reports_usage: bool,
     /// Whether SENDMSG_ZC takes registered buffers (Linux 6.15).
     pub(crate) vectored_registered: bool,
+    /// Whether RECV takes registered buffers (Linux 7.2).
+    pub(crate) receives_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
     /// Requests submitted since deferred work was run.
@@ -114,6 +119,7 @@ impl Ring {
             id: RINGS.fetch_add(1, Relaxed),
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
+            receives_registered: features.receives_registered,
             buffers: Slots::new(buffers),
             files: Slots::new(files),
             since_work: 0,
@@ -133,18 +139,24 @@ impl Ring {
 
     /// Sees to it that `entries` can be pushed, submitting what is queued where needed. Requests
     /// that belong together get their room at once, so that no submission comes between them.
+    #[inline]
     pub(crate) fn make_room(&mut self, entries: usize) -> io::Result<()> {
-        let has_room = |ring: &mut Self| {
-            let queue = ring.io.submission();
-            queue.capacity() - queue.len() >= entries
-        };
-        if !has_room(self) {
-            self.enter(Until::Now)?;
-            if !has_room(self) {
-                return Err(io::Error::from_raw_os_error(libc::EBUSY));
-            }
+        if self.has_room(entries) { Ok(()) } else { self.submit_for_room(entries) }
+    }
+
+    #[inline]
+    fn has_room(&mut self, entries: usize) -> bool {
+        let queue = self.io.submission();
+        queue.capacity() - queue.len() >= entries
+    }
+
+    #[cold]
+    fn submit_for_room(&mut self, entries: usize) -> io::Result<()> {
+        self.enter(Until::Now)?;
+        match self.has_room(entries) {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         }
-        Ok(())
     }
 
     /// Queues a request; the caller has made room.
@@ -200,6 +212,7 @@ impl Ring {
     }
 
     /// Submits what is queued, runs the kernel's deferred work, and waits as told.
+    #[inline(always)]
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let waits = !matches!(until, Until::Now | Until::Soon);
         if self.chained > 0 {
@@ -208,17 +221,18 @@ impl Ring {
                 return Ok(());
             }
         }
-        let submit = self.unsubmitted() as u32;
-        if submit == 0 && !waits && !self.has_work() {
+        let queue = self.io.submission();
+        let (submit, taskrun, overflown) =
+            (queue.len() as u32, queue.taskrun(), queue.cq_overflow());
+        drop(queue);
+        if submit == 0 && !waits && !taskrun && !overflown {
             return Ok(());
         }
         self.since_work += submit;
         // Deferred work runs only with GETEVENTS, which also brings completions over that did not
         // fit into the queue.
-        let leave_work = until == Until::Soon
-            && submit > 0
-            && self.since_work < DEFERRED_MOST
-            && !self.overflown();
+        let leave_work =
+            until == Until::Soon && submit > 0 && self.since_work < DEFERRED_MOST && !overflown;
         let flags = if leave_work {
             EnterFlags::empty()
         } else {
@@ -294,9 +308,15 @@ impl Ring {
         }
     }
 
-    /// Takes completions over; fewer than [`BATCH`] means that the queue is empty.
-    pub(crate) fn take<'a>(&mut self, batch: &'a mut Batch) -> &'a [Completion] {
-        self.io.take(batch)
+    /// Takes completions over, and places in exchange for those before; fewer completions than [`BATCH`] mean
+    /// that the queue is empty.
+    #[inline(always)]
+    pub(crate) fn take<'a>(
+        &mut self,
+        batch: &'a mut Batch,
+        places: &mut Vec<Place>,
+    ) -> &'a [Completion] {
+        self.io.take(batch, places)
     }
 
     /// Whether the kernel has deferred work for this thread, or completions to bring over.

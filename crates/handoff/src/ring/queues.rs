@@ -3,13 +3,20 @@
 //! Zero-copy receive tells in the second half of a completion of 32 bytes where the bytes are. All of a
 //! ring are so long (wide), or, from Linux 6.18 on, only those that need it (mixed), which costs more for
 //! each of them. A ring that doesn't receive so has neither (narrow).
+//!
+//! Completions that tell of spans are many, so what comes one behind the other for one request is taken over as
+//! one completion, with a place for each span.
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::slice;
 
 use handoff_sys::ring_setup;
 use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
+
+use super::token::{STAGE_RECEIVE, Token};
 
 /// Completions taken over at a time.
 pub(crate) const BATCH: usize = 64;
@@ -21,19 +28,89 @@ pub(crate) type Batch = [MaybeUninit<Completion>; BATCH];
 /// span is one, and a receive that finds no room ends.
 const SPANS: u32 = 8192;
 
-/// A completion of either size.
-#[derive(Clone, Copy, Debug)]
+/// A completion of either size, or a run of those that tell of spans.
+#[derive(Clone, Debug)]
 pub(crate) struct Completion {
     pub(crate) data: u64,
     pub(crate) result: i32,
     pub(crate) flags: u32,
-    /// Where received bytes are, in a completion that tells it.
-    pub(crate) place: u64,
+    /// Which of the places that were taken over with it are the request's; none unless it tells of spans.
+    pub(crate) spans: Range<u32>,
 }
 
-impl Completion {
-    fn new(entry: &cqueue::Entry, place: u64) -> Self {
-        Self { data: entry.user_data(), result: entry.result(), flags: entry.flags(), place }
+/// A span of an rx queue: where it begins, as the kernel tells it, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) begin: u64,
+    pub(crate) len: u32,
+}
+
+/// Completions of a ring that tells of spans, on their way into a batch.
+struct Taking<'a> {
+    batch: &'a mut [MaybeUninit<Completion>],
+    taken: usize,
+    /// Room for a place for each completion that there is.
+    places: slice::IterMut<'a, MaybeUninit<Place>>,
+    told: u32,
+    /// What the last completion is of, if it tells of spans.
+    run: u64,
+}
+
+impl<'a> Taking<'a> {
+    const NONE: u64 = u64::MAX;
+
+    /// For at most so many completions.
+    fn new(
+        batch: &'a mut [MaybeUninit<Completion>],
+        places: &'a mut Vec<Place>,
+        most: usize,
+    ) -> Self {
+        places.clear();
+        places.reserve(most);
+        let places = places.spare_capacity_mut().iter_mut();
+        Self { batch, taken: 0, places, told: 0, run: Self::NONE }
+    }
+
+    fn is_full(&self) -> bool {
+        self.taken == self.batch.len()
+    }
+
+    #[inline]
+    fn take(&mut self, data: u64, result: i32, flags: u32, begin: u64) {
+        // Of all that receives, only an rx queue has more to come and names no buffer.
+        let tells = cqueue::more(flags) && cqueue::buffer_select(flags).is_none() && result > 0;
+        if tells && data == self.run {
+            return self.take_place(begin, result);
+        }
+        self.end_run();
+        let spans = self.told..self.told;
+        self.batch[self.taken].write(Completion { data, result, flags, spans });
+        self.taken += 1;
+        if tells && Token::from_user_data(data).stage == STAGE_RECEIVE {
+            self.run = data;
+            self.take_place(begin, result);
+        }
+    }
+
+    #[inline]
+    fn take_place(&mut self, begin: u64, len: i32) {
+        let room = self.places.next().expect("there is room for all");
+        room.write(Place { begin, len: len as u32 });
+        self.told += 1;
+    }
+
+    fn end_run(&mut self) {
+        if self.run != Self::NONE {
+            self.run = Self::NONE;
+            // SAFETY: a run has a completion, which is the last that was written.
+            unsafe { self.batch[self.taken - 1].assume_init_mut() }.spans.end = self.told;
+        }
+    }
+
+    /// How many completions were taken, and how many places.
+    fn end(mut self) -> (usize, usize) {
+        self.end_run();
+        (self.taken, self.told as usize)
     }
 }
 
@@ -108,10 +185,10 @@ impl Queues {
         any!(self, io => io.completion().is_empty())
     }
 
-    /// The next completion.
+    /// The next completion, of a ring that nothing receives by yet.
     pub(crate) fn next(&mut self) -> Option<Completion> {
         let mut room = [MaybeUninit::uninit()];
-        self.take(&mut room).first().copied()
+        self.take(&mut room, &mut Vec::new()).first().cloned()
     }
 
     /// The next completion, submitting what is queued and waiting as long as it takes, whatever signals
@@ -128,45 +205,61 @@ impl Queues {
         }
     }
 
-    /// Takes completions over; fewer than there is room for means that the queue is empty.
+    /// Takes completions over, and places in exchange for those before; fewer completions than there is room
+    /// for mean that the queue is empty.
+    #[inline(always)]
     pub(crate) fn take<'a>(
         &mut self,
         batch: &'a mut [MaybeUninit<Completion>],
+        places: &mut Vec<Place>,
     ) -> &'a [Completion] {
-        let mut taken = 0;
-        match self {
+        let (taken, told) = match self {
             Self::Narrow(io) => {
+                let mut taken = 0;
                 // The batch first: it must not end with a completion in hand.
                 for (room, entry) in batch.iter_mut().zip(io.completion()) {
-                    room.write(Completion::new(&entry, 0));
+                    room.write(Completion {
+                        data: entry.user_data(),
+                        result: entry.result(),
+                        flags: entry.flags(),
+                        spans: 0..0,
+                    });
                     taken += 1;
                 }
+                (taken, 0)
             }
             Self::Mixed(io) => {
                 let mut queue = io.completion();
-                while taken < batch.len() {
+                let mut taking = Taking::new(batch, places, queue.len());
+                while !taking.is_full() {
                     let Some(entry) = queue.next() else { break };
-                    let place = match entry.flags() {
+                    let begin = match entry.flags() {
                         flags if flags & ring_setup::CQE_F_SKIP != 0 => continue,
                         flags if flags & ring_setup::CQE_F_32 != 0 => {
                             queue.next().map_or(0, |half| half.user_data())
                         }
                         _ => 0,
                     };
-                    batch[taken].write(Completion::new(&entry, place));
-                    taken += 1;
+                    taking.take(entry.user_data(), entry.result(), entry.flags(), begin);
                 }
+                taking.end()
             }
             Self::Wide(io) => {
-                for (room, entry) in batch.iter_mut().zip(io.completion()) {
-                    let place = entry.big_cqe()[0];
-                    room.write(Completion::new(&entry.into(), place));
-                    taken += 1;
+                let mut queue = io.completion();
+                let mut taking = Taking::new(batch, places, queue.len());
+                while !taking.is_full() {
+                    let Some(entry) = queue.next() else { break };
+                    let begin = entry.big_cqe()[0];
+                    taking.take(entry.user_data(), entry.result(), entry.flags(), begin);
                 }
+                taking.end()
             }
+        };
+        // SAFETY: so many were written.
+        unsafe {
+            places.set_len(told);
+            slice::from_raw_parts(batch.as_ptr().cast(), taken)
         }
-        // SAFETY: the first `taken` were written above.
-        unsafe { std::slice::from_raw_parts(batch.as_ptr().cast(), taken) }
     }
 }
 
@@ -249,6 +342,73 @@ mod tests {
         });
     }
 
+    /// What a kernel would post, without one.
+    #[test]
+    fn completions_that_tell_of_spans_are_taken_over_as_one_for_each_run() {
+        const MORE: u32 = 1 << 1;
+        let of = |index, stage| {
+            Token { key: super::super::Key { index, generation: 3 }, stage }.to_user_data()
+        };
+        let (one, other, send) = (of(1, STAGE_RECEIVE), of(2, STAGE_RECEIVE), of(1, 0));
+        let posted = [
+            (send, 5, MORE, 0),
+            (one, 10, MORE, 100),
+            (one, 11, MORE, 200),
+            (other, 12, MORE, 300),
+            (one, 13, MORE, 400),
+            (one, -libc::ENOMEM, 0, 0),
+            // Of a pool, with a chunk; an empty datagram, without.
+            (one, 14, MORE | 1, 0),
+            (one, 0, MORE, 0),
+            (send, 6, 0, 0),
+            (other, 15, MORE, 500),
+            (other, 16, MORE, 600),
+            (other, 0, 0, 0),
+        ];
+        for room in [2, 3, 10, 64] {
+            let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
+            let (mut places, mut left) = (Vec::new(), &posted[..]);
+            let (mut told, mut rest) = (Vec::new(), Vec::new());
+            while !left.is_empty() {
+                let mut taking = Taking::new(&mut batch[..room], &mut places, left.len());
+                while !taking.is_full()
+                    && let Some((&(data, result, flags, begin), behind)) = left.split_first()
+                {
+                    taking.take(data, result, flags, begin);
+                    left = behind;
+                }
+                let (taken, spans) = taking.end();
+                // SAFETY: so many were written.
+                let taken: &[Completion] = unsafe {
+                    places.set_len(spans);
+                    slice::from_raw_parts(batch.as_ptr().cast(), taken)
+                };
+                for completion in taken {
+                    let Range { start, end } = completion.spans;
+                    for place in &places[start as usize..end as usize] {
+                        told.push((completion.data, place.begin, place.len));
+                    }
+                    if start == end {
+                        rest.push((completion.data, completion.result));
+                    }
+                }
+                assert_eq!(taken.iter().map(|it| it.spans.len()).sum::<usize>(), spans);
+            }
+            let spans = [
+                (one, 100, 10),
+                (one, 200, 11),
+                (other, 300, 12),
+                (one, 400, 13),
+                (other, 500, 15),
+                (other, 600, 16),
+            ];
+            assert_eq!(told, spans, "room for {room}");
+            let others =
+                [(send, 5), (one, -libc::ENOMEM), (one, 14), (one, 0), (send, 6), (other, 0)];
+            assert_eq!(rest, others, "room for {room}");
+        }
+    }
+
     /// Posts no completion of 32 bytes, but the queues turn over many times.
     #[test]
     fn completions_of_every_shape_come_in_order() {
@@ -256,6 +416,7 @@ mod tests {
             let test = "queues::tests::completions_of_every_shape_come_in_order";
             let Some(mut queues) = skip::told(Queues::new(8, shape), test) else { return };
             assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
+            let mut places = Vec::new();
             let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
             for round in 0..10_000u64 {
                 for entry in 0..5 {
@@ -264,7 +425,8 @@ mod tests {
                     unsafe { queues.submission().push(&entry) }.unwrap();
                 }
                 queues.submitter().submit_and_wait(5).unwrap();
-                let data: Vec<_> = queues.take(&mut batch).iter().map(|it| it.data).collect();
+                let data: Vec<_> =
+                    queues.take(&mut batch, &mut places).iter().map(|it| it.data).collect();
                 assert_eq!(data, (round * 5..round * 5 + 5).collect::<Vec<_>>());
                 assert!(queues.is_empty());
             }

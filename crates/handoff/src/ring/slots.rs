@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 use io_uring::{opcode, types};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Queues, Ring, Until};
+use super::{Queues, Ring, Until, keeper};
 use crate::error::{Error, Result};
-use crate::memory::{Backing, Registration, SLOT_SPAN};
+use crate::memory::{Backing, Keeping, Pinning, SLOT_SPAN};
 
 /// A table of slots; runs of them are handed out first fit.
 pub(crate) struct Slots {
@@ -48,6 +48,15 @@ impl Slots {
 
 fn spans(backing: &Backing) -> usize {
     backing.len().div_ceil(SLOT_SPAN)
+}
+
+/// The part of a backing that goes into a slot.
+pub(super) fn part(backing: &Backing, span: usize) -> libc::iovec {
+    libc::iovec {
+        // SAFETY: every span starts within the backing.
+        iov_base: unsafe { backing.start().add(span * SLOT_SPAN) }.as_ptr().cast(),
+        iov_len: SLOT_SPAN.min(backing.len() - span * SLOT_SPAN),
+    }
 }
 
 /// Makes a table for at most `files` files; gives its size.
@@ -95,30 +104,71 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
 }
 
 impl Ring {
-    /// Registers memory, which pins its pages. Needs Linux 5.19.
-    pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<()> {
+    /// Registers memory, whose pages are pinned once for all rings where the kernel lets them share it
+    /// (Linux 6.13), and otherwise once for each. Needs Linux 5.19.
+    pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<Pinning> {
+        if !backing.is_mapped() {
+            return Err(Error::Invalid(
+                "memory of the heap can't be registered: cut buffers from a Region",
+            ));
+        }
+        let registrations = backing.registrations();
+        // Other threads may register the same memory.
+        let mut keeping = registrations.keeping();
+        if registrations.of(self.id).is_some() {
+            return Err(Error::Invalid("the region is registered with this driver already"));
+        }
         let run = spans(backing);
         let start = self.buffers.take(run).ok_or(Error::Invalid(
             "the ring's table of registered buffers is full (DriverBuilder::registered_buffers)",
         ))?;
-        // Before the kernel has it: another thread may register the same region.
-        if !backing.enter(Registration { ring: self.id, first_slot: start as u16 }) {
-            self.buffers.release(start, run);
-            return Err(Error::Invalid("the region is registered with a ring already"));
+        let taken_in = self.take_in(backing, &mut keeping, start, run);
+        match &taken_in {
+            Ok(_) => {
+                registrations.enter(self.id, start as u16);
+                backing.look_again_for_huge_pages();
+            }
+            Err(_) => self.buffers.release(start, run),
         }
+        taken_in
+    }
+
+    fn take_in(
+        &mut self,
+        backing: &Backing,
+        keeping: &mut Keeping,
+        start: usize,
+        run: usize,
+    ) -> Result<Pinning> {
+        let elsewhere = keeping.alone > 0 || !keeping.sharing.is_empty();
+        let reason = match keeper::share(&self.io, backing, keeping, start, run) {
+            Ok(pinned) => {
+                keeping.sharing.push(self.id);
+                return Ok(if pinned { Pinning::Own } else { Pinning::Shared });
+            }
+            Err(error) => error,
+        };
+        self.pin(backing, start, run)?;
+        keeping.alone += 1;
+        if !elsewhere {
+            return Ok(Pinning::Own);
+        }
+        let reason = format!(
+            "rings share registered memory from Linux 6.13 on, for one user and process: {reason}"
+        );
+        tracing::info!(%reason, "the pages of a region are pinned once more");
+        Ok(Pinning::Again(reason))
+    }
+
+    /// Has the kernel pin the pages for this ring.
+    fn pin(&mut self, backing: &Backing, start: usize, run: usize) -> Result<()> {
         for span in 0..run {
-            let memory = libc::iovec {
-                // SAFETY: every span starts within the backing.
-                iov_base: unsafe { backing.start().add(span * SLOT_SPAN) }.as_ptr().cast(),
-                iov_len: SLOT_SPAN.min(backing.len() - span * SLOT_SPAN),
-            };
             // One at a time: of several, the kernel passes over the failure of all but the first.
             // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until
             // the slots are cleared or the ring is closed.
-            if let Err(error) = unsafe { self.update_buffers(start + span, &[memory]) } {
-                backing.leave(self.id);
+            if let Err(error) = unsafe { self.update_buffers(start + span, &[part(backing, span)]) }
+            {
                 self.clear(start, span)?;
-                self.buffers.release(start, run);
                 return Err(memlock_or("registering buffers", backing.len() as u64, error));
             }
         }
@@ -127,17 +177,33 @@ impl Ring {
 
     /// Clears the slots of a backing. Requests under way keep their hold on the pages.
     pub(crate) fn unregister(&mut self, backing: &Backing) -> Result<()> {
-        let registration = backing
-            .registration()
-            .filter(|it| it.ring == self.id)
-            .ok_or(Error::Invalid("the region is not registered with this ring"))?;
-        let (start, run) = (usize::from(registration.first_slot), spans(backing));
+        let first_slot = backing.registrations().of(self.id);
+        let start = usize::from(
+            first_slot.ok_or(Error::Invalid("the region is not registered with this driver"))?,
+        );
         // What is queued finds its memory before that goes.
         self.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
-        self.clear(start, run)?;
-        backing.leave(self.id);
-        self.buffers.release(start, run);
+        self.clear(start, spans(backing))?;
+        self.leave(backing);
+        self.buffers.release(start, spans(backing));
         Ok(())
+    }
+
+    /// The ring has the memory no more, or is about to be closed.
+    pub(crate) fn leave(&self, backing: &Backing) {
+        let registrations = backing.registrations();
+        let mut keeping = registrations.keeping();
+        if registrations.leave(self.id).is_none() {
+            return;
+        }
+        backing.look_again_for_huge_pages();
+        match keeping.sharing.iter().position(|ring| *ring == self.id) {
+            Some(place) => {
+                keeping.sharing.swap_remove(place);
+                keeper::let_go_if_unused(&mut keeping, spans(backing));
+            }
+            None => keeping.alone -= 1,
+        }
     }
 
     fn clear(&mut self, start: usize, run: usize) -> Result<()> {

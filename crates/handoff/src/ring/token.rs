@@ -41,6 +41,8 @@ pub(crate) const STAGE_REQUEST: u8 = 0xf7;
 pub(crate) const STAGE_LANE: u8 = 0xf6;
 /// Stage of a lane's wait for room.
 pub(crate) const STAGE_LANE_READY: u8 = 0xf5;
+/// Stage of a multishot accept.
+pub(crate) const STAGE_ACCEPT: u8 = 0xf4;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -48,6 +50,8 @@ pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 pub(crate) const DETACHED: u64 = u64::MAX;
 /// User data of the wake-up event.
 pub(crate) const WAKE: u64 = u64::MAX - 1;
+/// User data of the alarm for deadlines.
+pub(crate) const ALARM: u64 = u64::MAX - 2;
 
 impl Token {
     /// Of the events of the driver's rx queue with this number, which no record waits for.
@@ -110,12 +114,20 @@ impl Token {
         (data ^ other) & 0xff_ffff_0000 == 0
     }
 
+    /// Whether it is of a request of a send.
+    #[inline]
+    pub(crate) fn is_of_send(self) -> bool {
+        self.stage < STAGE_ATTEMPTS || self.stage == STAGE_HEADER
+    }
+
+    #[inline]
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.key.index)
             | (u64::from(self.stage) << 32)
             | (u64::from(self.key.generation) << 40)
     }
 
+    #[inline]
     pub(crate) fn from_user_data(data: u64) -> Self {
         let key = Key { index: data as u32, generation: (data >> 40) as u32 };
         Self { key, stage: (data >> 32) as u8 }
@@ -130,11 +142,11 @@ mod tests {
     fn tokens_survive_the_trip_through_user_data() {
         let last = GENERATIONS - 1;
         for (index, generation, stage) in
-            [(0, 0, 0), (7, 9, STAGE_READY), (u32::MAX - 1, last, STAGE_HEADER), (0, last, 0)]
+            [(0, 0, 0), (7, 9, STAGE_READY), (u32::MAX - 3, last, STAGE_READY), (0, last, 0)]
         {
             let token = Token { key: Key { index, generation }, stage };
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
-            assert!(token.to_user_data() != DETACHED && token.to_user_data() != WAKE);
+            assert!(![DETACHED, WAKE, ALARM].contains(&token.to_user_data()));
         }
     }
 }

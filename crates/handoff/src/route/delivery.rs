@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use super::RouteSink;
 use crate::error::{Error, Result};
-use crate::file::Transfer;
 use crate::op::loan::Payload;
 use crate::outcome::Tally;
 use crate::socket::send::Finishing;
+use crate::transfer::Transfer;
 
 /// A piece on its way.
 pub(super) struct Giving<B: Payload> {

@@ -29,9 +29,12 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::file::File;
+#[cfg(feature = "getbuf")]
+use crate::getbuf::GetBuf;
 use crate::lease::Intake;
 use crate::mechanism::Engine;
 use crate::outcome::Tally;
+use crate::reactor::Reactor;
 use crate::socket::Socket;
 use delivery::{Given, Giving};
 #[cfg(feature = "getbuf")]
@@ -43,7 +46,8 @@ pub(crate) const PIECES: usize = 16;
 /// The most bytes of a piece.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Where the bytes of a route come from.
+/// Where the bytes of a route come from: made of a socket, with an intake or without, or of a file and a range,
+/// by reference.
 #[derive(Debug)]
 pub enum RouteSource {
     /// A range of a file or block device; less where the file ends before.
@@ -53,13 +57,51 @@ pub enum RouteSource {
     Stream(Socket, Option<Intake>),
 }
 
-/// Where the bytes of a route go.
+/// Where the bytes of a route go: made of a socket, or of a file and an offset, by reference.
 #[derive(Debug)]
 pub enum RouteSink {
     /// A connected socket. It is left open.
     Socket(Socket),
     /// A file or block device, from this offset on; not one opened for appending.
     File(File, u64),
+}
+
+impl From<(&File, Range<u64>)> for RouteSource {
+    fn from((file, range): (&File, Range<u64>)) -> Self {
+        Self::File(file.clone(), range)
+    }
+}
+
+impl From<&Socket> for RouteSource {
+    fn from(socket: &Socket) -> Self {
+        Self::Stream(socket.clone(), None)
+    }
+}
+
+impl From<(&Socket, Intake)> for RouteSource {
+    fn from((socket, intake): (&Socket, Intake)) -> Self {
+        Self::Stream(socket.clone(), Some(intake))
+    }
+}
+
+impl From<&Socket> for RouteSink {
+    fn from(socket: &Socket) -> Self {
+        Self::Socket(socket.clone())
+    }
+}
+
+impl From<(&File, u64)> for RouteSink {
+    fn from((file, offset): (&File, u64)) -> Self {
+        Self::File(file.clone(), offset)
+    }
+}
+
+impl Socket {
+    /// Sends a range of a file, or what the file has of it, by the best engine that works: a [`Route`], run to
+    /// its end. Its bytes go behind the sends that were accepted before; wait for its end before you send more.
+    pub async fn send_file(&self, file: &File, range: Range<u64>) -> Carried {
+        Route::on(&self.driver, (file, range).into(), self.into()).run().await
+    }
 }
 
 /// A way to carry bytes from a source to a sink.
@@ -107,21 +149,20 @@ impl fmt::Display for RouteEngine {
 /// Bytes from a source to a sink, before they are carried.
 ///
 /// ```no_run
-/// use handoff::{Driver, Route, RouteSink, RouteSource};
+/// use handoff::{Driver, Route};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let driver = Driver::new()?;
 /// let file = driver.file(std::fs::File::open("disk.img")?)?;
 /// let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
-/// let source = RouteSource::File(file, 0..u64::MAX);
-/// let mut route = Route::new(&driver, source, RouteSink::Socket(socket));
+/// let mut route = Route::new(&driver, (&file, 0..u64::MAX), &socket);
 /// let carried = driver.block_on(route.run())?;
 /// carried.result?;
 /// println!("{} bytes by {}, {} copied", carried.bytes, carried.engine, carried.given.copied);
 /// # Ok(()) }
 /// ```
 pub struct Route {
-    driver: Driver,
+    driver: Rc<Reactor>,
     source: RouteSource,
     sink: RouteSink,
     engines: VecDeque<RouteEngine>,
@@ -148,7 +189,15 @@ pub struct Carried {
 
 impl Route {
     /// Joins a source to a sink. Nothing is moved before [`run`](Self::run).
-    pub fn new(driver: &Driver, source: RouteSource, sink: RouteSink) -> Self {
+    pub fn new(
+        driver: &Driver,
+        source: impl Into<RouteSource>,
+        sink: impl Into<RouteSink>,
+    ) -> Self {
+        Self::on(&driver.reactor, source.into(), sink.into())
+    }
+
+    fn on(driver: &Rc<Reactor>, source: RouteSource, sink: RouteSink) -> Self {
         let mut engines = VecDeque::from(RouteEngine::ALL);
         if let RouteSource::Stream(_, Some(intake)) = &source
             && intake.queue.is_some()
@@ -157,7 +206,7 @@ impl Route {
             engines.push_front(RouteEngine::Memory);
         }
         Self {
-            driver: driver.clone(),
+            driver: Rc::clone(driver),
             source,
             sink,
             engines,
@@ -234,7 +283,7 @@ impl Route {
 
     #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
-        let getbuf = self.driver.get_buf()?;
+        let getbuf = GetBuf::open(&self.driver)?;
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
                 FromKernel::of_file(getbuf, file, self.rest_of(range.clone()))?
@@ -246,8 +295,13 @@ impl Route {
 
     async fn through_memory(&mut self, engine: RouteEngine) -> Result<()> {
         let registered = engine == RouteEngine::Memory;
+        let mut _asked_for = None;
         if let (false, RouteSink::Socket(socket)) = (registered, &self.sink) {
+            let before = socket.shared.chooser.borrow().wished();
             socket.set_engine(Engine::Copy)?;
+            // The socket is its owner's again afterwards, however this ends.
+            let count = move |socket: &mut Socket| socket.shared.chooser.borrow_mut().wish(before);
+            _asked_for = Some(Counting { what: socket.clone(), count });
         }
         match &self.source {
             RouteSource::File(file, range) => {
@@ -359,8 +413,8 @@ impl Route {
     }
 }
 
-/// A supply, or whatever else counts, whose count is taken when it has served, also where its future is
-/// dropped midway.
+/// A supply, or whatever else counts or is to be put back, for which that is done when it has served, also
+/// where its future is dropped midway.
 struct Counting<T, F: FnMut(&mut T)> {
     what: T,
     count: F,

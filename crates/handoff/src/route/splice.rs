@@ -14,6 +14,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -21,9 +22,9 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use socket2::SockRef;
 
-use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::file::{File, Readiness};
+use crate::reactor::Reactor;
 use crate::socket::Socket;
 
 /// Bytes that the pipe is asked to hold.
@@ -52,9 +53,10 @@ impl End {
     }
 
     /// The socket as a file that can be waited for.
-    pub(crate) fn of_socket(driver: &Driver, socket: &Socket) -> Result<Self> {
+    pub(crate) fn of_socket(driver: &Rc<Reactor>, socket: &Socket) -> Result<Self> {
         let failed = |error| Error::io("readying a socket for splice", error);
-        let file = driver.file(socket.as_fd().try_clone_to_owned().map_err(failed)?)?;
+        let file =
+            File::attach(Rc::clone(driver), socket.as_fd().try_clone_to_owned().map_err(failed)?)?;
         if socket.shared.spliced.get() == 0 {
             let flags = fcntl_getfl(socket.as_fd()).map_err(|error| failed(error.into()))?;
             let blocks = !flags.contains(OFlags::NONBLOCK);

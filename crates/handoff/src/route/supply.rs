@@ -3,18 +3,20 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{PIECE, PIECES};
-use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::file::{File, Transfer};
-use crate::lease::{self, Intake};
-use crate::memory::{Buffer, Region};
+use crate::file::File;
+use crate::lease::{self, Intake, Pool};
+use crate::memory::{Backed as _, Buffer, Region};
 use crate::op::loan::Payload;
 use crate::outcome::Tally;
+use crate::reactor::Reactor;
 use crate::socket::Socket;
 use crate::socket::receive::Receiver;
+use crate::transfer::Transfer;
 
 /// Bytes of a chunk that a stream is received into.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -45,7 +47,7 @@ pub(super) struct FromFile {
 
 impl FromFile {
     pub(super) fn new(
-        driver: &Driver,
+        driver: &Rc<Reactor>,
         file: &File,
         range: Range<u64>,
         registered: bool,
@@ -116,7 +118,7 @@ pub(super) struct FromStream {
 
 impl FromStream {
     pub(super) fn new(
-        driver: &Driver,
+        driver: &Rc<Reactor>,
         socket: &Socket,
         intake: Option<Intake>,
         registered: bool,
@@ -126,7 +128,7 @@ impl FromStream {
             Some(intake) => intake,
             None => {
                 let region = memory(driver, PIECES * CHUNK, registered)?;
-                Intake::from(&driver.pool(region, CHUNK)?)
+                Intake::from(&Pool::new(&driver.io, &driver.due, region, CHUNK)?)
             }
         };
         Ok(Self { receiver: socket.receive(intake)?, enough, failure: None })
@@ -177,9 +179,9 @@ impl Supply for FromStream {
 }
 
 /// Memory for pieces, registered where that is wanted and possible; unregistered it serves as well.
-fn memory(driver: &Driver, len: usize, registered: bool) -> Result<Region> {
+fn memory(driver: &Rc<Reactor>, len: usize, registered: bool) -> Result<Region> {
     let region = Region::anonymous(len)?;
-    if registered && let Err(error) = driver.register(&region) {
+    if registered && let Err(error) = driver.register(region.backing()) {
         tracing::info!(%error, "memory of a route is not registered");
     }
     Ok(region)

@@ -1,10 +1,14 @@
 //! A socket attached to a driver, to send and to receive by.
 
+pub(crate) mod connect;
 pub(crate) mod group;
 pub(crate) mod lane;
+pub(crate) mod listen;
 pub(crate) mod receive;
+mod receive_into;
 pub(crate) mod send;
 
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -14,13 +18,13 @@ use crate::engine::msg_zerocopy;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::op::chooser::{Choice, Chooser};
-use crate::op::{SendStats, SocketShared};
+use crate::op::{SendStats, SocketKind, SocketShared};
 use crate::reactor::Reactor;
 use crate::ring::Io;
 
 /// A connected or bound socket of any family, used through its driver.
 ///
-/// It is closed when the last handle is dropped and nothing is under way on it.
+/// Clones are handles on the same attachment. It is closed when the last handle is dropped and nothing is under way on it.
 #[derive(Clone)]
 pub struct Socket {
     pub(crate) shared: Rc<SocketShared>,
@@ -29,9 +33,29 @@ pub struct Socket {
 
 impl Socket {
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
-        let chooser = Chooser::new(zero_copy_engine(&driver.io, &fd));
+        let chooser = Chooser::new(has_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io)));
         let shared = SocketShared::new(&driver.io, fd, chooser)?;
         Ok(Self { shared: Rc::new(shared), driver })
+    }
+
+    /// As [`attach`](Self::attach) for what is known to be of TCP.
+    fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
+        let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)));
+        let kind = SocketKind { stream: true, ipv6, udp: false };
+        let shared = SocketShared::of_kind(&driver.io, fd, chooser, kind);
+        Self { shared: Rc::new(shared), driver }
+    }
+
+    /// Ends a direction, or both, for every handle on the connection. The peer sees the end behind the
+    /// bytes that the kernel has taken; sends that it has not taken all of by now fail.
+    ///
+    /// # Errors
+    ///
+    /// When the socket is not connected.
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        SockRef::from(&self.shared.endpoint.fd)
+            .shutdown(how)
+            .map_err(|error| Error::io("shutting a connection down", error))
     }
 
     /// Asks for an engine, or leaves the choice to the socket ([`Engine::Auto`], the default).
@@ -74,10 +98,9 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-/// The engine that sends without copying on such a socket here.
-fn zero_copy_engine(io: &Io, fd: &OwnedFd) -> Result<Engine, String> {
-    has_zero_copy(fd)?;
-    Ok(if io.has_ring() { Engine::UringZc } else { Engine::MsgZerocopy })
+/// The engine that sends without copying here.
+fn zero_copy_engine(io: &Io) -> Engine {
+    if io.has_ring() { Engine::UringZc } else { Engine::MsgZerocopy }
 }
 
 fn check_uring_zc(io: &Io, fd: &OwnedFd) -> Result<(), String> {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use super::Socket;
 use crate::engine::receiving;
 use crate::error::{Error, Result};
-use crate::lease::{Arrivals, Intake, Span};
+use crate::lease::{Arrivals, Intake, Span, SpanRef};
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Op, ReceiveOp};
 use crate::outcome::Tally;
@@ -35,11 +35,7 @@ impl Socket {
             ));
         }
         driver.check_room()?;
-        if self.shared.received.replace(true) {
-            return Err(Error::Invalid(
-                "the socket has a receiver, and two would each get parts of what comes: drop that first",
-            ));
-        }
+        self.shared.reception.take()?;
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.records.borrow_mut().insert(|| Op::Receive(op));
@@ -74,6 +70,56 @@ impl Receiver {
                 return receiving::end(&self.driver, self.key).map(|end| end.err().map(Err));
             }
         }
+    }
+
+    /// Lends each span that is there already to `visitor`, in order, and the chunk goes back when that drops it.
+    /// Costs less than a [`Span`] for each; of what the visitor wants to have longer it
+    /// [makes one](SpanRef::keep). Gives how the stream ended once nothing is left, and an error once; `None`
+    /// while it goes on. [`spans_there`](Self::spans_there) waits for something to visit.
+    ///
+    /// The visitor may use the driver. If it panics, it has had its span, and the next visit goes on behind
+    /// that.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let driver = handoff::Driver::new()?;
+    /// # let pool = driver.pool(handoff::Region::anonymous(1 << 20)?, 1 << 16)?;
+    /// # let connection = std::net::TcpStream::connect("192.0.2.1:9000")?;
+    /// let mut receiver = driver.socket(connection)?.receive(&pool)?;
+    /// let mut bytes = 0;
+    /// driver.block_on(async {
+    ///     loop {
+    ///         receiver.spans_there().await?;
+    ///         if let Some(end) = receiver.visit(|span| bytes += span.len()) {
+    ///             break end;
+    ///         }
+    ///     }
+    /// })??;
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn visit(&mut self, mut visitor: impl FnMut(SpanRef<'_>)) -> Option<Result<()>> {
+        loop {
+            self.taken.visit(&mut visitor);
+            if !receiving::take(&self.driver, self.key, &mut self.taken) {
+                return receiving::end(&self.driver, self.key);
+            }
+        }
+    }
+
+    /// Waits until there is something to [visit](Self::visit): a span, or the end.
+    pub fn spans_there(&mut self) -> SpansThere<'_> {
+        SpansThere { receiver: self }
+    }
+
+    /// Has a task woken when something is there that was not taken.
+    fn wait(&self, context: &mut Context<'_>) -> Result<()> {
+        self.driver.check_driven()?;
+        let mut records = self.driver.records.borrow_mut();
+        let before = records.receive(self.key).holder.wait(context.waker().clone());
+        drop(records);
+        drop(before);
+        Ok(())
     }
 
     /// How bytes are received now, and why so.
@@ -114,12 +160,31 @@ impl Future for NextSpan<'_> {
         if let Some(span) = self.receiver.try_next_span() {
             return Poll::Ready(span);
         }
-        let Receiver { driver, key, .. } = &*self.receiver;
-        if let Err(error) = driver.check_driven() {
-            return Poll::Ready(Some(Err(error)));
+        match self.receiver.wait(context) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Some(Err(error))),
         }
-        let before = driver.records.borrow_mut().receive(*key).holder.wait(context.waker().clone());
-        drop(before);
-        Poll::Pending
+    }
+}
+
+/// Future of [`Receiver::spans_there`].
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct SpansThere<'a> {
+    receiver: &'a mut Receiver,
+}
+
+impl Future for SpansThere<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Receiver { driver, key, taken } = &*self.receiver;
+        if !taken.is_empty() || receiving::has_news(driver, *key) {
+            return Poll::Ready(Ok(()));
+        }
+        match self.receiver.wait(context) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 }

@@ -16,11 +16,12 @@ use super::group::Group;
 use crate::core::Core;
 use crate::engine::{order, sending};
 use crate::error::{Error, Result};
-use crate::handle::{self, Awaited, Handle};
+use crate::handle::{self, Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Payload, Refused, Returned};
-use crate::op::{BackTo, Op, SendOp};
+use crate::op::{BackTo, SendOp};
+use crate::reactor::Reactor;
 use crate::receipt::Receipt;
 use crate::ring::Key;
 
@@ -40,7 +41,7 @@ impl Socket {
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: &[], address: None }
+        Message { socket: self, buffer, header: &[], address: None, segment: None }
     }
 }
 
@@ -51,6 +52,7 @@ pub struct Message<'a, B> {
     buffer: B,
     header: &'a [u8],
     address: Option<SocketAddr>,
+    segment: Option<usize>,
 }
 
 impl<'a, B: Payload> Message<'a, B> {
@@ -67,6 +69,16 @@ impl<'a, B: Payload> Message<'a, B> {
         self
     }
 
+    /// Has the bytes go as datagrams of `bytes` each, of which the last may be shorter (UDP segmentation
+    /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
+    /// the beginning of the first.
+    ///
+    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes.
+    pub fn segment(mut self, bytes: usize) -> Self {
+        self.segment = Some(bytes);
+        self
+    }
+
     /// Lends the buffer and accepts the send.
     ///
     /// # Errors
@@ -77,7 +89,7 @@ impl<'a, B: Payload> Message<'a, B> {
         let driver = Rc::clone(&self.socket.driver);
         let key = self.accept(|_| {})?;
         Ok(Sending {
-            sent: Sent(Handle::new(Rc::clone(&driver), key)),
+            sent: Sent::new(Rc::clone(&driver), key),
             loan: OnLoan(Handle::new(driver, key)),
         })
     }
@@ -99,7 +111,7 @@ impl<'a, B: Payload> Message<'a, B> {
             op.back_to = BackTo::Group(group);
             driver.groups.borrow_mut().join(group);
         })?;
-        Ok(Sent(Handle::new(driver, key)))
+        Ok(Sent::new(driver, key))
     }
 
     /// Whether a buffer of the kernel can go in this message.
@@ -120,17 +132,37 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(())
     }
 
+    /// Whether the message can go as several datagrams.
+    #[cold]
+    fn check_segment(&self, bytes: usize, extent: Extent) -> Result<()> {
+        if !self.socket.shared.udp {
+            return Err(Error::Invalid("only a UDP socket sends a buffer as several datagrams"));
+        }
+        if !(1..=65_507).contains(&bytes) {
+            return Err(Error::Invalid("a buffer goes as datagrams of 1 to 65507 bytes each"));
+        }
+        if extent.home.is_some() {
+            return Err(Error::Invalid("a lease goes as one datagram: send parts of it"));
+        }
+        Ok(())
+    }
+
     /// Why the message can't be accepted, if it can't.
-    fn refusal(&self) -> Option<Error> {
+    #[inline(always)]
+    fn refusal(&self, extent: Extent) -> Option<Error> {
         let shared = &self.socket.shared;
         if self.header.len() > MAX_HEADER {
             return Some(Error::Invalid(
                 "a header before a lent payload is at most 64 bytes (MAX_HEADER)",
             ));
         }
-        let extent = self.buffer.extent();
         if extent.home.is_some()
             && let Err(error) = self.check_lease(extent)
+        {
+            return Some(error);
+        }
+        if let Some(bytes) = self.segment
+            && let Err(error) = self.check_segment(bytes, extent)
         {
             return Some(error);
         }
@@ -149,10 +181,10 @@ impl<'a, B: Payload> Message<'a, B> {
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let driver = &*self.socket.driver;
-        if let Some(error) = self.refusal() {
+        let extent = self.buffer.extent();
+        if let Some(error) = self.refusal(extent) {
             return Err(Refused { buffer: self.buffer, error });
         }
-        let extent = self.buffer.extent();
         let size = extent.bytes + self.header.len();
         // What copying costs from a lease says nothing about user memory.
         let pick = shared.chooser.borrow_mut().pick(size, || {
@@ -160,33 +192,32 @@ impl<'a, B: Payload> Message<'a, B> {
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.is_quiet()
         });
-        let key = {
-            let mut records = driver.records.borrow_mut();
-            let socket = Rc::clone(shared);
-            let header_len = self.header.len();
-            let key =
-                records.insert(|| Op::Send(SendOp::new(socket, pick.engine, size, header_len)));
-            let (op, layout) = records.send_and_layout(key);
-            op.loan = Some(self.buffer.into_loan());
-            adapt(op);
-            if !self.header.is_empty() {
-                layout.set_header(self.header);
-            }
-            if let Some(address) = self.address {
-                layout.set_address(address);
-                op.addressed = true;
-            }
-            key
-        };
+        let mut records = driver.records.borrow_mut();
+        let socket = Rc::clone(shared);
+        let header_len = self.header.len();
+        let (key, op, layout) =
+            records.insert_send(|| SendOp::new(socket, pick.engine, size, header_len));
+        op.lend(self.buffer.into_loan());
+        if let Some(bytes) = self.segment {
+            op.segment = bytes as u16;
+        }
+        adapt(op);
+        if !self.header.is_empty() {
+            layout.set_header(self.header);
+        }
+        if let Some(address) = self.address {
+            layout.set_address(address);
+            op.addressed = true;
+        }
         if pick.timed {
-            let cost = driver.time(|| order::accept(driver, shared, key));
+            let cost = driver.time(|| order::accept(driver, records, shared, key));
             let settled = driver.records.borrow_mut().send(key).is_settled();
             // The time of a send that has to wait for room says nothing about copying.
             if let (true, Some(nanos)) = (settled, cost) {
                 shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
-            order::accept(driver, shared, key);
+            order::accept(driver, records, shared, key);
         }
         Ok(key)
     }
@@ -213,6 +244,13 @@ impl<B: Payload> Sending<B> {
     /// Takes the two events apart: the kernel took the bytes, and the buffer is free again.
     pub fn split(self) -> (Sent, OnLoan<B>) {
         (self.sent, self.loan)
+    }
+
+    /// Has the send cancelled when this, or the future or [`Sent`] of it, is dropped before the kernel has
+    /// taken all bytes.
+    pub fn cancel_on_drop(mut self) -> Self {
+        self.sent.cancels = true;
+        self
     }
 }
 
@@ -245,6 +283,13 @@ pub struct Finishing<B: Payload> {
     result: Option<Result<usize>>,
 }
 
+impl<B: Payload> Cancel for Finishing<B> {
+    /// As of [`Sent`]; the buffer comes back as ever.
+    fn cancel(&self) {
+        self.sent.cancel();
+    }
+}
+
 impl<B: Payload> Future for Finishing<B> {
     type Output = Finished<B>;
 
@@ -268,7 +313,10 @@ impl<B: Payload> Future for Finishing<B> {
 /// The kernel took the bytes of a send: a future of their count, header included.
 #[must_use = "dropped, it hides whether the send failed"]
 #[derive(Debug)]
-pub struct Sent(Handle<Taken>);
+pub struct Sent {
+    handle: Handle<Taken>,
+    cancels: bool,
+}
 
 /// That the kernel took the bytes of a send.
 pub(crate) enum Taken {}
@@ -295,21 +343,46 @@ impl Awaited for Taken {
 }
 
 impl Sent {
+    fn new(driver: Rc<Reactor>, key: Key) -> Self {
+        Self { handle: Handle::new(driver, key), cancels: false }
+    }
+
     /// The result, once there is one.
     ///
     /// # Errors
     ///
     /// Gives itself back until then.
     pub fn try_take(mut self) -> Result<Result<usize>, Self> {
-        self.0.take().ok_or(self)
+        self.handle.take().ok_or(self)
+    }
+
+    /// Has the send cancelled when this is dropped before it has the result. Without that, a send whose
+    /// `Sent` is dropped goes on.
+    pub fn cancel_on_drop(mut self) -> Self {
+        self.cancels = true;
+        self
     }
 
     /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as it would have
     /// when that comes too late; on a stream a send that stopped midway breaks the stream. A send
     /// that the kernel has behind another of its stream ends when that one does.
     pub fn cancel(&self) {
-        if let Some(key) = self.0.key() {
-            order::cancel(self.0.driver(), key);
+        if let Some(key) = self.handle.key() {
+            order::cancel(self.handle.driver(), key);
+        }
+    }
+}
+
+impl Cancel for Sent {
+    fn cancel(&self) {
+        self.cancel();
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if self.cancels {
+            self.cancel();
         }
     }
 }
@@ -318,7 +391,7 @@ impl Future for Sent {
     type Output = Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize>> {
-        Pin::new(&mut self.0).poll(context)
+        Pin::new(&mut self.handle).poll(context)
     }
 }
 
@@ -338,8 +411,7 @@ impl<B: Payload> Awaited for Back<B> {
     type Output = Returned<B>;
 
     fn take(core: &Core, key: Key) -> Option<Returned<B>> {
-        let (loan, receipt) = sending::take_back(core, key)?;
-        Some(Returned { buffer: B::from_loan(loan), receipt })
+        sending::take_back(core, key, B::from_loan)
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {

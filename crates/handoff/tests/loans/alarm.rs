@@ -1,5 +1,5 @@
-//! Wakers that note that they were called, and do what wakers may do: panic, send, turn the driver, drop
-//! handles.
+//! Wakers that note that they were called, and do what wakers and visitors may do: panic, send, turn the driver,
+//! drop handles.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use handoff::{Buffer, Driver, Sending, Socket, Wait};
 
-/// What a waker does besides.
+/// What a waker or visitor does besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whim {
     Nothing,
@@ -19,6 +19,32 @@ pub(crate) enum Whim {
     Send,
     Turn,
     DropHandles,
+}
+
+impl Whim {
+    pub(crate) fn act(self) {
+        match self {
+            Whim::Nothing => {}
+            Whim::Panic => panic!("{ON_PURPOSE}"),
+            Whim::Send => {
+                let socket = AT_HAND.with_borrow(|at_hand| at_hand.socket.clone());
+                let sending = socket.and_then(|it| it.send(Buffer::from(vec![0; 3000])).ok());
+                AT_HAND.with_borrow_mut(|at_hand| at_hand.sent.extend(sending));
+            }
+            Whim::Turn => {
+                let driver = AT_HAND.with_borrow(|at_hand| at_hand.driver.clone());
+                if let Some(driver) = driver {
+                    driver.turn(Wait::No).expect("turns");
+                    driver.turn(Wait::AtMost(Duration::from_micros(200))).expect("turns");
+                }
+            }
+            Whim::DropHandles => {
+                let victims =
+                    AT_HAND.with_borrow_mut(|at_hand| std::mem::take(&mut at_hand.victims));
+                drop(victims);
+            }
+        }
+    }
 }
 
 /// What the panic of a waker says.
@@ -63,27 +89,7 @@ impl Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.woken.fetch_add(1, Relaxed);
-        match self.whim {
-            Whim::Nothing => {}
-            Whim::Panic => panic!("{ON_PURPOSE}"),
-            Whim::Send => {
-                let socket = AT_HAND.with_borrow(|at_hand| at_hand.socket.clone());
-                let sending = socket.and_then(|it| it.send(Buffer::from(vec![0; 3000])).ok());
-                AT_HAND.with_borrow_mut(|at_hand| at_hand.sent.extend(sending));
-            }
-            Whim::Turn => {
-                let driver = AT_HAND.with_borrow(|at_hand| at_hand.driver.clone());
-                if let Some(driver) = driver {
-                    driver.turn(Wait::No).expect("turns");
-                    driver.turn(Wait::AtMost(Duration::from_micros(200))).expect("turns");
-                }
-            }
-            Whim::DropHandles => {
-                let victims =
-                    AT_HAND.with_borrow_mut(|at_hand| std::mem::take(&mut at_hand.victims));
-                drop(victims);
-            }
-        }
+        self.whim.act();
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use handoff::{Driver, Error, Intake, Receiver, Socket, Span};
 
-use crate::alarm::{Alarm, Whim};
+use crate::alarm::{Alarm, Whim, guarded};
 use crate::traffic::tcp;
 
 /// A span, and what it said when it came.
@@ -116,9 +116,8 @@ impl Inflow {
         self.far = None;
     }
 
-    fn took(&mut self, received: Span) -> AddressRange {
-        let bytes = received.to_vec();
-        self.at = self.at.or_else(|| position(&bytes));
+    fn saw(&mut self, bytes: &[u8]) {
+        self.at = self.at.or_else(|| position(bytes));
         if let Some(at) = self.at {
             assert!(at >= self.least, "a span came twice");
             assert!(at + bytes.len() <= self.written, "more came than was written");
@@ -126,7 +125,6 @@ impl Inflow {
             self.at = Some(at + bytes.len());
         }
         self.least = self.at.unwrap_or(self.least + bytes.len());
-        AddressRange { received, bytes }
     }
 
     /// The next span; who waited for it is to be woken.
@@ -156,20 +154,66 @@ impl Inflow {
         };
         let next = next?;
         awaited.extend(self.alarm.take());
-        let end = match next {
-            Some(Ok(received)) => return Some(self.took(received)),
-            Some(Err(Error::DriverGone)) => "the driver is gone".to_owned(),
-            Some(Err(error)) => {
+        match next {
+            Some(Ok(received)) => {
+                let bytes = received.to_vec();
+                self.saw(&bytes);
+                return Some(AddressRange { received, bytes });
+            }
+            Some(Err(error)) => self.ended(Err(error)),
+            None => self.ended(Ok(())),
+        }
+        None
+    }
+
+    /// A visit to all that is there, of which every so many are kept. At the first the visitor does what it likes.
+    pub(crate) fn visit(
+        &mut self,
+        every: usize,
+        whim: Whim,
+        awaited: &mut Vec<Arc<Alarm>>,
+    ) -> Vec<AddressRange> {
+        let Some(mut receiver) = self.receiver.take() else { return Vec::new() };
+        let (mut kept, mut number) = (Vec::new(), 0);
+        let visit = || {
+            receiver.visit(|span| {
+                let bytes = span.to_vec();
+                self.saw(&bytes);
+                number += 1;
+                if number == 1 {
+                    whim.act();
+                    assert!(span[..] == bytes, "a span changed while it was visited");
+                }
+                if number % every == 0 {
+                    kept.push(AddressRange { received: span.keep(), bytes });
+                }
+            })
+        };
+        let end = guarded(visit).flatten();
+        self.receiver = Some(receiver);
+        if number > 0 || end.is_some() {
+            awaited.extend(self.alarm.take());
+        }
+        if let Some(end) = end {
+            self.ended(end);
+        }
+        kept
+    }
+
+    /// What its receiver says of the end.
+    fn ended(&mut self, end: Result<(), Error>) {
+        let end = match end {
+            Err(Error::DriverGone) => "the driver is gone".to_owned(),
+            Err(error) => {
                 assert!(self.far.is_none(), "receiving: {error}");
                 error.to_string()
             }
-            None => {
+            Ok(()) => {
                 assert!(self.far.is_none() || self.told, "a stream ended whose peer did not");
-                return None;
+                return;
             }
         };
         assert!(!std::mem::replace(&mut self.told, true), "another end is told: {end}");
-        None
     }
 
     pub(crate) fn has_receiver(&self) -> bool {

@@ -71,7 +71,7 @@ impl World {
         match result {
             Ok(Some(lease)) => {
                 assert!(
-                    lease.len() > 0 && start + lease.len() <= end,
+                    !lease.is_empty() && start + lease.len() <= end,
                     "{lease:?} of {start}..{end}"
                 );
                 let range = start..start + lease.len();

@@ -95,6 +95,11 @@ pub(crate) enum Step {
         stream: usize,
         whim: Option<Whim>,
     },
+    Visit {
+        stream: usize,
+        every: usize,
+        whim: Whim,
+    },
     DropSpan(usize),
     ForgetSpan(usize),
     SplitSpan(usize),
@@ -215,6 +220,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         6 => (0usize..2, 1usize..30_000).prop_map(|(stream, len)| Step::Write { stream, len }),
         8 => (0usize..2, prop::option::of(whim()))
             .prop_map(|(stream, whim)| Step::Take { stream, whim }),
+        4 => (0usize..2, 1usize..5, whim())
+            .prop_map(|(stream, every, whim)| Step::Visit { stream, every, whim }),
         1 => (0usize..4).prop_map(Step::EndInflow),
         3 => some().prop_map(Step::DropSpan),
         1 => some().prop_map(Step::ForgetSpan),

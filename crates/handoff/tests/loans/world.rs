@@ -273,6 +273,10 @@ impl World {
                 let span = inflow.next(whim, &mut self.awaited);
                 self.spans.extend(span);
             }
+            Step::Visit { stream, every, whim } => {
+                let kept = self.inflows[stream].visit(every, whim, &mut self.awaited);
+                self.spans.extend(kept);
+            }
             Step::DropSpan(number) => {
                 let span = self.take_span(number);
                 guarded(|| drop(span));

@@ -180,8 +180,15 @@ fn file_systems_under_stress() {
     driver_or_skip!();
     stress("xfs", Kind::Mirror, Engine::Bpf);
     stress("ext4", Kind::Linear, Engine::UserAuto);
+}
+
+#[test]
+fn file_systems_under_stress_by_batches_and_copying() {
+    driver_or_skip!();
     stress("xfs", Kind::Stripe, Engine::BatchAuto);
+    stress("ext4", Kind::Linear, Engine::BatchAuto);
     stress("ext4", Kind::Mirror, Engine::UserCopy);
+    stress("xfs", Kind::Stripe, Engine::UserCopy);
 }
 
 /// Kind, target, block size, and whether past the page cache.

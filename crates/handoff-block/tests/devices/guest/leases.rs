@@ -115,6 +115,48 @@ fn what_is_written_to_a_disk_is_sent_as_it_lies_in_the_writers_memory() {
     assert_eq!((lent, total), (content.len() as u64, content.len() as u64), "{tallies:?}");
 }
 
+/// A disk behind a connection: for each read its server asks for the bytes, and has them received right into
+/// the reader's memory.
+#[test]
+fn what_a_disk_is_asked_for_is_received_into_the_readers_memory() {
+    driver_or_skip!();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+    let (mut far, _) = listener.accept().expect("accepts");
+    let answering = thread::spawn(move || {
+        let mut asked = [0; 16];
+        while far.read_exact(&mut asked).is_ok() {
+            let (offset, len) = asked.split_at(8);
+            let [offset, len] = [offset, len].map(|it| u64::from_le_bytes(it.try_into().unwrap()));
+            far.write_all(&bytes_at(offset as usize, len as usize)).expect("answers");
+        }
+    });
+    let mut device = device();
+    let serving = serve(device.open().expect("opens"), move |driver| {
+        let socket = driver.socket(near).expect("attaches");
+        async move |_: &Driver, mut request: Request| {
+            let (offset, len) = (request.offset(), request.len() as u64);
+            let Some(lease) = request.destination() else { return nothing(request) };
+            let asked = [offset.to_le_bytes(), len.to_le_bytes()].concat();
+            let sent = socket.send(handoff::Buffer::from(asked)).expect("begins").await;
+            sent.sent.expect("asks");
+            let received = socket.receive_exact(lease).expect("begins").await;
+            request.answer(Ok(received.result.expect("receives")));
+        }
+    });
+    device.start().expect("starts");
+    let mut disk = open(&device);
+    let content = bytes_at(MIB as usize, 3 * MIB as usize);
+    let (mut memory, start) = aligned(&vec![0; content.len()]);
+    disk.seek(std::io::SeekFrom::Start(MIB)).expect("goes there");
+    disk.read_exact(&mut memory[start..start + content.len()]).expect("reads");
+    assert!(memory[start..start + content.len()] == content, "what was read differs");
+    drop(disk);
+    device.stop().expect("stops");
+    serving.join().expect("ends");
+    answering.join().expect("ends");
+}
+
 #[test]
 fn files_are_written_from_requests_and_read_into_them() {
     driver_or_skip!();

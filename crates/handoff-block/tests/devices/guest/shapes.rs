@@ -6,14 +6,15 @@
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use handoff_block::state::Directory;
 use handoff_block::{Engine, Kind, Server, Spec, Start};
+use handoff_lab::topology::{Disk as _, Flaky, NullDisk, Schedule};
 use rustix::io::{Errno, preadv, pwritev};
 use serde_json::Value;
 
-use super::device::{Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, spec};
+use super::device::{Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
 use super::fixture;
 use super::policies::object;
 
@@ -27,24 +28,43 @@ fn rounds() -> usize {
     if std::env::var_os("HANDOFF_SOAK").is_some() { 20_000 } else { 150 }
 }
 
+/// What a disk says of itself.
+fn limit(disk: &Path, name: &str) -> u64 {
+    let node = fs::canonicalize(disk).expect("a disk");
+    let kernel_name = node.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+    let text = fs::read_to_string(format!("/sys/class/block/{kernel_name}/queue/{name}"));
+    text.expect("a limit").trim().parse().expect("a number")
+}
+
 /// What a device says of the requests that it takes.
 struct Limits {
     block: u64,
     memory: u64,
+    boundary: u64,
 }
 
 impl Limits {
-    fn of(id: u32) -> Self {
-        let limit = |name: &str| -> u64 {
-            let text = fs::read_to_string(format!("/sys/block/ublkb{id}/queue/{name}"));
-            text.expect("a limit").trim().parse().expect("a number")
-        };
-        Self { block: limit("logical_block_size"), memory: limit("dma_alignment") + 1 }
+    fn of(device: &Path) -> Self {
+        Self {
+            block: limit(device, "logical_block_size"),
+            memory: limit(device, "dma_alignment") + 1,
+            boundary: limit(device, "virt_boundary_mask"),
+        }
     }
 
-    /// Whether the block layer takes such a request.
+    /// Whether the block layer has to take such a request. It cuts where pieces do not meet at the
+    /// boundary, and can cut between blocks only.
     fn take(&self, offset: u64, shape: &[(usize, usize)]) -> bool {
         let len: usize = shape.iter().map(|(_, len)| len).sum();
+        let mut position = 0;
+        for pair in shape.windows(2) {
+            let ((start, len), (next, _)) = (pair[0], pair[1]);
+            position += len as u64;
+            let gap = ((start + len) | next) as u64 & self.boundary != 0;
+            if gap && !position.is_multiple_of(self.block) {
+                return false;
+            }
+        }
         let places = shape.iter().all(|(start, len)| {
             (*start as u64).is_multiple_of(self.memory) && (*len as u64).is_multiple_of(self.memory)
         });
@@ -85,7 +105,8 @@ fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8
     pieces
 }
 
-/// One request of this shape. What it wrote or read is compared with the model, or goes into it.
+/// One request of this shape. What it read is compared with the model, if that is of the bytes, and what it
+/// wrote goes into it.
 fn request(
     disk: &File,
     write: bool,
@@ -95,7 +116,7 @@ fn request(
 ) -> Result<(), Errno> {
     let mut pieces = cut(arena.bytes(), shape);
     let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-    let expected = &mut model[offset as usize..][..len];
+    let expected = model.get_mut(offset as usize..offset as usize + len);
     let moved = if write {
         pieces.iter_mut().for_each(|piece| piece.copy_from_slice(&random.bytes(piece.len())));
         let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
@@ -106,10 +127,10 @@ fn request(
     };
     assert_eq!(moved, len, "a short request");
     let bytes = pieces.concat();
-    if write {
-        expected.copy_from_slice(&bytes);
-    } else {
-        assert!(bytes == expected, "{len} bytes read at {offset} as {shape:?}");
+    match expected {
+        Some(expected) if write => expected.copy_from_slice(&bytes),
+        Some(expected) => assert!(bytes == expected, "{len} bytes read at {offset} as {shape:?}"),
+        None => {}
     }
     Ok(())
 }
@@ -120,15 +141,27 @@ fn exercise(target: Kind, sizes: &[u64], change: impl FnOnce(&mut Spec), engine:
 
 /// Random requests of a device of these files.
 fn exercise_of(target: Kind, files: &Files, change: impl FnOnce(&mut Spec), engine: Engine) {
+    exercise_kept(target, files, change, engine, u64::MAX);
+}
+
+/// Random requests of a device that keeps this many bytes from its start on.
+fn exercise_kept(
+    target: Kind,
+    files: &Files,
+    change: impl FnOnce(&mut Spec),
+    engine: Engine,
+    kept: u64,
+) {
     let mut spec = Spec { direct: true, depth: 8, ..spec(target, files, engine) };
     change(&mut spec);
     let device = Device::of(&spec);
     let record = Directory::of(device.id).read().expect("a record");
-    let limits = Limits::of(device.id);
+    let limits = Limits::of(&device.path());
     let disk = device.open();
     let said = format!("{target:?} by {engine}, direct: {}", spec.direct);
     println!("{said}: blocks of {}, memory at {}", limits.block, limits.memory);
-    let mut model = read_at(&disk, 0, record.size as usize).expect("read");
+    let kept = kept.min(record.size) as usize;
+    let mut model = read_at(&disk, 0, kept).expect("read");
     let (mut arena, mut random) = (Aligned::new(ARENA), Random(0x9e37_79b9_7f4a_7c15));
     let (mut taken, mut refused) = (0, 0);
     for _ in 0..rounds() {
@@ -136,6 +169,9 @@ fn exercise_of(target: Kind, files: &Files, change: impl FnOnce(&mut Spec), engi
         let (mut unit, mut block) = (step(&mut random), step(&mut random));
         if fits {
             (unit, block) = (unit.max(limits.memory), block.max(limits.block));
+            if limits.boundary != 0 && random.below(2) == 0 {
+                unit = limits.boundary + 1;
+            }
         }
         let len = (1 + random.below(MOST / block.max(unit))) * block.max(unit);
         let offset = random.below((record.size - len) / block + 1) * block;
@@ -146,13 +182,22 @@ fn exercise_of(target: Kind, files: &Files, change: impl FnOnce(&mut Spec), engi
         let expected = limits.take(offset, &shape);
         match result {
             Ok(()) => taken += 1,
-            Err(Errno::INVAL) if !expected => refused += 1,
+            // What was refused in the middle may be there in part.
+            Err(Errno::INVAL) if !expected => {
+                refused += 1;
+                let begun = write && limits.boundary != 0 && offset.is_multiple_of(limits.block);
+                let end = (offset + len).next_multiple_of(limits.block) as usize;
+                let before = model.get(offset as usize..end.min(kept)).unwrap_or_default();
+                if begun && !before.is_empty() {
+                    write_at(&disk, offset, before).expect("written anew");
+                }
+            }
             Err(error) => panic!("{said}: {error}: {len} bytes at {offset}, memory at {shape:?}"),
         }
     }
-    assert_eq!(limits.memory, u64::from(record.memory_alignment), "{said}");
+    assert_eq!(limits.memory, u64::from(record.limits.memory_alignment), "{said}");
     assert!(taken > rounds() / 3 && refused > 0, "{said}: {taken} taken, {refused} refused");
-    let read = read_at(&disk, 0, record.size as usize).expect("read");
+    let read = read_at(&disk, 0, kept).expect("read");
     assert!(read == model, "{said}: the whole");
     drop(disk);
     let counters = Directory::of(device.id).counters(spec.queues, spec.depth).expect("counters");
@@ -213,7 +258,7 @@ fn the_strictest_of_files_and_disks_is_announced() {
                 exercise_of(target, &of, |_| {}, engine);
             }
             let device = Device::of(&Spec { direct: true, ..spec(target, &of, engine) });
-            let memory = Limits::of(device.id).memory;
+            let memory = Limits::of(&device.path()).memory;
             device.end();
             memory
         };
@@ -223,6 +268,41 @@ fn the_strictest_of_files_and_disks_is_announced() {
         assert_eq!(announced(Kind::Linear, &files.paths), 512, "{engine}: both");
     }
     lower.end();
+}
+
+/// Disks that want pieces of memory to meet at pages, few of them, and few bytes at a time: one by itself,
+/// one below a disk of the device mapper, and both beside a file.
+#[test]
+fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
+    driver_or_skip!();
+    let strict = || NullDisk::strict(4, 4096, 64 << 10).expect("a disk");
+    let one = strict();
+    let mapped = Flaky::over(strict(), Schedule::WORKS).expect("a disk of the device mapper");
+    let mut files = Files::new(&[4 * MIB]);
+    files.paths.extend([one.path().to_owned(), mapped.path().to_owned()]);
+    for engine in [Engine::Bpf, Engine::UserAuto, Engine::BatchAuto] {
+        // The disks have no memory.
+        for (target, paths, kept) in [
+            (Kind::Loop, &files.paths[1..2], 0),
+            (Kind::Loop, &files.paths[2..], 0),
+            (Kind::Linear, &files.paths[..], 4 * MIB),
+            (Kind::Stripe, &files.paths[..], 0),
+            (Kind::Mirror, &files.paths[..], 0),
+        ] {
+            let of = Files { directory: tempfile::tempdir().expect("one"), paths: paths.to_vec() };
+            let wide = |spec: &mut Spec| (spec.block_size, spec.chunk) = (4096, 4096);
+            exercise_kept(target, &of, wide, engine, kept);
+            let mut spec = Spec { direct: true, ..spec(target, &of, engine) };
+            wide(&mut spec);
+            let device = Device::of(&spec);
+            let announced = |name| limit(&device.path(), name);
+            assert_eq!(announced("virt_boundary_mask"), PAGE - 1, "{target:?} by {engine}");
+            assert_eq!(announced("max_hw_sectors_kb"), 64, "{target:?} by {engine}");
+            let disks = [one.path(), mapped.path()].map(|disk| limit(disk, "max_segments"));
+            assert!(announced("max_segments") <= disks[0].min(disks[1]), "{target:?} by {engine}");
+            device.end();
+        }
+    }
 }
 
 #[test]
@@ -236,11 +316,19 @@ fn a_server_that_follows_takes_no_files_that_are_stricter() {
     let path = format!("/run/handoff/blk/{id}/spec.json");
     let honest = fs::read_to_string(&path).expect("a record");
     let mut record: Value = serde_json::from_str(&honest).expect("JSON");
-    assert_eq!(record["memory_alignment"], 512, "the guest's disk wants it so");
-    record["memory_alignment"] = 4.into();
-    fs::write(&path, record.to_string()).expect("written");
-    let line = Server::start(&spec, Start::Recover(id)).expect_err("refused").to_string();
-    assert!(line.contains("want memory aligned to 512 bytes"), "{line}");
+    assert_eq!(record["limits"]["memory_alignment"], 512, "the guest's disk wants it so");
+    let segments = record["limits"]["max_segments"].as_u64().expect("a number");
+    for (limit, wider, said) in [
+        ("memory_alignment", 4, "want memory aligned to 512, not 4".to_owned()),
+        ("max_segments", 65535, format!("want max_segments of {segments}, not 65535")),
+    ] {
+        let known = record["limits"][limit].take();
+        record["limits"][limit] = wider.into();
+        fs::write(&path, record.to_string()).expect("written");
+        let line = Server::start(&spec, Start::Recover(id)).expect_err("refused").to_string();
+        assert!(line.contains(&said), "{line}");
+        record["limits"][limit] = known;
+    }
     fs::write(&path, honest).expect("written");
     Device::recovered(&spec, id).end();
 }

@@ -370,10 +370,11 @@ impl Line<'_> {
         }
     }
 
-    /// Waits for what is under way, so that it is counted, and the engine may end.
+    /// Waits for what is under way, so that it is counted, the peer has it, and the engine may end.
     pub(super) async fn settle(&self) {
         let begin = Instant::now();
-        while self.reap().is_ok() && self.under_way.get() > 0 && begin.elapsed() < LAST_WORDS {
+        let settled = || self.under_way.get() == 0 && matches!(self.port.unacknowledged(), Ok(0));
+        while self.reap().is_ok() && !settled() && begin.elapsed() < LAST_WORDS {
             self.ticks.next().await;
         }
     }

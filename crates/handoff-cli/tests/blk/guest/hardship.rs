@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 
 use super::command::{
     Added, ENGINES, Files, blk, driver_or_skip, nothing_is_left, verified, verifier,
@@ -437,6 +437,82 @@ fn servers_that_are_killed_at_once_are_followed_all_the_same() {
         });
     }
     device.server(None);
+    device.del();
+    nothing_is_left();
+}
+
+/// Processes that a device's supervisor has started, the oldest first.
+fn children(supervisor: i32) -> Vec<i32> {
+    let path = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let all = fs::read_to_string(path).expect("the supervisor lives");
+    all.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+/// Whether a process waits for a line on its stdin.
+fn reads(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("pipe_read"))
+}
+
+#[test]
+fn a_server_that_was_killed_is_followed_by_one_that_waits() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    for engine in ENGINES {
+        let device = Added::new(&["loop", files.name(0), "--engine", engine, "--queues", "2"]);
+        let mut server = device.server(None);
+        let supervisor = parent(server);
+        for killed in 0..3 {
+            let waiting = eventually(|| {
+                let waiting = children(supervisor).into_iter().find(|pid| *pid != server);
+                waiting.filter(|pid| reads(*pid))
+            });
+            let tasks = fs::read_dir(format!("/proc/{waiting}/task")).expect("tasks").count();
+            assert!(tasks > 2, "{engine}: it has the queues' threads: {tasks}");
+            kill(server);
+            let next = device.server(Some(server));
+            assert_eq!(next, waiting, "{engine}: after {killed}");
+            server = next;
+            write_block(&device.node(), killed, killed.into()).expect("written");
+            assert_eq!(read_block(&device.node(), killed.into()).expect("read"), [killed; 4096]);
+        }
+        // Without one that waits, another is started.
+        let waiting = eventually(|| children(supervisor).into_iter().find(|pid| *pid != server));
+        kill(waiting);
+        kill(server);
+        device.server(Some(server));
+        device.del();
+        eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    }
+    nothing_is_left();
+}
+
+/// As where memory is short: for lack of memory, a supervisor has no limit of tries.
+#[test]
+fn a_server_that_finds_no_memory_is_tried_until_there_is_some() {
+    driver_or_skip!();
+    /// Fewer bytes of addresses than the buffers of the device have.
+    const FEW: u64 = 256 << 20;
+    let files = Files::new(1, 8 << 20);
+    let large = ["--engine", "user-copy", "--depth", "65", "--max-request", "4m"];
+    let device = Added::new(&[&["loop", files.name(0)], &large[..]].concat());
+    let mut server = device.server(None);
+    let supervisor = parent(server);
+    let limit = |pid: i32, limit: Option<u64>| {
+        let limit = Rlimit { current: limit, maximum: None };
+        rustix::process::prlimit(Pid::from_raw(pid), Resource::As, limit).expect("limited");
+    };
+    // What waits already has no limit.
+    limit(supervisor, Some(FEW));
+    eventually(|| children(supervisor).into_iter().find(|pid| *pid != server));
+    kill(server);
+    server = device.server(Some(server));
+    kill(server);
+    eventually(|| (log(&device).matches("Cannot allocate memory").count() > 12).then_some(()));
+    assert_ne!(device.show()["state"], "live");
+    limit(supervisor, None);
+    device.server(Some(server));
+    write_block(&device.node(), 5, 5).expect("written");
+    assert_eq!(read_block(&device.node(), 5).expect("read"), [5; 4096]);
     device.del();
     nothing_is_left();
 }

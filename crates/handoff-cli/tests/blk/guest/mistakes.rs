@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
+use handoff_lab::topology::{Disk as _, NullDisk};
+
 use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
 
 #[test]
@@ -125,5 +127,31 @@ fn legs_that_differ_are_told() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("backing-1 the last 1048576 bytes are not used"), "{text}");
     answer(&["del", "--all"]);
+    nothing_is_left();
+}
+
+#[test]
+fn a_device_that_should_carry_no_swap_says_so() {
+    driver_or_skip!();
+    let files = Files::new(2, 1 << 20);
+    fs::write(&files.paths[1], [1; 1 << 20]).expect("a file without holes");
+    let disk = NullDisk::new(1, 512, 1).expect("a disk");
+    let disk = disk.path().to_str().expect("UTF-8");
+    for (file, said) in [
+        (files.name(0), Some("lies on a file system and has holes, which takes memory to write")),
+        (files.name(1), Some("lies on a file system, which takes memory to write")),
+        (disk, None),
+    ] {
+        let device = Added::new(&["loop", file]);
+        let reason = device.answer["no_swap"].as_str();
+        assert_eq!(device.show()["no_swap"].as_str(), reason);
+        assert_eq!(reason.is_some(), said.is_some(), "{reason:?}");
+        assert!(said.is_none_or(|said| reason.is_some_and(|it| it.contains(said))), "{reason:?}");
+        device.del();
+    }
+    let text = blk(&["add", "loop", files.name(0), "--id", "57"]).stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.lines().any(|line| line.starts_with("put no swap on it: ")), "{text}");
+    assert!(blk(&["del", "57"]).status.success());
     nothing_is_left();
 }

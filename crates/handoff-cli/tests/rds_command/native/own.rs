@@ -1,10 +1,14 @@
 //! By our own engine.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use handoff_lab::topology::Pair;
-use rustix::process::Signal;
+use handoff_lab::topology::{Pair, PairEnd};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::session::{Answering, command, errors, rds, report, stress};
 
@@ -89,4 +93,48 @@ fn what_cannot_be_is_told() {
     let foreign = rds(&pair.left, &["stress", "192.0.2.77", "--engine", "own"]);
     assert_eq!(foreign.status.code(), Some(1));
     assert!(errors(&foreign).contains("listen for RDS peers"), "{}", errors(&foreign));
+}
+
+/// Packets that have come to this end.
+fn packets(end: &PairEnd) -> u64 {
+    let table = end.namespace().run(|| fs::read_to_string("/proc/thread-self/net/dev"));
+    let table = table.expect("enters").expect("reads");
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(end.device()));
+    let mut figures = line.expect("its line").trim_start_matches(':').split_whitespace();
+    figures.nth(1).expect("bytes, packets").parse().expect("a number")
+}
+
+/// Waits until the two talk.
+fn many_packets_come_to(end: &PairEnd) {
+    let enough = packets(end) + 500;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while packets(end) < enough {
+        assert!(Instant::now() < deadline, "{} of {enough} packets", packets(end));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
+    let pair = pair();
+    // Either side connects to the other.
+    for [from, to] in [[&pair.left, &pair.right], [&pair.right, &pair.left]] {
+        let first = Answering::start(to, "own");
+        let [own, peer] = [from, to].map(|end| end.v4().to_string());
+        let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--json", "--time", "200"];
+        let mut asking = command(from, &[&asks[..], &["-t", "2", "-d", "8"]].concat());
+        let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        many_packets_come_to(to);
+        drop(first);
+        let second = Answering::start_again(to, "own");
+        many_packets_come_to(to);
+        kill_process(Pid::from_child(&asking), Signal::INT).expect("is there");
+        let asked = asking.wait_with_output().expect("ends");
+        assert_eq!(asked.status.code(), Some(130), "{}", errors(&asked));
+        let asked: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
+        let (_, answered) = second.stop();
+        assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()), "{asked}");
+        assert!(answered["messages"].as_u64() > Some(16), "{answered}");
+        assert!(asked["asked_again"].as_u64() > Some(0), "{asked}");
+    }
 }

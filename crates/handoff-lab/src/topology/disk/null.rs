@@ -32,6 +32,20 @@ impl NullDisk {
     ///
     /// [`TopologyError::Unavailable`] if the driver or configfs is absent.
     pub fn new(mib: u64, block: u32, queues: u32) -> Result<Self, TopologyError> {
+        Self::with(mib, block, &[("submit_queues", queues.into())])
+    }
+
+    /// Makes one that takes little: two pieces of a request's memory meet at the boundary of a page (a
+    /// virtual boundary), and a request has at most `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of [`new`](Self::new).
+    pub fn strict(mib: u64, block: u32, most: u64) -> Result<Self, TopologyError> {
+        Self::with(mib, block, &[("virt_boundary", 1), ("max_sectors", most / 512)])
+    }
+
+    fn with(mib: u64, block: u32, special: &[(&str, u64)]) -> Result<Self, TopologyError> {
         load("null_blk", &["nr_devices=0"])?;
         if !Path::new(CONFIGURATION).exists() {
             mount_configfs().map_err(|error| TopologyError::Unavailable {
@@ -49,13 +63,15 @@ impl NullDisk {
             ("memory_backed", 0),
             ("size", mib),
             ("blocksize", block.into()),
-            ("submit_queues", queues.into()),
             ("queue_mode", 2),
             ("irqmode", 0),
             ("completion_nsec", 0),
-            ("power", 1),
-        ] {
-            disk.set(attribute, value)?;
+        ]
+        .iter()
+        .chain(special)
+        .chain(&[("power", 1)])
+        {
+            disk.set(attribute, *value)?;
         }
         let index = fs::read_to_string(disk.configuration.join("index"))
             .map_err(asked(format!("find {name}")))?;

@@ -1,13 +1,37 @@
 //! Datagrams of a lane: a request for each, in any order, and each returns by itself.
 
+use std::ptr;
+
 use handoff_sys::sqe;
-use io_uring::{cqueue, opcode};
+use io_uring::{cqueue, opcode, squeue};
 
 use super::{Blocked, Submitted, Sum, has_room, next_use};
 use crate::error::Error;
-use crate::op::lane::{LaneShared, Stage, State};
+use crate::op::SocketShared;
+use crate::op::lane::{LaneShared, Slot, Stage, State};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Completion, MAX_REQUEST, Ring, Token};
+
+/// The request for the buffer of a place, from now on with the kernel.
+#[inline(always)]
+fn request(socket: &SocketShared, slot: &mut Slot, ring: u32) -> squeue::Entry {
+    let piece = &slot.buffer.as_ref().expect("what waits has a buffer").0;
+    slot.fixed = if slot.copies { None } else { piece.slot(ring) };
+    slot.data = next_use(slot.data);
+    slot.stage = Stage::InKernel;
+    let mut entry = match slot.copies {
+        true => with_target!(socket.endpoint, |fd| {
+            opcode::Send::new(fd, ptr::null(), 0).flags(socket.message_flags()).build()
+        }),
+        false => socket.lending.clone(),
+    };
+    sqe::set_memory(&mut entry, piece.start().as_ptr(), piece.len().min(MAX_REQUEST) as u32);
+    if let Some(index) = slot.fixed {
+        sqe::set_fixed_buffer(&mut entry, index);
+    }
+    entry.set_user_data(slot.data);
+    entry
+}
 
 impl State {
     /// Makes requests of what waits, as long as the ring has room.
@@ -16,30 +40,12 @@ impl State {
         if !self.again.is_empty() {
             self.submit_again(ring, lane, &mut submitted);
         }
-        let usage = if self.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
-        let template = with_target!(lane.socket.endpoint, |fd| {
-            opcode::SendZc::new(fd, std::ptr::null(), 0)
-                .flags(libc::MSG_NOSIGNAL)
-                .zc_flags(usage)
-                .build()
-        });
         let ring_id = ring.id;
         loop {
             let mut queue = ring.io.submission();
             while self.next != self.tail && !queue.is_full() {
                 let place = self.next;
-                let slot = self.slot(place);
-                let piece = &slot.buffer.as_ref().expect("what waits has a buffer").0;
-                let mut entry = template.clone();
-                let len = piece.len().min(MAX_REQUEST) as u32;
-                sqe::set_memory(&mut entry, piece.start().as_ptr(), len);
-                slot.fixed = piece.slot(ring_id);
-                if let Some(index) = slot.fixed {
-                    sqe::set_fixed_buffer(&mut entry, index);
-                }
-                slot.data = next_use(slot.data);
-                slot.stage = Stage::InKernel;
-                let entry = entry.user_data(slot.data);
+                let entry = request(&lane.socket, self.slot(place), ring_id);
                 // SAFETY: the place keeps the buffer, and with it its memory, until the request and its
                 // return signal are over.
                 unsafe { queue.push(&entry) }.expect("there is room");
@@ -66,23 +72,10 @@ impl State {
                 return;
             }
             self.again.pop();
-            let usage = if self.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
             let slot = &mut self.slots[usize::from(place)];
-            let piece = &slot.buffer.as_ref().expect("what waits has a buffer").0;
-            let (start, len) = (piece.start().as_ptr(), piece.len().min(MAX_REQUEST) as u32);
-            slot.fixed = piece.slot(ring.id).filter(|_| !slot.copies);
-            slot.data = next_use(slot.data);
-            slot.stage = Stage::InKernel;
-            let entry = with_target!(lane.socket.endpoint, |fd| match slot.copies {
-                true => opcode::Send::new(fd, start, len).flags(libc::MSG_NOSIGNAL).build(),
-                false => opcode::SendZc::new(fd, start, len)
-                    .buf_index(slot.fixed)
-                    .flags(libc::MSG_NOSIGNAL)
-                    .zc_flags(usage)
-                    .build(),
-            });
+            let entry = request(&lane.socket, slot, ring.id);
             // SAFETY: as in `submit_datagrams`.
-            unsafe { ring.push(&entry.user_data(slot.data)) };
+            unsafe { ring.push(&entry) };
             submitted.requests += 1;
         }
     }

@@ -78,7 +78,7 @@ impl LaneShared {
         buffer: Buffer,
     ) -> Result<(), (Buffer, Error)> {
         let mut state = self.state.borrow_mut();
-        let ours = std::ptr::eq(buffer.0.backing(), &*state.backing);
+        let ours = buffer.0.is_cut_from(&state.backing);
         if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
             let error = self.refusal(core, &state, ours);
             return Err((buffer, error));
@@ -111,7 +111,7 @@ impl LaneShared {
     }
 
     /// The oldest buffer, if it is back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, core: &Core) -> Option<(Result<usize>, Returned<Buffer>)> {
         let mut state = self.state.borrow_mut();
         let head = state.head;
@@ -201,6 +201,7 @@ impl LaneShared {
     }
 
     /// Counts what happened and tells who waits for it. What is closed gives up what came back.
+    #[inline(always)]
     fn after<'a>(self: &'a Rc<Self>, core: &Core, mut state: RefMut<'a, State>, sum: Sum) {
         core.lanes.held.update(|held| held - sum.ended);
         if sum.lent != sum.returned {
@@ -276,8 +277,15 @@ impl State {
 }
 
 /// Submits what waits in all lanes.
-#[inline]
+#[inline(always)]
 pub(crate) fn pump_marked(core: &Core) {
+    if core.lanes.has_marks() {
+        pump_each_marked(core);
+    }
+}
+
+#[inline(never)]
+fn pump_each_marked(core: &Core) {
     while let Some(lane) = core.lanes.take_marked() {
         pump(core, &lane);
     }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use handoff::Outcome;
+use handoff::{Error, Outcome};
 use handoff_lab::topology::Pair;
 
 use crate::bed::{Lending, bytes_at, connection, connection_over, on_disk, read_all, write_all};
@@ -61,5 +61,39 @@ fn a_stream_goes_to_a_file() {
     let mut content = vec![0; LEN];
     sink.read_exact_at(&mut content, 0).expect("reads");
     assert!(content == bytes_at(0, LEN), "content differs");
+    lending.until_all_are_back();
+}
+
+#[test]
+fn a_stream_is_received_into_new_pages_that_go_on_to_another() {
+    const PIECE: usize = 50_001;
+    let (from, to) = connection();
+    let (out, far) = connection();
+    let sent = write_all(from, LEN);
+    let received = read_all(far);
+    let lending = Lending::new();
+    let source = lending.driver.socket(to).expect("attaches");
+    let socket = lending.driver.socket(out).expect("attaches");
+    lending.run(async {
+        let mut left = LEN;
+        while left > 0 {
+            let len = left.min(PIECE);
+            let pages = lending.getbuf.fresh(len as u32).expect("asks").await.expect("lends");
+            let filled = source.receive_exact(pages).expect("begins").await;
+            assert_eq!(filled.result.expect("receives"), len);
+            let finished = socket.send(filled.buffer.freeze(len)).expect("is taken").await;
+            finished.sent.expect("is sent");
+            left -= len;
+        }
+        // Past the end there is nothing, and the pages come back.
+        let pages = lending.getbuf.fresh(100).expect("asks").await.expect("lends");
+        let ended = source.receive_exact(pages).expect("begins").await;
+        let error = ended.result.expect_err("has ended");
+        assert!(matches!(error, Error::StreamEnded { received: 0, wanted: 100 }), "{error}");
+        assert_eq!(ended.buffer.len(), 100);
+    });
+    drop(socket);
+    sent.join().expect("ends");
+    assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
     lending.until_all_are_back();
 }

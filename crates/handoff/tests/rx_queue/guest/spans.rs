@@ -1,14 +1,16 @@
 //! Spans that are kept, and those that are lent on.
 
+use std::collections::VecDeque;
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff::{Outcome, Span, Wait};
+use handoff::{Driver, Outcome, Span, Wait};
 use socket2::SockRef;
 
 use crate::bed::{Bed, byte_at, send, stream_of};
-use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, receiver};
+use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, receiver, whole};
 use crate::traffic::within;
 
 #[test]
@@ -111,6 +113,71 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
         std::io::Seek::rewind(&mut written).expect("seeks");
         written.read_to_end(&mut stored).expect("reads");
         assert!(stored == stream_of(MIB), "what was written differs");
+    });
+}
+
+/// Visitors that keep some, leave others, and panic now and then; with completions of both shapes.
+#[test]
+fn visits_give_back_what_they_do_not_keep() {
+    within(LONG, || {
+        for mixed in [false, true] {
+            let bed = Bed::new(1_500);
+            let driver = Driver::builder().zero_copy_receive(true).mixed_completions(mixed);
+            let driver = driver.build().expect("a ring");
+            let queue = bound(&bed, &driver, 2_048);
+            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let mut receiver = receiver(&driver, far, &queue);
+            let sender = send(left, 2 * MIB);
+            let (mut position, mut number, mut panics) = (0, 0, 0);
+            let mut kept: VecDeque<(Span, usize)> = VecDeque::new();
+            let is_right = |bytes: &[u8], at: usize| {
+                bytes.iter().enumerate().all(|(offset, byte)| *byte == byte_at(at + offset))
+            };
+            let end = loop {
+                driver.block_on(receiver.spans_there()).expect("runs").expect("is driven");
+                let visit = AssertUnwindSafe(|| {
+                    receiver.visit(|span| {
+                        let (at, held) = (position, queue.held());
+                        assert!(is_right(&span, at), "differs at {at}");
+                        position += span.len();
+                        number += 1;
+                        if number % 10 == 0 {
+                            driver.turn(Wait::No).expect("turns in a visit");
+                            assert!(is_right(&span, at), "changed at {at}");
+                        }
+                        if number % 64 == 0 {
+                            panic!("a visitor's");
+                        }
+                        match number % 5 {
+                            0 => kept.push_back((span.keep(), at)),
+                            1 => {
+                                drop(span);
+                                assert_eq!(queue.held(), held - 1, "{queue:?}");
+                            }
+                            _ => {}
+                        }
+                        if kept.len() > 100 {
+                            let (span, at) = kept.pop_front().expect("there are some");
+                            assert!(is_right(&span, at), "a kept span changed at {at}");
+                        }
+                    })
+                });
+                match catch_unwind(visit) {
+                    Ok(Some(end)) => break end,
+                    Ok(None) => {}
+                    Err(_) => panics += 1,
+                }
+            };
+            end.expect("ends well");
+            assert_eq!((position, panics), (2 * MIB, number / 64));
+            assert_eq!(queue.held(), kept.len());
+            assert_eq!(queue.stats().spans, number as u64);
+            assert_eq!(receiver.tally(), whole(2 * MIB));
+            assert!(kept.iter().all(|(span, at)| is_right(span, *at)));
+            drop((kept, receiver));
+            assert_eq!(queue.held(), 0);
+            sender.join().expect("ends");
+        }
     });
 }
 

@@ -1,0 +1,179 @@
+//! The threads of a server, one for each queue.
+//!
+//! Contracts:
+//! - a thread that was gathered has its ring, and waits for a device; without an order it ends;
+//! - threads serve the processors that the driver sends them requests from.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::engine::{self, Program};
+use crate::queue::{Parts, Queue};
+use crate::state::Mapping;
+use crate::{Engine, Error};
+
+/// A queue's thread has its ring, has asked for requests, or has ended.
+type End = (u16, Step);
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It waits for a device; with the thread's id.
+    Gathered(i32),
+    /// The driver has been asked for requests.
+    Ready,
+    Ended(io::Result<()>),
+}
+
+/// What a thread is to serve.
+pub(crate) struct Order {
+    /// The device's char device, then its backings.
+    pub(crate) files: Arc<Vec<OwnedFd>>,
+    pub(crate) program: Arc<Program>,
+    pub(crate) region: Mapping,
+}
+
+/// All threads of a server.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    threads: Vec<JoinHandle<()>>,
+    thread_ids: Vec<i32>,
+    /// By queue.
+    orders: Vec<Sender<Order>>,
+    ends: Receiver<End>,
+}
+
+impl Crew {
+    /// Starts the threads of so many queues; returns when all have their rings.
+    pub(crate) fn gather(
+        engine: Engine,
+        queues: u16,
+        depth: u16,
+        max_request: u32,
+        mut cpus: impl FnMut(u16) -> Vec<usize>,
+    ) -> Result<Self, Error> {
+        let (sender, ends) = mpsc::channel();
+        let mut crew =
+            Self { threads: Vec::new(), thread_ids: Vec::new(), orders: Vec::new(), ends };
+        for queue in 0..queues {
+            let (order, orders) = mpsc::channel();
+            let (sender, cpus) = (sender.clone(), cpus(queue));
+            let thread = Thread { queue, depth, max_request, engine, cpus, orders, sender };
+            crew.threads.push(thread.spawn()?);
+            crew.orders.push(order);
+        }
+        for _ in 0..queues {
+            if let Step::Gathered(id) = crew.step()? {
+                crew.thread_ids.push(id);
+            }
+        }
+        Ok(crew)
+    }
+
+    /// The next step of a thread, none of which is to end.
+    fn step(&self) -> Result<Step, Error> {
+        match self.ends.recv() {
+            Ok((queue, Step::Ended(ended))) => {
+                let cause =
+                    ended.err().unwrap_or_else(|| io::Error::other("the device was stopped"));
+                Err(Error::doing(format!("queue {queue} cannot be served"))(cause))
+            }
+            Ok((_, step)) => Ok(step),
+            Err(_) => Err(Error::failed("the threads of the queues ended")),
+        }
+    }
+
+    /// Gives a queue's thread what it is to serve. One that has ended has told so.
+    pub(crate) fn order(&self, queue: u16, order: Order) {
+        let _ = self.orders[usize::from(queue)].send(order);
+    }
+
+    /// Waits until the driver was asked for the requests of all queues.
+    pub(crate) fn all_ready(&self) -> Result<(), Error> {
+        self.orders.iter().try_for_each(|_| self.step().map(drop))
+    }
+
+    pub(crate) fn thread_ids(&self) -> &[i32] {
+        &self.thread_ids
+    }
+
+    /// What a thread tells within this time.
+    pub(crate) fn next(&self, time: Duration) -> Result<End, RecvTimeoutError> {
+        self.ends.recv_timeout(time)
+    }
+
+    pub(crate) fn join(&mut self) {
+        self.orders.clear();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a queue's thread panicked");
+            }
+        }
+    }
+
+    /// Leaves the threads to the end of the process.
+    pub(crate) fn leave(&mut self) {
+        self.threads.clear();
+    }
+}
+
+/// What a queue's thread is given.
+struct Thread {
+    queue: u16,
+    depth: u16,
+    max_request: u32,
+    engine: Engine,
+    cpus: Vec<usize>,
+    orders: Receiver<Order>,
+    sender: Sender<End>,
+}
+
+// SAFETY: the mapping of a region is used by the thread that it is moved to, and by nobody else.
+unsafe impl Send for Mapping {}
+
+impl Thread {
+    fn spawn(self) -> Result<JoinHandle<()>, Error> {
+        let name = format!("blk-queue-{}", self.queue);
+        thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let ended = self.serve();
+                self.tell(Step::Ended(ended));
+            })
+            .map_err(Error::doing("a thread cannot be started"))
+    }
+
+    fn tell(&self, step: Step) {
+        // Nobody listens where the server is being abandoned.
+        let _ = self.sender.send((self.queue, step));
+    }
+
+    fn serve(&self) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        self.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+        // A hint; a processor may have gone since.
+        let _ = sched_setaffinity(None, &set);
+        // Memory that is reclaimed by writing to this device must not be waited for by its server.
+        if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+            tracing::debug!(%error, "the thread counts as one that may wait for itself");
+        }
+        let ring = engine::ring(self.engine, self.depth)?;
+        self.tell(Step::Gathered(rustix::thread::gettid().as_raw_nonzero().get()));
+        let Ok(Order { files, program, region }) = self.orders.recv() else { return Ok(()) };
+        let mut queue = Queue::new(Parts {
+            queue: self.queue,
+            depth: self.depth,
+            max_request: self.max_request,
+            engine: self.engine,
+            ring,
+            files: &files,
+            region,
+        })?;
+        engine::run(self.engine, &mut queue, &program, || self.tell(Step::Ready))
+    }
+}

@@ -1,0 +1,111 @@
+//! What the requests of a device are like, so that the disks which their memory is lent to take them.
+//!
+//! The block layer cuts requests, and refuses some, by what a device announces. Lent memory goes to the
+//! backings as it is. A request that a backing does not take, although the device's announcement let it
+//! through, would fail in the server. So a device announces the strictest of what its backings announce.
+//!
+//! Kernel interface: `/sys/dev/block/MAJOR:MINOR/queue`, `struct ublk_params` (segments: Linux 6.15;
+//! where memory is lent the kernel is newer).
+
+use std::fs;
+
+use handoff_sys::ublk::{self, Parameters};
+use serde::{Deserialize, Serialize};
+
+/// The limits of a device, a disk or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// What memory has to be aligned to, in bytes.
+    pub memory_alignment: u32,
+    /// Two pieces of memory may only meet where these bits are 0 in the end of the one and the start of the
+    /// other.
+    pub virt_boundary_mask: u64,
+    /// Pieces of memory in a request.
+    pub max_segments: u16,
+    /// Bytes of such a piece.
+    pub max_segment_size: u32,
+    /// Bytes that are taken in one piece. Longer requests are cut, which the kernel leaves to a worker.
+    pub max_request: u32,
+}
+
+impl Limits {
+    /// Takes everything.
+    pub(crate) const NONE: Self = Self {
+        memory_alignment: 1,
+        virt_boundary_mask: 0,
+        max_segments: u16::MAX,
+        max_segment_size: u32::MAX,
+        max_request: u32::MAX,
+    };
+
+    /// What a disk announces, but for the alignment of memory, which statx tells of files as well. Of a
+    /// file system without a disk nothing is known.
+    pub(crate) fn of_disk(device: u64) -> Self {
+        fn limit<T: TryFrom<u64>>(device: u64, name: &str) -> Option<T> {
+            queue_limit(device, name).and_then(|limit| limit.try_into().ok())
+        }
+        let request = limit(device, "max_sectors_kb").and_then(|kib: u32| kib.checked_mul(1024));
+        Self {
+            virt_boundary_mask: limit(device, "virt_boundary_mask").unwrap_or(0),
+            max_segments: limit(device, "max_segments").unwrap_or(u16::MAX),
+            max_segment_size: limit(device, "max_segment_size").unwrap_or(u32::MAX),
+            max_request: request.unwrap_or(u32::MAX),
+            ..Self::NONE
+        }
+    }
+
+    /// What both take.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            memory_alignment: self.memory_alignment.max(other.memory_alignment),
+            virt_boundary_mask: self.virt_boundary_mask | other.virt_boundary_mask,
+            max_segments: self.max_segments.min(other.max_segments),
+            max_segment_size: self.max_segment_size.min(other.max_segment_size),
+            max_request: self.max_request.min(other.max_request),
+        }
+    }
+
+    /// What `wanted` refuses and this lets through, if there is such a request: the limit, by name, with
+    /// both values. Longer requests and pieces are cut, and so refused by nobody.
+    pub(crate) fn breach(&self, wanted: &Self) -> Option<String> {
+        let differs =
+            |name: &str, here: u64, there: u64| Some(format!("{name} {there}, not {here}"));
+        if wanted.memory_alignment > self.memory_alignment {
+            let (here, there) = (self.memory_alignment, wanted.memory_alignment);
+            return differs("memory aligned to", here.into(), there.into());
+        }
+        if wanted.virt_boundary_mask & !self.virt_boundary_mask != 0 {
+            let (here, there) = (self.virt_boundary_mask, wanted.virt_boundary_mask);
+            return differs("a virt_boundary_mask of", here, there);
+        }
+        if wanted.max_segments < self.max_segments {
+            let (here, there) = (self.max_segments, wanted.max_segments);
+            return differs("max_segments of", here.into(), there.into());
+        }
+        None
+    }
+
+    /// Adds the limits to the parameters of a device that lends.
+    pub(crate) fn announce(&self, parameters: &mut Parameters) {
+        parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
+        parameters.dma_alignment = self.memory_alignment - 1;
+        parameters.virt_boundary_mask = self.virt_boundary_mask;
+        parameters.max_sectors = parameters.max_sectors.min(self.max_request >> 9);
+        // The driver's own are the widest otherwise.
+        if self.max_segments < u16::MAX || self.max_segment_size < u32::MAX {
+            parameters.types |= ublk::PARAM_TYPE_SEGMENT;
+            parameters.seg_boundary_mask = ublk::WIDEST_SEGMENT_BOUNDARY;
+            parameters.max_segment_size = self.max_segment_size;
+            parameters.max_segments = self.max_segments;
+        }
+    }
+}
+
+/// A number that a disk's queue tells in sysfs. A partition's queue is its disk's.
+pub(crate) fn queue_limit(device: u64, name: &str) -> Option<u64> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let told = ["queue", "../queue"].iter().find_map(|queue| {
+        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/{name}")).ok()
+    });
+    told?.trim().parse().ok()
+}

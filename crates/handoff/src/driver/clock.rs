@@ -1,0 +1,70 @@
+//! What goes by the clock: sleeping, and giving up.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
+
+use super::Driver;
+use crate::error::{Error, Result};
+use crate::handle::Cancel;
+use crate::sleep::Sleep;
+
+impl Driver {
+    /// Waits for so long.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        Sleep::new(&self.reactor, Instant::now().checked_add(time))
+    }
+
+    /// Waits for a future for so long from now, and drops it then: [`Error::TimedOut`]. What it means for
+    /// an operation to be dropped is said there: a send goes on, unless it was asked to
+    /// [cancel then](crate::Sent::cancel_on_drop). To learn what became of it, and to have a buffer back,
+    /// use [`cancel_after`](Self::cancel_after).
+    pub fn timeout<F: Future>(
+        &self,
+        time: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output>> + use<F> {
+        let mut sleep = self.sleep(time);
+        async move {
+            let mut future = pin!(future);
+            poll_fn(|context| {
+                if let Poll::Ready(output) = future.as_mut().poll(context) {
+                    return Poll::Ready(Ok(output));
+                }
+                ready!(Pin::new(&mut sleep).poll(context))?;
+                Poll::Ready(Err(Error::TimedOut { after: time }))
+            })
+            .await
+        }
+    }
+
+    /// Waits for an operation, and cancels it after so long from now. Its own result says what it came to:
+    /// [`Error::Canceled`] with the bytes that were moved by then, beside the buffer.
+    pub fn cancel_after<F: Future + Cancel>(
+        &self,
+        time: Duration,
+        operation: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let mut sleep = Some(self.sleep(time));
+        async move {
+            let mut operation = pin!(operation);
+            poll_fn(|context| {
+                let over = operation.as_mut().poll(context);
+                if over.is_ready() {
+                    return over;
+                }
+                if let Some(waiting) = &mut sleep
+                    && Pin::new(waiting).poll(context).is_ready()
+                {
+                    sleep = None;
+                    operation.as_ref().get_ref().cancel();
+                    // Without a ring it may be over by now, and nobody would say so.
+                    return operation.as_mut().poll(context);
+                }
+                Poll::Pending
+            })
+            .await
+        }
+    }
+}

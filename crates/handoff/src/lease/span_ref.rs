@@ -1,0 +1,99 @@
+//! A received span while a visitor has it: lent from the receiver, so that nothing is counted or kept for it.
+//!
+//! Contracts:
+//! - the bytes are there for as long as the reference, which the visit does not let out;
+//! - what is not kept is given back when the reference goes, also by a panic.
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use super::received::Span;
+use super::rx_queue::RxShared;
+
+/// Received bytes during a visit: see [`Receiver::visit`](crate::Receiver::visit). Dropping it gives the chunk
+/// back.
+pub struct SpanRef<'a>(Visited<'a>);
+
+enum Visited<'a> {
+    Placed(Placed<'a>),
+    /// Was made before.
+    Made(Span),
+}
+
+/// In an area, and not a span of its own yet.
+struct Placed<'a> {
+    queue: &'a Rc<RxShared>,
+    offset: usize,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Drop for Placed<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        RxShared::give_back(self.queue, self.offset);
+    }
+}
+
+impl Placed<'_> {
+    fn keep(self) -> Span {
+        let Self { queue, offset, start, len } = self;
+        // The span gives it back.
+        std::mem::forget(self);
+        // SAFETY: the reference had these bytes alone, and is no more.
+        unsafe { Span::of_queue(queue, offset, start, len) }
+    }
+}
+
+impl<'a> SpanRef<'a> {
+    /// # Safety
+    ///
+    /// The bytes are initialised and at this offset of the queue's area, and handed out once before they
+    /// are given back.
+    #[inline]
+    pub(crate) unsafe fn of_queue(
+        queue: &'a Rc<RxShared>,
+        offset: usize,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self(Visited::Placed(Placed { queue, offset, start, len }))
+    }
+
+    /// Of a span that was made before.
+    pub(crate) fn of_span(span: Span) -> Self {
+        Self(Visited::Made(span))
+    }
+
+    /// Keeps the bytes beyond the visit.
+    pub fn keep(self) -> Span {
+        match self.0 {
+            Visited::Placed(placed) => placed.keep(),
+            Visited::Made(span) => span,
+        }
+    }
+}
+
+impl Deref for SpanRef<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            // SAFETY: the reference has initialised bytes alone by the contract of its maker, and the queue
+            // keeps their memory.
+            Visited::Placed(placed) => unsafe {
+                std::slice::from_raw_parts(placed.start.as_ptr(), placed.len)
+            },
+            Visited::Made(span) => span,
+        }
+    }
+}
+
+impl fmt::Debug for SpanRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpanRef").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,291 @@
+//! A pool of buffers of one region: memory for sends that comes back.
+//!
+//! Minimum kernel: any. The region can be registered by the pool, as by itself.
+//!
+//! Contracts:
+//! - a buffer is free again when the last piece of it is gone, in hand or on loan, whichever thread that is on;
+//! - who waited first has the next buffer; a wait that is dropped keeps none;
+//! - wakers are called without the lock, and a driver calls them when all that came with a turn is told.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::{Backed, Backing, Buffer, Memory, Piece, Region};
+use crate::error::{Error, Result};
+
+/// Buffers of one length that come back to their region: [`get`](Self::get) takes one, and dropping it, or the
+/// end of its last loan, gives it back.
+///
+/// Handles on a pool are cloned, and used from any thread. A buffer of it is a [`Buffer`] like any other: it is
+/// lent, split and [frozen](Buffer::freeze). It has the bytes that its last user left in it.
+///
+/// ```no_run
+/// use handoff::{BufferPool, Driver, Region};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = Driver::new()?;
+/// let pool = BufferPool::new(Region::anonymous(1 << 20)?, 1 << 14)?;
+/// driver.register(&pool)?;
+/// let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// driver.block_on(async {
+///     for number in 0..1000 {
+///         let mut buffer = pool.get().await;
+///         buffer.fill(number as u8);
+///         let (sent, _) = socket.send(buffer).map_err(|refused| refused.error)?.split();
+///         sent.await?;
+///     }
+///     Ok::<_, handoff::Error>(())
+/// })??;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct BufferPool(Arc<Shared>);
+
+struct Shared {
+    memory: Arc<Backing>,
+    len: usize,
+    /// From the start of one buffer to that of the next.
+    stride: usize,
+    count: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Numbers of the buffers that nobody has. While somebody waits there are none.
+    free: Vec<u32>,
+    waiting: VecDeque<Waiting>,
+    /// Tells those who wait apart.
+    next: u64,
+}
+
+struct Waiting {
+    ticket: u64,
+    stands: Stands,
+}
+
+enum Stands {
+    InLine(Waker),
+    /// It was given this buffer, and is woken for it.
+    Has(u32),
+}
+
+/// A buffer of a pool that is out. Dropped, it is free again.
+pub(crate) struct Chunk {
+    /// `None` once it is given back.
+    pool: Option<Arc<Shared>>,
+    number: u32,
+}
+
+impl Chunk {
+    /// Gives it back; whoever is to be woken for it.
+    pub(crate) fn give_back(mut self) -> Option<Waker> {
+        self.pool.take()?.give_back(self.number)
+    }
+
+    /// The memory that the pool is made of.
+    pub(crate) fn memory(&self) -> &Arc<Backing> {
+        &self.pool.as_ref().expect("it is out").memory
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let waker = self.pool.take().and_then(|pool| pool.give_back(self.number));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, number: u32) -> Option<Waker> {
+        let mut state = self.state();
+        let in_line = |waiting: &&mut Waiting| matches!(waiting.stands, Stands::InLine(_));
+        match state.waiting.iter_mut().find(in_line) {
+            Some(first) => match std::mem::replace(&mut first.stands, Stands::Has(number)) {
+                Stands::InLine(waker) => Some(waker),
+                Stands::Has(_) => unreachable!("it stands in line"),
+            },
+            None => {
+                state.free.push(number);
+                None
+            }
+        }
+    }
+
+    fn buffer(self: &Arc<Self>, number: u32) -> Buffer {
+        // SAFETY: the pool has so many buffers within its memory.
+        let start: NonNull<u8> = unsafe { self.memory.start().add(number as usize * self.stride) };
+        let chunk = Chunk { pool: Some(Arc::clone(self)), number };
+        let backing = Backing::pooled(start, self.len, chunk);
+        // SAFETY: the number was free, so that no piece of these bytes is there, and it is not handed out
+        // again before the last piece of this backing is gone.
+        Buffer(unsafe { Piece::new(backing, 0, self.len) })
+    }
+}
+
+impl BufferPool {
+    /// Makes a region a pool of as many buffers of `len` bytes as it has room for.
+    ///
+    /// # Errors
+    ///
+    /// When buffers were cut from the region, or it has no room for one.
+    pub fn new(region: Region, len: usize) -> Result<Self> {
+        if region.free() != region.len() {
+            return Err(Error::Invalid("a region that becomes a pool has no buffers cut from it"));
+        }
+        let count = super::region::places(region.len(), len);
+        if count == 0 {
+            return Err(Error::Invalid("a pool has room for one buffer of at least a byte"));
+        }
+        let count = u32::try_from(count)
+            .map_err(|_| Error::Invalid("a pool has less than 2^32 buffers"))?;
+        // The first is handed out first.
+        let state = State { free: (0..count).rev().collect(), waiting: VecDeque::new(), next: 0 };
+        Ok(Self(Arc::new(Shared {
+            memory: Arc::clone(region.backing()),
+            len,
+            stride: super::region::stride(len),
+            count,
+            state: Mutex::new(state),
+        })))
+    }
+
+    /// A buffer, if one is free and nobody waits.
+    pub fn try_get(&self) -> Option<Buffer> {
+        let number = self.0.state().free.pop()?;
+        Some(self.0.buffer(number))
+    }
+
+    /// A buffer, as soon as one is free; who waits first has it first.
+    ///
+    /// A pool whose buffers do not come back is waited for without an end:
+    /// [`Driver::get_within`](crate::Driver::get_within) gives up, and says who has them.
+    pub fn get(&self) -> GetBuffer {
+        GetBuffer { pool: self.clone(), ticket: None }
+    }
+
+    /// Bytes of a buffer.
+    pub fn buffer_len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Buffers in all.
+    pub fn buffers(&self) -> usize {
+        self.0.count as usize
+    }
+
+    /// Buffers that are free.
+    pub fn free(&self) -> usize {
+        self.0.state().free.len()
+    }
+
+    /// The number of the buffer that a piece is of, if it is of this pool.
+    pub(crate) fn number_of(&self, piece: &Piece) -> Option<u32> {
+        let chunk = piece.chunk()?;
+        let ours = chunk.pool.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, &self.0));
+        ours.then_some(chunk.number)
+    }
+}
+
+impl Memory for BufferPool {}
+impl Backed for BufferPool {
+    fn backing(&self) -> &Arc<Backing> {
+        &self.0.memory
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool")
+            .field("buffer_len", &self.buffer_len())
+            .field("buffers", &self.buffers())
+            .field("free", &self.free())
+            .finish()
+    }
+}
+
+/// Future of [`BufferPool::get`].
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct GetBuffer {
+    pool: BufferPool,
+    /// Its place in the line, if it stands there.
+    ticket: Option<u64>,
+}
+
+impl GetBuffer {
+    /// Leaves the line; the buffer that was given to it.
+    fn leave(&mut self) -> Option<u32> {
+        let ticket = self.ticket.take()?;
+        let mut state = self.pool.0.state();
+        let place = state.waiting.iter().position(|waiting| waiting.ticket == ticket)?;
+        let waiting = state.waiting.remove(place)?;
+        drop(state);
+        match waiting.stands {
+            Stands::Has(number) => Some(number),
+            Stands::InLine(_) => None,
+        }
+    }
+}
+
+impl Future for GetBuffer {
+    type Output = Buffer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Buffer> {
+        let this = &mut *self;
+        // Foreign code, before the lock; the waker of before goes after it.
+        let mut waker = Some(context.waker().clone());
+        let pool = Arc::clone(&this.pool.0);
+        let mut state = pool.state();
+        let waiting = this
+            .ticket
+            .and_then(|ticket| state.waiting.iter_mut().find(|waiting| waiting.ticket == ticket));
+        let number = match waiting {
+            Some(Waiting { stands: Stands::InLine(before), .. }) => {
+                waker = waker.map(|waker| std::mem::replace(before, waker));
+                None
+            }
+            Some(Waiting { stands: Stands::Has(number), .. }) => Some(*number),
+            None => state.free.pop(),
+        };
+        match number {
+            Some(number) => {
+                drop(state);
+                let _ = this.leave();
+                Poll::Ready(pool.buffer(number))
+            }
+            None => {
+                if this.ticket.is_none() {
+                    let ticket = state.next;
+                    state.next += 1;
+                    let waker = waker.take().expect("it has not gone anywhere");
+                    state.waiting.push_back(Waiting { ticket, stands: Stands::InLine(waker) });
+                    this.ticket = Some(ticket);
+                }
+                drop(state);
+                drop(waker);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for GetBuffer {
+    fn drop(&mut self) {
+        // What was given to it goes to the next.
+        let waker = self.leave().and_then(|number| self.pool.0.give_back(number));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Which rings have a memory registered, and in which slots.
+//!
+//! Contracts:
+//! - a look-up takes no lock, and the first ring's costs one load;
+//! - a ring enters and leaves on its own thread, and looks up only its own entry.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// How a driver has the pages of a region that it [registered](crate::Driver::register).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// They were pinned for this driver, the first that has the region.
+    Own,
+    /// Other drivers have them pinned, and this one shares that: they count once against the limit on locked
+    /// memory.
+    Shared,
+    /// Other drivers have them pinned, and they were pinned once more; why they are not shared.
+    Again(String),
+}
+
+/// Entries that are made at once for rings behind the first.
+const BLOCK: usize = 8;
+
+/// Where rings have a memory: consecutive slots, each for [`SLOT_SPAN`](super::SLOT_SPAN) bytes.
+#[derive(Default)]
+pub(crate) struct Registrations {
+    /// A ring's number, from 1, and its first slot; 0 for none.
+    first: AtomicU64,
+    /// The same for other rings.
+    others: OnceLock<Box<Block>>,
+    keeping: Mutex<Keeping>,
+}
+
+#[derive(Default)]
+struct Block {
+    entries: [AtomicU64; BLOCK],
+    next: OnceLock<Box<Block>>,
+}
+
+/// How the pages are kept pinned for several rings.
+#[derive(Default)]
+pub(crate) struct Keeping {
+    /// The first slot in the table of the ring that keeps memory for all others, while that has it.
+    pub(crate) kept_in: Option<u16>,
+    /// Rings that have their entries from there.
+    pub(crate) sharing: Vec<u32>,
+    /// Rings that have pinned the pages by themselves.
+    pub(crate) alone: usize,
+}
+
+fn pack(ring: u32, first_slot: u16) -> u64 {
+    (u64::from(ring) << 32) | u64::from(first_slot)
+}
+
+fn is_of(packed: u64, ring: u32) -> bool {
+    (packed >> 32) as u32 == ring
+}
+
+impl Registrations {
+    /// The first slot of the memory in the table of `ring`.
+    #[inline]
+    pub(crate) fn of(&self, ring: u32) -> Option<u16> {
+        let first = self.first.load(Relaxed);
+        if is_of(first, ring) { Some(first as u16) } else { self.among_others(ring) }
+    }
+
+    #[inline]
+    fn among_others(&self, ring: u32) -> Option<u16> {
+        self.others.get().and_then(|block| block.find(ring))
+    }
+
+    /// Held while a ring takes the memory in or lets go of it.
+    pub(crate) fn keeping(&self) -> MutexGuard<'_, Keeping> {
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A ring has the memory from here on.
+    pub(crate) fn enter(&self, ring: u32, first_slot: u16) {
+        let packed = pack(ring, first_slot);
+        if replaces(&self.first, 0, packed) {
+            return;
+        }
+        let mut block = &self.others;
+        loop {
+            let here = block.get_or_init(Box::default);
+            if here.entries.iter().any(|entry| replaces(entry, 0, packed)) {
+                return;
+            }
+            block = &here.next;
+        }
+    }
+
+    /// A ring has the memory no more; gives where it was.
+    pub(crate) fn leave(&self, ring: u32) -> Option<u16> {
+        let first_slot = self.of(ring)?;
+        let packed = pack(ring, first_slot);
+        let mut left = replaces(&self.first, packed, 0);
+        let mut block = &self.others;
+        while let (false, Some(here)) = (left, block.get()) {
+            left = here.entries.iter().any(|entry| replaces(entry, packed, 0));
+            block = &here.next;
+        }
+        Some(first_slot)
+    }
+}
+
+/// Nothing but the entry itself is told to others by it.
+fn replaces(entry: &AtomicU64, before: u64, after: u64) -> bool {
+    entry.compare_exchange(before, after, Relaxed, Relaxed).is_ok()
+}
+
+impl Block {
+    #[cold]
+    fn find(&self, ring: u32) -> Option<u16> {
+        let here = self.entries.iter().map(|entry| entry.load(Relaxed));
+        let found = here.filter(|&packed| is_of(packed, ring)).map(|packed| packed as u16).next();
+        found.or_else(|| self.next.get()?.find(ring))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn rings_come_and_go(steps in prop::collection::vec((1u32..40, any::<u16>()), 1..300)) {
+            let registrations = Registrations::default();
+            let mut model = HashMap::new();
+            for (ring, slot) in steps {
+                match model.remove(&ring) {
+                    Some(slot) => prop_assert_eq!(registrations.leave(ring), Some(slot)),
+                    None => {
+                        prop_assert_eq!(registrations.leave(ring), None);
+                        registrations.enter(ring, slot);
+                        model.insert(ring, slot);
+                    }
+                }
+                for ring in 1..40 {
+                    prop_assert_eq!(registrations.of(ring), model.get(&ring).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Who takes what comes on a socket.
+//!
+//! Contracts:
+//! - one receiver at a time takes bytes, so that each gets what follows the one before;
+//! - what a dropped receive has taken of a stream is not passed over in silence: nobody receives after it.
+
+use std::cell::Cell;
+
+use crate::error::{Error, Result};
+use crate::ring::Key;
+
+#[derive(Clone, Copy, Default)]
+enum Receiver {
+    #[default]
+    Nobody,
+    Somebody,
+    /// One that was dropped, from which the kernel has not taken its request off. The next begins then.
+    Leaving {
+        next: Option<Key>,
+    },
+}
+
+#[derive(Default)]
+pub(crate) struct Reception {
+    receiver: Cell<Receiver>,
+    /// Bytes of the stream that nobody has.
+    lost: Cell<usize>,
+}
+
+impl Reception {
+    /// Whether something can be received.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        match self.lost.get() {
+            0 => Ok(()),
+            bytes => Err(Error::ReceivedLost { bytes }),
+        }
+    }
+
+    /// Whether another receive may be begun, which may have to wait for one that was dropped.
+    pub(crate) fn check_free(&self) -> Result<()> {
+        match self.receiver.get() {
+            Receiver::Nobody | Receiver::Leaving { next: None } => Ok(()),
+            Receiver::Somebody | Receiver::Leaving { next: Some(_) } => Err(Error::Invalid(
+                "the socket has a receiver, and two would each get parts of what comes: drop that first",
+            )),
+        }
+    }
+
+    /// Begins to receive for as long as it takes.
+    pub(crate) fn take(&self) -> Result<()> {
+        self.check_free()?;
+        self.check_whole()?;
+        if let Receiver::Leaving { .. } = self.receiver.get() {
+            return Err(Error::Invalid(
+                "a receive of the socket was dropped a moment ago, and the kernel has its buffer: turn the \
+                 driver first",
+            ));
+        }
+        self.receiver.set(Receiver::Somebody);
+        Ok(())
+    }
+
+    /// A receive is to begin, as [`check_free`](Self::check_free) has said it may; whether at once.
+    pub(crate) fn enter(&self, key: Key) -> bool {
+        let at_once = matches!(self.receiver.get(), Receiver::Nobody);
+        self.receiver.set(match at_once {
+            true => Receiver::Somebody,
+            false => Receiver::Leaving { next: Some(key) },
+        });
+        at_once
+    }
+
+    /// The receiver was dropped, and the kernel still has its request.
+    pub(crate) fn is_leaving(&self) {
+        if let Receiver::Somebody = self.receiver.get() {
+            self.receiver.set(Receiver::Leaving { next: None });
+        }
+    }
+
+    /// A receive is over; gives the one that waited for it.
+    pub(crate) fn leave(&self, key: Key) -> Option<Key> {
+        let (receiver, next) = match self.receiver.get() {
+            Receiver::Leaving { next: Some(next) } if next == key => {
+                (Receiver::Leaving { next: None }, None)
+            }
+            Receiver::Leaving { next: Some(next) } => (Receiver::Somebody, Some(next)),
+            _ => (Receiver::Nobody, None),
+        };
+        self.receiver.set(receiver);
+        next
+    }
+
+    /// The receiver that [`take`](Self::take) let in goes.
+    pub(crate) fn end(&self) {
+        self.receiver.set(Receiver::Nobody);
+    }
+
+    /// So many bytes of the stream were received, and nobody takes them.
+    pub(crate) fn lose(&self, bytes: usize) {
+        self.lost.update(|lost| lost + bytes);
+    }
+}

@@ -1,0 +1,142 @@
+//! The ring that keeps registered memory, so that all rings of the process share one pinning of it.
+//!
+//! Minimum kernel: 6.13 (`IORING_REGISTER_CLONE_BUFFERS` into a table that is there). Capability: none. A
+//! driver's ring is bound to its thread, and the kernel lets no other thread take entries from it. So the pages
+//! are pinned in the table of a ring that is bound to none, and does nothing else. There is one for the
+//! process, made when memory is first registered.
+//!
+//! Contracts:
+//! - the keeper has memory only while a driver has it from there, which keeps it mapped.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use handoff_sys::clone_buffers::{Entries, clone_buffers};
+use io_uring::IoUring;
+
+use super::Queues;
+use super::slots::{Slots, part};
+use crate::memory::{Backing, Keeping};
+
+/// Slots of the keeper: one for each GiB of a region begun.
+const SLOTS: u32 = 1024;
+
+struct Keeper {
+    ring: IoUring,
+    slots: Mutex<Slots>,
+}
+
+/// The keeper of this process, or why there is none.
+fn keeper() -> io::Result<&'static Keeper> {
+    static KEEPER: OnceLock<io::Result<Keeper>> = OnceLock::new();
+    let made = KEEPER.get_or_init(|| {
+        let ring = IoUring::builder().dontfork().build(1)?;
+        ring.submitter().register_buffers_sparse(SLOTS)?;
+        Ok(Keeper { ring, slots: Mutex::new(Slots::new(SLOTS)) })
+    });
+    made.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+}
+
+impl Keeper {
+    /// Finds room for a memory.
+    fn reserve(&self, run: usize) -> io::Result<usize> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.take(run).ok_or_else(|| io::Error::other("the table of shared memory is full"))
+    }
+
+    fn release(&self, start: usize, run: usize) {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).release(start, run);
+    }
+
+    fn lend(&self, first: usize, into: &Queues, start: usize, run: usize) -> io::Result<()> {
+        // SAFETY: both rings are open as long as they are borrowed.
+        let (ring, other) = unsafe {
+            (
+                BorrowedFd::borrow_raw(self.ring.as_raw_fd()),
+                BorrowedFd::borrow_raw(into.as_raw_fd()),
+            )
+        };
+        let source = Entries { ring, first: first as u32 };
+        clone_buffers(source, Entries { ring: other, first: start as u32 }, run as u32)
+    }
+
+    /// Has the kernel pin the pages of a backing.
+    fn pin(&self, backing: &Backing, first: usize, run: usize) -> io::Result<()> {
+        for span in 0..run {
+            let memory = [part(backing, span)];
+            let update = || {
+                // SAFETY: the memory stays mapped as long as the backing, which a driver keeps as long as the
+                // keeper has it.
+                unsafe {
+                    self.ring.submitter().register_buffers_update(
+                        (first + span) as u32,
+                        &memory,
+                        None,
+                    )
+                }
+            };
+            if let Err(error) = update() {
+                self.clear(first, span);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&self, first: usize, run: usize) {
+        if run == 0 {
+            return;
+        }
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: empty entries name no memory.
+        let cleared = unsafe {
+            self.ring.submitter().register_buffers_update(first as u32, &vec![empty; run], None)
+        };
+        if let Err(error) = cleared {
+            tracing::warn!(%error, "the pages of a region stay pinned");
+        }
+    }
+}
+
+/// Has a ring take memory from the keeper, which pins it if it has not; says whether it did.
+///
+/// # Errors
+///
+/// When the ring can't share; nothing is pinned then.
+pub(super) fn share(
+    ring: &Queues,
+    backing: &Backing,
+    keeping: &mut Keeping,
+    start: usize,
+    run: usize,
+) -> io::Result<bool> {
+    let keeper = keeper()?;
+    if let Some(kept_in) = keeping.kept_in {
+        return keeper.lend(kept_in.into(), ring, start, run).map(|()| false);
+    }
+    let first = keeper.reserve(run)?;
+    // While the slots are empty, this tries out whether the ring can, and costs no pinning.
+    let kept = keeper
+        .lend(first, ring, start, run)
+        .and_then(|()| keeper.pin(backing, first, run))
+        .and_then(|()| {
+            keeper.lend(first, ring, start, run).inspect_err(|_| keeper.clear(first, run))
+        });
+    match kept {
+        Ok(()) => keeping.kept_in = Some(first as u16),
+        Err(_) => keeper.release(first, run),
+    }
+    kept.map(|()| true)
+}
+
+/// Has the keeper let go of memory that no ring has from it any more.
+pub(super) fn let_go_if_unused(keeping: &mut Keeping, run: usize) {
+    let unused = keeping.sharing.is_empty();
+    if let (true, Ok(keeper)) = (unused, keeper())
+        && let Some(first) = keeping.kept_in.take()
+    {
+        keeper.clear(first.into(), run);
+        keeper.release(first.into(), run);
+    }
+}

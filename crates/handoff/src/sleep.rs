@@ -1,0 +1,66 @@
+//! Waiting for a time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use crate::core::{Deadline, Then};
+use crate::error::Result;
+use crate::reactor::Reactor;
+
+/// A future of a point in time, as of [`Driver::sleep`](crate::Driver::sleep).
+///
+/// It goes by the monotonic clock, which stands still while the machine is suspended.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    driver: Rc<Reactor>,
+    /// `None` is past the end of time.
+    due: Option<Instant>,
+    deadline: Option<Deadline>,
+}
+
+impl Sleep {
+    pub(crate) fn new(driver: &Rc<Reactor>, due: Option<Instant>) -> Self {
+        Self { driver: Rc::clone(driver), due, deadline: None }
+    }
+}
+
+impl Future for Sleep {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.driver.check_driven()?;
+        let Some(due) = self.due else { return Poll::Pending };
+        let Some(deadline) = self.deadline else {
+            if due <= Instant::now() {
+                return Poll::Ready(Ok(()));
+            }
+            self.deadline = Some(self.driver.at(due, Then::Wake(context.waker().clone())));
+            return Poll::Pending;
+        };
+        match self.driver.deadlines.wake_instead(deadline, context.waker()) {
+            Some(before) => {
+                drop(before);
+                Poll::Pending
+            }
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(deadline) = self.deadline {
+            drop(self.driver.deadlines.forget(deadline));
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("due", &self.due).finish_non_exhaustive()
+    }
+}

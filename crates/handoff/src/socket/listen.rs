@@ -1,0 +1,141 @@
+//! Accepting connections.
+//!
+//! Minimum kernel and capability: as the engine's.
+
+use std::fmt;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use socket2::SockRef;
+
+use super::Socket;
+use crate::engine::accepting;
+use crate::error::{Error, Result};
+use crate::op::{AcceptOp, Op};
+use crate::reactor::Reactor;
+use crate::ring::{Endpoint, Key};
+
+/// A socket that connections come to.
+///
+/// From the first time on that you ask for one, they are accepted as they come, until 64 wait for you: ask for
+/// the next soon, or [pause](Self::pause). Dropped, it closes those that nobody has taken.
+pub struct Listener {
+    driver: Rc<Reactor>,
+    key: Key,
+    endpoint: Rc<Endpoint>,
+}
+
+impl Listener {
+    pub(crate) fn open(driver: &Rc<Reactor>, listener: TcpListener) -> Result<Self> {
+        driver.check_room()?;
+        // The ring waits for a socket that blocks; a call must not.
+        listener
+            .set_nonblocking(!driver.io.has_ring())
+            .map_err(|error| Error::io("readying a listener", error))?;
+        let endpoint = Rc::new(Endpoint::attach(&driver.io, listener.into()));
+        let op = AcceptOp::new(Rc::clone(&endpoint));
+        let key = driver.records.borrow_mut().insert(|| Op::Accept(op));
+        Ok(Self { driver: Rc::clone(driver), key, endpoint })
+    }
+
+    /// The next connection, and the address of its peer.
+    ///
+    /// Where the process has no descriptor for it ([`Error::NoDescriptor`]), that is told once, and the
+    /// listener goes on when there is one.
+    pub fn accept(&mut self) -> Accepting<'_> {
+        Accepting { listener: self }
+    }
+
+    /// The next connection if it is there already.
+    pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
+        loop {
+            let accepted = match accepting::take(&self.driver, self.key)? {
+                Ok(accepted) => accepted,
+                Err(error) => return Some(Err(error)),
+            };
+            // A peer that is gone by now has no address, and nothing comes of its connection.
+            if let Some(peer) = peer_of(&accepted) {
+                let driver = Rc::clone(&self.driver);
+                return Some(Ok((Socket::attach_tcp(driver, accepted, peer.is_ipv6()), peer)));
+            }
+        }
+    }
+
+    /// Accepts no more connections until you ask for the next; they wait in the kernel, as many as its
+    /// backlog has room for.
+    pub fn pause(&mut self) {
+        accepting::pause(&self.driver, self.key);
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        let address = SockRef::from(&self.endpoint.fd).local_addr();
+        address
+            .and_then(|address| {
+                address.as_socket().ok_or_else(|| std::io::ErrorKind::Unsupported.into())
+            })
+            .map_err(|error| Error::io("asking for the address listened on", error))
+    }
+}
+
+fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
+    SockRef::from(accepted).peer_addr().ok()?.as_socket()
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        accepting::let_go(&self.driver, self.key);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.endpoint.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("fd", &self.endpoint.fd).finish_non_exhaustive()
+    }
+}
+
+/// Future of [`Listener::accept`]. Dropped, it loses no connection.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct Accepting<'a> {
+    listener: &'a mut Listener,
+}
+
+impl Drop for Accepting<'_> {
+    fn drop(&mut self) {
+        let Listener { driver, key, .. } = &*self.listener;
+        let waker = driver.records.borrow_mut().accept(*key).holder.take_waker();
+        drop(waker);
+    }
+}
+
+impl Future for Accepting<'_> {
+    type Output = Result<(Socket, SocketAddr)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(accepted) = self.listener.try_accept() {
+            return Poll::Ready(accepted);
+        }
+        let Listener { driver, key, .. } = &*self.listener;
+        if let Err(error) = driver.check_driven() {
+            return Poll::Ready(Err(error));
+        }
+        let before = driver.records.borrow_mut().accept(*key).holder.wait(context.waker().clone());
+        drop(before);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,136 @@
+//! Reads, writes and receives under way, as futures of the buffer.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::core::Core;
+use crate::engine::transfer;
+use crate::error::{Error, Result};
+use crate::handle::{self, Awaited, Cancel, Handle};
+use crate::memory::Buffer;
+use crate::op::loan::{AsLoan as _, Lendable, Refused};
+use crate::op::{Attached, Direction, Op, SocketShared, TransferOp};
+use crate::reactor::Reactor;
+use crate::ring::Key;
+
+/// A read, write or receive under way: a future of the buffer and of the bytes moved.
+///
+/// Dropped, a read or receive is cancelled and a write goes on; the buffer is kept until the kernel is done.
+/// What a dropped receive had taken of a stream is lost, and the socket says so to whoever receives next
+/// ([`Error::ReceivedLost`]).
+#[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
+#[derive(Debug)]
+pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
+
+/// What a read, write or receive came to.
+#[derive(Debug)]
+pub struct Transferred<B> {
+    /// Bytes moved, or why not.
+    pub result: Result<usize>,
+    /// The buffer.
+    pub buffer: B,
+}
+
+/// That it is over.
+pub(crate) struct Moved<B>(PhantomData<B>);
+
+impl<B: Lendable> Awaited for Moved<B> {
+    type Key = Key;
+    type Output = Transferred<B>;
+
+    fn take(core: &Core, key: Key) -> Option<Transferred<B>> {
+        let (loan, result) = transfer::take(core, key)?;
+        Some(Transferred { result, buffer: B::from_loan(loan) })
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().transfer(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        transfer::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Transferred<B> {
+        handle::never_back(&error)
+    }
+}
+
+impl<B: Lendable> Transfer<B> {
+    /// Starts one on what is attached to the driver.
+    pub(crate) fn begin(
+        driver: &Rc<Reactor>,
+        file: Attached,
+        pollable: bool,
+        direction: Direction,
+        offset: Option<u64>,
+        buffer: B,
+    ) -> Result<Self, Refused<B>> {
+        let checked = buffer.extent().check_home(|| driver.io.ring_id());
+        if let Err(error) = checked.and_then(|()| driver.check_room()) {
+            return Err(Refused { buffer, error });
+        }
+        let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
+        Ok(Self::start(driver, op))
+    }
+
+    fn start(driver: &Rc<Reactor>, op: TransferOp) -> Self {
+        let key = driver.records.borrow_mut().insert(|| Op::Transfer(op));
+        transfer::begin(driver, key);
+        Self(Handle::new(Rc::clone(driver), key))
+    }
+
+    /// Asks for it to end early, with what was moved by then. It ends with [`Error::Canceled`], which
+    /// says how many bytes that are, or as it would have when that comes too late; the buffer comes back
+    /// either way.
+    pub fn cancel(&self) {
+        if let Some(key) = self.0.key() {
+            transfer::cancel(self.0.driver(), key);
+        }
+    }
+
+    /// Buffer and result, once the operation is over.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back until then.
+    pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
+        self.0.take().ok_or(self)
+    }
+}
+
+impl Transfer<Vec<Buffer>> {
+    /// Starts to connect a socket, for which nothing is lent.
+    pub(crate) fn connect(
+        driver: &Rc<Reactor>,
+        socket: &Rc<SocketShared>,
+        address: SocketAddr,
+    ) -> Result<Self> {
+        driver.check_room()?;
+        let socket = Attached::Socket(Rc::clone(socket));
+        let nothing = Vec::<Buffer>::new().into_loan();
+        let mut op = TransferOp::new(socket, true, Direction::Connect, None, nothing);
+        op.address = Some(Box::new(address.into()));
+        Ok(Self::start(driver, op))
+    }
+}
+
+impl<B: Lendable> Cancel for Transfer<B> {
+    fn cancel(&self) {
+        self.cancel();
+    }
+}
+
+impl<B: Lendable> Future for Transfer<B> {
+    type Output = Transferred<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<B: Lendable> Unpin for Transfer<B> {}

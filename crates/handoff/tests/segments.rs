@@ -1,0 +1,200 @@
+//! One lent buffer as several datagrams: every engine, whole pieces with the rest in the last, in order; and
+//! what can't go so.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod traffic;
+
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
+use handoff_lab::topology::{Pair, PairEnd};
+use socket2::SockRef;
+use traffic::{assert_same, engines_apart, filled, pattern, tcp, within};
+
+const LONG: Duration = Duration::from_secs(60);
+/// An empty datagram ends a reader.
+const END: &[u8] = b"";
+
+/// Takes datagrams until an empty one comes.
+struct Reader {
+    far: UdpSocket,
+    datagrams: JoinHandle<Vec<Vec<u8>>>,
+}
+
+impl Reader {
+    fn new(far: UdpSocket) -> Self {
+        // Small datagrams are charged with much more than their bytes.
+        SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
+        let socket = far.try_clone().unwrap();
+        let datagrams = thread::spawn(move || {
+            let (mut all, mut space) = (Vec::new(), vec![0; 70_000]);
+            loop {
+                let len = socket.recv(&mut space).unwrap();
+                if len == 0 {
+                    return all;
+                }
+                all.push(space[..len].to_vec());
+            }
+        });
+        Self { far, datagrams }
+    }
+}
+
+/// Sends as told; the far end gets pieces of so many bytes.
+fn deliver<B: Payload>(
+    driver: &Driver,
+    socket: &Socket,
+    far: UdpSocket,
+    message: Message<'_, B>,
+    segment: usize,
+    expected: &[u8],
+) -> B {
+    let reader = Reader::new(far);
+    let sending = message.segment(segment).send().unwrap();
+    let finished = driver.block_on(async { sending.await }).unwrap();
+    assert_eq!(finished.sent.unwrap(), expected.len());
+    assert_eq!(finished.receipt.tally.total(), expected.len() as u64);
+    let end = driver.block_on(async { socket.send(Buffer::from(END.to_vec())).unwrap().await });
+    end.unwrap().sent.unwrap();
+    let datagrams = reader.datagrams.join().unwrap();
+    let lens: Vec<_> = datagrams.iter().map(Vec::len).collect();
+    let whole: Vec<_> = expected.chunks(segment).map(<[u8]>::len).collect();
+    assert_eq!(lens, whole, "pieces of {segment} of {}", expected.len());
+    assert_same(&datagrams.concat(), expected);
+    drop(reader.far);
+    finished.buffer
+}
+
+/// Sizes and pieces: less than a piece, one, some and a rest, more than the kernel takes at once by bytes and
+/// by number.
+const CASES: [(usize, usize); 8] = [
+    (1, 1200),
+    (1200, 1200),
+    (12_000, 1200),
+    (60_001, 1200),
+    (100_000, 1400),
+    (3000, 10),
+    (64, 1),
+    (61_441, 1452),
+];
+
+fn all_ways(
+    driver: &Driver,
+    engine: Engine,
+    near: &dyn Fn() -> UdpSocket,
+    far: &dyn Fn() -> UdpSocket,
+) {
+    for (case, (len, segment)) in CASES.into_iter().enumerate() {
+        let (near, far) = (near(), far());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        socket.set_engine(engine).unwrap();
+        let mut region = Region::anonymous(len + 128).unwrap();
+        // Off a page's start, so that it touches as many pages as it can.
+        let _before = region.take(64).unwrap();
+        if case % 2 == 0 && driver.ring_unavailable().is_none() {
+            driver.register(&region).unwrap();
+        }
+        let mut buffer = filled(&mut region, case, len);
+        let bytes = pattern(case, len);
+        let again = || far.try_clone().unwrap();
+        buffer = deliver(driver, &socket, again(), socket.message(buffer), segment, &bytes);
+        let headed = socket.message(buffer).header(b"a header");
+        let expected = [b"a header", &bytes[..]].concat();
+        buffer = deliver(driver, &socket, again(), headed, segment, &expected);
+        let head = buffer.split_to(len / 3);
+        let both =
+            deliver(driver, &socket, again(), socket.message(vec![head, buffer]), segment, &bytes);
+        let mut both = both.into_iter();
+        let (mut head, rest) = (both.next().unwrap(), both.next().unwrap());
+        head.join(rest).unwrap();
+        let frozen = head.freeze();
+        let part = frozen.part(len / 5..);
+        deliver(driver, &socket, again(), socket.message(part), segment, &bytes[len / 5..]);
+    }
+}
+
+#[test]
+fn pieces_arrive_whole_by_every_engine() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            for address in ["127.0.0.1", "::1"] {
+                let Ok(_) = UdpSocket::bind((address, 0)) else { continue };
+                let bind = || UdpSocket::bind((address, 0)).unwrap();
+                all_ways(&driver, engine, &bind, &bind);
+            }
+        }
+    });
+}
+
+fn bind(end: &PairEnd, v6: bool) -> UdpSocket {
+    let address: IpAddr = if v6 { end.v6().into() } else { end.v4().into() };
+    end.namespace().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
+}
+
+#[test]
+fn pieces_arrive_whole_over_veth() {
+    within(LONG, || {
+        let test = "pieces_arrive_whole_over_veth";
+        let pair = match Pair::new(1500) {
+            Ok(pair) => pair,
+            Err(error) => return traffic::skip(test, &error.to_string()),
+        };
+        for (driver, engine) in engines_apart() {
+            for v6 in [false, true] {
+                all_ways(&driver, engine, &|| bind(&pair.left, v6), &|| bind(&pair.right, v6));
+            }
+        }
+    });
+}
+
+/// Each piece is a datagram of its own, so it has to fit the path; nothing of it goes, and the socket goes on.
+#[test]
+fn a_piece_longer_than_the_path_takes_is_refused() {
+    within(LONG, || {
+        let test = "a_piece_longer_than_the_path_takes_is_refused";
+        let pair = match Pair::new(1500) {
+            Ok(pair) => pair,
+            Err(error) => return traffic::skip(test, &error.to_string()),
+        };
+        for (driver, engine) in engines_apart() {
+            let far = bind(&pair.right, false);
+            let near = bind(&pair.left, false);
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let mut region = Region::anonymous(8192).unwrap();
+            let buffer = filled(&mut region, 1, 8000);
+            let sending = socket.message(buffer).segment(1473).send().unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap();
+            let error = finished.sent.unwrap_err();
+            assert!(matches!(error, Error::MessageTooLong { size: 1473, .. }), "{engine}: {error}");
+            assert!(error.to_string().contains("MTU"), "{error}");
+            assert_eq!(finished.receipt.tally.total(), 0);
+            let message = socket.message(finished.buffer);
+            deliver(&driver, &socket, far, message, 1472, &pattern(1, 8000));
+        }
+    });
+}
+
+#[test]
+fn what_cannot_go_in_pieces_comes_back() {
+    let driver = Driver::new().unwrap();
+    let (stream, _far): (TcpStream, _) = tcp("127.0.0.1");
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (unix, _other) = UnixDatagram::pair().unwrap();
+    let of = |socket: Socket, segment, word: &str| {
+        let refused = socket.message(Buffer::from(vec![1; 100])).segment(segment).send();
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.buffer.len(), 100);
+        assert!(refused.error.to_string().contains(word), "{}", refused.error);
+    };
+    of(driver.socket(stream).unwrap(), 10, "UDP");
+    of(driver.socket(unix).unwrap(), 10, "UDP");
+    let udp = driver.socket(udp).unwrap();
+    of(udp.clone(), 0, "65507");
+    of(udp, 65_508, "65507");
+}
