@@ -13,7 +13,10 @@ use std::{
 };
 
 use handoff_lab::topology::{Discard, Namespace, NamespaceGuard, Pair, TopologyError};
-use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+use rustix::{
+    net::{AddressFamily, SocketType, connect, socket, sockopt},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 
 use super::Protocol;
 
@@ -107,6 +110,20 @@ impl Bed {
     /// The receiver's namespace, if somebody receives.
     pub(super) fn far(&self) -> Option<&Namespace> {
         self.far.as_ref()
+    }
+
+    /// Opens so many of the sockets that [`connect`](Self::connect) opens.
+    ///
+    /// # Errors
+    ///
+    /// A line with what the kernel says: that so many descriptors are not allowed, for one.
+    pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
+        let limit = getrlimit(Resource::Nofile);
+        let most = Rlimit { current: limit.maximum, ..limit };
+        // Where it stays as it is, the sockets tell if that is too little.
+        let _ = setrlimit(Resource::Nofile, most);
+        let sockets = (0..count).map(|_| self.connect());
+        sockets.collect::<io::Result<_>>().map_err(|error| format!("{count} sockets: {error}"))
     }
 
     /// Opens a blocking socket, connected to the target.

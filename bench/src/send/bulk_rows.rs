@@ -6,13 +6,18 @@ use handoff::{Buffer, Driver, Lane, RingUse, Wait};
 
 use super::{
     bed::Bed,
-    handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, PATIENCE, memory, refused},
+    handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, PATIENCE, after, attached, memory, refused},
 };
 use crate::measure::{self, Slot};
 
 pub(super) struct Bulk {
     // Before the driver: handles go first.
-    lane: Lane,
+    lanes: Vec<Lane>,
+    /// Which one's turn it is.
+    next: usize,
+    /// Which one has the buffer that was pushed first.
+    oldest: usize,
+    on_loan: u64,
     free: Vec<Buffer>,
     driver: Driver,
     batch: u32,
@@ -21,15 +26,31 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, batch: u32) -> Result<Self, String> {
+    pub(super) fn new(
+        bed: &Bed,
+        bytes: u64,
+        working_set: u64,
+        batch: u32,
+        sockets: u32,
+    ) -> Result<Self, String> {
         let line = |error: handoff::Error| error.to_string();
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (region, free) = memory(&driver, bytes, working_set, false, true)?;
-        let socket = bed.connect().map_err(|error| error.to_string())?;
-        let socket = driver.socket(socket).map_err(line)?;
-        let lane = socket.lane(&region, ON_LOAN as usize).map_err(line)?;
-        Ok(Self { lane, free, driver, batch, messages: 0, returned: handoff::Tally::default() })
+        let places = ON_LOAN.div_ceil(sockets.into()) as usize;
+        let sockets = attached(&driver, bed, sockets)?;
+        let lanes = sockets.iter().map(|socket| socket.lane(&region, places).map_err(line));
+        Ok(Self {
+            lanes: lanes.collect::<Result<_, _>>()?,
+            next: 0,
+            oldest: 0,
+            on_loan: 0,
+            free,
+            driver,
+            batch,
+            messages: 0,
+            returned: handoff::Tally::default(),
+        })
     }
 
     /// The requests of one system call. What is back is claimed first, so that as little memory as possible
@@ -38,7 +59,7 @@ impl Bulk {
         self.claim()?;
         for _ in 0..self.batch {
             let buffer = loop {
-                if self.lane.len() < ON_LOAN as usize
+                if self.on_loan < ON_LOAN
                     && let Some(buffer) = self.free.pop()
                 {
                     break buffer;
@@ -46,7 +67,9 @@ impl Bulk {
                 self.turn(Wait::Event)?;
                 self.claim()?;
             };
-            self.lane.push(buffer).map_err(refused)?;
+            self.lanes[self.next].push(buffer).map_err(refused)?;
+            self.next = after(self.next, self.lanes.len());
+            self.on_loan += 1;
         }
         self.turn(Wait::No)
     }
@@ -56,7 +79,9 @@ impl Bulk {
     }
 
     fn claim(&mut self) -> Result<(), String> {
-        while let Some(finished) = self.lane.take() {
+        while let Some(finished) = self.lanes[self.oldest].take() {
+            self.oldest = after(self.oldest, self.lanes.len());
+            self.on_loan -= 1;
             finished.sent.map_err(|error| error.to_string())?;
             self.messages += 1;
             self.returned += finished.receipt.tally;
@@ -69,7 +94,7 @@ impl Bulk {
         let begin = Instant::now();
         loop {
             self.claim()?;
-            if self.lane.is_empty() {
+            if self.on_loan == 0 {
                 return Ok(());
             }
             self.turn(Wait::AtMost(PATIENCE))?;

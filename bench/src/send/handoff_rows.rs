@@ -40,6 +40,8 @@ pub(super) struct Way {
     pub(super) batch: u32,
     /// Whether the memory is of huge pages.
     pub(super) huge: bool,
+    /// Sockets that take turns.
+    pub(super) sockets: u32,
     /// Bytes of each datagram that a message goes as, if it goes as several.
     pub(super) segment: Option<u16>,
 }
@@ -50,14 +52,15 @@ impl Way {
     }
 }
 
-/// All of them, slowest first.
-pub(super) fn ways() -> impl Iterator<Item = Way> {
+/// All of them, slowest first; for many sockets those of registered base pages.
+pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
     let pages = [(false, false), (true, false), (true, true)];
-    pages.into_iter().flat_map(|(registered, huge)| {
+    let pages = pages.into_iter().filter(move |&pages| sockets == 1 || pages == (true, false));
+    pages.flat_map(move |(registered, huge)| {
         [true, false].into_iter().flat_map(move |flush| {
             BATCHES.into_iter().map(move |batch| {
                 let segment = None;
-                Way { registered, flush, batch, huge, segment }
+                Way { registered, flush, batch, huge, sockets, segment }
             })
         })
     })
@@ -70,7 +73,9 @@ pub(super) struct UringZc {
     open: Option<Group<Buffer>>,
     in_open: u32,
     free: Vec<Buffer>,
-    socket: Socket,
+    sockets: Vec<Socket>,
+    /// Whose turn it is.
+    next: usize,
     driver: Driver,
     way: Way,
     messages: u64,
@@ -84,16 +89,18 @@ impl UringZc {
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (_, free) = memory(&driver, bytes, working_set, way.huge, way.registered)?;
-        let socket = bed.connect().map_err(|error| error.to_string())?;
-        let socket = driver.socket(socket).map_err(line)?;
-        socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
+        let sockets = attached(&driver, bed, way.sockets)?;
+        for socket in &sockets {
+            socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
+        }
         Ok(Self {
             on_loan: VecDeque::new(),
             groups: VecDeque::new(),
             open: None,
             in_open: 0,
             free,
-            socket,
+            sockets,
+            next: 0,
             driver,
             way,
             messages: 0,
@@ -110,7 +117,8 @@ impl UringZc {
             let buffer = self.next_buffer()?;
             self.messages += 1;
             self.bytes += buffer.len() as u64;
-            let mut message = self.socket.message(buffer);
+            let mut message = self.sockets[self.next].message(buffer);
+            self.next = after(self.next, self.sockets.len());
             if let Some(bytes) = self.way.segment {
                 message = message.segment(bytes.into());
             }
@@ -188,6 +196,17 @@ impl UringZc {
             }
         }
     }
+}
+
+/// So many sockets of a driver, connected to the target.
+pub(super) fn attached(driver: &Driver, bed: &Bed, count: u32) -> Result<Vec<Socket>, String> {
+    let attach = |socket| driver.socket(socket).map_err(|error| error.to_string());
+    bed.connect_all(count)?.into_iter().map(attach).collect()
+}
+
+/// Who comes after `place` where `count` take turns.
+pub(super) fn after(place: usize, count: usize) -> usize {
+    if place + 1 == count { 0 } else { place + 1 }
 }
 
 /// A region and its messages, filled; as many as the working set has, and as are on loan at a time.

@@ -25,7 +25,7 @@ use crate::{
     measure::{self, Measured, Plan},
     peer::{Figure, ProgramOptions, parse_named},
     processor::Pinned,
-    quantity::{format_size, parse_size},
+    quantity::{format_size, parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions},
     user_share, witness,
@@ -79,6 +79,7 @@ Examples:
   handoff bench send --quick
   handoff bench send --quick --lab
   handoff bench send --sizes 1k,4k,16k,64k --only '^copy|tuned$|batch=8$'
+  handoff bench send --sockets 1,10,100,1k,10k --only 'fixed.*batch=1( |$)'
   handoff bench send --fan-out 1,8,64
   handoff bench send --segment 1200 --sizes 16k,60000
   handoff bench send --json-file before.json
@@ -139,6 +140,11 @@ pub struct SendArgs {
           default_value_t = DEFAULT_WORKING_SET)]
     pub working_set: u64,
 
+    /// Sockets that take turns, on one driver; several show what it costs to have more
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
+          default_values_t = [1])]
+    pub sockets: Vec<u32>,
+
     /// What every bench takes.
     #[command(flatten)]
     pub run: RunOptions,
@@ -190,10 +196,12 @@ impl Bench for Send<'_> {
     fn arguments(&self) -> Vec<String> {
         let sizes: Vec<String> = self.args.sizes.iter().map(u64::to_string).collect();
         let args = self.args;
+        let sockets: Vec<String> = args.sockets.iter().map(u32::to_string).collect();
         let own = [
             format!("--sizes={}", sizes.join(",")),
             format!("--proto={}", args.proto.name()),
             format!("--working-set={}", args.working_set),
+            format!("--sockets={}", sockets.join(",")),
         ];
         let named = |option: &str, list: &[(String, String)]| {
             let one = |(name, value): &(_, _)| format!("{option}={name}={value}");

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     measure::{Engine, MakeEngine, Subject},
     peer::{Figure, Peer, Placeholders, Receiver},
-    quantity::format_size,
+    quantity::{format_count, format_size},
     report::Config,
 };
 
@@ -92,9 +92,14 @@ pub(super) fn subjects<'a>(
             let to_all = |sockets: &u32| fan_out(bed, stock, bytes, working_set, *sockets);
             return args.fan_out.iter().flat_map(to_all).collect();
         }
-        let ours = handoff_rows::ways().map(move |way| uring_zc(bed, bytes, working_set, way));
-        let bulk = BATCHES.map(move |batch| bulk(bed, bytes, working_set, batch));
-        baselines(bed, stock, bytes).into_iter().chain(ours).chain(bulk).collect()
+        let of_sockets = move |&sockets: &u32| {
+            let ways = handoff_rows::ways(sockets);
+            let ours = ways.map(move |way| uring_zc(bed, bytes, working_set, way));
+            let bulk = BATCHES.map(move |batch| bulk(bed, bytes, working_set, batch, sockets));
+            ours.chain(bulk)
+        };
+        let ours = args.sockets.iter().flat_map(of_sockets);
+        baselines(bed, stock, bytes).into_iter().chain(ours).collect()
     };
     // Rows of another working set are other rows, to whoever compares two runs.
     let named = |subject: Subject<'a>| Subject {
@@ -204,7 +209,7 @@ fn segmented<'a>(
             Ok(Box::new(engine.map_err(|error| error.to_string())?) as Box<dyn Engine>)
         }),
     };
-    let ways = handoff_rows::ways().filter(|way| !way.huge && !way.flush);
+    let ways = handoff_rows::ways(1).filter(|way| !way.huge && !way.flush);
     let ours = ways.map(|way| {
         let subject = uring_zc(bed, bytes, working_set, Way { segment: Some(segment), ..way });
         let config = Config { segment: Some(segment), ..subject.config };
@@ -214,17 +219,21 @@ fn segmented<'a>(
 }
 
 fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
-    let Way { registered, flush, batch, huge, .. } = way;
+    let Way { registered, flush, batch, huge, sockets, .. } = way;
     let pages = if huge { Pages::Huge } else { Pages::Small };
     let flush_word = if flush { "yes" } else { "no" };
     Subject {
-        name: name_of(&format!("{} flush={flush_word} batch={batch}", way.engine()), pages),
+        name: name_of(
+            &format!("{} flush={flush_word} batch={batch}{}", way.engine(), named(sockets)),
+            pages,
+        ),
         engine: way.engine().into(),
         config: Config {
             batch: Some(batch),
             flush: Some(flush),
             registered: Some(registered),
             api: Some("message".into()),
+            sockets: (sockets > 1).then_some(sockets),
             ..config(bed, bytes)
         },
         baseline: false,
@@ -233,21 +242,27 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     }
 }
 
-fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32) -> Subject<'_> {
+/// What a row's name says of its sockets.
+fn named(sockets: u32) -> String {
+    if sockets == 1 { String::new() } else { format!(" sockets={}", format_count(sockets)) }
+}
+
+fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Subject<'_> {
     let engine = "uring-zc-fixed";
     Subject {
-        name: format!("{engine} bulk batch={batch}"),
+        name: format!("{engine} bulk batch={batch}{}", named(sockets)),
         engine: engine.into(),
         config: Config {
             batch: Some(batch),
             flush: Some(true),
             registered: Some(true),
             api: Some("bulk".into()),
+            sockets: (sockets > 1).then_some(sockets),
             ..config(bed, bytes)
         },
         baseline: false,
         peer: false,
-        make: Box::new(move || Ok(Box::new(Bulk::new(bed, bytes, working_set, batch)?))),
+        make: Box::new(move || Ok(Box::new(Bulk::new(bed, bytes, working_set, batch, sockets)?))),
     }
 }
 

@@ -107,6 +107,30 @@ fn needs_root_another_working_set_makes_other_rows() {
 }
 
 #[test]
+fn needs_root_many_sockets_make_other_rows_without_a_ratio() {
+    let line = "--time 0.02 --rounds 1 --sockets 1,100 --only fixed.*batch=8";
+    let report = report_or_skip!(measured(line, false));
+    let names = |sockets| {
+        let rows = report.rows.iter().filter(move |row| row.config.sockets == sockets);
+        rows.map(|row| row.name.as_str()).collect::<Vec<&str>>()
+    };
+    let many = [
+        "uring-zc-fixed flush=yes batch=8 sockets=100",
+        "uring-zc-fixed flush=no batch=8 sockets=100",
+        "uring-zc-fixed bulk batch=8 sockets=100",
+    ];
+    assert_eq!(names(Some(100)), many);
+    assert!(names(None).contains(&"uring-zc-fixed bulk batch=8"));
+    for row in report.rows.iter().filter(|row| row.config.sockets.is_some()) {
+        assert_eq!(row.ratio, None, "no baseline has so many");
+        match &row.skipped {
+            Some(reason) => assert!(!reason.is_empty()),
+            None => assert_eq!(row.copied_share, Some(0.0), "{}", row.name),
+        }
+    }
+}
+
+#[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match measured("--time 60 --rounds 9", true) {
         Err(BenchError::Stopped) => {}
@@ -136,8 +160,8 @@ fn impossible_sizes_and_peers_are_usage_errors() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let line = "--lab --sizes 4k,64k --proto tcp --working-set 1m --only ^copy|zc --time 0.5 \
-                --rounds 2 --compare a --json-file b";
+    let line = "--lab --sizes 4k,64k --proto tcp --working-set 1m --sockets 1,10k --only ^copy|zc \
+                --time 0.5 --rounds 2 --compare a --json-file b";
     let in_guest = |line: &str| {
         let args = args(line);
         let sizes = sizes(&args).unwrap();
@@ -150,6 +174,8 @@ fn the_guest_is_told_all_but_what_stays_here() {
     assert_eq!(guest.sizes, before.sizes);
     assert_eq!(guest.proto, before.proto);
     assert_eq!(guest.working_set, before.working_set);
+    assert_eq!(guest.sockets, before.sockets);
+    assert_eq!(guest.sockets, [1, 10_000]);
     let (guest, before) = (guest.run, before.run);
     assert_eq!((guest.time, guest.rounds), (before.time, before.rounds));
     assert_eq!(guest.only.map(|it| it.to_string()), before.only.map(|it| it.to_string()));

@@ -34,7 +34,6 @@ mod rds;
 mod relay;
 mod report;
 pub mod stop;
-mod ticks;
 mod tour;
 
 pub use failure::Failure;

@@ -11,18 +11,21 @@
 //!   with a timeout, or wait on [`Stop::fd`] as well. One that has a timeout returns EINTR all the same,
 //!   so whatever fails once a signal has come ends as [`Failure::CutShort`].
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use handoff::Driver;
 use handoff_sys::hangup;
 use rustix::net::SendFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level;
 
 use crate::Failure;
+use crate::failure::Failed;
 
 /// Whether the user or the system asked for the end. Clones look at the same request.
 #[derive(Debug, Clone)]
@@ -98,6 +101,24 @@ impl Stop {
                 Failure::CutShort(self.signal.load(Ordering::Acquire) as i32, cause)
             }
             failure => failure,
+        }
+    }
+
+    /// Waits for a signal on a driver; gives how the subcommand ends.
+    pub(crate) async fn wait(&self, driver: &Driver) -> Failure {
+        let wait = async {
+            let signal = self.fd().try_clone_to_owned().failed("watching for signals")?;
+            let signal = driver.file(signal).failed("watching for signals")?;
+            loop {
+                self.check()?;
+                let readable = signal.readable().failed("watching for signals")?;
+                readable.await.failed("watching for signals")?;
+            }
+        };
+        let ended: Result<Infallible, Failure> = wait.await;
+        match ended {
+            Err(failure) => failure,
+            Ok(never) => match never {},
         }
     }
 

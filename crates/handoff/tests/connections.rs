@@ -72,6 +72,9 @@ fn a_connection_is_made_and_accepted_and_carries_bytes() {
 #[test]
 fn a_burst_of_a_thousand_connections_is_accepted_whole() {
     const BURST: usize = 1_000;
+    // Both ends of each are here.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     within(LONG, || {
         for driver in drivers() {
             let (mut listener, address) = listener(&driver, 4_096);
@@ -229,6 +232,22 @@ fn a_listener_that_stops_listening_says_so() {
             }
             closing.join().unwrap();
             assert!(TcpStream::connect(address).is_err());
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_was_reset_before_is_accepted_and_says_so() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (mut listener, address) = listener(&driver, 64);
+            let client = TcpStream::connect(address).unwrap();
+            SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+            let (socket, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
+            assert!(peer.ip().is_unspecified(), "{peer}");
+            let over = driver.block_on(socket.receive_into(Buffer::from(vec![0; 9])).unwrap());
+            assert_eq!(over.unwrap().result.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
         }
     });
 }

@@ -14,8 +14,7 @@ use indicatif::ProgressBar;
 use super::Args;
 use crate::failure::Failed;
 use crate::net::address::Address;
-use crate::ticks::Ticks;
-use crate::{Context, Failure, Stop, progress};
+use crate::{Context, Failure, Stop, clock, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;
@@ -238,41 +237,21 @@ impl<'a> Job<'a> {
         if idle.is_zero() {
             return std::future::pending().await;
         }
-        let ticks = Ticks::new([idle, Duration::ZERO, Duration::ZERO]);
-        let watching = pin!(async {
-            let (mut seen, mut since) = (self.progress.position(), Instant::now());
-            loop {
-                ticks.next().await;
-                let moved = self.progress.position();
-                if moved != seen {
-                    (seen, since) = (moved, Instant::now());
-                } else if since.elapsed() >= idle {
-                    return Failure::failed("nothing moved for too long (--idle)");
-                }
+        let (mut seen, mut since) = (self.progress.position(), Instant::now());
+        loop {
+            clock::pass(&self.driver, clock::between_looks(idle)).await;
+            let moved = self.progress.position();
+            if moved != seen {
+                (seen, since) = (moved, Instant::now());
+            } else if since.elapsed() >= idle {
+                return Failure::failed("nothing moved for too long (--idle)");
             }
-        });
-        select(watching, pin!(ticks.run(&self.driver))).await.factor_first().0
+        }
     }
 
     /// The failure that a signal brings, once one has come to any thread.
     pub(super) async fn stopped(&self) -> Failure {
-        let wait = async {
-            let signal = self.stop.fd().try_clone_to_owned().failed("watching for signals")?;
-            let signal = self.driver.file(signal).failed("watching for signals")?;
-            loop {
-                self.stop.check()?;
-                signal
-                    .readable()
-                    .failed("watching for signals")?
-                    .await
-                    .failed("watching for signals")?;
-            }
-        };
-        let ended: Result<std::convert::Infallible, Failure> = wait.await;
-        match ended {
-            Err(failure) => failure,
-            Ok(never) => match never {},
-        }
+        self.stop.wait(&self.driver).await
     }
 
     /// Runs a future for at most `time`.

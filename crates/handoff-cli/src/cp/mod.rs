@@ -509,8 +509,8 @@ fn reach(
         eprintln!("handoff: listening on tcp://{address}");
         visitors::warn(address, &args.from, if sends { "take the file" } else { "send" });
         if args.raw {
-            let (stream, _) = listener.accept(Patience::new(job.stop, args.connect_timeout))?;
-            (vec![stream], None)
+            let patience = Patience::new(job.stop, args.connect_timeout);
+            (vec![listener.accept_one(&job.driver, patience)?], None)
         } else {
             let answer = |peer: &Hello, stream: &TcpStream| {
                 let ours = own(peer.streams, peer.stream, peer.transfer);
@@ -526,7 +526,7 @@ fn reach(
             (streams, Some(peer))
         }
     } else {
-        let mut streams = reach::connect(endpoint, family, args.streams, patience)?;
+        let mut streams = reach::connect(&job.driver, endpoint, family, args.streams, patience)?;
         if args.raw {
             streams.iter().try_for_each(lead)?;
             (streams, None)

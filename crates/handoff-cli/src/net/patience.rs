@@ -3,11 +3,15 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
+use handoff::Driver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::failure::Failed;
 use crate::{Failure, Stop};
 
 /// How often a wait for a thread looks at the stop.
@@ -41,6 +45,22 @@ impl<'a> Patience<'a> {
     /// The time left, `None` when there is no end.
     fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Runs what a driver does, which is told how long it may take, to its end or to the stop.
+    pub(crate) fn on<T>(
+        &self,
+        driver: &Driver,
+        work: impl AsyncFnOnce(Duration) -> T,
+    ) -> Result<T, Failure> {
+        let ended = driver.block_on(async {
+            let work = pin!(work(self.left().unwrap_or(Duration::MAX)));
+            match select(work, pin!(self.stop.wait(driver))).await {
+                Either::Left((done, _)) => Ok(done),
+                Either::Right((failure, _)) => Err(failure),
+            }
+        });
+        ended.failed("waiting for a connection")?
     }
 
     /// Waits for events of `fd`; false when the time is over.

@@ -9,16 +9,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs}
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use handoff::Driver;
 use ipnet::IpNet;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
 use super::visitors::Visitors;
 use crate::Failure;
+use crate::failure::Failed;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -109,19 +110,23 @@ fn resolver_words(error: &io::Error) -> String {
 ///
 /// When no address answers in time.
 pub(crate) fn connect(
+    driver: &Driver,
     endpoint: &Endpoint,
     family: Family,
     streams: u16,
     patience: Patience<'_>,
 ) -> Result<Vec<TcpStream>, Failure> {
+    let as_stream =
+        |socket: handoff::Socket| into_stream(&socket).map_err(|error| error.to_string());
     let addresses = resolve(endpoint, family, patience)?;
     let mut errors = Vec::new();
     for address in addresses {
-        match connect_to(address, patience)? {
+        let reach = || patience.on(driver, |left| connect_to(driver, address, left));
+        match reach()?.and_then(as_stream) {
             Ok(first) => {
                 let mut all = vec![first];
                 for _ in 1..streams {
-                    let next = connect_to(address, patience)?.map_err(|error| {
+                    let next = reach()?.and_then(as_stream).map_err(|error| {
                         Failure::failed(format!("connecting once more to {address}: {error}"))
                     })?;
                     all.push(next);
@@ -134,56 +139,39 @@ pub(crate) fn connect(
     Err(Failure::failed(format!("can't connect to tcp://{endpoint}: {}", errors.join("; "))))
 }
 
-fn connect_to(
+/// Connects to one address.
+///
+/// # Errors
+///
+/// Why there is no connection, the time-out among that.
+pub(crate) async fn connect_to(
+    driver: &Driver,
     address: SocketAddr,
-    patience: Patience<'_>,
-) -> Result<io::Result<TcpStream>, Failure> {
-    let socket = match begin(address) {
-        Ok(socket) => socket,
-        Err(error) => return Ok(Err(error)),
+    time: Duration,
+) -> Result<handoff::Socket, String> {
+    let connecting = driver.connect(address).map_err(|error| error.to_string())?;
+    let socket = match driver.timeout(time, connecting).await {
+        Ok(Ok(socket)) => socket,
+        Ok(Err(handoff::Error::Io { source, .. })) => return Err(source.to_string()),
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(handoff::Error::TimedOut { .. }) => {
+            return Err("no answer in time (--connect-timeout)".to_owned());
+        }
+        Err(error) => return Err(error.to_string()),
     };
-    if !patience.wait(&socket, PollFlags::OUT)? {
-        let error =
-            io::Error::new(io::ErrorKind::TimedOut, "no answer in time (--connect-timeout)");
-        return Ok(Err(error));
-    }
-    Ok(finish(socket))
+    prepare(SockRef::from(&socket)).map_err(|error| error.to_string())?;
+    Ok(socket)
 }
 
-/// Begins to connect; what comes of it is there when the socket can be written to.
-///
-/// # Errors
-///
-/// What is known to fail at once.
-pub(crate) fn begin(address: SocketAddr) -> io::Result<Socket> {
-    let kind = Type::STREAM.nonblocking();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
-        _ => Ok(socket),
-    }
-}
-
-/// Whether it is known already what came of a connection that was begun, as mostly on the same machine.
-pub(crate) fn is_settled(socket: &Socket) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
-/// The connection that was begun.
-///
-/// # Errors
-///
-/// Why there is none.
-pub(crate) fn finish(socket: Socket) -> io::Result<TcpStream> {
-    match socket.take_error()? {
-        Some(error) => Err(error),
-        None => prepare(&socket).map(|()| socket.into()),
-    }
+/// The connection for who waits for it by other means than a driver.
+fn into_stream(socket: &handoff::Socket) -> io::Result<TcpStream> {
+    let stream = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
+    stream.set_nonblocking(true)?;
+    Ok(stream)
 }
 
 /// Settings of every connection.
-fn prepare(socket: &Socket) -> io::Result<()> {
+fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     // Headers go out with the payload that follows; what is left to wait for is nothing.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(
@@ -238,7 +226,7 @@ impl Listener {
         let kind = Type::STREAM.nonblocking();
         let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
         // What it accepts has these from it.
-        prepare(&socket)?;
+        prepare(SockRef::from(&socket))?;
         if address.is_ipv6() {
             socket.set_only_v6(family == Family::V6 || !address.ip().is_unspecified())?;
         }
@@ -246,6 +234,16 @@ impl Listener {
         socket.bind(&address.into())?;
         socket.listen(128)?;
         Ok(socket)
+    }
+
+    /// Has a driver accept.
+    ///
+    /// # Errors
+    ///
+    /// When the driver has no room for that.
+    pub(crate) fn on(self, driver: &Driver) -> Result<(handoff::Listener, Visitors), Failure> {
+        let listener = driver.listen(self.socket.into()).map_err(Failure::failed)?;
+        Ok((listener, self.visitors))
     }
 
     /// The address, with the port that a listener on port 0 was given.
@@ -261,26 +259,34 @@ impl Listener {
             .map_err(|error| Failure::failed(format!("finding the address listened on: {error}")))
     }
 
-    /// Takes the next connection.
+    /// Takes one connection, and listens no more.
     ///
     /// # Errors
     ///
-    /// The time-out, the stop.
-    pub(crate) fn accept(
-        &self,
+    /// The time-out, the stop, what accept(2) fails with.
+    pub(crate) fn accept_one(
+        self,
+        driver: &Driver,
         patience: Patience<'_>,
-    ) -> Result<(TcpStream, SocketAddr), Failure> {
-        loop {
-            if !patience.wait(&self.socket, PollFlags::IN)? {
-                return Err(Failure::failed("nobody connected in time (--connect-timeout)"));
-            }
-            match self.try_accept() {
-                Ok(Some(accepted)) => return Ok(accepted),
-                Ok(None) => {}
-                Err(error) => {
-                    return Err(Failure::failed(format!("accepting a connection: {error}")));
+    ) -> Result<TcpStream, Failure> {
+        let (mut listener, visitors) = self.on(driver)?;
+        let accepted = patience.on(driver, async |left| {
+            let visitor = async {
+                loop {
+                    let (socket, peer) = listener.accept().await?;
+                    if visitors.lets_in(peer) {
+                        return Ok(socket);
+                    }
                 }
+            };
+            driver.timeout(left, visitor).await.and_then(|accepted| accepted)
+        });
+        match accepted? {
+            Ok(socket) => into_stream(&socket).failed("accepting a connection"),
+            Err(handoff::Error::TimedOut { .. }) => {
+                Err(Failure::failed("nobody connected in time (--connect-timeout)"))
             }
+            Err(error) => Err(Failure::failed(error)),
         }
     }
 
@@ -295,11 +301,7 @@ impl Listener {
             Ok((socket, peer)) => {
                 let peer: Option<SocketAddr> = peer.and_then(|peer| peer.try_into().ok());
                 let peer = peer.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
-                if !self.visitors.may_come(peer.ip()) {
-                    self.visitors.turned_away(peer, "it is none of those that --from lets in");
-                    return Ok(None);
-                }
-                Ok(Some((socket.into(), peer)))
+                Ok(self.visitors.lets_in(peer).then(|| (socket.into(), peer)))
             }
             // The peer gave up between the two calls, or another process was quicker.
             Err(Errno::WOULDBLOCK | Errno::CONNABORTED) => Ok(None),

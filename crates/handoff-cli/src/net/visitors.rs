@@ -49,6 +49,15 @@ impl Visitors {
         Self { from: from.to_vec(), said: Cell::new(None), unsaid: Cell::new(0) }
     }
 
+    /// Whether this peer may connect, which is said where it may not.
+    pub(crate) fn lets_in(&self, peer: SocketAddr) -> bool {
+        let may = self.may_come(peer.ip());
+        if !may {
+            self.turned_away(peer, "it is none of those that --from lets in");
+        }
+        may
+    }
+
     /// Whether this address may connect.
     pub(crate) fn may_come(&self, address: IpAddr) -> bool {
         // A socket for both versions sees IPv4 in the form of IPv6.

@@ -53,7 +53,7 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
             }
         }
         if checked < AT_ONCE {
-            port.changed(run.ticks.next()).await?;
+            port.changed(run.look()).await?;
         } else {
             yield_now().await;
         }

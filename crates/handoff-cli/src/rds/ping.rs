@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use handoff::{Driver, Executor};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::own::Engine;
@@ -14,8 +14,7 @@ use serde::Serialize;
 
 use super::port::{EngineName, Host, UNDER_WAY};
 use crate::failure::Failed;
-use crate::ticks::Ticks;
-use crate::{Context, Failure, output};
+use crate::{Context, Failure, clock, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,20 +95,13 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
         Host::Own(engine) => {
             let executor = Executor::new(&driver);
             host.serve(&executor);
-            let ticks = Ticks::new([LOOK, Duration::ZERO, Duration::ZERO]);
             let pings = async {
                 for number in 0..args.count {
-                    asked(by_ours(engine, number, args, context, &ticks).await?, &mut report)?;
+                    asked(by_ours(engine, number, args, context, &driver).await?, &mut report)?;
                 }
-                Ok(())
+                Ok::<(), Failure>(())
             };
-            let ended = executor.run(async {
-                match select(pin!(pings), pin!(ticks.run(&driver))).await {
-                    Either::Left((done, _)) => done,
-                    Either::Right((failure, _)) => Err(failure),
-                }
-            });
-            ended.failed("pinging")??;
+            executor.run(pings).failed("pinging")??;
         }
     }
     if report.answers_us.is_empty() {
@@ -150,7 +142,7 @@ async fn by_ours(
     number: u32,
     args: &PingArgs,
     context: &Context,
-    ticks: &Ticks,
+    driver: &Driver,
 ) -> Result<Option<Duration>, Failure> {
     // Answers that come late are those to other ports.
     let port = FIRST_PORT + (number % PORTS) as u16;
@@ -166,7 +158,7 @@ async fn by_ours(
         if left(begin, args).is_none() {
             return Ok(None);
         }
-        select(pin!(engine.changed()), pin!(ticks.next())).await;
+        select(pin!(engine.changed()), pin!(clock::pass(driver, LOOK))).await;
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
-use futures_util::future::{Either, select, try_join_all};
+use futures_util::future::try_join_all;
 use handoff::{Buffer, Driver, Executor, Region, Tally};
 use handoff_rds::End;
 
@@ -15,8 +13,10 @@ use super::answer;
 use super::frame::{self, HEAD, Head, Kind};
 use super::port::{EngineName, Host, Port, UNDER_WAY};
 use super::report::{Report, Times};
-use crate::ticks::Ticks;
-use crate::{Context, Failure, output, quantity};
+use crate::{Context, Failure, clock, output, quantity};
+
+/// Between looks where nothing tells of a change.
+const LOOK: Duration = Duration::from_millis(80);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -130,7 +130,7 @@ pub(super) struct Counted {
 pub(super) struct Run<'a> {
     pub(super) args: &'a StressArgs,
     pub(super) context: &'a Context,
-    pub(super) ticks: Rc<Ticks>,
+    driver: &'a Driver,
     pub(super) begin: Instant,
     /// When the last answer came, to whichever task.
     answered: Cell<Instant>,
@@ -141,6 +141,11 @@ impl Run<'_> {
     pub(super) fn is_over(&self, default: Option<u32>) -> bool {
         let time = self.args.time.or(default).map(|time| Duration::from_secs(time.into()));
         self.context.stop.requested() || time.is_some_and(|time| self.begin.elapsed() >= time)
+    }
+
+    /// Waits for a moment, after which it is time to look again.
+    pub(super) async fn look(&self) {
+        clock::pass(self.driver, LOOK).await;
     }
 
     pub(super) fn took_back(&self, tally: Tally) {
@@ -166,24 +171,17 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     let run = Run {
         args,
         context,
-        ticks: Rc::new(Ticks::new([Duration::from_millis(80), Duration::ZERO, Duration::ZERO])),
+        driver: &driver,
         begin,
         answered: Cell::new(begin),
         counted: RefCell::default(),
     };
     let ended = executor.run(async {
-        let work = pin!(async {
-            if args.peers.is_empty() {
-                return answer::run(&run, &host, &driver).await;
-            }
-            let tasks = asking.into_iter().map(|task| task.run(&run));
-            try_join_all(tasks).await.map(|_| ())
-        });
-        let time = pin!(run.ticks.run(&driver));
-        match select(work, time).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right((failure, _)) => Err(failure),
+        if args.peers.is_empty() {
+            return answer::run(&run, &host, &driver).await;
         }
+        let tasks = asking.into_iter().map(|task| task.run(&run));
+        try_join_all(tasks).await.map(|_| ())
     });
     let seconds = run.begin.elapsed().as_secs_f64();
     let counted = run.counted.take();
@@ -341,7 +339,7 @@ impl Asking {
             if more {
                 yield_now().await;
             } else {
-                port.changed(run.ticks.next()).await?;
+                port.changed(run.look()).await?;
             }
         }
     }
@@ -374,7 +372,8 @@ fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u
         peer.longest = peer.longest.max(Some(time));
         peer.answered = peer.answered.max(place.order);
         place.waits = false;
-    } else {
+    } else if intact {
+        // Nobody asked for it; what is not intact is counted above.
         counted.corrupt += 1;
     }
 }

@@ -1,16 +1,16 @@
 //! One connection: the target is reached, and a route carries each direction to its end.
 
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
-use handoff::{Engine, Intake, Route, RouteEngine, RouteSink, RouteSource, Socket};
-use socket2::SockRef;
+use handoff::{Engine, Intake, Route, RouteEngine, RouteSource, Socket};
 
 use super::ledger::Counted;
 use super::{Relay, gate};
+use crate::clock;
 
 /// How long a direction may take to end, once the other has failed.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -18,7 +18,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// Serves a client to the end, and says in the ledger how it was.
 pub(super) async fn serve(
     relay: Rc<Relay>,
-    client: TcpStream,
+    client: Socket,
     peer: SocketAddr,
     mut counted: Counted,
 ) {
@@ -31,10 +31,8 @@ pub(super) async fn serve(
     }
 }
 
-async fn carry(relay: &Relay, client: TcpStream, counted: &mut Counted) -> Result<(), String> {
+async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
     let server = gate::connect(relay).await?;
-    let attach = |stream| relay.driver.socket(stream).map_err(|error| error.to_string());
-    let (client, server) = (attach(client)?, attach(server)?);
     let up = route(relay, &client, relay.intake.clone(), &server)?;
     let down = route(relay, &server, None, &client)?;
     counted.watch(up.progress(), down.progress());
@@ -83,9 +81,9 @@ async fn both(
     }
     for socket in [server, client] {
         // One of them is gone already.
-        let _ = SockRef::from(socket).shutdown(Shutdown::Both);
+        let _ = socket.shutdown(Shutdown::Both);
     }
-    select(other, pin!(relay.ticks.pass(CLOSING))).await;
+    select(other, pin!(clock::pass(&relay.driver, CLOSING))).await;
     ended
 }
 
@@ -96,7 +94,7 @@ fn route(
     to: &Socket,
 ) -> Result<Route, String> {
     let source = RouteSource::Stream(from.clone(), intake);
-    let route = Route::new(&relay.driver, source, RouteSink::Socket(to.clone()));
+    let route = Route::new(&relay.driver, source, to);
     let Some(engine) = relay.engine else { return Ok(route) };
     if engine == RouteEngine::GetBuf {
         // What is asked for is not to copy, also where that is cheaper.
@@ -108,9 +106,9 @@ fn route(
 /// Carries one direction, and passes its end on.
 async fn direction(route: &mut Route, sink: &Socket) -> Result<(), String> {
     route.run().await.result.map_err(|error| error.to_string())?;
-    match SockRef::from(sink).shutdown(Shutdown::Write) {
+    match sink.shutdown(Shutdown::Write) {
         // The other side is gone altogether, which its own direction tells of.
-        Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
         ended => ended.map_err(|error| format!("passing the end on: {error}")),
     }
 }
@@ -119,7 +117,7 @@ async fn direction(route: &mut Route, sink: &Socket) -> Result<(), String> {
 async fn standing_still(relay: &Relay, counted: &Counted) -> String {
     let (mut seen, mut since) = (counted.moved(), Instant::now());
     loop {
-        relay.ticks.next().await;
+        clock::pass(&relay.driver, relay.look).await;
         counted.tell();
         let Some(idle) = relay.idle else { continue };
         let (moved, time) = (counted.moved(), since.elapsed());

@@ -1,15 +1,18 @@
 //! The door: connections are accepted as long as there is room, until it is time to end.
 
-use std::net::TcpStream;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use handoff::Executor;
+use handoff::{Executor, Socket};
 
 use super::{Args, Relay, connection};
-use crate::net::reach::Listener;
-use crate::{Failure, Stop};
+use crate::net::reach::{self, Listener};
+use crate::{Failure, Stop, clock};
+
+/// After a failure to accept that says nothing of when it ends.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// Lets connections in, and waits for those under way when it ends.
 ///
@@ -24,10 +27,11 @@ pub(super) async fn run(
     stop: &Stop,
 ) -> Result<(), Failure> {
     {
-        let stopped = pin!(stopped(relay, stop));
+        let stopped = pin!(stop.wait(&relay.driver));
         let accepting = pin!(accept(relay, executor, listener, args));
         match select(stopped, accepting).await {
-            Either::Left((stopped, _)) => stopped?,
+            Either::Left((failure, _)) if !stop.requested() => return Err(failure),
+            Either::Left(_) => {}
             // All that were to come have come, and are through.
             Either::Right((accepted, _)) => return accepted,
         }
@@ -35,7 +39,7 @@ pub(super) async fn run(
     // The listener is closed, and so is the progress line: the terminal is the user's again.
     relay.ledger.clear();
     let over = pin!(relay.ledger.until_below(1));
-    let patience = pin!(relay.ticks.pass(args.grace));
+    let patience = pin!(clock::pass(&relay.driver, args.grace));
     if let Either::Right(_) = select(over, patience).await {
         let left = relay.ledger.open();
         relay.ledger.note(format!("{left} connections were under way when --grace was over"));
@@ -49,28 +53,32 @@ async fn accept(
     listener: Listener,
     args: &Args,
 ) -> Result<(), Failure> {
-    let failed = |error: handoff::Error| Failure::failed(format!("accepting: {error}"));
-    let waiting = listener.fd().try_clone_to_owned().map_err(Failure::failed)?;
-    let waiting = relay.driver.file(waiting).map_err(failed)?;
+    let (mut listener, visitors) = listener.on(&relay.driver)?;
+    let most_open = u64::from(args.max_connections);
     let mut left = args.connections.unwrap_or(u64::MAX);
     while left > 0 {
-        relay.ledger.until_below(u64::from(args.max_connections)).await;
-        match listener.try_accept() {
-            Ok(Some((client, peer))) => {
+        if relay.ledger.open() >= most_open {
+            listener.pause();
+            relay.ledger.until_below(most_open).await;
+        }
+        match listener.accept().await {
+            Ok((client, peer)) => {
+                if !visitors.lets_in(peer) {
+                    continue;
+                }
                 let Some(counted) = relay.ledger.enter(peer.ip(), args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
-                    listener.visitors.turned_away(peer, most);
+                    visitors.turned_away(peer, most);
                     continue;
                 };
                 left -= 1;
                 let relay = Rc::clone(relay);
                 executor.spawn(connection::serve(relay, client, peer, counted)).detach();
             }
-            Ok(None) => waiting.readable().map_err(failed)?.await.map_err(failed)?,
             Err(error) => {
                 // Out of descriptors, mostly: others end.
-                relay.ledger.note(format!("accepting: {error}"));
-                relay.ticks.next().await;
+                relay.ledger.note(error.to_string());
+                clock::pass(&relay.driver, AGAIN).await;
             }
         }
     }
@@ -78,33 +86,16 @@ async fn accept(
     Ok(())
 }
 
-async fn stopped(relay: &Relay, stop: &Stop) -> Result<(), Failure> {
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::failed(format!("watching for signals: {error}"));
-    let signal = stop.fd().try_clone_to_owned().map_err(|error| failed(&error))?;
-    let signal = relay.driver.file(signal).map_err(|error| failed(&error))?;
-    while !stop.requested() {
-        let waited = signal.readable().map_err(|error| failed(&error))?.await;
-        waited.map_err(|error| failed(&error))?;
-    }
-    Ok(())
-}
-
 /// A connection to the first address of the target that takes it.
-pub(super) async fn connect(relay: &Relay) -> Result<TcpStream, String> {
+pub(super) async fn connect(relay: &Relay) -> Result<Socket, String> {
     let mut errors = Vec::new();
     for address in &relay.target {
-        let reached = pin!(reach(relay, *address));
-        let patience = pin!(relay.ticks.pass(relay.connect_timeout));
-        match select(reached, patience).await {
-            Either::Left((Ok(stream), _)) => {
+        match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
+            Ok(socket) => {
                 relay.down.set(false);
-                return Ok(stream);
+                return Ok(socket);
             }
-            Either::Left((Err(error), _)) => errors.push(format!("{address}: {error}")),
-            Either::Right(_) => {
-                errors.push(format!("{address}: no answer in time (--connect-timeout)"));
-            }
+            Err(error) => errors.push(format!("{address}: {error}")),
         }
     }
     let failure = format!("the target can't be reached: {}", errors.join("; "));
@@ -112,16 +103,4 @@ pub(super) async fn connect(relay: &Relay) -> Result<TcpStream, String> {
         relay.ledger.say(&failure);
     }
     Err(failure)
-}
-
-async fn reach(relay: &Relay, address: std::net::SocketAddr) -> Result<TcpStream, String> {
-    let begun = crate::net::reach::begin(address).map_err(|error| error.to_string())?;
-    // Attaching it to be waited for costs more than all of the rest.
-    if !crate::net::reach::is_settled(&begun) {
-        let waiting = begun.try_clone().map_err(|error| error.to_string())?;
-        let waiting = relay.driver.file(waiting).map_err(|error| error.to_string())?;
-        let writable = waiting.writable().map_err(|error| error.to_string())?;
-        writable.await.map_err(|error| error.to_string())?;
-    }
-    crate::net::reach::finish(begun).map_err(|error| error.to_string())
 }

@@ -17,11 +17,9 @@ mod report;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Intake, Region, RouteEngine};
 use handoff_nic::Prepared;
 use ipnet::IpNet;
@@ -33,8 +31,7 @@ use crate::net::nic::{self, Bound};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::net::visitors;
-use crate::ticks::Ticks;
-use crate::{Context, Failure, output, quantity};
+use crate::{Context, Failure, clock, output, quantity};
 use ledger::Ledger;
 
 const EXAMPLES: &str = "\
@@ -49,6 +46,9 @@ Payload goes from socket to socket without being read into memory: lent from the
 (get-buf, needs the module of this name), or by splice(2); with --nic what clients send stays where
 their NIC has put it. SIGINT, SIGTERM and SIGHUP end it: no
 new connections, those under way have --grace seconds, and the report is printed.";
+
+/// Between looks at how far connections are.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Memory for what clients send by another way than the NIC that was named, and a piece of it.
 const POOL: usize = 16 << 20;
@@ -159,7 +159,8 @@ pub(crate) struct Relay {
     idle: Option<Duration>,
     /// Bytes a second.
     least_rate: u64,
-    ticks: Rc<Ticks>,
+    /// Between looks at a connection that may stand still.
+    look: Duration,
     ledger: Ledger,
 }
 
@@ -227,7 +228,10 @@ fn relay(
         down: Cell::new(false),
         least_rate: args.least_rate,
         idle: (!args.idle.is_zero()).then_some(args.idle),
-        ticks: Rc::new(Ticks::new([args.idle, args.grace, args.connect_timeout])),
+        look: match args.idle.is_zero() {
+            true => LOOK,
+            false => clock::between_looks(args.idle),
+        },
         ledger: Ledger::new(context.json),
         driver,
     });
@@ -235,14 +239,7 @@ fn relay(
         relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
     }
     let executor = Executor::new(&relay.driver);
-    let ended = executor.run(async {
-        let time = pin!(relay.ticks.run(&relay.driver));
-        let gate = pin!(gate::run(&relay, &executor, listener, args, &context.stop));
-        match select(gate, time).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right((failure, _)) => Err(failure),
-        }
-    });
+    let ended = executor.run(gate::run(&relay, &executor, listener, args, &context.stop));
     // What is still under way is dropped, and counted, before the report.
     drop(executor);
     let report = relay.ledger.close();

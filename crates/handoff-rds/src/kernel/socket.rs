@@ -228,23 +228,21 @@ impl<P: Payload> Socket<P> {
         self.state().statistics
     }
 
-    /// Messages that the kernel has taken, lent or copied, and that the TCP of their peers has not
-    /// acknowledged.
+    /// How many messages the kernel has taken, lent or copied, that the TCP of their peers has not
+    /// acknowledged. One that is sent meanwhile may count twice.
     ///
     /// # Errors
     ///
     /// The kernel's.
     pub fn unacknowledged(&self) -> Result<usize> {
-        // Sending moves a message from the first queue to the second, and only the end of a connection
-        // moves it back: then the third look finds it.
-        for queue in [Queue::Waiting, Queue::Unacknowledged, Queue::Waiting] {
+        let ours = |queue| {
             let there = messages(self.as_fd(), queue)?;
-            let ours = there.iter().filter(|message| message.local == self.local).count();
-            if ours > 0 {
-                return Ok(ours);
-            }
-        }
-        Ok(0)
+            Ok::<_, Error>(there.iter().filter(|message| message.local == self.local).count())
+        };
+        let count = ours(Queue::Waiting)? + ours(Queue::Unacknowledged)?;
+        // Sending moves a message from the first queue to the second, and only the end of a connection
+        // moves it back: then another look finds it.
+        if count > 0 { Ok(count) } else { ours(Queue::Waiting) }
     }
 
     /// Waits until peers have acknowledged all messages and all payloads are back, as long as `timeout`,

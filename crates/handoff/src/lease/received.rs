@@ -75,9 +75,9 @@ impl Drop for Ticket {
         match &*self.0 {
             // Of these there are most.
             Origin::Queue(queue, offset) => {
+                queue.give_back(*offset);
                 // SAFETY: the ticket goes, and nothing else drops what it had.
-                let queue = unsafe { std::ptr::read(queue) };
-                RxShared::give_back(&queue, *offset);
+                drop(unsafe { std::ptr::read(queue) });
             }
             // SAFETY: as above.
             _ => unsafe { ManuallyDrop::take(&mut self.0) }.end(),

@@ -83,6 +83,8 @@ pub(crate) struct RxShared {
     /// Keeps the ring open for the spans that outlive the driver; before the area, which goes later.
     pub(crate) ring: Cell<Option<OwnedFd>>,
     due: Weak<Due>,
+    /// So that spans, of which there are many, give back by a plain reference.
+    itself: Weak<Self>,
     bound: Bound,
     refill: RefillQueue,
     spans: Cell<u64>,
@@ -119,7 +121,7 @@ impl RxQueue {
             .ring_descriptor()
             .map_err(|error| Error::io("keeping the ring of an rx queue open", error))?;
         let (bound, refill) = Bound::new(io, number, region, binding)?;
-        Ok(Self { shared: Rc::new(RxShared::new(due, ring, bound, refill)) })
+        Ok(Self { shared: RxShared::new(due, ring, bound, refill) })
     }
 
     /// Bytes of a chunk: the unit in which the NIC takes memory.
@@ -189,14 +191,15 @@ impl RxShared {
         let kernel = RefCell::new(kernel);
         let engine = ReceiveEngine::Zcrx;
         let bound = Bound { engine, id: 0, area, token: 0, chunk, ring: 0, statistics: None };
-        let shared = Rc::new(Self::new(due, None, bound, refill));
+        let shared = Self::new(due, None, bound, refill);
         (shared, move || kernel.borrow_mut().take(u32::MAX))
     }
 }
 
 impl RxShared {
-    fn new(due: &Rc<Due>, ring: Option<OwnedFd>, bound: Bound, refill: RefillQueue) -> Self {
-        Self {
+    fn new(due: &Rc<Due>, ring: Option<OwnedFd>, bound: Bound, refill: RefillQueue) -> Rc<Self> {
+        Rc::new_cyclic(|itself| Self {
+            itself: Weak::clone(itself),
             ring: Cell::new(ring),
             due: Rc::downgrade(due),
             bound,
@@ -212,7 +215,7 @@ impl RxShared {
             begun: Cell::new(0),
             receivers: Cell::new(0),
             warned: Cell::new(false),
-        }
+        })
     }
 
     pub(crate) fn engine(&self) -> ReceiveEngine {
@@ -276,26 +279,26 @@ impl RxShared {
 
     /// The span that began at `offset` is given back.
     #[inline]
-    pub(crate) fn give_back(this: &Rc<Self>, offset: usize) {
-        this.held.set(this.held.get() - 1);
-        let off = offset as u64 | this.bound.token;
-        if !this.refill.put(off) {
-            Self::begin_batch(this, off);
+    pub(crate) fn give_back(&self, offset: usize) {
+        self.held.set(self.held.get() - 1);
+        let off = offset as u64 | self.bound.token;
+        if !self.refill.put(off) {
+            self.begin_batch(off);
         }
     }
 
     /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
     /// full.
     #[cold]
-    fn begin_batch(this: &Rc<Self>, off: u64) {
-        let due = this.due.upgrade().filter(|due| !due.is_closed());
-        let Some(due) = due else { return this.close_if_unused() };
-        this.refill.put_first(off);
-        if this.attended.replace(true) {
+    fn begin_batch(&self, off: u64) {
+        let due = self.due.upgrade().filter(|due| !due.is_closed());
+        let Some(due) = due else { return self.close_if_unused() };
+        self.refill.put_first(off);
+        if self.attended.replace(true) {
             return;
         }
-        due.mark_refill(Rc::clone(this));
-        for receiver in this.starving.borrow_mut().drain(..) {
+        due.mark_refill(self.itself.upgrade().expect("who gives back keeps the queue"));
+        for receiver in self.starving.borrow_mut().drain(..) {
             due.mark_receive(receiver);
         }
     }

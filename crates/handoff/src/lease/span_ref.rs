@@ -33,7 +33,7 @@ struct Placed<'a> {
 impl Drop for Placed<'_> {
     #[inline]
     fn drop(&mut self) {
-        RxShared::give_back(self.queue, self.offset);
+        self.queue.give_back(self.offset);
     }
 }
 

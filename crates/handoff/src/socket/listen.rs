@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -42,7 +42,8 @@ impl Listener {
         Ok(Self { driver: Rc::clone(driver), key, endpoint })
     }
 
-    /// The next connection, and the address of its peer.
+    /// The next connection, and the address of its peer; 0.0.0.0:0 where that has reset the connection by now,
+    /// as the socket then says.
     ///
     /// Where the process has no descriptor for it ([`Error::NoDescriptor`]), that is told once, and the
     /// listener goes on when there is one.
@@ -52,17 +53,11 @@ impl Listener {
 
     /// The next connection if it is there already.
     pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
-        loop {
-            let accepted = match accepting::take(&self.driver, self.key)? {
-                Ok(accepted) => accepted,
-                Err(error) => return Some(Err(error)),
-            };
-            // A peer that is gone by now has no address, and nothing comes of its connection.
-            if let Some(peer) = peer_of(&accepted) {
-                let driver = Rc::clone(&self.driver);
-                return Some(Ok((Socket::attach_tcp(driver, accepted, peer.is_ipv6()), peer)));
-            }
-        }
+        let accepted = accepting::take(&self.driver, self.key)?;
+        Some(accepted.map(|accepted| {
+            let peer = peer_of(&accepted);
+            (Socket::attach_tcp(Rc::clone(&self.driver), accepted, peer.is_ipv6()), peer)
+        }))
     }
 
     /// Accepts no more connections until you ask for the next; they wait in the kernel, as many as its
@@ -86,8 +81,9 @@ impl Listener {
     }
 }
 
-fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
-    SockRef::from(accepted).peer_addr().ok()?.as_socket()
+fn peer_of(accepted: &OwnedFd) -> SocketAddr {
+    let peer = SockRef::from(accepted).peer_addr().ok().and_then(|peer| peer.as_socket());
+    peer.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
 }
 
 impl Drop for Listener {

@@ -14,10 +14,9 @@ use handoff_rds::{Error, Refused};
 use super::super::EngineName;
 use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
-use crate::Failure;
 use crate::failure::Failed;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
-use crate::ticks::Ticks;
+use crate::{Failure, clock};
 
 /// How often a side that has nothing else to say says hello.
 const SIGN: Duration = Duration::from_secs(2);
@@ -41,7 +40,6 @@ pub(super) struct Line<'a> {
     pub(super) why: String,
     /// The longest message.
     pub(super) longest: usize,
-    ticks: Ticks,
     peer: Cell<Option<SocketAddr>>,
     /// What is said for a sign of life.
     hello: Cell<[u8; HELLO_LEN]>,
@@ -91,7 +89,6 @@ pub(super) fn with<T>(
             (None, true) => "asked to copy".to_owned(),
             (None, false) => "messages are lent".to_owned(),
         },
-        ticks: Ticks::new([LOOK, Duration::ZERO, Duration::ZERO]),
         peer: Cell::new(None),
         hello: Cell::new([0; HELLO_LEN]),
         heard: Cell::new(Instant::now()),
@@ -106,22 +103,15 @@ pub(super) fn with<T>(
         tally: Cell::default(),
     };
     let ended = executor.run(async {
-        let time = pin!(line.ticks.run(&job.driver));
-        let all = pin!(async {
-            let ended = match select(pin!(work(&line)), pin!(job.stopped())).await {
-                Either::Left((ended, _)) => ended,
-                Either::Right((failure, _)) => Err(failure),
-            };
-            if let Err(failure) = &ended {
-                line.give_up(failure).await;
-            }
-            line.settle().await;
-            ended
-        });
-        match select(all, time).await {
+        let ended = match select(pin!(work(&line)), pin!(job.stopped())).await {
             Either::Left((ended, _)) => ended,
             Either::Right((failure, _)) => Err(failure),
+        };
+        if let Err(failure) = &ended {
+            line.give_up(failure).await;
         }
+        line.settle().await;
+        ended
     });
     ended.failed("waiting in the kernel")?
 }
@@ -165,10 +155,15 @@ impl Line<'_> {
         // A message that waits would keep the port readable.
         let waits = self.waiting.borrow().is_some();
         if waits {
-            self.ticks.next().await;
+            self.look().await;
             return Ok(());
         }
-        self.port.changed(self.ticks.next()).await
+        self.port.changed(self.look()).await
+    }
+
+    /// Waits for a moment, after which it is time to look again.
+    async fn look(&self) {
+        clock::pass(&self.job.driver, LOOK).await;
     }
 
     /// Does what is always to be done: takes buffers back, hears the peer, says that we are there.
@@ -366,7 +361,7 @@ impl Line<'_> {
             && self.try_say(peer, frame.encode()).is_ok_and(|said| !said)
             && self.reap().is_ok()
         {
-            self.ticks.next().await;
+            self.look().await;
         }
     }
 
@@ -375,7 +370,7 @@ impl Line<'_> {
         let begin = Instant::now();
         let settled = || self.under_way.get() == 0 && matches!(self.port.unacknowledged(), Ok(0));
         while self.reap().is_ok() && !settled() && begin.elapsed() < LAST_WORDS {
-            self.ticks.next().await;
+            self.look().await;
         }
     }
 }

@@ -1,18 +1,20 @@
-//! The table of sending in a guest: costs in instructions, and the copy meter beside what the kernel
-//! reports.
+//! The table of sending in a guest: costs in instructions, the copy meter beside what the kernel reports, and
+//! what it costs to have many sockets.
 
 use serde_json::Value;
 
 use super::{bench_or_skip, row};
 use crate::rows::number;
 
-const ROWS: &str = "--only=^copy$|tuned$|fixed flush=no batch=8$";
+const ROWS: &str = "--only=^copy$|tuned$|fixed (flush=no|bulk) batch=8( |$)";
+const SOCKETS: &str = "--sockets=1,10k";
 
 #[test]
 fn the_table_counts_instructions_beside_the_copy_meter_and_says_that_it_is_emulated() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("report.json");
-    let output = bench_or_skip!("send", &[ROWS, "--json-file", file.to_str().expect("UTF-8")]);
+    let file_name = file.to_str().expect("UTF-8");
+    let output = bench_or_skip!("send", &[ROWS, SOCKETS, "--json-file", file_name]);
     let text = String::from_utf8(output).expect("UTF-8");
     for word in ["emulated", "device dummy", "Minsn/GiB", "witness"] {
         assert!(text.contains(word), "no {word}: {text}");
@@ -43,4 +45,12 @@ fn the_table_counts_instructions_beside_the_copy_meter_and_says_that_it_is_emula
     }
     let cost = |name| number(row(&report, name), "minsn_per_gib");
     assert!(cost(names[3]) < cost(names[1]), "registered memory is cheaper: {report}");
+
+    for name in [names[3], "uring-zc-fixed bulk batch=8"] {
+        let many = row(&report, &format!("{name} sockets=10k"));
+        assert!(many["skipped"].is_null(), "{many}");
+        assert_eq!(many["config"]["sockets"], 10_000);
+        let (one, many) = (cost(name), number(many, "minsn_per_gib"));
+        assert!(many <= one * 1.1, "{name}: {one} with one socket, {many} with 10,000");
+    }
 }
