@@ -7,7 +7,8 @@ use std::process::Command;
 const DEBUG: &str = "/sys/kernel/debug";
 const KINDS: [&str; 2] = ["failslab", "fail_page_alloc"];
 
-/// Makes all allocations fail that are asked to; false where the kernel cannot.
+/// Makes all allocations fail that are asked to; false where the kernel cannot. Spares files in `/proc` about
+/// an interrupt: the kernel goes on without them, and warns when it is to remove them.
 pub(crate) fn ready() -> bool {
     if !Path::new("/proc/self/fail-nth").exists() {
         return false;
@@ -17,12 +18,29 @@ pub(crate) fn ready() -> bool {
         let mounted = Command::new("mount").args(["-t", "debugfs", "debugfs"]).arg(debug).status();
         assert!(mounted.is_ok_and(|status| status.success()), "no debugfs");
     }
+    let (start, end) = code_of("register_irq_proc");
+    set("reject-start", &format!("{start:#x}"));
+    set("reject-end", &format!("{end:#x}"));
     set("ignore-gfp-wait", "N");
     set("verbose", "0");
     for (name, value) in [("min-order", "0"), ("ignore-gfp-highmem", "N")] {
         std::fs::write(debug.join("fail_page_alloc").join(name), value).expect("sets");
     }
     true
+}
+
+/// From where to where the code of a function of the kernel is.
+fn code_of(function: &str) -> (u64, u64) {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("reads");
+    let all = symbols.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        Some((address, words.nth(1)?))
+    });
+    let all: Vec<_> = all.collect();
+    let (start, _) = all.iter().find(|(_, name)| *name == function).expect("it is there");
+    let end = all.iter().map(|(address, _)| *address).filter(|address| address > start).min();
+    (*start, end.expect("something is behind it"))
 }
 
 /// Of allocations of both kinds.
