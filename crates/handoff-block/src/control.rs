@@ -65,6 +65,13 @@ pub struct Found {
     pub(crate) flags: u64,
 }
 
+impl Found {
+    /// What a server's threads are made for.
+    pub(crate) fn shape(&self) -> (u16, u16, u32, u64) {
+        (self.queues, self.depth, self.max_request, self.flags)
+    }
+}
+
 impl From<DeviceInfo> for Found {
     fn from(info: DeviceInfo) -> Self {
         Self {

@@ -3,6 +3,7 @@
 //! Contracts: a device that was made is removed when this is dropped; one that is taken over is left
 //! as it was found until it is served.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel lets go of a killed server's requests in the background.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server may seem to live that was killed.
-pub(crate) const LETTING_GO: Duration = Duration::from_secs(5);
+const LETTING_GO: Duration = Duration::from_secs(5);
 /// The largest discard in bytes; of a stripe, in chunks.
 const DISCARD_BYTES: u64 = 1 << 30;
 const DISCARD_CHUNKS: u64 = 64;
@@ -105,10 +106,74 @@ pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
     control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))
 }
 
+/// What a server knows that takes over a device whose last server is known to be gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Following<'a> {
+    /// [`Record::made`](crate::state::Record::made) of the device.
+    pub(crate) made: u64,
+    /// Set when the server is to end.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// How long a server waits for the last one to let go: who may be mistaken about its end gives up, who knows
+/// of it waits for as long as the device is there.
+#[derive(Debug)]
+pub(crate) struct Patience<'a> {
+    id: u32,
+    following: Option<Following<'a>>,
+    over: Instant,
+    is_told: bool,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn with_the_last(id: u32, following: Option<Following<'a>>) -> Self {
+        Self::of(id, following, LETTING_GO)
+    }
+
+    fn of(id: u32, following: Option<Following<'a>>, limit: Duration) -> Self {
+        Self { id, following, over: Instant::now() + limit, is_told: false }
+    }
+
+    /// Waits a little, or says what was waited for in vain.
+    pub(crate) fn wait(&mut self, control: &mut Control, cause: Error) -> Result<(), Error> {
+        let id = self.id;
+        let is_over = Instant::now() > self.over;
+        match self.following {
+            None if is_over => return Err(cause),
+            None => {}
+            Some(Following { made, stop }) => {
+                if stop.load(Ordering::Acquire) {
+                    return Err(Error::failed(format!("asked to end before it served: {cause}")));
+                }
+                found(control, id)?;
+                is_the_same(id, made)?;
+                if is_over && !self.is_told {
+                    self.is_told = true;
+                    tracing::warn!("the next server of device {id} waits: {cause}");
+                }
+            }
+        }
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+}
+
+/// Whether a device is the one that was made then: its number may have been given to another.
+pub(crate) fn is_the_same(id: u32, made: u64) -> Result<(), Error> {
+    match Directory::of(id).read() {
+        Ok(record) if record.made == made => Ok(()),
+        _ => Err(Error::usage(format!("device {id} was removed, and perhaps made anew"))),
+    }
+}
+
 /// What is known of a device that waits for a server, as soon as the kernel has noticed that the
 /// last one is gone.
-pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error> {
-    let deadline = Instant::now() + LETTING_GO;
+pub(crate) fn recoverable(
+    control: &mut Control,
+    id: u32,
+    following: Option<Following<'_>>,
+) -> Result<Found, Error> {
+    let mut patience = Patience::with_the_last(id, following);
     loop {
         let found = found(control, id)?;
         if found.flags & ublk::F_USER_RECOVERY == 0 {
@@ -117,28 +182,25 @@ pub(crate) fn recoverable(control: &mut Control, id: u32) -> Result<Found, Error
         if found.state != DeviceState::Live {
             return Ok(found);
         }
-        if Instant::now() > deadline {
-            return Err(Error::usage(format!("device {id} has a server that lives")));
-        }
-        thread::sleep(PAUSE);
+        patience.wait(control, Error::usage(format!("device {id} has a server that lives")))?;
     }
 }
 
-pub(crate) fn start_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
-    let deadline = Instant::now() + RECOVERY_PATIENCE;
+pub(crate) fn start_recovery(
+    control: &mut Control,
+    id: u32,
+    following: Option<Following<'_>>,
+) -> Result<(), Error> {
+    let mut patience = Patience::of(id, following, RECOVERY_PATIENCE);
     loop {
-        match control.start_recovery(id) {
-            Ok(()) => return Ok(()),
-            // Some of what the last server held has not come back.
-            Err(error)
-                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
-            {
-                thread::sleep(PAUSE);
-            }
-            Err(error) => {
-                return Err(Error::failed(format!("device {id} cannot be taken over: {error}")));
-            }
+        let Err(error) = control.start_recovery(id) else { return Ok(()) };
+        let is_busy = error.raw_os_error() == Some(libc::EBUSY);
+        let refused = Error::failed(format!("device {id} cannot be taken over: {error}"));
+        if !is_busy {
+            return Err(refused);
         }
+        // Some of what the last server held has not come back.
+        patience.wait(control, refused)?;
     }
 }
 

@@ -15,15 +15,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use handoff_sys::ublk;
 
-use crate::backing::{self, Backing, Refused};
+use crate::backing::{self, Backing};
 use crate::control::Found;
 use crate::crew::{Crew, Order, Step};
-use crate::device::{self, Device, LETTING_GO, add, parameters, recoverable, start_recovery};
+use crate::device::{
+    self, Device, Following, Patience, add, is_the_same, parameters, recoverable, start_recovery,
+};
 use crate::engine::{self, Program};
 use crate::exchange::Exchanges;
 use crate::existing::{Existing, existing};
@@ -116,7 +117,18 @@ impl Prepared {
     ///
     /// What is wrong with the files of the device, and what the driver refuses.
     pub fn serve(self) -> Result<Server, Error> {
-        Server::of(self)
+        Server::of(self, None)
+    }
+
+    /// Takes over the device that was made then ([`Record::made`]), whose last server is known to be gone, and
+    /// serves it. Waits until the kernel has let go of that server, unless the device is removed or `stop`
+    /// is set.
+    ///
+    /// # Errors
+    ///
+    /// As of [`serve`](Self::serve).
+    pub fn follow(self, made: u64, stop: &AtomicBool) -> Result<Server, Error> {
+        Server::of(self, Some(Following { made, stop }))
     }
 }
 
@@ -131,11 +143,18 @@ impl Server {
         Prepared::new(spec, start)?.serve()
     }
 
-    fn of(prepared: Prepared) -> Result<Self, Error> {
+    fn of(prepared: Prepared, following: Option<Following<'_>>) -> Result<Self, Error> {
         let Prepared { spec, mut control, features, mut found, mut program, policy, .. } = prepared;
         let (engine, passed_over, spec) = (prepared.engine, prepared.passed_over, &spec);
         if let Some(found) = &mut found {
-            *found = recoverable(&mut control, found.id)?;
+            let now = recoverable(&mut control, found.id, following)?;
+            if now.shape() != found.shape() {
+                return Err(Error::usage(format!(
+                    "device {} is another than when this server was prepared for it",
+                    found.id
+                )));
+            }
+            *found = now;
         }
         let existing =
             found.map(|found| existing(&Directory::of(found.id), found.id)).transpose()?;
@@ -143,16 +162,20 @@ impl Server {
         if let Some(existing) = existing.as_ref().filter(other) {
             return Err(Error::usage(format!("device {} was made of other files", existing.id)));
         }
-        let mut backings = backing::open_all(spec, existing.as_ref());
-        // The last server's hold on them may end a little after its hold on the device.
-        let deadline = Instant::now() + LETTING_GO;
-        let is_held =
-            |backings: &Result<_, Refused>| backings.as_ref().is_err_and(|refused| refused.is_held);
-        while existing.is_some() && is_held(&backings) && Instant::now() < deadline {
-            thread::sleep(PAUSE);
-            backings = backing::open_all(spec, existing.as_ref());
+        if let (Some(existing), Some(following)) = (&existing, following) {
+            is_the_same(existing.id, following.made)?;
         }
-        let backings = backings.map_err(|refused| refused.error)?;
+        // The last server's hold on them may end a little after its hold on the device.
+        let mut patience =
+            existing.as_ref().map(|existing| Patience::with_the_last(existing.id, following));
+        let backings = loop {
+            match (backing::open_all(spec, existing.as_ref()), &mut patience) {
+                (Err(refused), Some(patience)) if refused.is_held => {
+                    patience.wait(&mut control, refused.error)?;
+                }
+                (opened, _) => break opened.map_err(|refused| refused.error)?,
+            }
+        };
         let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
         let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
         let mut limits = device::limits(engine, &backings);
@@ -192,7 +215,7 @@ impl Server {
                 .set_parameters(id, &parameters)
                 .map_err(Error::doing("the driver does not take the device's parameters"))?;
         } else {
-            start_recovery(&mut device.control, id)?;
+            start_recovery(&mut device.control, id, following)?;
         }
         let directory = Directory::of(id);
         let stateful = |error: io::Error| {
@@ -216,7 +239,11 @@ impl Server {
         let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
         let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let record = Record { spec, engine, passed_over, size, memory, limits, parts };
+        let made = match &existing {
+            Some(existing) => existing.record.made,
+            None => token().map_err(Error::doing("the kernel has no random number"))?,
+        };
+        let record = Record { spec, made, engine, passed_over, size, memory, limits, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);
@@ -365,6 +392,13 @@ impl Server {
         pins::keep(id, &maps);
         Ok(())
     }
+}
+
+/// What no other device has.
+fn token() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn check(spec: &Spec) -> Result<(), Error> {

@@ -32,6 +32,8 @@ const PAGE: usize = 4096;
 pub struct Record {
     /// What was asked for.
     pub spec: Spec,
+    /// A number that no other device has, also none that gets this one's number later.
+    pub made: u64,
     /// The engine that was taken.
     pub engine: Engine,
     /// Better ones that were not, with the reasons.
@@ -174,12 +176,14 @@ impl Directory {
         fs::rename(new, self.record_path())
     }
 
-    /// Maps what the servers of the device read, and the last that they said, as far as it is there. `/run`
-    /// is put out of memory as all else is, perhaps to the very device; what a process has mapped that locks
-    /// its memory is not.
+    /// Maps what the servers of the device read, and the page of the log that is written to next, as far as
+    /// they are there. `/run` is put out of memory as all else is, perhaps to the very device; what a process
+    /// has mapped that locks its memory is not.
     pub fn hold(&self) -> Held {
-        let paths = [self.record_path(), self.state_path(), self.log_path()];
-        Held { _mappings: paths.iter().filter_map(|path| Mapping::of_file(path).ok()).collect() }
+        let whole = u64::MAX;
+        let ends = [(self.record_path(), whole), (self.state_path(), whole), (self.log_path(), 1)];
+        let mapped = ends.iter().filter_map(|(path, most)| Mapping::of_end(path, *most).ok());
+        Held { _mappings: mapped.collect() }
     }
 
     /// Where the processes of the device log to.
@@ -466,13 +470,15 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The whole of a file, to be read.
-    fn of_file(path: &Path) -> io::Result<Self> {
+    /// The pages with the last bytes of a file, so many or all, to be read.
+    fn of_end(path: &Path, most: u64) -> io::Result<Self> {
         let file = File::open(path)?;
-        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let end = file.metadata()?.len();
+        let offset = end.saturating_sub(most) / PAGE as u64 * PAGE as u64;
+        let len = usize::try_from(end - offset).map_err(io::Error::other)?;
         let flags = MapFlags::SHARED;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0)? };
+        let address = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, offset)? };
         let mapping = Self { address: NonNull::new(address.cast()).expect("not null"), len };
         // SAFETY: the mapping just made, which stays what it is.
         unsafe { madvise(address, len, Advice::LinuxPopulateRead)? };
@@ -519,10 +525,30 @@ mod tests {
         let (map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
         let limits = Limits { memory_alignment: 512, ..Limits::NONE };
-        let record = Record { spec, engine, passed_over, size, memory: 1 << 20, limits, parts };
+        let memory = 1 << 20;
+        let record = Record { spec, made: 3, engine, passed_over, size, memory, limits, parts };
         directory.write(&record).expect("written");
         State::make(&directory, &map, 2, 4).expect("made");
         (directory, record, map)
+    }
+
+    #[test]
+    fn of_a_log_that_grows_the_last_page_is_held() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("log");
+        let mut bytes = vec![b'a'; 3 * PAGE];
+        bytes.push(b'b');
+        for (end, held) in [(1, 1), (PAGE, PAGE), (PAGE + 1, 1), (bytes.len(), 1)] {
+            fs::write(&path, &bytes[..end]).expect("written");
+            let mapping = Mapping::of_end(&path, 1).expect("mapped");
+            assert_eq!(mapping.len(), held, "of {end}");
+            // SAFETY: inside of the mapping, and nobody changes the file.
+            let last = unsafe { *mapping.as_ptr().add(held - 1) };
+            assert_eq!(last, bytes[end - 1], "of {end}");
+            assert_eq!(Mapping::of_end(&path, u64::MAX).expect("mapped").len(), end);
+        }
+        fs::write(&path, []).expect("written");
+        Mapping::of_end(&path, 1).expect_err("there is nothing to map");
     }
 
     #[test]

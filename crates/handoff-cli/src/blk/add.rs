@@ -145,7 +145,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         }
         compare(&spec.files, context)?;
     }
-    start(&Task { spec, recover: None, waits: false }, args.foreground, context)
+    start(&Task::new(spec, None), args.foreground, context)
 }
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
@@ -158,7 +158,7 @@ pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failu
             "what device {id} was made of is not known here: {error}; another program made it"
         ))
     })?;
-    start(&Task { spec: record.spec, recover: Some(id), waits: false }, args.foreground, context)
+    start(&Task::new(record.spec, Some(id)), args.foreground, context)
 }
 
 /// Bytes that are compared at a time.

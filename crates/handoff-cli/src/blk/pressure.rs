@@ -13,6 +13,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use handoff_block::{Kind, Spec};
 
@@ -20,19 +21,33 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 
 /// Why there should be no swap on a device, if it can be told: what has a file system below it takes memory
-/// of the kernel's for what it writes, most where the file has holes.
+/// of the kernel's for what it writes, most where the file has holes; so does the page cache.
 pub(super) fn no_swap(spec: &Spec) -> Option<String> {
     if spec.target == Kind::Null {
         return Some("it keeps nothing".to_owned());
     }
-    let below = |file: &std::path::PathBuf| {
-        let metadata = fs::metadata(file).ok()?;
-        let name = file.display();
-        let holes = if metadata.blocks() * 512 < metadata.len() { " and has holes" } else { "" };
-        metadata.is_file().then(|| format!("{name} lies on a file system{holes}"))
-    };
-    let reason = spec.files.iter().filter_map(below).next()?;
+    if !spec.direct {
+        return Some(
+            "it goes through the page cache, which takes memory to write (--buffered)".to_owned(),
+        );
+    }
+    let reason = spec.files.iter().find_map(|file| file_system_below(file))?;
     Some(format!("{reason}, which takes memory to write; whole disks do not"))
+}
+
+fn file_system_below(file: &Path) -> Option<String> {
+    let metadata = fs::metadata(file).ok()?;
+    let name = file.display();
+    if metadata.is_file() {
+        let holes = if metadata.blocks() * 512 < metadata.len() { " and has holes" } else { "" };
+        return Some(format!("{name} lies on a file system{holes}"));
+    }
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    // A partition's is its disk's.
+    let known = ["loop", "../loop"].iter().find_map(|place| {
+        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{place}/backing_file")).ok()
+    })?;
+    Some(format!("{name} is the file {}, on a file system", known.trim_end()))
 }
 
 /// Readies this process and those that it starts. Has to come before its threads and rings.

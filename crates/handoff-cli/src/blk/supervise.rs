@@ -5,30 +5,35 @@
 //! - a server that ends by itself has removed its device, and its supervisor ends with it; one that
 //!   was killed is followed by another, which takes the device over;
 //! - beside a server another one waits, prepared and in memory: what a new process needs may not be had
-//!   while the device is without a server, because the kernel would first have to write to it. It ends
-//!   with the supervisor. Devices with a policy have none, since their policy may change meanwhile;
+//!   while the device is without a server, because the kernel would first have to write to it. One that
+//!   ends is followed by another, and all end with the supervisor. Devices with a policy have none, since
+//!   their policy may change meanwhile;
+//! - a server that is called, or started after another, waits until the kernel has let go of the last one;
 //! - a server that does not come to be because memory is short is tried again for as long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_block::state::{DIRECTORY, Directory, Record, make_base};
+use handoff_block::state::{DIRECTORY, Directory, Held, Record, make_base};
 use handoff_block::{Control, Prepared, Spec, Start};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::pressure;
+use crate::stop::Stop;
 use crate::{Context, Failure, output};
 
 /// A server that lives for less than this has not served. After so many of them it is given up, unless
-/// memory was short: then there are pauses, each twice as long as the last.
+/// memory was short: then there are pauses, each twice as long as the last, as between servers that wait.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 const SHORT_LIVES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,8 +45,23 @@ pub(super) struct Task {
     pub(super) spec: Spec,
     /// The device to take over, instead of making one.
     pub(super) recover: Option<u32>,
+    /// That the last server of the device which was made then ([`Record::made`]) is gone, or will be when
+    /// this one is called.
+    follows: Option<u64>,
     /// Whether to be prepared and wait for a line on stdin.
-    pub(super) waits: bool,
+    waits: bool,
+}
+
+impl Task {
+    /// To make a device, or to take one over if its server is gone.
+    pub(super) fn new(spec: Spec, recover: Option<u32>) -> Self {
+        Self { spec, recover, follows: None, waits: false }
+    }
+
+    /// To take over a device whose server is gone.
+    fn following(spec: Spec, id: u32, made: u64) -> Self {
+        Self { follows: Some(made), ..Self::new(spec, Some(id)) }
+    }
 }
 
 /// The line on stdout.
@@ -95,10 +115,14 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
     let prepared = Prepared::new(&task.spec, start);
-    if task.waits && prepared.is_ok() && !is_called()? {
+    if task.waits && prepared.is_ok() && !is_called(&context.stop)? {
         return Ok(());
     }
-    let server = match prepared.and_then(Prepared::serve) {
+    let served = prepared.and_then(|prepared| match task.follows {
+        Some(made) => prepared.follow(made, context.stop.flag()),
+        None => prepared.serve(),
+    });
+    let server = match served {
         Ok(server) => server,
         Err(error) => {
             let starved = matches!(error, handoff_block::Error::NoMemory(_));
@@ -109,11 +133,15 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     Ok(server.wait(context.stop.flag())?)
 }
 
-/// Whether a server that waits is to take over; not if its supervisor is gone.
-fn is_called() -> Result<bool, Failure> {
+/// Whether a server that waits is to take over; not if its supervisor is gone, nor if it is asked to end,
+/// which would end the device later.
+fn is_called(stop: &Stop) -> Result<bool, Failure> {
+    if !is_readable(io::stdin(), stop)? {
+        return Ok(false);
+    }
     let mut line = String::new();
     let read = io::stdin().read_line(&mut line).map_err(Failure::failed)?;
-    Ok(read > 0)
+    Ok(read > 0 && !stop.requested())
 }
 
 /// `handoff blk supervise`.
@@ -197,7 +225,7 @@ pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
             handoff_sys::hangup::ignore()
         });
     }
-    let (_, id) = begin(command)?;
+    let (_, id) = begin(command, None)?;
     Ok(id)
 }
 
@@ -210,82 +238,206 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// A process that waits until its device has no server. It ends when this is dropped.
-struct Waiting(Option<Child>);
+/// The process that waits until its device has no server. It ends when this is dropped.
+struct Spare {
+    /// `None` where none is to wait.
+    task: Option<Task>,
+    /// With what becomes readable when it ends.
+    waits: Option<(Child, OwnedFd)>,
+    lives: Lives,
+    /// When the next one may be started.
+    next: Instant,
+}
 
-impl Waiting {
-    /// Starts one. Without it, a process is started when it is needed.
-    fn beside(spec: &Spec, id: u32) -> Option<Self> {
-        if spec.policy.is_some() {
-            return None;
+impl Spare {
+    fn of(record: &Record, id: u32) -> Self {
+        let task = Task { waits: true, ..Task::following(record.spec.clone(), id, record.made) };
+        Self {
+            task: record.spec.policy.is_none().then_some(task),
+            waits: None,
+            lives: Lives::new(),
+            next: Instant::now(),
         }
-        let task = Task { spec: spec.clone(), recover: Some(id), waits: true };
-        let started = process("serve", &task)
-            .and_then(|mut command| command.stdin(Stdio::piped()).spawn().map_err(Failure::failed));
-        let failed = |failure: Failure| {
-            tracing::warn!("no server waits: {}", failure.line().unwrap_or_default());
-        };
-        started.map_err(failed).ok().map(|child| Self(Some(child)))
     }
 
-    /// Has it take the device over; `None` if it ended without a word.
-    fn call(mut self) -> Option<Result<(Child, u32), NoServer>> {
-        let mut child = self.0.take()?;
-        // One that has ended reads nothing.
-        let called = child.stdin.take().expect("piped").write_all(b"\n");
-        if let Some(answer) = called.ok().and_then(|()| answer_of(&mut child)) {
-            return Some(answer.map(|id| (child, id)));
+    /// Sees to it that one waits; for how long there is none, if one is to be started again.
+    fn tend(&mut self, log: &mut Log<'_>) -> io::Result<Option<Duration>> {
+        let Some(task) = &self.task else { return Ok(None) };
+        if let Some((child, _)) = &mut self.waits {
+            let Some(status) = child.try_wait()? else { return Ok(None) };
+            self.waits = None;
+            self.none_waits(log, &status.to_string());
+        } else if Instant::now() >= self.next {
+            self.lives.begin();
+            let started = process("serve", task).and_then(|mut command| {
+                let child = command.stdin(Stdio::piped()).spawn().map_err(Failure::failed)?;
+                match ending(&child) {
+                    Ok(ended) => Ok((child, ended)),
+                    Err(error) => {
+                        end(child);
+                        Err(Failure::failed(error))
+                    }
+                }
+            });
+            match started {
+                Ok(waits) => {
+                    self.waits = Some(waits);
+                    return Ok(None);
+                }
+                Err(failure) => self.none_waits(log, &failure.line().unwrap_or_default()),
+            }
         }
-        let status = child.wait().map_or_else(|error| error.to_string(), |it| it.to_string());
-        tracing::warn!("the server that waited ended before it served: {status}");
-        None
+        Ok(Some(self.next.saturating_duration_since(Instant::now())))
+    }
+
+    fn none_waits(&mut self, log: &mut Log<'_>, cause: &str) {
+        self.lives.end();
+        self.next = Instant::now() + pause_after(self.lives.short);
+        log.say(&format!("no server waits any more, so another is started: {cause}"));
+    }
+
+    /// Has it take the device over; `None` if none waits.
+    fn call(&mut self, stop: &Stop) -> Option<Result<(Child, u32), NoServer>> {
+        let (mut child, _) = self.waits.take()?;
+        // One that has ended reads nothing, and has no answer.
+        let _ = child.stdin.take().expect("piped").write_all(b"\n");
+        Some(answered(child, Some(stop)))
+    }
+
+    /// None waits from here on.
+    fn dismiss(&mut self) {
+        self.task = None;
+        if let Some((child, _)) = self.waits.take() {
+            end(child);
+        }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Spare {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // It has nothing that would have to be put back.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.dismiss();
     }
+}
+
+/// How long the processes live that follow each other.
+struct Lives {
+    /// So many in a row were short.
+    short: u32,
+    since: Instant,
+}
+
+impl Lives {
+    fn new() -> Self {
+        Self { short: 0, since: Instant::now() }
+    }
+
+    fn begin(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn end(&mut self) {
+        self.short = if self.since.elapsed() < SHORT_LIFE { self.short + 1 } else { 0 };
+    }
+}
+
+/// The first pause, doubled so many times.
+fn pause_after(doubled: u32) -> Duration {
+    PAUSE.saturating_mul(1u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+}
+
+/// What the supervisor says, and what is held in memory for the device: the page too that it says it on. While
+/// the device has no server, a page that was put out to it does not come back.
+struct Log<'a> {
+    directory: &'a Directory,
+    held: Held,
+}
+
+impl<'a> Log<'a> {
+    fn of(directory: &'a Directory) -> Self {
+        Self { directory, held: directory.hold() }
+    }
+
+    fn say(&mut self, what: &str) {
+        tracing::warn!("{what}");
+        self.hold();
+    }
+
+    /// Holds what lies there now.
+    fn hold(&mut self) {
+        self.held = self.directory.hold();
+    }
+}
+
+/// Ends a process that has nothing that would have to be put back.
+fn end(mut child: Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// What becomes readable when a process ends.
+fn ending(child: &Child) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(id_of(child), PidfdFlags::empty())?)
+}
+
+fn id_of(child: &Child) -> Pid {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process")
 }
 
 /// Starts a process and reads its line.
-fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
-    let mut child = command.spawn().map_err(|error| NoServer {
+fn begin(mut command: Command, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
+    let child = command.spawn().map_err(|error| NoServer {
         starved: matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
         failure: Failure::failed(format!("a process cannot be started: {error}")),
     })?;
-    match answer_of(&mut child) {
-        Some(answer) => answer.map(|id| (child, id)),
-        None => {
-            let status = child.wait().map_err(Failure::failed)?;
-            let failure = Failure::failed(format!("the server ended before it served: {status}"));
-            Err(NoServer { failure, starved: is_starved(status) })
-        }
-    }
+    answered(child, stop)
 }
 
-/// The line of a process; `None` if it ended without one.
-fn answer_of(child: &mut Child) -> Option<Result<u32, NoServer>> {
-    let mut line = String::new();
+/// A process that has said its line. With `stop`, one that has not when that is requested is ended.
+fn answered(mut child: Child, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
     let stdout = child.stdout.take().expect("piped");
+    let heard = match stop.map(|stop| (stop, is_readable(&stdout, stop))) {
+        Some((stop, Ok(false))) => Err(stop.failure()),
+        Some((_, Err(failure))) => Err(failure),
+        _ => Ok(()),
+    };
+    if let Err(failure) = heard {
+        end(child);
+        return Err(failure.into());
+    }
+    let mut line = String::new();
     // A process that ended without a word has an empty line.
     let _ = BufReader::new(stdout).read_line(&mut line);
-    match serde_json::from_str(&line).ok()? {
-        Answer::Serving { id } => Some(Ok(id)),
-        Answer::Refused { usage, possible, starved, line } => {
-            let _ = child.wait();
+    let refused = match serde_json::from_str(&line) {
+        Ok(Answer::Serving { id }) => return Ok((child, id)),
+        Ok(Answer::Refused { usage, possible, starved, line }) => {
             let failure = match (usage, possible) {
                 (true, _) => Failure::Usage(line),
                 (_, false) => Failure::NotPossible(line),
                 _ => Failure::Failed(line),
             };
-            Some(Err(NoServer { failure, starved }))
+            Some(NoServer { failure, starved })
+        }
+        Err(_) => None,
+    };
+    let status = child.wait().map_err(Failure::failed)?;
+    Err(refused.unwrap_or_else(|| NoServer {
+        failure: Failure::failed(format!("the server ended before it served: {status}")),
+        starved: is_starved(status),
+    }))
+}
+
+/// Waits until there is something to read, or its end; not if we are asked to end before.
+fn is_readable(fd: impl AsFd, stop: &Stop) -> Result<bool, Failure> {
+    let wake = stop.fd();
+    while !stop.requested() {
+        let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) if !fds[0].revents().is_empty() => return Ok(!stop.requested()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::failed(io::Error::from(error))),
         }
     }
+    Ok(false)
 }
 
 /// Whether a process may have been taken by the OOM killer, whose signal looks like anybody's.
@@ -301,77 +453,95 @@ pub(super) fn watch(
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     pressure::stand();
-    let (mut child, id) = begin(process("serve", task)?)?;
+    let (mut child, id) = begin(process("serve", task)?, None)?;
     pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     ready(id, &record)?;
-    let mut waiting = Waiting::beside(&record.spec, id);
-    // Without a server, nothing comes back that was put out to the device.
-    let mut _held = directory.hold();
-    let mut short_lives = 0;
-    let mut since = Instant::now();
+    let mut spare = Spare::of(&record, id);
+    let mut log = Log::of(&directory);
+    let mut lives = Lives::new();
     loop {
-        let status = wait(&mut child, context).map_err(Failure::failed)?;
+        let status = wait(&mut child, &mut spare, &mut log, context).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
-            drop(waiting);
+            spare.dismiss();
             if status.success() {
-                forget_log(id);
+                if !is_another(&directory, &record) {
+                    forget_log(id);
+                }
                 return Ok(());
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };
-        tracing::warn!("the server of device {id} was killed by signal {signal}");
+        let mut killed = Some(format!("the server of device {id} was killed by signal {signal}"));
         let mut starved = is_starved(status);
         let mut pause = Duration::ZERO;
         loop {
-            short_lives = if since.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-            if short_lives >= SHORT_LIVES {
-                if !starved {
-                    return Err(Failure::failed(format!(
-                        "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover \
-                         {id}` tries again"
-                    )));
-                }
-                let times = 1u32.checked_shl(short_lives - SHORT_LIVES).unwrap_or(u32::MAX);
-                pause = PAUSE.saturating_mul(times).min(LONGEST_PAUSE);
+            lives.end();
+            let too_short = lives.short.checked_sub(SHORT_LIVES);
+            if let Some(more) = too_short.filter(|_| starved) {
+                pause = pause_after(more);
             }
             rest(pause, context)?;
             if context.stop.requested() {
-                drop(waiting);
-                let mut control = Control::open()?;
-                control.stop(id)?;
-                control.remove(id)?;
-                directory.remove();
+                spare.dismiss();
+                if !is_another(&directory, &record) {
+                    let mut control = Control::open()?;
+                    control.stop(id)?;
+                    control.remove(id)?;
+                    directory.remove();
+                    forget_log(id);
+                }
                 return Err(context.stop.failure());
             }
-            since = Instant::now();
-            let followed = match waiting.take().and_then(Waiting::call) {
+            if too_short.is_some() && !starved {
+                return Err(Failure::failed(format!(
+                    "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover {id}` \
+                     tries again"
+                )));
+            }
+            lives.begin();
+            // Before anything is said, which may take memory.
+            let called = spare.call(&context.stop);
+            if let Some(killed) = killed.take() {
+                log.say(&killed);
+            }
+            let followed = match called {
                 Some(followed) => followed,
-                None => begin(process("serve", &successor(&directory, &record, id))?),
+                None => {
+                    let task = successor(&directory, &record, id);
+                    begin(process("serve", &task)?, Some(&context.stop))
+                }
             };
             match followed {
                 Ok((server, _)) => {
                     child = server;
-                    waiting = Waiting::beside(&record.spec, id);
-                    _held = directory.hold();
+                    log.hold();
                     break;
                 }
-                // Removed while it had no server. Where nothing can be asked, it may be there.
+                Err(_) if context.stop.requested() => {}
+                // Removed while it had no server. Its number may be another device's by now.
+                Err(_) if is_another(&directory, &record) => return Ok(()),
+                // Where nothing can be asked, it may be there.
                 Err(_) if matches!(Control::open().and_then(|mut it| it.find(id)), Ok(None)) => {
                     directory.remove();
                     return Ok(());
                 }
                 Err(none) => {
-                    tracing::warn!("{}", none.failure.line().unwrap_or_default());
+                    log.say(&none.failure.line().unwrap_or_default());
                     starved = none.starved;
                     pause = PAUSE;
                 }
             }
         }
     }
+}
+
+/// Whether the number of a device that was removed has been given to another.
+fn is_another(directory: &Directory, record: &Record) -> bool {
+    directory.read().is_ok_and(|now| now.made != record.made)
 }
 
 /// What a server that follows is to do. Its policy may be another by now; of other devices nothing changes,
@@ -381,7 +551,7 @@ fn successor(directory: &Directory, record: &Record, id: u32) -> Task {
     if let (Some(_), Ok(now)) = (&spec.policy, directory.read()) {
         spec = now.spec;
     }
-    Task { spec, recover: Some(id), waits: false }
+    Task::following(spec, id, record.made)
 }
 
 /// Waits for so long, or until we are asked to end.
@@ -401,10 +571,14 @@ fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Waits for a server, which is asked to end when we are.
-fn wait(child: &mut Child, context: &Context) -> io::Result<ExitStatus> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
-    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+/// Waits for a server, which is asked to end when we are, and sees to it that another waits beside it.
+fn wait(
+    child: &mut Child,
+    spare: &mut Spare,
+    log: &mut Log<'_>,
+    context: &Context,
+) -> io::Result<ExitStatus> {
+    let ended = ending(child)?;
     let stop = context.stop.fd();
     let mut asked = false;
     loop {
@@ -413,14 +587,20 @@ fn wait(child: &mut Child, context: &Context) -> io::Result<ExitStatus> {
         }
         if context.stop.requested() && !asked {
             asked = true;
+            spare.dismiss();
             // It may have ended, and its id waits for us.
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process(id_of(child), Signal::TERM);
         }
-        let mut fds = vec![PollFd::new(&ended, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        let pause =
+            spare.tend(log)?.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        let mut fds = vec![PollFd::new(&ended, PollFlags::IN)];
         // It stays readable.
-        fds.truncate(if asked { 1 } else { 2 });
-        match poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        if !asked {
+            fds.push(PollFd::new(&stop, PollFlags::IN));
+        }
+        fds.extend(spare.waits.iter().map(|(_, ended)| PollFd::new(ended, PollFlags::IN)));
+        match poll(&mut fds, pause.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }

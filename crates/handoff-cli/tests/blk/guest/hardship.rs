@@ -448,9 +448,18 @@ fn children(supervisor: i32) -> Vec<i32> {
     all.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
 }
 
-/// Whether a process waits for a line on its stdin.
-fn reads(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("pipe_read"))
+/// Whether a process waits to be called.
+fn waits(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("poll"))
+}
+
+/// The process that waits beside a server, once it does.
+#[track_caller]
+fn waiting(supervisor: i32, server: i32, not: Option<i32>) -> i32 {
+    eventually(|| {
+        let others = children(supervisor).into_iter().filter(|pid| *pid != server);
+        others.filter(|pid| Some(*pid) != not).find(|pid| waits(*pid))
+    })
 }
 
 #[test]
@@ -462,10 +471,7 @@ fn a_server_that_was_killed_is_followed_by_one_that_waits() {
         let mut server = device.server(None);
         let supervisor = parent(server);
         for killed in 0..3 {
-            let waiting = eventually(|| {
-                let waiting = children(supervisor).into_iter().find(|pid| *pid != server);
-                waiting.filter(|pid| reads(*pid))
-            });
+            let waiting = waiting(supervisor, server, None);
             let tasks = fs::read_dir(format!("/proc/{waiting}/task")).expect("tasks").count();
             assert!(tasks > 2, "{engine}: it has the queues' threads: {tasks}");
             kill(server);
@@ -476,13 +482,110 @@ fn a_server_that_was_killed_is_followed_by_one_that_waits() {
             assert_eq!(read_block(&device.node(), killed.into()).expect("read"), [killed; 4096]);
         }
         // Without one that waits, another is started.
-        let waiting = eventually(|| children(supervisor).into_iter().find(|pid| *pid != server));
-        kill(waiting);
+        kill(waiting(supervisor, server, None));
         kill(server);
         device.server(Some(server));
         device.del();
         eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
     }
+    nothing_is_left();
+}
+
+#[test]
+fn a_server_that_waits_and_ends_is_followed_by_one_that_waits() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--engine", "user-auto"]);
+    let server = device.server(None);
+    let supervisor = parent(server);
+    let mut last = waiting(supervisor, server, None);
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        kill_process(Pid::from_raw(last).expect("a process"), signal).expect("told");
+        last = waiting(supervisor, server, Some(last));
+    }
+    assert_eq!(device.server(None), server);
+    kill(server);
+    assert_eq!(device.server(Some(server)), last, "{}", log(&device));
+    // What the others were told has not come to the device.
+    assert_eq!(device.show()["state"], "live");
+    device.del();
+    nothing_is_left();
+}
+
+/// A server that was called and finds the device's file in the hands of others, as of a last server that takes
+/// long to end.
+#[test]
+fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let held_up = || {
+        let device = Added::new(&["loop", files.name(0), "--engine", "user-auto"]);
+        let server = device.server(None);
+        let supervisor = parent(server);
+        let next = waiting(supervisor, server, None);
+        let locked = std::thread::scope(|scope| {
+            let locked = scope.spawn(|| {
+                let file = fs::File::open(&files.paths[0]).expect("opens");
+                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).map(|()| file)
+            });
+            // Blocked, so that it comes first when the server is gone.
+            eventually(|| {
+                let locks = fs::read_to_string("/proc/locks").expect("locks");
+                locks.contains("-> FLOCK").then_some(())
+            });
+            kill(server);
+            locked.join().expect("no panic").expect("locked")
+        });
+        eventually(|| log(&device).contains("is in use by another device").then_some(()));
+        assert_ne!(device.show()["state"], "live");
+        (device, supervisor, server, next, locked)
+    };
+
+    let (device, supervisor, server, next, locked) = held_up();
+    assert!(children(supervisor).contains(&next), "it waits on: {}", log(&device));
+    drop(locked);
+    assert_eq!(device.server(Some(server)), next);
+    device.del();
+
+    // The device may be removed meanwhile, and its supervisor asked to end.
+    let (device, .., locked) = held_up();
+    device.del();
+    nothing_is_left();
+    drop(locked);
+    let (device, supervisor, .., locked) = held_up();
+    let path = format!("/run/handoff/blk/{}.log", device.id);
+    kill_process(Pid::from_raw(supervisor).expect("a process"), Signal::TERM).expect("told");
+    nothing_is_left();
+    assert!(!Path::new(&path).exists(), "{path} is left");
+    drop(locked);
+}
+
+#[test]
+fn a_supervisor_leaves_a_new_device_of_the_same_number_alone() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let make = |queues| {
+        let of = ["loop", files.name(0), "--engine", "user-auto", "--id", "58"];
+        Added::new(&[&of[..], &["--queues", queues]].concat())
+    };
+    let first = make("1");
+    let server = first.server(None);
+    let supervisor = parent(server);
+    waiting(supervisor, server, None);
+    let tell = |signal| {
+        kill_process(Pid::from_raw(supervisor).expect("a process"), signal).expect("told");
+    };
+    tell(Signal::STOP);
+    kill(server);
+    eventually(|| (first.show()["state"] != "live").then_some(()));
+    first.del();
+    let second = make("2");
+    let server = second.server(None);
+    tell(Signal::CONT);
+    eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    assert_eq!(second.server(None), server);
+    let log = log(&second);
+    assert!(!log.contains("was killed"), "it has a log of its own: {log}");
+    second.del();
     nothing_is_left();
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
-use handoff_lab::topology::{Disk as _, NullDisk};
+use handoff_lab::topology::{Disk as _, LoopDisk, NullDisk};
 
 use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
 
@@ -137,12 +138,22 @@ fn a_device_that_should_carry_no_swap_says_so() {
     fs::write(&files.paths[1], [1; 1 << 20]).expect("a file without holes");
     let disk = NullDisk::new(1, 512, 1).expect("a disk");
     let disk = disk.path().to_str().expect("UTF-8");
-    for (file, said) in [
-        (files.name(0), Some("lies on a file system and has holes, which takes memory to write")),
-        (files.name(1), Some("lies on a file system, which takes memory to write")),
-        (disk, None),
+    let file_as_disk = LoopDisk::new(Path::new("/var/tmp"), 1 << 20, 512, false).expect("a disk");
+    let file_as_disk = file_as_disk.path().to_str().expect("UTF-8");
+    for (arguments, said) in [
+        (
+            &[files.name(0)][..],
+            Some("lies on a file system and has holes, which takes memory to write"),
+        ),
+        (&[files.name(1)], Some("lies on a file system, which takes memory to write")),
+        (&[file_as_disk], Some("on a file system, which takes memory to write")),
+        (
+            &[disk, "--buffered"],
+            Some("it goes through the page cache, which takes memory to write"),
+        ),
+        (&[disk], None),
     ] {
-        let device = Added::new(&["loop", file]);
+        let device = Added::new(&[&["loop"], arguments].concat());
         let reason = device.answer["no_swap"].as_str();
         assert_eq!(device.show()["no_swap"].as_str(), reason);
         assert_eq!(reason.is_some(), said.is_some(), "{reason:?}");
