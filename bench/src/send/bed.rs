@@ -20,9 +20,6 @@ use rustix::{
 
 use super::Protocol;
 
-/// Descriptors that a bench needs beside those of its sockets.
-const SPARE_DESCRIPTORS: u64 = 256;
-
 /// The discard protocol's port. Nothing listens there, and nothing answers.
 const DISCARD_PORT: u16 = 9;
 /// As the device that ends datagrams has it.
@@ -121,12 +118,13 @@ impl Bed {
     ///
     /// A line with what the kernel says: that so many descriptors are not allowed, for one.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
-        let needed = u64::from(count) + SPARE_DESCRIPTORS;
         let limit = getrlimit(Resource::Nofile);
-        if limit.current.is_some_and(|current| current < needed) {
-            let maximum = limit.maximum.map(|maximum| maximum.max(needed));
-            // Where it stays as it is, the sockets tell that it is too little.
-            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum });
+        // Other rows have theirs open already.
+        let wanted = limit.current.map(|current| current + u64::from(count));
+        let maximum = limit.maximum.zip(wanted).map(|(maximum, wanted)| maximum.max(wanted));
+        if setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_err() {
+            // Where that is too little, the sockets tell.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         }
         let sockets = (0..count).map(|_| self.connect());
         sockets.collect::<io::Result<_>>().map_err(|error| format!("{count} sockets: {error}"))
