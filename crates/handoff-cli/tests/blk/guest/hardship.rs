@@ -13,8 +13,12 @@ use super::command::{
     Added, ENGINES, Files, blk, driver_or_skip, nothing_is_left, verified, verifier,
 };
 
+fn tell(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("told");
+}
+
 fn kill(pid: i32) {
-    kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("killed");
+    tell(pid, Signal::KILL);
 }
 
 /// Rounds of killing, at moments that differ.
@@ -499,7 +503,7 @@ fn a_server_that_waits_and_ends_is_followed_by_one_that_waits() {
     let supervisor = parent(server);
     let mut last = waiting(supervisor, server, None);
     for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
-        kill_process(Pid::from_raw(last).expect("a process"), signal).expect("told");
+        tell(last, signal);
         last = waiting(supervisor, server, Some(last));
     }
     assert_eq!(device.server(None), server);
@@ -522,19 +526,13 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
         let server = device.server(None);
         let supervisor = parent(server);
         let next = waiting(supervisor, server, None);
-        let locked = std::thread::scope(|scope| {
-            let locked = scope.spawn(|| {
-                let file = fs::File::open(&files.paths[0]).expect("opens");
-                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).map(|()| file)
-            });
-            // Blocked, so that it comes first when the server is gone.
-            eventually(|| {
-                let locks = fs::read_to_string("/proc/locks").expect("locks");
-                locks.contains("-> FLOCK").then_some(())
-            });
-            kill(server);
-            locked.join().expect("no panic").expect("locked")
-        });
+        // The next server is called when the file is in our hands.
+        tell(supervisor, Signal::STOP);
+        kill(server);
+        let locked = fs::File::open(&files.paths[0]).expect("opens");
+        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        eventually(|| rustix::fs::flock(&locked, lock).ok());
+        tell(supervisor, Signal::CONT);
         eventually(|| log(&device).contains("is in use by another device").then_some(()));
         assert_ne!(device.show()["state"], "live");
         (device, supervisor, server, next, locked)
@@ -553,7 +551,7 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
     drop(locked);
     let (device, supervisor, .., locked) = held_up();
     let path = format!("/run/handoff/blk/{}.log", device.id);
-    kill_process(Pid::from_raw(supervisor).expect("a process"), Signal::TERM).expect("told");
+    tell(supervisor, Signal::TERM);
     nothing_is_left();
     assert!(!Path::new(&path).exists(), "{path} is left");
     drop(locked);
@@ -571,16 +569,13 @@ fn a_supervisor_leaves_a_new_device_of_the_same_number_alone() {
     let server = first.server(None);
     let supervisor = parent(server);
     waiting(supervisor, server, None);
-    let tell = |signal| {
-        kill_process(Pid::from_raw(supervisor).expect("a process"), signal).expect("told");
-    };
-    tell(Signal::STOP);
+    tell(supervisor, Signal::STOP);
     kill(server);
     eventually(|| (first.show()["state"] != "live").then_some(()));
     first.del();
     let second = make("2");
     let server = second.server(None);
-    tell(Signal::CONT);
+    tell(supervisor, Signal::CONT);
     eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
     assert_eq!(second.server(None), server);
     let log = log(&second);
