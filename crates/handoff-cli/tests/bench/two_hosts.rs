@@ -69,6 +69,8 @@ impl Ended {
     /// The rows of the report.
     #[track_caller]
     pub(crate) fn rows(&self) -> Vec<Value> {
+        // Says why a row lacks a figure, should the test fail.
+        eprint!("{}", self.errors);
         let report: Value =
             serde_json::from_str(&self.output).unwrap_or_else(|_| panic!("{self:?}"));
         report["rows"].as_array().expect("rows").clone()

@@ -1,6 +1,8 @@
 //! What tests send, over what, and how long they wait for it.
 
+use std::fs::File;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -86,8 +88,10 @@ pub(crate) fn patience(time: Duration) -> Duration {
 
 /// How long there was somebody on this machine so far who was ready to run, and others ran instead (`PSI`); 0
 /// where the kernel does not tell.
-fn machine_was_short() -> Duration {
-    let told = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
+fn machine_was_short(pressure: Option<&File>) -> Duration {
+    let mut told = [0; 256];
+    let len = pressure.and_then(|file| file.read_at(&mut told, 0).ok()).unwrap_or(0);
+    let told = String::from_utf8_lossy(&told[..len]);
     let some = told.lines().find_map(|line| line.strip_prefix("some ")?.split_once("total="));
     Duration::from_micros(some.and_then(|(_, total)| total.parse().ok()).unwrap_or(0))
 }
@@ -97,6 +101,9 @@ fn machine_was_short() -> Duration {
 pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
     const LOOK: Duration = Duration::from_millis(100);
     let time = patience(time);
+    // Open from the beginning to the end, since a test may count descriptors.
+    let pressure = File::open("/proc/pressure/cpu").ok();
+    let machine_was_short = || machine_was_short(pressure.as_ref());
     let (done, over) = mpsc::channel();
     let runner = thread::spawn(move || {
         test();
