@@ -1,5 +1,5 @@
-//! A time-out at every stage of what can be waited for: what it tells, and that nothing is lost by it. Connections,
-//! listeners and receives of a part are with their own tests.
+//! A time-out at every stage of what can be waited for: what it tells, and that nothing is lost by it. Those of
+//! connections and listeners are in `connections`, ends by the clock that say how much was moved in `deadlines`.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
