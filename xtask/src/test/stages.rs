@@ -5,7 +5,7 @@ use super::Tier;
 /// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
 /// kernels.
-const OF_KERNELS: [&str; 29] = [
+const OF_KERNELS: [&str; 30] = [
     "allocations",
     "buffer_pool",
     "connections",
@@ -32,6 +32,7 @@ const OF_KERNELS: [&str; 29] = [
     "segments",
     "send",
     "stages",
+    "time_outs",
     "tokio_runtime",
     "veth",
     "wakers",

@@ -7,17 +7,22 @@
 //!   and does not speak the protocol is turned away and does not end the wait.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, LocalBoxFuture, select};
+use handoff::{Buffer, Driver, Error, Region, Socket};
+use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
-use crate::net::patience::Patience;
+use crate::Failure;
+use crate::failure::Failed;
 use crate::net::reach::Listener;
-use crate::{Failure, Stop};
+use crate::net::visitors::Visitors;
 
 /// How long a connection that was accepted may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
@@ -25,222 +30,199 @@ const FIRST_WORDS: Duration = Duration::from_secs(5);
 /// Connections whose first words are not all there, at most: the oldest goes for the next.
 const MOST_WAITING: usize = 256;
 
-/// A connection that was accepted, and what came of its hello.
-struct Waiting {
-    stream: TcpStream,
+const SILENT: &str =
+    "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)";
+
+/// Those who have connected, until they have said who they are.
+struct Hall<'a, A> {
+    driver: &'a Driver,
+    listener: handoff::Listener,
+    visitors: Visitors,
+    waiting: VecDeque<Waiting<'a>>,
+    answer: A,
+}
+
+struct Waiting<'a> {
     peer: SocketAddr,
-    words: FirstWords,
-    since: Instant,
-}
-
-/// Why a connection is not taken: it is turned away, or ends the wait.
-pub(super) enum Refusal {
-    /// It, and nobody else.
-    TurnAway(String),
-    /// The copy.
-    End(Failure),
-}
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            stopped @ Failure::Stopped(_) => Self::End(stopped),
-            failure => Self::TurnAway(failure.line().unwrap_or_default()),
-        }
-    }
+    words: LocalBoxFuture<'a, Result<(Socket, Hello), Failure>>,
 }
 
 /// Takes all connections of one transfer, in the order of their streams; the peer's hello. `answer` gives
-/// our hello for theirs. Nobody is waited for longer than `first`, and for the other streams than `rest`.
+/// our hello for theirs, or why they are turned away. Nobody is waited for longer than `first`, and for the
+/// other streams than `rest`.
 ///
 /// # Errors
 ///
-/// A peer that can't be served, the time-outs, the stop.
-pub(super) fn gather(
-    listener: &Listener,
-    answer: impl Fn(&Hello, &TcpStream) -> Result<Hello, Refusal>,
+/// The time-outs, what accepting fails with.
+pub(super) async fn gather(
+    driver: &Driver,
+    listener: Listener,
+    answer: impl Fn(&Hello, &Socket) -> Result<Hello, String>,
     first: Option<Duration>,
     rest: Duration,
-    stop: &Stop,
-) -> Result<(Vec<TcpStream>, Hello), Failure> {
-    let mut begun: Option<Hello> = None;
-    let mut patience = Patience::new(stop, first);
-    let mut waiting: VecDeque<Waiting> = VecDeque::new();
-    let mut streams: Vec<Option<TcpStream>> = Vec::new();
-    loop {
-        let oldest = waiting.front().map(|one| FIRST_WORDS.saturating_sub(one.since.elapsed()));
-        let round = oldest.map_or(patience, |oldest| patience.at_most(oldest));
-        let mut fds = vec![PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)];
-        fds.extend(waiting.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
-        round.wait_for_any(&mut fds)?;
-        let mut ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let calls = ready.remove(0);
-        for readable in ready {
-            let Some(mut one) = waiting.pop_front() else { break };
-            if !readable && one.since.elapsed() < FIRST_WORDS {
-                waiting.push_back(one);
-                continue;
-            }
-            let heard = match one.words.take_from(&mut one.stream) {
-                Ok(Some(hello)) => welcome(&mut one.stream, hello, begun, &answer, stop),
-                Ok(None) if one.since.elapsed() < FIRST_WORDS => {
-                    waiting.push_back(one);
-                    continue;
-                }
-                Ok(None) => Err(silent().into()),
-                Err(failure) => Err(failure.into()),
-            };
-            match heard {
-                Ok(hello) => {
-                    if begun.is_none() {
-                        begun = Some(hello);
-                        patience = Patience::new(stop, Some(rest));
-                        streams.resize_with(usize::from(hello.streams), || None);
+) -> Result<(Vec<Socket>, Hello), Failure> {
+    let (listener, visitors) = listener.on(driver)?;
+    let mut hall = Hall { driver, listener, visitors, waiting: VecDeque::new(), answer };
+    let nobody = "nobody connected in time (--connect-timeout)";
+    let first = first.unwrap_or(Duration::MAX);
+    let (socket, hello) = within(driver, first, nobody, hall.guest(None)).await?;
+    let mut streams: Vec<Option<Socket>> = Vec::new();
+    streams.resize_with(usize::from(hello.streams), || None);
+    streams[usize::from(hello.stream)] = Some(socket);
+    let others = async {
+        while streams.iter().any(Option::is_none) {
+            let (socket, next) = hall.guest(Some(hello)).await?;
+            streams[usize::from(next.stream)] = Some(socket);
+        }
+        Ok(())
+    };
+    let not_all = "not all streams of the transfer connected in time (--connect-timeout)";
+    within(driver, rest, not_all, others).await?;
+    Ok((streams.into_iter().flatten().collect(), hello))
+}
+
+impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
+    /// The next who is welcome: of the transfer that has begun, if one has.
+    async fn guest(&mut self, begun: Option<Hello>) -> Result<(Socket, Hello), Failure> {
+        loop {
+            let words = poll_fn(|context| {
+                let spoken = self.waiting.iter_mut().enumerate().find_map(|(at, one)| {
+                    match one.words.poll_unpin(context) {
+                        Poll::Ready(words) => Some((at, words)),
+                        Poll::Pending => None,
                     }
-                    streams[usize::from(hello.stream)] = Some(one.stream);
+                });
+                match spoken {
+                    Some((at, words)) => {
+                        let one = self.waiting.remove(at).expect("was polled just now");
+                        Poll::Ready((one.peer, words))
+                    }
+                    None => Poll::Pending,
                 }
-                Err(Refusal::TurnAway(why)) => listener.visitors.turned_away(one.peer, &why),
-                Err(Refusal::End(failure)) => return Err(failure),
+            });
+            let next = match select(pin!(words), self.listener.accept()).await {
+                Either::Left((heard, _)) => Either::Left(heard),
+                Either::Right((accepted, _)) => Either::Right(accepted),
+            };
+            match next {
+                Either::Left((peer, words)) => match self.welcome(words, begun).await {
+                    Ok(guest) => return Ok(guest),
+                    Err(why) => self.visitors.turned_away(peer, &why),
+                },
+                Either::Right(accepted) => {
+                    let (socket, peer) = accepted.failed("accepting a connection")?;
+                    self.take_in(socket, peer);
+                }
             }
         }
-        if let Some(hello) = begun
-            && streams.iter().all(Option::is_some)
+    }
+
+    /// Hears who has connected, if that may be.
+    fn take_in(&mut self, socket: Socket, peer: SocketAddr) {
+        if !self.visitors.lets_in(peer) {
+            return;
+        }
+        if self.waiting.len() >= MOST_WAITING
+            && let Some(oldest) = self.waiting.pop_front()
         {
-            return Ok((streams.into_iter().flatten().collect(), hello));
+            self.visitors.turned_away(oldest.peer, "it said nothing while others came");
         }
-        if patience.is_over() {
-            return Err(Failure::failed(match begun {
-                None => "nobody connected in time (--connect-timeout)",
-                Some(_) => "not all streams of the transfer connected in time (--connect-timeout)",
-            }));
+        let driver = self.driver;
+        let words = async move {
+            let hello = within(driver, FIRST_WORDS, SILENT, hear(&socket)).await?;
+            Ok((socket, hello))
+        };
+        self.waiting.push_back(Waiting { peer, words: words.boxed_local() });
+    }
+
+    /// Answers a hello, where it is one of the transfer that has begun.
+    async fn welcome(
+        &self,
+        words: Result<(Socket, Hello), Failure>,
+        begun: Option<Hello>,
+    ) -> Result<(Socket, Hello), String> {
+        let line = |failure: Failure| failure.line().unwrap_or_default();
+        let (socket, hello) = words.map_err(line)?;
+        if !begun.is_none_or(|begun| begun == Hello { stream: begun.stream, ..hello }) {
+            return Err("it belongs to another transfer".to_owned());
         }
-        if calls {
-            let accepted = listener.try_accept();
-            let accepted = accepted
-                .map_err(|error| Failure::failed(format!("accepting a connection: {error}")))?;
-            let Some((stream, peer)) = accepted else { continue };
-            if waiting.len() >= MOST_WAITING
-                && let Some(oldest) = waiting.pop_front()
-            {
-                listener.visitors.turned_away(oldest.peer, "it said nothing while others came");
-            }
-            let words = FirstWords::default();
-            waiting.push_back(Waiting { stream, peer, words, since: Instant::now() });
-        }
+        let ours = (self.answer)(&hello, &socket)?;
+        let late = "it took too long to listen";
+        within(self.driver, FIRST_WORDS, late, speak(&socket, &ours)).await.map_err(line)?;
+        Ok((socket, hello))
     }
 }
 
-/// Answers a hello, where it is one of the transfer that has begun.
-fn welcome(
-    stream: &mut TcpStream,
-    hello: Hello,
-    begun: Option<Hello>,
-    answer: impl Fn(&Hello, &TcpStream) -> Result<Hello, Refusal>,
-    stop: &Stop,
-) -> Result<Hello, Refusal> {
-    if !begun.is_none_or(|begun| begun == Hello { stream: begun.stream, ..hello }) {
-        return Err(Refusal::TurnAway("it belongs to another transfer".to_owned()));
-    }
-    let ours = answer(&hello, stream)?;
-    speak(stream, &ours, Patience::new(stop, Some(FIRST_WORDS)))?;
-    Ok(hello)
-}
-
-fn silent() -> Failure {
-    Failure::failed(
-        "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)",
-    )
-}
-
-/// A hello, as its bytes come.
-struct FirstWords {
-    bytes: [u8; HELLO_LEN],
-    heard: usize,
-}
-
-impl Default for FirstWords {
-    fn default() -> Self {
-        Self { bytes: [0; HELLO_LEN], heard: 0 }
-    }
-}
-
-impl FirstWords {
-    /// Takes what is there; the hello once it is complete.
-    ///
-    /// # Errors
-    ///
-    /// A peer that is gone or says something else.
-    fn take_from(&mut self, stream: &mut TcpStream) -> Result<Option<Hello>, Failure> {
-        while self.heard < HELLO_LEN {
-            match stream.read(&mut self.bytes[self.heard..]) {
-                Ok(0) => {
-                    return Err(Failure::failed(
-                        "the peer ended the connection before its first words: it has another transfer under \
-                         way, or is no `handoff cp` (with nc, socat and the like use --raw)",
-                    ));
-                }
-                Ok(more) => self.heard += more,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Failure::failed(format!("hearing the peer: {error}"))),
-            }
-        }
-        Hello::decode(&self.bytes).map(Some).map_err(Failure::failed)
+/// What comes of something, or that it took too long.
+async fn within<T>(
+    driver: &Driver,
+    time: Duration,
+    late: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match driver.timeout(time, work).await {
+        Ok(over) => over,
+        Err(Error::TimedOut { .. }) => Err(Failure::failed(late)),
+        Err(error) => Err(Failure::failed(error)),
     }
 }
 
 /// Tells a sender that says hello why it is not wanted, as far as that goes at once.
-pub(super) fn refuse(mut stream: &TcpStream, hello: &Hello, why: &str) {
+pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
     let answer = Frame::Answer { bytes: 0, outcome: Err(why.to_owned()) };
+    let words = [&hello.encode()[..], &answer.encode()].concat();
     // Who does not hear it sees the connection end.
-    let _ = stream.write_all(&[&hello.encode()[..], &answer.encode()].concat());
+    let _ = rustix::net::send(socket, &words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Says hello on a connection.
+/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has spoken.
 ///
 /// # Errors
 ///
-/// A peer that is gone, the time-out, the stop.
-pub(super) fn speak(
-    stream: &mut TcpStream,
-    hello: &Hello,
-    patience: Patience<'_>,
-) -> Result<(), Failure> {
-    let bytes = hello.encode();
-    let mut left = &bytes[..];
-    while !left.is_empty() {
-        match stream.write(left) {
-            Ok(taken) => left = &left[taken..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !patience.wait(&*stream, PollFlags::OUT)? {
-                    return Err(Failure::failed("the peer took too long to listen"));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::failed(format!("greeting the peer: {error}"))),
+/// A peer that is gone or says something else, the time-out, what `heard` says.
+pub(super) async fn call(
+    driver: &Driver,
+    sockets: &[Socket],
+    hello: impl Fn(u16) -> Hello,
+    heard: impl Fn(&Socket) -> Result<(), Failure>,
+    time: Duration,
+) -> Result<Option<Hello>, Failure> {
+    let both = async {
+        for (socket, number) in sockets.iter().zip(0..) {
+            speak(socket, &hello(number)).await?;
         }
-    }
-    Ok(())
+        let mut peer = None;
+        for socket in sockets {
+            peer = Some(hear(socket).await?);
+            heard(socket)?;
+        }
+        Ok(peer)
+    };
+    within(driver, time, SILENT, both).await
 }
 
-/// Hears the peer's hello.
-///
-/// # Errors
-///
-/// A peer that is gone or says something else, the time-out, the stop.
-pub(super) fn listen_to(stream: &mut TcpStream, patience: Patience<'_>) -> Result<Hello, Failure> {
-    let mut words = FirstWords::default();
-    loop {
-        if let Some(hello) = words.take_from(stream)? {
-            return Ok(hello);
-        }
-        if !patience.wait(&*stream, PollFlags::IN)? {
-            return Err(silent());
-        }
-    }
+async fn speak(socket: &Socket, hello: &Hello) -> Result<(), Failure> {
+    const GREETING: &str = "greeting the peer";
+    let hello = hello.encode();
+    let message = socket.message(Vec::<Buffer>::new()).header(&hello).send();
+    let (sent, _) = message.failed(GREETING)?.split();
+    sent.await.failed(GREETING).map(drop)
 }
 
-/// Gives connections to a driver, which wants descriptors.
-pub(super) fn into_fds(streams: Vec<TcpStream>) -> Vec<OwnedFd> {
-    streams.into_iter().map(OwnedFd::from).collect()
+async fn hear(socket: &Socket) -> Result<Hello, Failure> {
+    const HEARING: &str = "hearing the peer";
+    let mut room = Region::anonymous(HELLO_LEN).failed(HEARING)?;
+    let room = room.take(HELLO_LEN).expect("has just that");
+    let words = socket.receive_exact(room).failed(HEARING)?.await;
+    match words.result {
+        Err(Error::StreamEnded { .. }) => Err(Failure::failed(
+            "the peer ended the connection before its first words: it has another transfer under way, or is no \
+             `handoff cp` (with nc, socat and the like use --raw)",
+        )),
+        Err(error) => Err(error).failed(HEARING),
+        Ok(_) => {
+            let words = words.buffer.first_chunk().expect("is as long");
+            Hello::decode(words).map_err(Failure::failed)
+        }
+    }
 }

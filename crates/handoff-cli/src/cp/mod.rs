@@ -35,7 +35,6 @@ pub mod wire;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +49,7 @@ use crate::net::visitors;
 use crate::{Command, Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
-use greet::Refusal;
+use handoff::Socket;
 use handoff_nic::Prepared;
 use ipnet::IpNet;
 use job::Job;
@@ -476,7 +475,7 @@ fn reach(
     listens: bool,
     offer: Offer,
     nic: Option<&Bound<'_>>,
-) -> Result<(Vec<OwnedFd>, Option<Hello>), Failure> {
+) -> Result<(Vec<Socket>, Option<Hello>), Failure> {
     let args = job.args;
     let family = Family::of(args.v4, args.v6);
     let Offer { sends, length, sparse } = offer;
@@ -496,7 +495,7 @@ fn reach(
         (!sends && length > most)
             .then(|| format!("{length} bytes are more than {most} (--max-size)"))
     };
-    let lead = |stream: &TcpStream| nic.map_or(Ok(()), |nic| nic.lead(stream));
+    let lead = |socket: &Socket| nic.map_or(Ok(()), |nic| nic.lead(socket));
     let patience = Patience::new(job.stop, Some(args.patience()));
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, &args.from, patience)?;
@@ -512,35 +511,34 @@ fn reach(
             let patience = Patience::new(job.stop, args.connect_timeout);
             (vec![listener.accept_one(&job.driver, patience)?], None)
         } else {
-            let answer = |peer: &Hello, stream: &TcpStream| {
+            let answer = |peer: &Hello, socket: &Socket| {
                 let ours = own(peer.streams, peer.stream, peer.transfer);
                 if let Some(why) = too_long(peer) {
-                    greet::refuse(stream, &ours, &why);
-                    return Err(Refusal::TurnAway(why));
+                    greet::refuse(socket, &ours, &why);
+                    return Err(why);
                 }
-                lead(stream)?;
+                lead(socket).map_err(|failure| failure.line().unwrap_or_default())?;
                 Ok(ours)
             };
-            let (first, rest) = (args.connect_timeout, args.patience());
-            let (streams, peer) = greet::gather(&listener, answer, first, rest, job.stop)?;
-            (streams, Some(peer))
+            let patience = Patience::new(job.stop, None);
+            let (sockets, peer) = patience.on(&job.driver, async |_| {
+                let (first, rest) = (args.connect_timeout, args.patience());
+                greet::gather(&job.driver, listener, answer, first, rest).await
+            })??;
+            (sockets, Some(peer))
         }
     } else {
-        let mut streams = reach::connect(&job.driver, endpoint, family, args.streams, patience)?;
+        let sockets = reach::connect(&job.driver, endpoint, family, args.streams, patience)?;
         if args.raw {
-            streams.iter().try_for_each(lead)?;
-            (streams, None)
+            sockets.iter().try_for_each(lead)?;
+            (sockets, None)
         } else {
             let transfer = random();
-            for (stream, number) in streams.iter_mut().zip(0..) {
-                greet::speak(stream, &own(args.streams, number, transfer), patience)?;
-            }
-            let mut peer = None;
-            for stream in &mut streams {
-                peer = Some(greet::listen_to(stream, patience)?);
-                lead(stream)?;
-            }
-            (streams, peer)
+            let hello = |number| own(args.streams, number, transfer);
+            let peer = patience.on(&job.driver, async |left| {
+                greet::call(&job.driver, &sockets, hello, lead, left).await
+            })??;
+            (sockets, peer)
         }
     };
     if peer.is_some_and(|peer| peer.sends == sends) {
@@ -557,5 +555,5 @@ fn reach(
             "a copy keeps the bytes only: --preserve was said on one side, not on both".to_owned(),
         );
     }
-    Ok((greet::into_fds(connections), peer))
+    Ok((connections, peer))
 }

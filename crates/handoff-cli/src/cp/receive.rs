@@ -8,7 +8,7 @@
 
 use std::future::{Future, poll_fn};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// What to receive from, and how.
 pub(super) struct Receiving<'a> {
     /// The connections, hellos said.
-    pub(super) connections: Vec<OwnedFd>,
+    pub(super) connections: Vec<Socket>,
     /// The queue of a NIC that they are led to.
     pub(super) queue: Option<&'a RxQueue>,
     /// One side wants the checksum.
@@ -66,8 +66,7 @@ pub(super) fn receive(
     }
     let mut sockets = Vec::new();
     let mut receivers = Vec::new();
-    for connection in receiving.connections {
-        let socket = job.driver.socket(connection).failed("attaching a socket")?;
+    for socket in receiving.connections {
         let intake = receiving.queue.map_or_else(|| (&pool).into(), |queue| queue.or(&pool));
         receivers.push(socket.receive(intake).failed(RECEIVING)?);
         sockets.push(socket);

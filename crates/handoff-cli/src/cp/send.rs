@@ -7,13 +7,13 @@
 
 use std::future::Future;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Receiver, Region};
+use handoff::{Receiver, Region, Socket};
 use socket2::SockRef;
 
 use super::Job;
@@ -37,7 +37,7 @@ const ANSWER_CHUNK: usize = 4096;
 /// What to send on, and how.
 pub(super) struct Sending {
     /// The connections, hellos said.
-    pub(super) connections: Vec<OwnedFd>,
+    pub(super) connections: Vec<Socket>,
     /// One side wants the checksum.
     pub(super) verify: bool,
     /// What the copy is to keep of the source beside its bytes.
@@ -57,8 +57,7 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
         .failed("setting memory aside")?;
     let mut streams = Vec::new();
     let mut receivers = Vec::new();
-    for connection in sending.connections {
-        let socket = job.driver.socket(connection).failed("attaching a socket")?;
+    for socket in sending.connections {
         job.set_engine(&socket)?;
         receivers.push(socket.receive(&answers).failed("receiving")?);
         streams.push(Stream::new(socket));

@@ -6,10 +6,12 @@
 //!   where that failed.
 
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 
-use handoff::{Driver, Region, RxBinding, RxQueue};
+use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered};
+use socket2::{SockAddr, SockRef};
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -101,9 +103,14 @@ impl<'a> Bound<'a> {
     /// # Errors
     ///
     /// When the NIC has no room for the rule, or another rule leads it elsewhere.
-    pub(crate) fn lead(&self, connection: &TcpStream) -> Result<(), Failure> {
-        let ends = connection.local_addr().and_then(|ours| Ok((ours, connection.peer_addr()?)));
-        let (ours, theirs) = ends.failed("finding the addresses of a connection")?;
+    pub(crate) fn lead(&self, connection: &Socket) -> Result<(), Failure> {
+        const FINDING: &str = "finding the addresses of a connection";
+        let connection = SockRef::from(connection);
+        let internet = |address: SockAddr| {
+            address.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+        };
+        let ours = connection.local_addr().and_then(internet).failed(FINDING)?;
+        let theirs = connection.peer_addr().and_then(internet).failed(FINDING)?;
         self.steer(Flow::connection(ours, theirs)?)
     }
 

@@ -1,7 +1,6 @@
-//! Waiting before the bytes flow: for a descriptor or for a thread, until a time or the stop.
+//! Waiting before the bytes flow: for what a driver does or for a thread, until a time or the stop.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::mpsc;
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::Driver;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failed;
 use crate::{Failure, Stop};
@@ -31,17 +29,6 @@ impl<'a> Patience<'a> {
         Self { stop, until: time.and_then(|time| Instant::now().checked_add(time)) }
     }
 
-    /// The same, and no longer than `time`.
-    pub(crate) fn at_most(self, time: Duration) -> Self {
-        let until = Instant::now().checked_add(time);
-        Self { until: self.until.into_iter().chain(until).min(), ..self }
-    }
-
-    /// Whether the time is over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
-    }
-
     /// The time left, `None` when there is no end.
     fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
@@ -61,37 +48,6 @@ impl<'a> Patience<'a> {
             }
         });
         ended.failed("waiting for a connection")?
-    }
-
-    /// Waits for events of `fd`; false when the time is over.
-    pub(crate) fn wait(&self, fd: impl AsFd, events: PollFlags) -> Result<bool, Failure> {
-        self.wait_for_any(&mut vec![PollFd::from_borrowed_fd(fd.as_fd(), events)])
-    }
-
-    /// Waits for events of any of `fds`, and leaves in them what they have; false when the time is over.
-    pub(crate) fn wait_for_any<'b>(&self, fds: &mut Vec<PollFd<'b>>) -> Result<bool, Failure>
-    where
-        'a: 'b,
-    {
-        loop {
-            self.stop.check()?;
-            let left = self.left();
-            let time = left.map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            });
-            fds.push(PollFd::from_borrowed_fd(self.stop.fd(), PollFlags::IN));
-            let polled = poll(fds, time.as_ref());
-            fds.pop();
-            match polled {
-                Ok(_) if fds.iter().any(|fd| !fd.revents().is_empty()) => return Ok(true),
-                Ok(_) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    return Err(Failure::failed(format!("waiting for a socket: {error}")));
-                }
-            }
-        }
     }
 
     /// Runs what can't be interrupted on a thread of its own, which is left behind when the time is

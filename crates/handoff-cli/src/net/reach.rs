@@ -5,21 +5,17 @@
 //! - all addresses of a name are tried, in the order that the system gives, and the error names each.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use handoff::Driver;
 use ipnet::IpNet;
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
 use super::visitors::Visitors;
 use crate::Failure;
-use crate::failure::Failed;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -115,21 +111,18 @@ pub(crate) fn connect(
     family: Family,
     streams: u16,
     patience: Patience<'_>,
-) -> Result<Vec<TcpStream>, Failure> {
-    let as_stream =
-        |socket: handoff::Socket| into_stream(&socket).map_err(|error| error.to_string());
+) -> Result<Vec<handoff::Socket>, Failure> {
     let addresses = resolve(endpoint, family, patience)?;
     let mut errors = Vec::new();
     for address in addresses {
         let reach = || patience.on(driver, |left| connect_to(driver, address, left));
-        match reach()?.and_then(as_stream) {
+        match reach()? {
             Ok(first) => {
                 let mut all = vec![first];
                 for _ in 1..streams {
-                    let next = reach()?.and_then(as_stream).map_err(|error| {
+                    all.push(reach()?.map_err(|error| {
                         Failure::failed(format!("connecting once more to {address}: {error}"))
-                    })?;
-                    all.push(next);
+                    })?);
                 }
                 return Ok(all);
             }
@@ -163,13 +156,6 @@ pub(crate) async fn connect_to(
     Ok(socket)
 }
 
-/// The connection for who waits for it by other means than a driver.
-fn into_stream(socket: &handoff::Socket) -> io::Result<TcpStream> {
-    let stream = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
-    stream.set_nonblocking(true)?;
-    Ok(stream)
-}
-
 /// Settings of every connection.
 fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     // Headers go out with the payload that follows; what is left to wait for is nothing.
@@ -182,7 +168,7 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 /// A socket that waits for the peer.
 pub(crate) struct Listener {
     socket: Socket,
-    pub(crate) visitors: Visitors,
+    visitors: Visitors,
 }
 
 impl Listener {
@@ -268,7 +254,7 @@ impl Listener {
         self,
         driver: &Driver,
         patience: Patience<'_>,
-    ) -> Result<TcpStream, Failure> {
+    ) -> Result<handoff::Socket, Failure> {
         let (mut listener, visitors) = self.on(driver)?;
         let accepted = patience.on(driver, async |left| {
             let visitor = async {
@@ -282,35 +268,11 @@ impl Listener {
             driver.timeout(left, visitor).await.and_then(|accepted| accepted)
         });
         match accepted? {
-            Ok(socket) => into_stream(&socket).failed("accepting a connection"),
+            Ok(socket) => Ok(socket),
             Err(handoff::Error::TimedOut { .. }) => {
                 Err(Failure::failed("nobody connected in time (--connect-timeout)"))
             }
             Err(error) => Err(Failure::failed(error)),
         }
-    }
-
-    /// Takes a connection that is there, and whose address may connect.
-    ///
-    /// # Errors
-    ///
-    /// What accept(2) fails with, other than for a connection that is gone by then.
-    pub(crate) fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        match acceptfrom_with(&self.socket, flags) {
-            Ok((socket, peer)) => {
-                let peer: Option<SocketAddr> = peer.and_then(|peer| peer.try_into().ok());
-                let peer = peer.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
-                Ok(self.visitors.lets_in(peer).then(|| (socket.into(), peer)))
-            }
-            // The peer gave up between the two calls, or another process was quicker.
-            Err(Errno::WOULDBLOCK | Errno::CONNABORTED) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The descriptor that can be read when there is a connection.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -88,7 +88,9 @@ impl Host {
         if let Self::Own(engine) = self
             && let Some(reason) = engine.not_listening()
         {
-            eprintln!("handoff: peers with smaller addresses cannot be reached: {reason}");
+            eprintln!(
+                "handoff: until the port is free, peers with smaller addresses cannot be reached: {reason}"
+            );
         }
     }
 

@@ -29,8 +29,8 @@ pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An answering side, with what it said at first; killed when it is dropped.
-pub(crate) struct Answering(Child, String);
+/// An answering side; killed when it is dropped.
+pub(crate) struct Answering(Child);
 
 impl Answering {
     /// Returns once it answers.
@@ -51,14 +51,7 @@ impl Answering {
         while !said.contains("answering") {
             assert!(errors.read_line(&mut said).expect("reads") > 0, "{said}");
         }
-        Self(child, said)
-    }
-
-    /// As [`Answering::start`], where one before was killed: its port is free when the kernel has torn down its
-    /// ring, which is some time after its end.
-    pub(crate) fn start_again(end: &PairEnd, engine: &str) -> Self {
-        let mut tries = (0..1000).map(|_| Self::start(end, engine));
-        tries.find(|it| !it.1.contains("is taken")).expect("the port is free some time")
+        Self(child)
     }
 
     pub(crate) fn pid(&self) -> u32 {

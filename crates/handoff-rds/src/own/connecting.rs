@@ -22,6 +22,10 @@ const SOURCE_PORTS: std::ops::Range<u16> = 32_768..60_000;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
+/// How often a taken port is tried again: with the pauses of [`Limits::retry`](crate::protocol::Limits), for half
+/// a minute.
+const TRIES: u32 = 36;
+
 /// What peers connect to.
 pub(super) struct Gate {
     socket: socket2::Socket,
@@ -68,9 +72,31 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     Ok(Gate { socket, file })
 }
 
+/// What peers connect to, once the port is free. The kernel keeps the port of a process that was killed until it
+/// has torn down its ring.
+async fn gate(shared: &Shared) -> Option<&Gate> {
+    if let Some(gate) = shared.gate.get() {
+        return Some(gate);
+    }
+    let (own, (mut pause, longest)) = (shared.own, shared.retry);
+    for _ in 0..TRIES {
+        // A driver that is gone takes everything else along.
+        shared.driver.sleep(pause).await.ok()?;
+        if let Ok(gate) = listen(&shared.driver, own) {
+            tracing::info!(%own, "the port is free, and listened on");
+            let gate = shared.gate.get_or_init(|| gate);
+            shared.news.tell();
+            return Some(gate);
+        }
+        pause = (pause * 2).min(longest);
+    }
+    tracing::warn!(%own, "the port stays taken: peers with smaller addresses cannot connect");
+    None
+}
+
 /// Accepts connections.
 pub(super) async fn admit(shared: Rc<Shared>) {
-    let Some(gate) = shared.gate() else { return };
+    let Some(gate) = gate(&shared).await else { return };
     loop {
         let waited = match gate.file.readable() {
             Ok(readable) => readable.await,

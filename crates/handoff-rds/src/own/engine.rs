@@ -1,6 +1,6 @@
 //! The engine: the host, its connections, and the tasks that serve them.
 
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -62,7 +62,13 @@ pub(super) struct Shared {
     /// What the host was told last.
     advanced: Cell<Duration>,
     failed: RefCell<Option<Error>>,
-    gate: Option<Gate>,
+    /// What peers connect to: empty as long as the port is taken.
+    pub(super) gate: OnceCell<Gate>,
+    /// Where it listens.
+    pub(super) own: SocketAddr,
+    /// The pauses between attempts.
+    pub(super) retry: (Duration, Duration),
+    /// Why it did not listen at first.
     not_listening: Option<String>,
 }
 
@@ -96,8 +102,8 @@ impl Engine {
     ) -> Result<Self> {
         let address = own.ip();
         let (gate, not_listening) = match connecting::listen(driver, own) {
-            Ok(gate) => (Some(gate), None),
-            Err(Error::NotPossible(reason)) => (None, Some(reason)),
+            Ok(gate) => (gate.into(), None),
+            Err(Error::NotPossible(reason)) => (OnceCell::new(), Some(reason)),
             Err(other) => return Err(other),
         };
         // The hasher's keys are random.
@@ -105,6 +111,8 @@ impl Engine {
         let shared = Shared {
             driver: driver.clone(),
             address,
+            own,
+            retry: limits.retry,
             host: RefCell::new(Host::new(address, generation, limits)),
             links: RefCell::default(),
             attempts: RefCell::default(),
@@ -130,9 +138,10 @@ impl Engine {
         self.shared.address
     }
 
-    /// Why peers with smaller addresses cannot connect, if they can't.
+    /// Why peers with smaller addresses cannot connect, if they can't. A port that is taken is tried again for
+    /// half a minute from [`Engine::run`] on; [`Engine::changed`] tells when the engine listens.
     pub fn not_listening(&self) -> Option<&str> {
-        self.shared.not_listening.as_deref()
+        self.shared.not_listening()
     }
 
     /// Makes a socket.
@@ -236,13 +245,13 @@ impl Shared {
         self.begin
     }
 
-    pub(super) fn gate(&self) -> Option<&Gate> {
-        self.gate.as_ref()
+    fn not_listening(&self) -> Option<&str> {
+        self.not_listening.as_deref().filter(|_| self.gate.get().is_none())
     }
 
     /// Whether a connection to the peer can come about: we connect, or it can connect to us.
     pub(super) fn reachable(&self, peer: IpAddr) -> Result<()> {
-        match &self.not_listening {
+        match self.not_listening() {
             Some(reason) if Role::of(self.address, peer) == Some(Role::Server) => {
                 Err(Error::NotPossible(format!(
                     "{peer} has the smaller address, so it would have to connect to us: {reason}"

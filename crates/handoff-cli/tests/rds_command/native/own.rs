@@ -126,7 +126,7 @@ fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
         let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
         many_packets_come_to(to);
         drop(first);
-        let second = Answering::start_again(to, "own");
+        let second = Answering::start(to, "own");
         many_packets_come_to(to);
         kill_process(Pid::from_child(&asking), Signal::INT).expect("is there");
         let asked = asking.wait_with_output().expect("ends");

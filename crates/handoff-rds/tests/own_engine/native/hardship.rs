@@ -93,6 +93,30 @@ fn a_taken_port_is_told_and_only_peers_that_connect_are_refused() {
 }
 
 #[test]
+fn a_port_that_becomes_free_is_listened_on() {
+    let pair = pair();
+    let [left, right] = [pair.left.v4(), pair.right.v4()];
+    let taken = pair.right.namespace().run(|| TcpListener::bind((right, PORT)));
+    let taken = taken.expect("enters").expect("is free");
+    let sizes = || std::iter::once(3000);
+    let receiving = host(&pair.right, right.into(), Sending::Auto, move |own| async move {
+        assert!(own.engine.not_listening().is_some(), "the port is taken");
+        let socket = own.engine.bind(4000).expect("is free");
+        drop(taken);
+        while own.engine.not_listening().is_some() {
+            own.engine.changed().await;
+        }
+        receive_all(&socket, sizes()).await;
+    });
+    let sending = host(&pair.left, left.into(), Sending::Auto, move |own| async move {
+        let socket = own.engine.bind(4000).expect("is free");
+        send_all(&socket, (right, 4000).into(), &mut Buffers::new(1, 4096), sizes()).await;
+    });
+    receiving.join().expect("is done");
+    sending.join().expect("is done");
+}
+
+#[test]
 fn what_is_sent_to_nobody_comes_back_when_it_is_cancelled() {
     let pair = pair();
     let to = port(&pair.right, 4000);
