@@ -28,6 +28,10 @@ pub const DEFER_TASKRUN: u32 = 1 << 13;
 /// `IORING_SETUP_NO_SQARRAY`.
 pub const NO_SQARRAY: u32 = 1 << 16;
 
+/// `IORING_CQE_F_BUFFER`: the flags' upper half names a buffer of a pool.
+pub const CQE_F_BUFFER: u32 = 1 << 0;
+/// `IORING_CQE_F_MORE`: the request has more completions to come.
+pub const CQE_F_MORE: u32 = 1 << 1;
 /// `IORING_CQE_F_SKIP`: not a completion.
 pub const CQE_F_SKIP: u32 = 1 << 5;
 /// `IORING_CQE_F_32`: the next entry is the second half of this one.

@@ -42,10 +42,14 @@ impl Arrivals {
     /// are, and how many bytes.
     pub(crate) fn push_told(&mut self, told: &[Place]) -> (usize, u64) {
         let area = self.queue.as_ref().expect(QUEUE).memory().len();
-        let mut bytes = 0;
-        let within = |place: &&Place| rx_queue::is_within(area, place.begin, place.len as usize);
-        let spans =
-            told.iter().take_while(within).map(|place| bytes += u64::from(place.len)).count();
+        let (mut spans, mut bytes) = (0, 0);
+        for place in told {
+            if !rx_queue::is_within(area, place.begin, place.len as usize) {
+                break;
+            }
+            spans += 1;
+            bytes += u64::from(place.len);
+        }
         let told = &told[..spans];
         if self.spans.is_empty() {
             self.places.extend_from_slice(told);
@@ -73,11 +77,13 @@ impl Arrivals {
     /// Lends what is there to a visitor, one span after another; where that panics, what comes behind stays.
     #[inline]
     pub(crate) fn visit(&mut self, visitor: &mut impl FnMut(SpanRef<'_>)) {
-        while let Some(&place) = self.places.get(self.taken) {
-            self.taken += 1;
-            let queue = self.queue.as_ref().expect(QUEUE);
-            // SAFETY: it counts as taken, and completions have told of all places.
-            visitor(unsafe { RxShared::span_ref(queue, place.begin, place.len as usize) });
+        if let Some(queue) = &self.queue {
+            // A look at the places for each span would cost as much as the rest.
+            for place in self.places.get(self.taken..).unwrap_or_default() {
+                self.taken += 1;
+                // SAFETY: it counts as taken, and completions have told of all places.
+                visitor(unsafe { RxShared::span_ref(queue, place.begin, place.len as usize) });
+            }
         }
         while let Some(span) = self.spans.pop_front() {
             visitor(SpanRef::of_span(span));

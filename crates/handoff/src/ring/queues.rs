@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::slice;
 
-use handoff_sys::ring_setup;
+use handoff_sys::ring_setup::{self, CQE_F_BUFFER, CQE_F_MORE};
 use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
 
 use super::token::{STAGE_RECEIVE, Token};
@@ -49,9 +49,9 @@ pub(crate) struct Place {
 struct Taking<'a> {
     batch: &'a mut [MaybeUninit<Completion>],
     taken: usize,
-    /// Room for a place for each completion that there is.
+    /// Room for a place for each completion that there is, and how much there was at first.
     places: slice::IterMut<'a, MaybeUninit<Place>>,
-    told: u32,
+    room: usize,
     /// What the last completion is of, if it tells of spans.
     run: u64,
 }
@@ -68,7 +68,13 @@ impl<'a> Taking<'a> {
         places.clear();
         places.reserve(most);
         let places = places.spare_capacity_mut().iter_mut();
-        Self { batch, taken: 0, places, told: 0, run: Self::NONE }
+        let room = places.len();
+        Self { batch, taken: 0, places, room, run: Self::NONE }
+    }
+
+    /// How many places were taken.
+    fn told(&self) -> u32 {
+        (self.room - self.places.len()) as u32
     }
 
     fn is_full(&self) -> bool {
@@ -78,12 +84,12 @@ impl<'a> Taking<'a> {
     #[inline]
     fn take(&mut self, data: u64, result: i32, flags: u32, begin: u64) {
         // Of all that receives, only an rx queue has more to come and names no buffer.
-        let tells = cqueue::more(flags) && cqueue::buffer_select(flags).is_none() && result > 0;
+        let tells = flags & (CQE_F_MORE | CQE_F_BUFFER) == CQE_F_MORE && result > 0;
         if tells && data == self.run {
             return self.take_place(begin, result);
         }
         self.end_run();
-        let spans = self.told..self.told;
+        let spans = self.told()..self.told();
         self.batch[self.taken].write(Completion { data, result, flags, spans });
         self.taken += 1;
         if tells && Token::from_user_data(data).stage == STAGE_RECEIVE {
@@ -96,21 +102,21 @@ impl<'a> Taking<'a> {
     fn take_place(&mut self, begin: u64, len: i32) {
         let room = self.places.next().expect("there is room for all");
         room.write(Place { begin, len: len as u32 });
-        self.told += 1;
     }
 
     fn end_run(&mut self) {
         if self.run != Self::NONE {
             self.run = Self::NONE;
+            let told = self.told();
             // SAFETY: a run has a completion, which is the last that was written.
-            unsafe { self.batch[self.taken - 1].assume_init_mut() }.spans.end = self.told;
+            unsafe { self.batch[self.taken - 1].assume_init_mut() }.spans.end = told;
         }
     }
 
     /// How many completions were taken, and how many places.
     fn end(mut self) -> (usize, usize) {
         self.end_run();
-        (self.taken, self.told as usize)
+        (self.taken, self.told() as usize)
     }
 }
 
