@@ -614,3 +614,32 @@ fn a_server_that_finds_no_memory_is_tried_until_there_is_some() {
     device.del();
     nothing_is_left();
 }
+
+#[test]
+fn a_supervisor_that_is_short_of_descriptors_goes_on() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let device = Added::new(&["loop", files.name(0), "--engine", "user-auto"]);
+    let server = device.server(None);
+    let supervisor = parent(server);
+    let next = waiting(supervisor, server, None);
+    let limit = |limit: u64| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
+        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
+            .expect("limited");
+    };
+    // It can open nothing more, and wait for three.
+    limit(3);
+    kill(server);
+    assert_eq!(device.server(Some(server)), next);
+    eventually(|| log(&device).contains("the server is looked at").then_some(()));
+    kill(next);
+    eventually(|| log(&device).contains("a process cannot be started").then_some(()));
+    limit(1024);
+    let server = device.server(Some(next));
+    assert_eq!(parent(server), supervisor);
+    write_block(&device.node(), 6, 6).expect("written");
+    assert_eq!(read_block(&device.node(), 6).expect("read"), [6; 4096]);
+    device.del();
+    nothing_is_left();
+}
