@@ -12,12 +12,17 @@
 //! - who asks ([`exchange`]) is answered when all queues have changed, or none has;
 //! - maps that both policies have are the same; one of the same name and another type or size is
 //!   refused; maps that the next one does not have are gone. Variables begin anew;
-//! - what a server that follows will load is replaced when all queues have changed.
+//! - what a server that follows will load is replaced when all queues have changed, and whoever watches the
+//!   device ([`Watch`]) is told.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::inotify;
 
 use crate::Error;
 use crate::state::Directory;
@@ -63,6 +68,43 @@ fn ask(mut stream: &UnixStream, policy: &Path) -> io::Result<Result<(), Error>> 
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
+}
+
+/// Tells that a device's policy was exchanged: its descriptor is readable then.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Watches a device that has a policy.
+    ///
+    /// # Errors
+    ///
+    /// Those of the kernel, which has limits for a user's watches.
+    pub fn of(id: u32) -> io::Result<Self> {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let watch = inotify::init(flags)?;
+        // The policy's object and then the record take the place of the last ones.
+        let moved = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
+        inotify::add_watch(&watch, Directory::of(id).path(), moved)?;
+        Ok(Self(watch))
+    }
+
+    /// Whether it was since this was asked last. One exchange may be told twice.
+    pub fn exchanged(&self) -> bool {
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut reader = inotify::Reader::new(&self.0, &mut buffer);
+        let mut exchanged = false;
+        while reader.next().is_ok() {
+            exchanged = true;
+        }
+        exchanged
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// Where a server is asked.

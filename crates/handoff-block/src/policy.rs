@@ -6,12 +6,14 @@
 //!   of the kernel, refers to nothing that it does not define, and brings no program of its own. Its code
 //!   is looked through as it was joined with ours, since that is what the verifier gets. All else the
 //!   verifier sees to;
-//! - the object is kept beside the device's state, so a server that follows has the same;
+//! - the object is kept beside the device's state, so a server that follows has the same. One that was
+//!   prepared before reads it again if it is another by then;
 //! - maps are pinned, so that they outlive a server, as the data that they lead to does.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::ptr;
 
@@ -23,7 +25,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::Error;
 use crate::engine::loop_object;
-pub use crate::exchange::exchange;
+pub use crate::exchange::{Watch, exchange};
 use crate::pins::pinned;
 pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
@@ -40,27 +42,41 @@ const CALL: u8 = 0x85;
 const CALL_OF_THE_KERNEL: u8 = 2;
 
 /// A policy that has been looked at.
+#[derive(Debug)]
 pub(crate) struct Policy {
     /// Its object.
     pub(crate) object: Vec<u8>,
     /// That joined with the loop's.
     pub(crate) joined: Vec<u8>,
+    /// What it was read from. While it is open, no other file is taken for it.
+    file: File,
 }
 
 impl Policy {
     /// Reads an object and joins it with the loop's.
     pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let name = path.display();
-        let object = fs::read(path).map_err(|error| Error::usage(format!("{name}: {error}")))?;
-        Self::of(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))
+        let mut object = Vec::new();
+        let file = File::open(path)
+            .and_then(|mut file| file.read_to_end(&mut object).map(|_| file))
+            .map_err(|error| Error::usage(format!("{name}: {error}")))?;
+        let joined = joined(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))?;
+        Ok(Self { object, joined, file })
     }
 
-    fn of(object: &[u8]) -> Result<Self, String> {
-        vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
-        let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
-        look_through(&joined).map_err(|cause| format!("is refused: {cause}"))?;
-        Ok(Self { object: object.to_vec(), joined })
+    /// Whether the file at `path` is still the one that it was read from.
+    pub(crate) fn lies_at(&self, path: &Path) -> io::Result<bool> {
+        let (ours, there) = (self.file.metadata()?, fs::metadata(path)?);
+        Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
     }
+}
+
+/// An object joined with the loop's, if nothing is wrong with it.
+fn joined(object: &[u8]) -> Result<Vec<u8>, String> {
+    vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
+    let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
+    look_through(&joined).map_err(|cause| format!("is refused: {cause}"))?;
+    Ok(joined)
 }
 
 /// What is wrong with an object, if something is.
@@ -273,8 +289,8 @@ mod tests {
     #[test]
     fn a_call_that_is_written_by_hand_is_seen() {
         let honest = object!("shard");
-        Policy::of(honest).expect("an example");
-        let cause = Policy::of(&forged(honest, TEXT)).err().expect("refused");
+        joined(honest).expect("an example");
+        let cause = joined(&forged(honest, TEXT)).expect_err("refused");
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
@@ -287,14 +303,13 @@ mod tests {
         let same = file.sections().filter(|section| section.name() == Ok(TEXT)).count();
         assert_eq!(same, 2);
         vet(&hidden).expect("nothing is wrong with each");
-        let cause = Policy::of(&hidden).err().expect("refused");
+        let cause = joined(&hidden).expect_err("refused");
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
     /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.
     fn opened(object: &[u8]) -> Result<(), String> {
-        let policy = Policy::of(object)?;
-        engine::open(&Program::of_policy(policy.joined, None)).map(drop)
+        engine::open(&Program::of_policy(joined(object)?, None)).map(drop)
     }
 
     #[test]

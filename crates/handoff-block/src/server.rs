@@ -70,7 +70,7 @@ pub struct Prepared {
     /// The device to take over, as it was found.
     found: Option<Found>,
     program: Program,
-    policy: Option<Vec<u8>>,
+    policy: Option<Policy>,
     engine: Engine,
     passed_over: Vec<PassedOver>,
     /// Of a device that exists.
@@ -96,9 +96,9 @@ impl Prepared {
         if let Some(path) = &spec.policy {
             // What was taken when the device was made, whatever became of the file since.
             let kept = found.map(|found| Directory::of(found.id).policy_path());
-            let Policy { object, joined } = Policy::read(kept.as_ref().unwrap_or(path))?;
-            program = Program::of_policy(joined, None);
-            policy = Some(object);
+            let read = Policy::read(kept.as_ref().unwrap_or(path))?;
+            program = Program::of_policy(read.joined.clone(), None);
+            policy = Some(read);
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
@@ -165,6 +165,16 @@ impl Server {
         if let (Some(existing), Some(following)) = (&existing, following) {
             is_the_same(existing.id, following.made)?;
         }
+        if let (Some(existing), Some(prepared)) = (&existing, &policy) {
+            let kept = Directory::of(existing.id).policy_path();
+            let lies_there = prepared
+                .lies_at(&kept)
+                .map_err(Error::doing(format!("{} is not there", kept.display())))?;
+            if !lies_there {
+                // It was exchanged since.
+                program = Program::of_policy(Policy::read(&kept)?.joined, None);
+            }
+        }
         // The last server's hold on them may end a little after its hold on the device.
         let mut patience =
             existing.as_ref().map(|existing| Patience::with_the_last(existing.id, following));
@@ -219,15 +229,18 @@ impl Server {
         }
         let directory = Directory::of(id);
         let stateful = |error: io::Error| {
-            Error::failed(format!("the state of device {id} cannot be kept in /run: {error}"))
+            Error::doing(format!("the state of device {id} cannot be kept in /run"))(error)
         };
         directory.make().map_err(stateful)?;
         let mut exchanges = None;
-        if let Some(object) = policy {
-            directory
-                .write_policy(&object)
-                .and_then(|()| directory.keep_policy())
-                .map_err(stateful)?;
+        if let Some(policy) = policy {
+            // That of a device which exists lies there.
+            if existing.is_none() {
+                directory
+                    .write_policy(&policy.object)
+                    .and_then(|()| directory.keep_policy())
+                    .map_err(stateful)?;
+            }
             program.pins = Some(pins::make(id, found.is_none())?);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
@@ -238,9 +251,12 @@ impl Server {
         let state = state.map_err(stateful)?;
         let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
-        let spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
+        let mut spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
         let made = match &existing {
-            Some(existing) => existing.record.made,
+            Some(existing) => {
+                spec.policy.clone_from(&existing.record.spec.policy);
+                existing.record.made
+            }
             None => token().map_err(Error::doing("the kernel has no random number"))?,
         };
         let record = Record { spec, made, engine, passed_over, size, memory, limits, parts };
@@ -374,7 +390,7 @@ impl Server {
         let kept = |error: io::Error| {
             Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
         };
-        let Policy { object, joined } = Policy::read(path)?;
+        let Policy { object, joined, .. } = Policy::read(path)?;
         let mut next = Program::of_policy(joined, None);
         engine::try_out(&next)
             .map_err(|cause| Error::NotPossible(format!("a policy is not possible: {cause}")))?;

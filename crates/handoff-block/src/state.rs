@@ -120,6 +120,10 @@ impl Directory {
         Self { id, path: PathBuf::from(DIRECTORY).join(id.to_string()) }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn record_path(&self) -> PathBuf {
         self.path.join("spec.json")
     }
@@ -181,8 +185,9 @@ impl Directory {
     /// has mapped that locks its memory is not.
     pub fn hold(&self) -> Held {
         let whole = u64::MAX;
-        let ends = [(self.record_path(), whole), (self.state_path(), whole), (self.log_path(), 1)];
-        let mapped = ends.iter().filter_map(|(path, most)| Mapping::of_end(path, *most).ok());
+        let wholes = [self.record_path(), self.state_path(), self.policy_path()];
+        let ends = wholes.map(|path| (path, whole)).into_iter().chain([(self.log_path(), 1)]);
+        let mapped = ends.filter_map(|(path, most)| Mapping::of_end(&path, most).ok());
         Held { _mappings: mapped.collect() }
     }
 

@@ -60,7 +60,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
         control.remove(*id)?;
         // Before the number is free, and another device's.
         Directory::of(*id).remove();
-        supervise::forget_log(*id);
+        supervise::log::forget(*id);
         let deadline = Instant::now() + PATIENCE;
         while !control.is_gone(*id, PAUSE)? {
             context.stop.check()?;

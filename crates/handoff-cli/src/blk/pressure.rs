@@ -43,11 +43,19 @@ fn file_system_below(file: &Path) -> Option<String> {
         return Some(format!("{name} lies on a file system{holes}"));
     }
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    // A partition's is its disk's.
-    let known = ["loop", "../loop"].iter().find_map(|place| {
-        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{place}/backing_file")).ok()
-    })?;
-    Some(format!("{name} is the file {}, on a file system", known.trim_end()))
+    let file = file_below(Path::new(&format!("/sys/dev/block/{major}:{minor}")))?;
+    Some(format!("{name} has the file {file} below it, on a file system"))
+}
+
+/// The file of a loop device that a disk or partition is, or is made of.
+fn file_below(disk: &Path) -> Option<String> {
+    // What a partition has is its disk's.
+    ["", ".."].iter().map(|place| disk.join(place)).find_map(|disk| {
+        let file = fs::read_to_string(disk.join("loop/backing_file"));
+        let made_of = || fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten();
+        let of_parts = || made_of().find_map(|part| file_below(&part.path()));
+        file.ok().map(|file| file.trim_end().to_owned()).or_else(of_parts)
+    })
 }
 
 /// Readies this process and those that it starts. Has to come before its threads and rings.

@@ -6,38 +6,42 @@
 //!   was killed is followed by another, which takes the device over;
 //! - beside a server another one waits, prepared and in memory: what a new process needs may not be had
 //!   while the device is without a server, because the kernel would first have to write to it. One that
-//!   ends is followed by another, and all end with the supervisor. Devices with a policy have none, since
-//!   their policy may change meanwhile;
+//!   ends is followed by another, one whose device has another policy by now too, and all end with the
+//!   supervisor;
 //! - a server that is called, or started after another, waits until the kernel has let go of the last one;
 //! - a server that does not come to be because memory is short is tried again for as long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_block::state::{DIRECTORY, Directory, Held, Record, make_base};
+use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Prepared, Spec, Start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
+use self::lives::{Lives, PAUSE, pause_after};
+use self::log::Log;
+use self::spare::Spare;
 use super::pressure;
 use crate::stop::Stop;
 use crate::{Context, Failure, output};
 
-/// A server that lives for less than this has not served. After so many of them it is given up, unless
-/// memory was short: then there are pauses, each twice as long as the last, as between servers that wait.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
+mod lives;
+pub(super) mod log;
+mod spare;
+
+/// After so many servers that lived for a short time it is given up, unless memory was short: then there are
+/// pauses, each twice as long as the last, as between servers that wait.
 const SHORT_LIVES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often a server is looked at whose end cannot be waited for.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What a server is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,7 +81,7 @@ enum Answer {
 #[derive(Debug)]
 struct NoServer {
     failure: Failure,
-    /// Whether memory was short.
+    /// Whether memory, processes or descriptors were short.
     starved: bool,
 }
 
@@ -147,7 +151,7 @@ fn is_called(stop: &Stop) -> Result<bool, Failure> {
 /// `handoff blk supervise`.
 pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
-    let log = match log() {
+    let log = match log::open() {
         Ok(log) => log,
         Err(failure) => return refuse(failure.into()),
     };
@@ -155,7 +159,7 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     let watched = watch(&task, context, |id, _| {
         serving = true;
         say(&Answer::Serving { id })?;
-        log_as(&log, id)
+        log::name(&log, id)
     });
     match watched {
         Err(failure) if !serving => refuse(failure.into()),
@@ -176,41 +180,6 @@ fn refuse(NoServer { failure, starved }: NoServer) -> Result<(), Failure> {
 fn say(answer: &Answer) -> Result<(), Failure> {
     let line = serde_json::to_string(answer).map_err(Failure::failed)?;
     output::text(&format!("{line}\n"))
-}
-
-/// Removes the log of a device that has ended well.
-pub(super) fn forget_log(id: u32) {
-    // Whoever removes the device and who served it both do this.
-    let _ = fs::remove_file(Directory::of(id).log_path());
-}
-
-/// Has this process and those that it starts log to a file. It has no name before there is a device,
-/// so that nothing is left where none comes to be.
-fn log() -> Result<File, Failure> {
-    let made = make_base().and_then(|()| {
-        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let log = rustix::fs::open(DIRECTORY, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::stdio::dup2_stderr(&log)?;
-        Ok(log.into())
-    });
-    made.map_err(|error| Failure::failed(format!("{DIRECTORY}: {error}")))
-}
-
-/// Gives the log its name, and lets go of the pipe to whoever started this.
-fn log_as(log: &File, id: u32) -> Result<(), Failure> {
-    let path = Directory::of(id).log_path();
-    let named = || {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
-        // There is a page that can be held.
-        writeln!(&mut &*log, "device {id}")?;
-        rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
-        Ok(())
-    };
-    named().map_err(|error: io::Error| Failure::failed(format!("{}: {error}", path.display())))
 }
 
 /// Starts a supervisor that outlives this process, and returns the device's number.
@@ -238,136 +207,6 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The process that waits until its device has no server. It ends when this is dropped.
-struct Spare {
-    /// `None` where none is to wait.
-    task: Option<Task>,
-    /// With what becomes readable when it ends.
-    waits: Option<(Child, OwnedFd)>,
-    lives: Lives,
-    /// When the next one may be started.
-    next: Instant,
-}
-
-impl Spare {
-    fn of(record: &Record, id: u32) -> Self {
-        let task = Task { waits: true, ..Task::following(record.spec.clone(), id, record.made) };
-        Self {
-            task: record.spec.policy.is_none().then_some(task),
-            waits: None,
-            lives: Lives::new(),
-            next: Instant::now(),
-        }
-    }
-
-    /// Sees to it that one waits; for how long there is none, if one is to be started again.
-    fn tend(&mut self, log: &mut Log<'_>) -> io::Result<Option<Duration>> {
-        let Some(task) = &self.task else { return Ok(None) };
-        if let Some((child, _)) = &mut self.waits {
-            let Some(status) = child.try_wait()? else { return Ok(None) };
-            self.waits = None;
-            self.none_waits(log, &status.to_string());
-        } else if Instant::now() >= self.next {
-            self.lives.begin();
-            let started = process("serve", task).and_then(|mut command| {
-                let child = command.stdin(Stdio::piped()).spawn().map_err(Failure::failed)?;
-                match ending(&child) {
-                    Ok(ended) => Ok((child, ended)),
-                    Err(error) => {
-                        end(child);
-                        Err(Failure::failed(error))
-                    }
-                }
-            });
-            match started {
-                Ok(waits) => {
-                    self.waits = Some(waits);
-                    return Ok(None);
-                }
-                Err(failure) => self.none_waits(log, &failure.line().unwrap_or_default()),
-            }
-        }
-        Ok(Some(self.next.saturating_duration_since(Instant::now())))
-    }
-
-    fn none_waits(&mut self, log: &mut Log<'_>, cause: &str) {
-        self.lives.end();
-        self.next = Instant::now() + pause_after(self.lives.short);
-        log.say(&format!("no server waits any more, so another is started: {cause}"));
-    }
-
-    /// Has it take the device over; `None` if none waits.
-    fn call(&mut self, stop: &Stop) -> Option<Result<(Child, u32), NoServer>> {
-        let (mut child, _) = self.waits.take()?;
-        // One that has ended reads nothing, and has no answer.
-        let _ = child.stdin.take().expect("piped").write_all(b"\n");
-        Some(answered(child, Some(stop)))
-    }
-
-    /// None waits from here on.
-    fn dismiss(&mut self) {
-        self.task = None;
-        if let Some((child, _)) = self.waits.take() {
-            end(child);
-        }
-    }
-}
-
-impl Drop for Spare {
-    fn drop(&mut self) {
-        self.dismiss();
-    }
-}
-
-/// How long the processes live that follow each other.
-struct Lives {
-    /// So many in a row were short.
-    short: u32,
-    since: Instant,
-}
-
-impl Lives {
-    fn new() -> Self {
-        Self { short: 0, since: Instant::now() }
-    }
-
-    fn begin(&mut self) {
-        self.since = Instant::now();
-    }
-
-    fn end(&mut self) {
-        self.short = if self.since.elapsed() < SHORT_LIFE { self.short + 1 } else { 0 };
-    }
-}
-
-/// The first pause, doubled so many times.
-fn pause_after(doubled: u32) -> Duration {
-    PAUSE.saturating_mul(1u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
-}
-
-/// What the supervisor says, and what is held in memory for the device: the page too that it says it on. While
-/// the device has no server, a page that was put out to it does not come back.
-struct Log<'a> {
-    directory: &'a Directory,
-    held: Held,
-}
-
-impl<'a> Log<'a> {
-    fn of(directory: &'a Directory) -> Self {
-        Self { directory, held: directory.hold() }
-    }
-
-    fn say(&mut self, what: &str) {
-        tracing::warn!("{what}");
-        self.hold();
-    }
-
-    /// Holds what lies there now.
-    fn hold(&mut self) {
-        self.held = self.directory.hold();
-    }
-}
-
 /// Ends a process that has nothing that would have to be put back.
 fn end(mut child: Child) {
     let _ = child.kill();
@@ -386,7 +225,10 @@ fn id_of(child: &Child) -> Pid {
 /// Starts a process and reads its line.
 fn begin(mut command: Command, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
     let child = command.spawn().map_err(|error| NoServer {
-        starved: matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
+        starved: matches!(
+            error.raw_os_error(),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE)
+        ),
         failure: Failure::failed(format!("a process cannot be started: {error}")),
     })?;
     answered(child, stop)
@@ -469,7 +311,7 @@ pub(super) fn watch(
             spare.dismiss();
             if status.success() {
                 if !is_another(&directory, &record) {
-                    forget_log(id);
+                    log::forget(id);
                 }
                 return Ok(());
             }
@@ -492,7 +334,7 @@ pub(super) fn watch(
                     control.stop(id)?;
                     control.remove(id)?;
                     directory.remove();
-                    forget_log(id);
+                    log::forget(id);
                 }
                 return Err(context.stop.failure());
             }
@@ -511,7 +353,7 @@ pub(super) fn watch(
             let followed = match called {
                 Some(followed) => followed,
                 None => {
-                    let task = successor(&directory, &record, id);
+                    let task = Task::following(record.spec.clone(), id, record.made);
                     begin(process("serve", &task)?, Some(&context.stop))
                 }
             };
@@ -544,16 +386,6 @@ fn is_another(directory: &Directory, record: &Record) -> bool {
     directory.read().is_ok_and(|now| now.made != record.made)
 }
 
-/// What a server that follows is to do. Its policy may be another by now; of other devices nothing changes,
-/// and what lies in `/run` may be out of memory, on this very device.
-fn successor(directory: &Directory, record: &Record, id: u32) -> Task {
-    let mut spec = record.spec.clone();
-    if let (Some(_), Ok(now)) = (&spec.policy, directory.read()) {
-        spec = now.spec;
-    }
-    Task::following(spec, id, record.made)
-}
-
 /// Waits for so long, or until we are asked to end.
 fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
     let stop = context.stop.fd();
@@ -578,9 +410,9 @@ fn wait(
     log: &mut Log<'_>,
     context: &Context,
 ) -> io::Result<ExitStatus> {
-    let ended = ending(child)?;
+    let mut ended = None;
     let stop = context.stop.fd();
-    let mut asked = false;
+    let (mut asked, mut is_told) = (false, false);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -591,14 +423,26 @@ fn wait(
             // It may have ended, and its id waits for us.
             let _ = kill_process(id_of(child), Signal::TERM);
         }
-        let pause =
-            spare.tend(log)?.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
-        let mut fds = vec![PollFd::new(&ended, PollFlags::IN)];
-        // It stays readable.
-        if !asked {
-            fds.push(PollFd::new(&stop, PollFlags::IN));
+        let mut pause = spare.tend(log)?;
+        if ended.is_none() {
+            match ending(child) {
+                Ok(fd) => ended = Some(fd),
+                Err(error) => {
+                    pause = Some(pause.map_or(LOOK, |pause| pause.min(LOOK)));
+                    if !std::mem::replace(&mut is_told, true) {
+                        log.say(&format!("the server is looked at twice a second: {error}"));
+                    }
+                }
+            }
         }
-        fds.extend(spare.waits.iter().map(|(_, ended)| PollFd::new(ended, PollFlags::IN)));
+        let pause = pause.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        // The wish to end stays readable.
+        let wish = (!asked).then(|| stop.as_fd());
+        let others = wish.into_iter().chain(ended.as_ref().map(OwnedFd::as_fd));
+        let mut fds: Vec<_> = others
+            .chain(spare.wakes())
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         match poll(&mut fds, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

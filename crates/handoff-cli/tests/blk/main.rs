@@ -7,6 +7,7 @@ mod guest {
     mod devices;
     mod hardship;
     mod mistakes;
+    mod processes;
 }
 
 mod native {

@@ -4,11 +4,12 @@
 # The devices are made of whole disks: a file system below would wait for memory as any other.
 set -e
 rounds=$3
+file_system=$4
 modprobe ublk_drv
 mkdir -p /mnt/d
 handoff blk add loop /dev/disk/by-id/virtio-one --engine "$1" --id 1
 handoff blk add loop /dev/disk/by-id/virtio-two --engine "$2" --id 2
-mkfs.ext4 -q /dev/ublkb1
+"mkfs.$file_system" -q /dev/ublkb1
 mount /dev/ublkb1 /mnt/d
 mkswap -q /dev/ublkb2
 swapon /dev/ublkb2
@@ -45,7 +46,10 @@ echo 3 > /proc/sys/vm/drop_caches
 cksum < /mnt/d/random | cmp - /run/sum
 swapoff /dev/ublkb2
 umount /mnt/d
-fsck.ext4 -fn /dev/ublkb1
+case $file_system in
+ext4) fsck.ext4 -fn /dev/ublkb1 ;;
+xfs) xfs_repair -n /dev/ublkb1 ;;
+esac
 grep -q 'was killed by signal 9' /run/handoff/blk/*.log
 handoff blk del --all
 echo went on

@@ -52,7 +52,10 @@ impl Device {
     }
 
     fn served(spec: &Spec, start: Start) -> Self {
-        let server = Server::start(spec, start).unwrap_or_else(|error| panic!("{error}"));
+        Self::by(Server::start(spec, start).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    pub(super) fn by(server: Server) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (id, engine) = (server.id(), server.engine());
         let serving = std::thread::spawn({

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use handoff_block::state::Directory;
-use handoff_block::{Engine, Kind, Spec, policy};
+use handoff_block::{Engine, Kind, Prepared, Spec, Start, policy};
 
 use super::device::{Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
 use super::fixture;
@@ -214,6 +214,30 @@ fn the_next_server_has_the_policy_that_was_last() {
     server.kill().and_then(|()| server.wait()).expect("killed");
     let record = Directory::of(id).read().expect("a record");
     let device = Device::recovered(&record.spec, id);
+    write_at(&device.open(), MIB, &[5; 4096]).expect("written");
+    device.end();
+    assert_eq!(policies.files.read(1)[MIB as usize..][..4096], [5; 4096]);
+}
+
+#[test]
+fn a_server_that_was_prepared_before_has_the_policy_that_was_last() {
+    driver_or_skip!();
+    let policies = Policies::new();
+    let plain = policies.path("plain", object!("plain"));
+    let chosen = policies.path("chosen", object!("chosen"));
+    let (mut server, id) = fixture::server(&policies.spec(plain));
+    let record = Directory::of(id).read().expect("a record");
+    let prepared = Prepared::new(&record.spec, Start::Recover(id)).expect("prepared");
+    let watch = policy::Watch::of(id).expect("watched");
+    assert!(!watch.exchanged());
+    policy::exchange(id, &chosen).expect("exchanged");
+    assert!(watch.exchanged() && !watch.exchanged(), "it is told, and then forgotten");
+    policy::set(id, "choice", &[("0".to_owned(), "1".to_owned())]).expect("set");
+    server.kill().and_then(|()| server.wait()).expect("killed");
+    let follower = prepared.follow(record.made, &AtomicBool::new(false)).expect("follows");
+    let device = Device::by(follower);
+    let record = Directory::of(id).read().expect("a record");
+    assert_eq!(record.spec.policy.as_ref(), Some(&chosen));
     write_at(&device.open(), MIB, &[5; 4096]).expect("written");
     device.end();
     assert_eq!(policies.files.read(1)[MIB as usize..][..4096], [5; 4096]);

@@ -1,10 +1,13 @@
 //! Runs the command and the machine's own.
 
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Why there can be no devices here, if there can't.
@@ -197,4 +200,35 @@ pub(super) fn verified(child: Child) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}{errors}", output.status);
+}
+
+/// One block past the page cache.
+pub(super) fn write_block(node: &str, byte: u8, number: u64) -> io::Result<()> {
+    let block = Block([byte; 4096]);
+    let options = fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(node);
+    options.expect("opens").write_all_at(&block.0, number * 4096)
+}
+
+pub(super) fn read_block(node: &str, number: u64) -> io::Result<[u8; 4096]> {
+    let mut block = Block([0xee; 4096]);
+    let options = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(node);
+    options.expect("opens").read_exact_at(&mut block.0, number * 4096)?;
+    Ok(block.0)
+}
+
+#[repr(C, align(4096))]
+struct Block([u8; 4096]);
+
+pub(super) fn tell(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("told");
+}
+
+pub(super) fn kill(pid: i32) {
+    tell(pid, Signal::KILL);
+}
+
+pub(super) fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let after_name = stat.rsplit(") ").next().expect("fields");
+    after_name.split(' ').nth(1).expect("its parent").parse().expect("a number")
 }

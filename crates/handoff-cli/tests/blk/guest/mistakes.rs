@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use handoff_lab::topology::{Disk as _, LoopDisk, NullDisk};
+use handoff_lab::topology::{Disk as _, Flaky, LoopDisk, NullDisk, Schedule};
 
 use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
 
@@ -140,6 +140,9 @@ fn a_device_that_should_carry_no_swap_says_so() {
     let disk = disk.path().to_str().expect("UTF-8");
     let file_as_disk = LoopDisk::new(Path::new("/var/tmp"), 1 << 20, 512, false).expect("a disk");
     let file_as_disk = file_as_disk.path().to_str().expect("UTF-8");
+    let lower = LoopDisk::new(Path::new("/var/tmp"), 1 << 20, 512, false).expect("a disk");
+    let mapped = Flaky::over(lower, Schedule::WORKS).expect("a disk on a disk");
+    let mapped = mapped.path().to_str().expect("UTF-8");
     for (arguments, said) in [
         (
             &[files.name(0)][..],
@@ -147,6 +150,7 @@ fn a_device_that_should_carry_no_swap_says_so() {
         ),
         (&[files.name(1)], Some("lies on a file system, which takes memory to write")),
         (&[file_as_disk], Some("on a file system, which takes memory to write")),
+        (&[mapped], Some("below it, on a file system, which takes memory to write")),
         (
             &[disk, "--buffered"],
             Some("it goes through the page cache, which takes memory to write"),

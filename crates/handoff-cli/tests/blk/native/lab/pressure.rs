@@ -2,13 +2,14 @@
 
 use std::process::Command;
 
-/// Runs `pressure.sh` in a guest of its own, with the file system and the swap by these engines.
-pub(crate) fn goes_on(engines: [&str; 2], rounds: &str) {
+/// Runs `pressure.sh` in a guest of its own, with a file system and the swap by these engines.
+pub(crate) fn goes_on(engines: [&str; 2], file_system: &str, rounds: &str) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blk/pressure.sh");
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
     command.args(["lab", "run", "--memory", "256", "--timeout", "900", "--put", script]);
     command.args(["--disk", "one=320M", "--disk", "two=128M", "--", "bash", "/root/pressure.sh"]);
-    let output = command.args(engines).arg(rounds).output().expect("handoff starts");
+    let output =
+        command.args(engines).args([rounds, file_system]).output().expect("handoff starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(3) {
         handoff_lab::skip!("{errors}");
@@ -16,11 +17,11 @@ pub(crate) fn goes_on(engines: [&str; 2], rounds: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.ends_with("went on\n"),
-        "{engines:?}: {text}\n{errors}"
+        "{engines:?}, {file_system}: {text}\n{errors}"
     );
 }
 
 #[test]
 fn both_servers_are_killed_when_memory_is_short() {
-    goes_on(["user-auto", "user-auto"], "1");
+    goes_on(["user-auto", "user-auto"], "ext4", "1");
 }

@@ -1,0 +1,35 @@
+//! How long the processes live that follow each other, and the pauses between them.
+
+use std::time::{Duration, Instant};
+
+/// A process that lives for less than this has not served.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// The shortest pause.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long the processes live that follow each other.
+pub(super) struct Lives {
+    /// So many in a row were short.
+    pub(super) short: u32,
+    since: Instant,
+}
+
+impl Lives {
+    pub(super) fn new() -> Self {
+        Self { short: 0, since: Instant::now() }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.since = Instant::now();
+    }
+
+    pub(super) fn end(&mut self) {
+        self.short = if self.since.elapsed() < SHORT_LIFE { self.short + 1 } else { 0 };
+    }
+}
+
+/// The first pause, doubled so many times.
+pub(super) fn pause_after(doubled: u32) -> Duration {
+    PAUSE.saturating_mul(1u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+}

@@ -1,0 +1,67 @@
+//! The log of the processes behind a device.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+
+use handoff_block::state::{DIRECTORY, Directory, Held, make_base};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+
+use crate::Failure;
+
+/// Removes the log of a device that has ended well.
+pub(in crate::blk) fn forget(id: u32) {
+    // Whoever removes the device and who served it both do this.
+    let _ = fs::remove_file(Directory::of(id).log_path());
+}
+
+/// Has this process and those that it starts log to a file. It has no name before there is a device,
+/// so that nothing is left where none comes to be.
+pub(super) fn open() -> Result<File, Failure> {
+    let made = make_base().and_then(|()| {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let log = rustix::fs::open(DIRECTORY, flags, Mode::RUSR | Mode::WUSR)?;
+        rustix::stdio::dup2_stderr(&log)?;
+        Ok(log.into())
+    });
+    made.map_err(|error| Failure::failed(format!("{DIRECTORY}: {error}")))
+}
+
+/// Gives the log its name, and lets go of the pipe to whoever started this.
+pub(super) fn name(log: &File, id: u32) -> Result<(), Failure> {
+    let path = Directory::of(id).log_path();
+    let named = || {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
+        // There is a page that can be held.
+        writeln!(&mut &*log, "device {id}")?;
+        rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
+        Ok(())
+    };
+    named().map_err(|error: io::Error| Failure::failed(format!("{}: {error}", path.display())))
+}
+
+/// What the supervisor says, and what is held in memory for the device: the page too that it says it on. While
+/// the device has no server, a page that was put out to it does not come back.
+pub(super) struct Log<'a> {
+    directory: &'a Directory,
+    held: Held,
+}
+
+impl<'a> Log<'a> {
+    pub(super) fn of(directory: &'a Directory) -> Self {
+        Self { directory, held: directory.hold() }
+    }
+
+    pub(super) fn say(&mut self, what: &str) {
+        tracing::warn!("{what}");
+        self.hold();
+    }
+
+    /// Holds what lies there now.
+    pub(super) fn hold(&mut self) {
+        self.held = self.directory.hold();
+    }
+}

@@ -1,0 +1,299 @@
+//! The processes behind a device: what they have, and who follows whom.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use super::command::{
+    Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, parent, read_block, tell,
+    write_block,
+};
+
+#[test]
+fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
+    driver_or_skip!();
+    /// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE` of the kernel: what PR_SET_IO_FLUSHER sets.
+    const FLUSHER: u32 = 0x0018_0000;
+    let files = Files::new(1, 8 << 20);
+    for engine in ENGINES {
+        let device = Added::new(&["loop", files.name(0), "--engine", engine, "--queues", "2"]);
+        // Flushes are for the kernel's workers.
+        let disk = fs::File::options().write(true).open(device.node()).expect("opens");
+        disk.write_all_at(&[1; 4096], 0).and_then(|()| disk.sync_all()).expect("flushed");
+        let server = device.server(None);
+        let stat = |path: &str| {
+            let stat = fs::read_to_string(path).expect("a task");
+            let fields = stat.rsplit(") ").next().expect("fields").split(' ');
+            fields.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let supervisor: i32 = stat(&format!("/proc/{server}/stat"))[1].parse().expect("a number");
+        let memory = device.show()["memory"].as_u64();
+        for pid in [server, supervisor] {
+            let said =
+                |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
+            assert_eq!(said("oom_score_adj").trim(), "-1000", "{engine}");
+            let status = said("status");
+            let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+            assert!(!locked.expect("a line").trim().starts_with("0 "), "{engine}: {status}");
+            // What it will need it has taken, before there is a request.
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let resident = resident.expect("a line").trim().trim_end_matches(" kB");
+            let resident = 1024 * resident.parse::<u64>().expect("a number");
+            assert!(pid != server || Some(resident) >= memory, "{engine}: {memory:?} and {status}");
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
+            for task in tasks.map(|task| task.expect("one").path()) {
+                let flags: u32 =
+                    stat(task.join("stat").to_str().expect("UTF-8"))[6].parse().expect("bits");
+                assert_eq!(flags & FLUSHER, FLUSHER, "{engine}: {}", task.display());
+            }
+        }
+        drop(disk);
+        device.del();
+    }
+    nothing_is_left();
+}
+
+/// Asks until there is an answer.
+#[track_caller]
+fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "not within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the processes of a device have said so far.
+fn log(device: &Added) -> String {
+    fs::read_to_string(format!("/run/handoff/blk/{}.log", device.id)).expect("a log")
+}
+
+/// As the OOM killer may: for it, a supervisor has no limit of lives.
+#[test]
+fn servers_that_are_killed_at_once_are_followed_all_the_same() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--engine", "user-auto"]);
+    let supervisor = parent(device.server(None));
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    for round in 0..12 {
+        // Each as soon as it is there, most of them before they serve.
+        let server = eventually(|| {
+            let all = fs::read_to_string(&children).expect("the supervisor lives");
+            all.split_whitespace().next().map(|pid| pid.parse().expect("a number"))
+        });
+        kill(server);
+        eventually(|| {
+            let killed = log(&device).matches("signal: 9").count()
+                + log(&device).matches("was killed by signal 9").count();
+            (killed > round).then_some(())
+        });
+    }
+    device.server(None);
+    device.del();
+    nothing_is_left();
+}
+
+/// Processes that a device's supervisor has started, the oldest first.
+fn children(supervisor: i32) -> Vec<i32> {
+    let path = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let all = fs::read_to_string(path).expect("the supervisor lives");
+    all.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+/// Whether a process waits to be called.
+fn waits(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("poll"))
+}
+
+/// The process that waits beside a server, once it does.
+#[track_caller]
+fn waiting(supervisor: i32, server: i32, not: Option<i32>) -> i32 {
+    eventually(|| {
+        let others = children(supervisor).into_iter().filter(|pid| *pid != server);
+        others.filter(|pid| Some(*pid) != not).find(|pid| waits(*pid))
+    })
+}
+
+#[test]
+fn a_server_that_was_killed_is_followed_by_one_that_waits() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    for engine in ENGINES {
+        let device = Added::new(&["loop", files.name(0), "--engine", engine, "--queues", "2"]);
+        let mut server = device.server(None);
+        let supervisor = parent(server);
+        for killed in 0..3 {
+            let waiting = waiting(supervisor, server, None);
+            let tasks = fs::read_dir(format!("/proc/{waiting}/task")).expect("tasks").count();
+            assert!(tasks > 2, "{engine}: it has the queues' threads: {tasks}");
+            kill(server);
+            let next = device.server(Some(server));
+            assert_eq!(next, waiting, "{engine}: after {killed}");
+            server = next;
+            write_block(&device.node(), killed, killed.into()).expect("written");
+            assert_eq!(read_block(&device.node(), killed.into()).expect("read"), [killed; 4096]);
+        }
+        // Without one that waits, another is started.
+        kill(waiting(supervisor, server, None));
+        kill(server);
+        device.server(Some(server));
+        device.del();
+        eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    }
+    nothing_is_left();
+}
+
+#[test]
+fn a_server_that_waits_and_ends_is_followed_by_one_that_waits() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--engine", "user-auto"]);
+    let server = device.server(None);
+    let supervisor = parent(server);
+    let mut last = waiting(supervisor, server, None);
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        tell(last, signal);
+        last = waiting(supervisor, server, Some(last));
+    }
+    assert_eq!(device.server(None), server);
+    kill(server);
+    assert_eq!(device.server(Some(server)), last, "{}", log(&device));
+    // What the others were told has not come to the device.
+    assert_eq!(device.show()["state"], "live");
+    device.del();
+    nothing_is_left();
+}
+
+/// A server that was called and finds the device's file in the hands of others, as of a last server that takes
+/// long to end.
+#[test]
+fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let held_up = || {
+        let device = Added::new(&["loop", files.name(0), "--engine", "user-auto"]);
+        let server = device.server(None);
+        let supervisor = parent(server);
+        let next = waiting(supervisor, server, None);
+        // The next server is called when the file is in our hands.
+        tell(supervisor, Signal::STOP);
+        kill(server);
+        let locked = fs::File::open(&files.paths[0]).expect("opens");
+        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        eventually(|| rustix::fs::flock(&locked, lock).ok());
+        tell(supervisor, Signal::CONT);
+        eventually(|| log(&device).contains("is in use by another device").then_some(()));
+        assert_ne!(device.show()["state"], "live");
+        (device, supervisor, server, next, locked)
+    };
+
+    let (device, supervisor, server, next, locked) = held_up();
+    assert!(children(supervisor).contains(&next), "it waits on: {}", log(&device));
+    drop(locked);
+    assert_eq!(device.server(Some(server)), next);
+    device.del();
+
+    // The device may be removed meanwhile, and its supervisor asked to end.
+    let (device, .., locked) = held_up();
+    device.del();
+    nothing_is_left();
+    drop(locked);
+    let (device, supervisor, .., locked) = held_up();
+    let path = format!("/run/handoff/blk/{}.log", device.id);
+    tell(supervisor, Signal::TERM);
+    nothing_is_left();
+    assert!(!Path::new(&path).exists(), "{path} is left");
+    drop(locked);
+}
+
+#[test]
+fn a_supervisor_leaves_a_new_device_of_the_same_number_alone() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let make = |queues| {
+        let of = ["loop", files.name(0), "--engine", "user-auto", "--id", "58"];
+        Added::new(&[&of[..], &["--queues", queues]].concat())
+    };
+    let first = make("1");
+    let server = first.server(None);
+    let supervisor = parent(server);
+    waiting(supervisor, server, None);
+    tell(supervisor, Signal::STOP);
+    kill(server);
+    eventually(|| (first.show()["state"] != "live").then_some(()));
+    first.del();
+    let second = make("2");
+    let server = second.server(None);
+    tell(supervisor, Signal::CONT);
+    eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    assert_eq!(second.server(None), server);
+    let log = log(&second);
+    assert!(!log.contains("was killed"), "it has a log of its own: {log}");
+    second.del();
+    nothing_is_left();
+}
+
+/// As where memory is short: for lack of memory, a supervisor has no limit of tries.
+#[test]
+fn a_server_that_finds_no_memory_is_tried_until_there_is_some() {
+    driver_or_skip!();
+    /// Fewer bytes of addresses than the buffers of the device have.
+    const FEW: u64 = 256 << 20;
+    let files = Files::new(1, 8 << 20);
+    let large = ["--engine", "user-copy", "--depth", "65", "--max-request", "4m"];
+    let device = Added::new(&[&["loop", files.name(0)], &large[..]].concat());
+    let mut server = device.server(None);
+    let supervisor = parent(server);
+    let limit = |pid: i32, limit: Option<u64>| {
+        let limit = Rlimit { current: limit, maximum: None };
+        rustix::process::prlimit(Pid::from_raw(pid), Resource::As, limit).expect("limited");
+    };
+    // What waits already has no limit.
+    limit(supervisor, Some(FEW));
+    eventually(|| children(supervisor).into_iter().find(|pid| *pid != server));
+    kill(server);
+    server = device.server(Some(server));
+    kill(server);
+    eventually(|| (log(&device).matches("Cannot allocate memory").count() > 12).then_some(()));
+    assert_ne!(device.show()["state"], "live");
+    limit(supervisor, None);
+    device.server(Some(server));
+    write_block(&device.node(), 5, 5).expect("written");
+    assert_eq!(read_block(&device.node(), 5).expect("read"), [5; 4096]);
+    device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn a_supervisor_that_is_short_of_descriptors_goes_on() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let device = Added::new(&["loop", files.name(0), "--engine", "user-auto"]);
+    let server = device.server(None);
+    let supervisor = parent(server);
+    let next = waiting(supervisor, server, None);
+    let limit = |limit: u64| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
+        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
+            .expect("limited");
+    };
+    // It can open nothing more, and wait for three.
+    limit(3);
+    kill(server);
+    assert_eq!(device.server(Some(server)), next);
+    eventually(|| log(&device).contains("the server is looked at").then_some(()));
+    kill(next);
+    eventually(|| log(&device).contains("a process cannot be started").then_some(()));
+    limit(1024);
+    let server = device.server(Some(next));
+    assert_eq!(parent(server), supervisor);
+    write_block(&device.node(), 6, 6).expect("written");
+    assert_eq!(read_block(&device.node(), 6).expect("read"), [6; 4096]);
+    device.del();
+    nothing_is_left();
+}
