@@ -24,20 +24,17 @@ pub fn path_mtu(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<usize> {
     mtu.map(|mtu| mtu.max(0) as usize)
 }
 
-/// The option that has the socket send datagrams without a checksum, if one is set.
+/// Whether the socket sends datagrams without a checksum.
 ///
 /// # Errors
 ///
 /// The kernel's.
-pub fn sends_without_checksum(
-    socket: BorrowedFd<'_>,
-    ipv6: bool,
-) -> io::Result<Option<&'static str>> {
-    // Each kind of socket goes by its own.
-    let (level, option, name) = if ipv6 {
-        (libc::SOL_UDP, UDP_NO_CHECK6_TX, "UDP_NO_CHECK6_TX")
+pub fn sends_without_checksum(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<bool> {
+    // Each kind of socket goes by its own option.
+    let (level, option) = if ipv6 {
+        (libc::SOL_UDP, UDP_NO_CHECK6_TX)
     } else {
-        (libc::SOL_SOCKET, libc::SO_NO_CHECK, "SO_NO_CHECK")
+        (libc::SOL_SOCKET, libc::SO_NO_CHECK)
     };
-    Ok((sockopt::get(socket, level, option)? != 0).then_some(name))
+    sockopt::get(socket, level, option).map(|set| set != 0)
 }

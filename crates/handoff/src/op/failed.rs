@@ -31,6 +31,8 @@ pub(crate) struct Failed<'a> {
     pub(crate) total: usize,
     /// Bytes of each datagram of a send that goes as several; else 0.
     pub(crate) segment: u16,
+    /// Whether it named its destination.
+    pub(crate) addressed: bool,
     pub(crate) copies: bool,
 }
 
@@ -95,7 +97,7 @@ impl Failed<'_> {
         }
         let socket = self.socket.endpoint.fd.as_fd();
         let unsummed = udp::sends_without_checksum(socket, self.socket.ipv6);
-        if errno == libc::EINVAL && matches!(unsummed, Ok(Some(_))) {
+        if errno == libc::EINVAL && matches!(unsummed, Ok(true)) {
             return Error::Invalid(
                 "the kernel cuts only what has a checksum, and the socket sends without (SO_NO_CHECK, over IPv6 \
                  UDP_NO_CHECK6_TX): clear that option, or send each datagram by itself",
@@ -129,8 +131,11 @@ impl Failed<'_> {
         }
     }
 
-    /// The path to the peer; `None` where the socket has none, since each message may go elsewhere.
+    /// The path to the peer; `None` where the message went elsewhere, or the socket has no peer.
     fn path(&self) -> Option<Path> {
+        if self.addressed {
+            return None;
+        }
         let socket = &self.socket.endpoint.fd;
         let peer = SockRef::from(socket).peer_addr().ok()?.as_socket()?;
         let mtu = udp::path_mtu(socket.as_fd(), self.socket.ipv6).ok()?;

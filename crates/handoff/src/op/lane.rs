@@ -180,6 +180,7 @@ impl LaneShared {
             done: slot.sent,
             total: slot.len(),
             segment: 0,
+            addressed: false,
             copies: slot.copies,
         }
     }

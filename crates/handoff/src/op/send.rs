@@ -421,6 +421,7 @@ impl SendOp {
             done: self.done,
             total: self.total,
             segment: self.segment,
+            addressed: self.addressed,
             copies: self.engine == Engine::Copy,
         }
     }
