@@ -8,6 +8,7 @@ pub(crate) mod arrivals;
 pub(crate) mod bed;
 pub(crate) mod binding;
 pub(crate) mod card;
+pub(crate) mod descriptors;
 pub(crate) mod drain;
 pub(crate) mod far;
 pub(crate) mod nic;

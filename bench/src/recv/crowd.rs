@@ -24,14 +24,13 @@ use handoff::{Driver, Executor, Receiver, Region, RingUse, Socket};
 use rustix::{
     buffer::spare_capacity,
     event::epoll,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CpuSet, sched_setaffinity},
 };
 
 use super::RecvArgs;
 use crate::{
     measure::{Engine, MakeEngine, Slot, Subject, Tally},
-    network::account::Account,
+    network::{account::Account, descriptors},
     quantity::format_count,
     report::Config,
 };
@@ -89,9 +88,8 @@ impl<R: Receive> Turns<R> {
         others: CpuSet,
         way: impl FnOnce(Vec<TcpStream>) -> Result<R, String>,
     ) -> Result<Self, String> {
-        let limit = getrlimit(Resource::Nofile);
-        // Where it stays as it is, the sockets tell if that is too little.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        // Both ends.
+        descriptors::allow(2 * u64::from(sockets));
         let (near, far) =
             connections(sockets).map_err(|error| format!("{sockets} connections: {error}"))?;
         let sender = Sender::new(far, others);

@@ -13,12 +13,10 @@ use std::{
 };
 
 use handoff_lab::topology::{Discard, Namespace, NamespaceGuard, Pair, TopologyError};
-use rustix::{
-    net::{AddressFamily, SocketType, connect, socket, sockopt},
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-};
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use super::Protocol;
+use crate::network::descriptors;
 
 /// The discard protocol's port. Nothing listens there, and nothing answers.
 const DISCARD_PORT: u16 = 9;
@@ -118,14 +116,7 @@ impl Bed {
     ///
     /// A line with what the kernel says: that so many descriptors are not allowed, for one.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
-        let limit = getrlimit(Resource::Nofile);
-        // Other rows have theirs open already.
-        let wanted = limit.current.map(|current| current + u64::from(count));
-        let maximum = limit.maximum.zip(wanted).map(|(maximum, wanted)| maximum.max(wanted));
-        if setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_err() {
-            // Where that is too little, the sockets tell.
-            let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-        }
+        descriptors::allow(count.into());
         let sockets = (0..count).map(|_| self.connect());
         sockets.collect::<io::Result<_>>().map_err(|error| format!("{count} sockets: {error}"))
     }

@@ -9,7 +9,6 @@
 //! - dropping a guest ends it and leaves nothing behind, and so does killing this process.
 
 mod boot;
-mod emulator;
 mod end;
 mod run;
 

@@ -31,6 +31,7 @@ mod machine;
 mod proc;
 mod progress;
 mod sanitizer;
+mod scheduled;
 mod strip;
 mod terminal;
 mod tool;

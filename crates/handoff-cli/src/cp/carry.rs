@@ -20,11 +20,13 @@ use super::job::streamed;
 use super::lending::Lending;
 use super::ranged::Ranged;
 use super::report::Hop;
-use super::send::SENDING;
 use super::turn::Turnstile;
 use super::wire::Frame;
 use crate::Failure;
 use crate::failure::Failed;
+
+/// Begins what is said when a send fails.
+pub(super) const SENDING: &str = "sending to the peer";
 
 /// Where pieces come from.
 pub(super) enum Inlet {

@@ -17,7 +17,7 @@ use handoff::{Receiver, Region};
 use socket2::SockRef;
 
 use super::Job;
-use super::carry::{Carriage, Inlet, Outlet, Stream};
+use super::carry::{Carriage, Inlet, Outlet, SENDING, Stream};
 use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
 use super::wire::{Attributes, Decoder, Event, Frame};
@@ -30,9 +30,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How often to ask the kernel whether the bytes of a bare stream have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-
-/// Begins what is said when a send fails.
-pub(super) const SENDING: &str = "sending to the peer";
 
 /// Bytes of a piece of the receiver's answer.
 const ANSWER_CHUNK: usize = 4096;

@@ -4,9 +4,8 @@
 //! - which engine serves is said on stderr and stands in the report, and why the kernel's does not;
 //! - a signal ends a run early, with its report.
 //!
-//! [`port`] is one port of either engine; [`stress`] asks, [`answer`] answers, [`report`] tells.
+//! [`port`] is one port of either engine; [`stress`] asks and answers, [`report`] tells.
 
-mod answer;
 mod frame;
 mod info;
 mod ping;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Intake, Route, RouteEngine, RouteSource, Socket};
 
+use super::Relay;
 use super::ledger::Counted;
-use super::{Relay, gate};
 use crate::clock;
+use crate::net::reach;
 
 /// How long a direction may take to end, once the other has failed.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ pub(super) async fn serve(
 }
 
 async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
-    let server = gate::connect(relay).await?;
+    let server = connect(relay).await?;
     let up = route(relay, &client, relay.intake.clone(), &server)?;
     let down = route(relay, &server, None, &client)?;
     counted.watch(up.progress(), down.progress());
@@ -42,6 +43,25 @@ async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(
         Either::Left((both, _)) => both,
         Either::Right((reason, _)) => Err(reason),
     }
+}
+
+/// A connection to the first address of the target that takes it.
+async fn connect(relay: &Relay) -> Result<Socket, String> {
+    let mut errors = Vec::new();
+    for address in &relay.target {
+        match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
+            Ok(socket) => {
+                relay.down.set(false);
+                return Ok(socket);
+            }
+            Err(error) => errors.push(format!("{address}: {error}")),
+        }
+    }
+    let failure = format!("the target can't be reached: {}", errors.join("; "));
+    if !relay.down.replace(true) {
+        relay.ledger.say(&failure);
+    }
+    Err(failure)
 }
 
 /// Both directions of a connection, which are counted however they end.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use handoff::{Executor, Socket};
+use handoff::Executor;
 
 use super::{Args, Relay, connection};
-use crate::net::reach::{self, Listener};
+use crate::net::reach::Listener;
 use crate::{Failure, Stop, clock};
 
 /// After a failure to accept that says nothing of when it ends.
@@ -86,23 +86,4 @@ async fn accept(
     drop(listener);
     relay.ledger.until_below(1).await;
     Ok(())
-}
-
-/// A connection to the first address of the target that takes it.
-pub(super) async fn connect(relay: &Relay) -> Result<Socket, String> {
-    let mut errors = Vec::new();
-    for address in &relay.target {
-        match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
-            Ok(socket) => {
-                relay.down.set(false);
-                return Ok(socket);
-            }
-            Err(error) => errors.push(format!("{address}: {error}")),
-        }
-    }
-    let failure = format!("the target can't be reached: {}", errors.join("; "));
-    if !relay.down.replace(true) {
-        relay.ledger.say(&failure);
-    }
-    Err(failure)
 }

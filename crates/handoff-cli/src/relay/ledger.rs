@@ -1,17 +1,17 @@
 //! What was relayed: connections, bytes, engines, copies, and how many are open.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use handoff::{Route, Tally};
+use handoff::Route;
 use indicatif::ProgressBar;
 
-use super::report::Report;
+use super::report::{Counts, Report};
 use crate::clock::Clock;
 use crate::progress;
 
@@ -29,23 +29,6 @@ struct Book {
     notes: RefCell<Vec<String>>,
     /// Who waits for connections to end.
     waiting: RefCell<Vec<Waker>>,
-}
-
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) connections: u64,
-    pub(super) most_open: u64,
-    pub(super) failed: u64,
-    /// For having too many of their client's already; not among the connections.
-    pub(super) turned_away: u64,
-    /// How often each failure was seen.
-    pub(super) failures: BTreeMap<String, u64>,
-    pub(super) up: u64,
-    pub(super) down: u64,
-    /// Directions that ended, by the engine that served last.
-    pub(super) engines: BTreeMap<&'static str, u64>,
-    pub(super) taken: Tally,
-    pub(super) given: Tally,
 }
 
 impl Ledger {

@@ -6,9 +6,26 @@ use std::fmt::Write as _;
 use handoff::Tally;
 use serde::Serialize;
 
-use super::ledger::Counts;
 use crate::clock::Clock;
 use crate::output;
+
+/// What is counted while it runs.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) connections: u64,
+    pub(super) most_open: u64,
+    pub(super) failed: u64,
+    /// For having too many of their client's already; not among the connections.
+    pub(super) turned_away: u64,
+    /// How often each failure was seen.
+    pub(super) failures: BTreeMap<String, u64>,
+    pub(super) up: u64,
+    pub(super) down: u64,
+    /// Directions that ended, by the engine that served last.
+    pub(super) engines: BTreeMap<&'static str, u64>,
+    pub(super) taken: Tally,
+    pub(super) given: Tally,
+}
 
 /// The result; its fields are those of `--json`.
 #[derive(Debug, Serialize)]

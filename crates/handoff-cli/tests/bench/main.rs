@@ -5,6 +5,7 @@ mod rows;
 mod two_hosts;
 
 mod native {
+    mod crowd;
     mod lab;
     mod other_host;
     mod programs;

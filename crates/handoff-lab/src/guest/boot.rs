@@ -7,7 +7,6 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::emulator::Stretch;
 use super::{Guest, LOOK};
 use crate::accelerator;
 use crate::cache::Cache;
@@ -19,6 +18,7 @@ use crate::job::Job;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::machine::{Acceleration, Machine};
 use crate::module;
+use crate::scheduled::Stretch;
 use crate::tool::StopFlag;
 use crate::userland;
 use crate::wire;

@@ -5,13 +5,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::emulator::Stretch;
 use super::{CONSOLE_PATIENCE, Guest};
 use crate::channel::send;
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
 use crate::job::Hang;
 use crate::machine::{Acceleration, QEMU};
+use crate::scheduled::Stretch;
 use crate::wire;
 
 /// How long switching off may take, in time that the host leaves to the guest; a sanitizer kernel looks for

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use super::emulator::Stretch;
 use super::{CONSOLE_PATIENCE, Guest, LOOK};
 use crate::channel::{feed, send};
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
 use crate::job::{Ending, Input, Job, Outcome, Stream};
+use crate::scheduled::Stretch;
 use crate::terminal;
 use crate::wire::{self, End, Start};
 

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::lanes::Ran;
 use super::{Plan, Program, libtest};
 use crate::error::{Error, Result, Trying};
+use crate::scheduled::KeptWaiting;
 use crate::tool::{self, StopFlag};
 
 const LOOK: Duration = Duration::from_millis(5);
@@ -31,7 +32,7 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     command.process_group(0);
     tool::die_with_us(&mut command, Signal::KILL);
     let begin = Instant::now();
-    let status = wait(&mut command, begin + plan.timeout, stop)?;
+    let status = wait(&mut command, plan.timeout, stop)?;
     let ended = match status {
         Some(status) => format!("ended with {status}"),
         None => format!("was ended after {} s", plan.timeout.as_secs()),
@@ -45,17 +46,19 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
 }
 
-/// How the command ended; `None` if we ended it at the deadline.
-fn wait(command: &mut Command, deadline: Instant, stop: &StopFlag) -> Result<Option<ExitStatus>> {
+/// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which others kept it
+/// from running does not count.
+fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Option<ExitStatus>> {
     let what = command.get_program().display().to_string();
     let mut child = command.spawn().trying(&what)?;
     let group = Pid::from_child(&child);
+    let (begin, mut kept_waiting) = (Instant::now(), KeptWaiting::of(child.id()));
     loop {
         if let Some(status) = child.try_wait().trying(&what)? {
             return Ok(Some(status));
         }
         let stopped = stop.load(Ordering::Acquire);
-        if stopped || Instant::now() > deadline {
+        if stopped || begin.elapsed() > limit + kept_waiting.total() {
             // A group that is gone already is fine.
             let _ = kill_process_group(group, Signal::TERM);
             let patience = Instant::now() + GRACE;

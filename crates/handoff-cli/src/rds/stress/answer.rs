@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Driver, Region};
 
-use super::frame::{self, HEAD, Head, Kind};
-use super::port::Host;
-use super::stress::{AT_ONCE, Run};
+use super::super::frame::{self, HEAD, Head, Kind};
+use super::super::port::Host;
+use super::shared::{AT_ONCE, Run};
 use crate::Failure;
 
 /// Answers that wait to be sent before no more requests are taken.

@@ -1,0 +1,84 @@
+//! `handoff rds stress`: requests of one size, answers of another, so many under way.
+
+mod answer;
+mod ask;
+mod shared;
+
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
+use futures_util::future::try_join_all;
+use handoff::{Driver, Executor};
+
+use self::ask::Asking;
+use self::shared::Run;
+use super::port::Host;
+use super::report::Report;
+use crate::{Context, Failure, output};
+
+pub(super) use self::shared::StressArgs;
+
+pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
+    let driver =
+        Driver::builder().entries(1024).in_flight(65_536).build().map_err(Failure::not_possible)?;
+    let (host, passed_over) =
+        Host::new(&driver, args.engine, args.own, args.listen_port, args.copy, args.under_way())?;
+    host.announce(passed_over.as_deref());
+    let executor = Executor::new(&driver);
+    host.serve(&executor);
+    let asking = match args.peers.is_empty() {
+        true => Vec::new(),
+        false => (0..args.tasks)
+            .map(|_| Asking::set_up(args, &host, &driver))
+            .collect::<Result<_, _>>()?,
+    };
+    let begin = Instant::now();
+    let run = Run {
+        args,
+        context,
+        driver: &driver,
+        begin,
+        answered: Cell::new(begin),
+        counted: RefCell::default(),
+    };
+    let ended = executor.run(async {
+        if args.peers.is_empty() {
+            return answer::run(&run, &host, &driver).await;
+        }
+        let tasks = asking.into_iter().map(|task| task.run(&run));
+        try_join_all(tasks).await.map(|_| ())
+    });
+    let seconds = run.begin.elapsed().as_secs_f64();
+    let counted = run.counted.take();
+    let report = Report {
+        engine: host.name(),
+        passed_over,
+        seconds,
+        messages: counted.messages,
+        messages_per_s: counted.messages as f64 / seconds,
+        bytes: counted.bytes,
+        bytes_per_s: counted.bytes as f64 / seconds,
+        corrupt: counted.corrupt,
+        asked_again: counted.asked_again,
+        lost: counted.lost,
+        latency_us: counted.times.percentiles(),
+        sent: counted.tally,
+    };
+    if context.json {
+        output::json(&report)?
+    } else {
+        output::text(&report.text())?
+    }
+    ended.map_err(Failure::failed)??;
+    if counted.corrupt > 0 {
+        return Err(Failure::failed(format!(
+            "{} messages arrived otherwise than they were sent",
+            counted.corrupt
+        )));
+    }
+    context.stop.check()?;
+    if counted.unanswered > 0 {
+        return Err(Failure::failed(format!("{} requests were not answered", counted.unanswered)));
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! What both sides of `handoff rds stress` work with: the arguments, the counts, the time.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use handoff::{Driver, Tally};
+
+use super::super::frame::HEAD;
+use super::super::port::{EngineName, UNDER_WAY};
+use super::super::report::Times;
+use crate::{Context, clock, quantity};
+
+/// Between looks where nothing tells of a change.
+const LOOK: Duration = Duration::from_millis(80);
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff rds stress 192.0.2.2                                    answers, until it is stopped
+  handoff rds stress 192.0.2.1 -s 192.0.2.2                       asks there for ten seconds
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 -s 192.0.2.3 -q 1M -a 64 -t 8 -d 64 --time 60
+  handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --copy --json
+
+Each task has a port of its own and so many requests under way to each peer; the answering side
+checks what arrives and so does this one. A buffer is used again when it is back and its answer there.
+A request that is lost, because its peer was restarted, is asked again.
+Answers of the kernel's engine are copied.";
+
+/// Bytes that a task makes before what is made goes out, and bytes that it checks before it makes more.
+/// Much more would be waited for on a slow machine as if no peer answered.
+pub(super) const AT_ONCE: usize = 1 << 20;
+
+/// Arguments of `handoff rds stress`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StressArgs {
+    /// The address of this host
+    #[arg(value_name = "OWN")]
+    pub own: IpAddr,
+
+    /// Where requests go, where the same command answers; without any, this one answers
+    #[arg(short = 's', long = "send-to", value_name = "PEER")]
+    pub peers: Vec<IpAddr>,
+
+    /// The port that answers
+    #[arg(short, long, default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Bytes of a request, 16 to 1M; K and M multiply
+    #[arg(short = 'q', long, value_name = "BYTES", default_value = "1024", value_parser = size)]
+    pub request: usize,
+
+    /// Bytes of an answer, 16 to 1M
+    #[arg(short = 'a', long, value_name = "BYTES", default_value = "256", value_parser = size)]
+    pub answer: usize,
+
+    /// Tasks, each with a port
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub tasks: u16,
+
+    /// Requests under way, for each task and peer
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+
+    /// Seconds; the answering side goes on until it is stopped
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub time: Option<u32>,
+
+    /// Seconds without any answer after which peers count as unreachable
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: u32,
+
+    /// Which engine
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    pub engine: EngineName,
+
+    /// Have our own engine listen on this TCP port, to which a packet filter leads connections to 16385:
+    /// so beside a kernel that has rds_tcp
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub listen_port: Option<u16>,
+
+    /// Send with a copy
+    #[arg(long)]
+    pub copy: bool,
+
+    /// Don't check what arrives
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+impl StressArgs {
+    /// Bytes of all requests that may be under way.
+    pub(super) fn under_way(&self) -> usize {
+        let requests = usize::from(self.tasks) * usize::from(self.depth) * self.peers.len();
+        (requests * self.request).max(UNDER_WAY)
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = quantity::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
+        "a message has 16 bytes to 1M here, the longest that the kernel takes".to_owned()
+    })
+}
+
+/// What is counted while it runs.
+#[derive(Default)]
+pub(super) struct Counted {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) corrupt: u64,
+    pub(super) tally: Tally,
+    pub(super) times: Times,
+    pub(super) asked_again: u64,
+    /// Requests that nobody will answer.
+    pub(super) lost: u64,
+    pub(super) unanswered: u64,
+}
+
+/// What all tasks of a run share.
+pub(super) struct Run<'a> {
+    pub(super) args: &'a StressArgs,
+    pub(super) context: &'a Context,
+    pub(super) driver: &'a Driver,
+    pub(super) begin: Instant,
+    /// When the last answer came, to whichever task.
+    pub(super) answered: Cell<Instant>,
+    pub(super) counted: RefCell<Counted>,
+}
+
+impl Run<'_> {
+    pub(super) fn is_over(&self, default: Option<u32>) -> bool {
+        let time = self.args.time.or(default).map(|time| Duration::from_secs(time.into()));
+        self.context.stop.requested() || time.is_some_and(|time| self.begin.elapsed() >= time)
+    }
+
+    /// Waits for a moment, after which it is time to look again.
+    pub(super) async fn look(&self) {
+        clock::pass(self.driver, LOOK).await;
+    }
+
+    pub(super) fn took_back(&self, tally: Tally) {
+        self.counted.borrow_mut().tally += tally;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(size("64k"), Ok(65_536));
+        assert_eq!(size("1M"), Ok(1 << 20));
+        for wrong in ["15", "1025K", "", "k", "9999999999999M", "-1"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}
