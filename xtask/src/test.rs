@@ -217,9 +217,10 @@ impl Session {
         self.tests_by_cargo("documentation", &mut cargo(&arguments));
     }
 
-    /// The random test of loans once more, built with the address sanitizer, which is part of the compiler.
+    /// The random tests of what is lent once more, built with the address sanitizer, which is part of the compiler.
     fn sanitized(&mut self) {
-        let mut command = cargo(&["test", "--package=handoff", "--test=loans", "--all-features"]);
+        let mut command = cargo(&["test", "--package=handoff", "--all-features"]);
+        command.args(["--test=loans", "--test=frozen"]);
         // With a target of their own, build scripts and macros stay as they are.
         command.args([
             "--target=host-tuple",
@@ -235,7 +236,7 @@ impl Session {
             ("ASAN_OPTIONS", "detect_leaks=0"),
             (SOAK, "1"),
         ]);
-        self.tests_by_cargo("loans under the address sanitizer", &mut command);
+        self.tests_by_cargo("loans and frozen under the sanitizer", &mut command);
     }
 
     /// Runs tests outside the lab, and counts them.

@@ -8,7 +8,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, BorrowedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, RawFd},
 };
 
 const IORING_REGISTER_CLONE_BUFFERS: u32 = 30;
@@ -42,12 +42,36 @@ pub struct Entries<'a> {
 /// # Errors
 ///
 /// The kernel's; see the module.
-pub fn clone_buffers(source: Entries<'_>, into: Entries<'_>, count: u32) -> io::Result<()> {
+pub fn clone(source: Entries<'_>, into: Entries<'_>, count: u32) -> io::Result<()> {
+    let source_fd = source.ring.as_raw_fd();
+    register(into.ring, source_fd, source.first, into.first, count)
+}
+
+/// Whether the kernel knows the operation, with which a ring may take entries into the table that it has. Nothing
+/// is cloned: the ring that is named is none.
+///
+/// # Errors
+///
+/// Why it does not: EINVAL of a kernel that has no such operation.
+pub fn is_possible(ring: BorrowedFd<'_>) -> io::Result<()> {
+    match register(ring, -1, 0, 0, 1) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        answer => answer,
+    }
+}
+
+fn register(
+    into: BorrowedFd<'_>,
+    source: RawFd,
+    source_offset: u32,
+    offset: u32,
+    count: u32,
+) -> io::Result<()> {
     let arguments = CloneBuffers {
-        source: source.ring.as_raw_fd().cast_unsigned(),
+        source: source.cast_unsigned(),
         flags: IORING_REGISTER_DST_REPLACE,
-        source_offset: source.first,
-        offset: into.first,
+        source_offset,
+        offset,
         count,
         reserved: [0; 3],
     };
@@ -55,7 +79,7 @@ pub fn clone_buffers(source: Entries<'_>, into: Entries<'_>, count: u32) -> io::
     let done = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,
-            into.ring.as_raw_fd(),
+            into.as_raw_fd(),
             IORING_REGISTER_CLONE_BUFFERS,
             &raw const arguments,
             1 as libc::c_uint,

@@ -20,5 +20,6 @@ mod sockopt;
 pub mod sqe;
 pub mod tcp;
 pub mod ublk;
+pub mod udp;
 pub mod zcrx;
 pub mod zerocopy;

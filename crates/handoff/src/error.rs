@@ -72,7 +72,7 @@ pub enum Error {
         /// Bytes of the datagram, header included.
         size: usize,
         /// What limits it, in words.
-        limit: &'static str,
+        limit: String,
     },
     /// An earlier send on the stream stopped midway, so nothing may follow it.
     #[error("the stream is broken: an earlier send on it ended after {sent} of {total} bytes")]

@@ -4,7 +4,8 @@
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
-use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -168,14 +169,107 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
             socket.set_engine(engine).unwrap();
             let mut region = Region::anonymous(8192).unwrap();
             let buffer = filled(&mut region, 1, 8000);
-            let sending = socket.message(buffer).segment(1473).send().unwrap();
-            let finished = driver.block_on(async { sending.await }).unwrap();
-            let error = finished.sent.unwrap_err();
+            let (buffer, error) = refusal(&driver, socket.message(buffer).segment(1473));
             assert!(matches!(error, Error::MessageTooLong { size: 1473, .. }), "{engine}: {error}");
-            assert!(error.to_string().contains("MTU"), "{error}");
-            assert_eq!(finished.receipt.tally.total(), 0);
-            let message = socket.message(finished.buffer);
-            deliver(&driver, &socket, far, message, 1472, &pattern(1, 8000));
+            assert!(
+                error.to_string().contains("path to the peer has an MTU of 1500"),
+                "{engine}: {error}"
+            );
+            assert!(error.to_string().contains("1472"), "{engine}: {error}");
+            let message = socket.message(buffer);
+            deliver(&driver, &socket, far.try_clone().unwrap(), message, 1472, &pattern(1, 8000));
+            // What the path takes is not known of a socket that goes to anybody.
+            let socket = attached(&driver, engine, bind(&pair.left, false));
+            let buffer = Buffer::from(pattern(1, 8000));
+            let message = socket.message(buffer).to(far.local_addr().unwrap());
+            let (_, error) = refusal(&driver, message.segment(1473));
+            assert!(matches!(error, Error::MessageTooLong { size: 1473, .. }), "{engine}: {error}");
+            assert!(error.to_string().contains("at an MTU of 1500"), "{engine}: {error}");
+        }
+    });
+}
+
+fn attached(driver: &Driver, engine: Engine, near: UdpSocket) -> Socket {
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(engine).unwrap();
+    socket
+}
+
+/// Sends what fails, of which nothing goes.
+fn refusal<B: Payload>(driver: &Driver, message: Message<'_, B>) -> (B, Error) {
+    let sending = message.send().unwrap();
+    let finished = driver.block_on(async { sending.await }).unwrap();
+    assert_eq!(finished.receipt.tally.total(), 0);
+    (finished.buffer, finished.sent.expect_err("it can't go"))
+}
+
+/// The kernel answers EINVAL to these as well, and no datagram is too long.
+#[test]
+fn an_error_is_about_what_is_wrong() {
+    const UDP_NO_CHECK6_TX: libc::c_int = 101;
+    within(LONG, || {
+        let set = |near: &UdpSocket, level, name| {
+            let on: libc::c_int = 1;
+            // SAFETY: the kernel reads an int, which lives through the call.
+            let answer = unsafe {
+                libc::setsockopt(near.as_raw_fd(), level, name, (&raw const on).cast(), 4)
+            };
+            assert_eq!(answer, 0);
+        };
+        for (driver, engine) in engines_apart() {
+            for (address, level, name, word) in [
+                ("127.0.0.1", libc::SOL_SOCKET, libc::SO_NO_CHECK, "SO_NO_CHECK"),
+                ("::1", libc::SOL_UDP, UDP_NO_CHECK6_TX, "UDP_NO_CHECK6_TX"),
+            ] {
+                let Ok(near) = UdpSocket::bind((address, 0)) else { continue };
+                let far = UdpSocket::bind((address, 0)).unwrap();
+                set(&near, level, name);
+                near.connect(far.local_addr().unwrap()).unwrap();
+                let socket = attached(&driver, engine, near);
+                let message = socket.message(Buffer::from(pattern(1, 8000)));
+                let (_, error) = refusal(&driver, message.segment(1200));
+                assert!(matches!(error, Error::Invalid(_)), "{engine}: {error}");
+                assert!(error.to_string().contains(word), "{engine}: {error}");
+            }
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let socket = attached(&driver, engine, near);
+            let message = socket.message(Buffer::from(pattern(1, 8000)));
+            let (_, error) = refusal(&driver, message.to(NOBODY).segment(1200));
+            assert!(error.to_string().contains("port"), "{engine}: {error}");
+        }
+    });
+}
+
+/// No port has the number 0.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Without copying a message may touch 17 pages, also if its datagrams are short.
+#[test]
+fn more_pages_than_a_message_may_touch_are_no_matter_of_the_path() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = attached(&driver, engine, near);
+            let mut region = Region::anonymous(40 * 8192).unwrap();
+            let pieces: Vec<_> = region
+                .chunks(8192)
+                .into_iter()
+                .map(|mut piece| {
+                    piece.set_len(1000);
+                    piece
+                })
+                .collect();
+            let expected = pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>();
+            let message = socket.message(pieces).segment(1500);
+            if matches!(engine, Engine::Copy | Engine::Auto) {
+                deliver(&driver, &socket, far, message, 1500, &expected);
+                continue;
+            }
+            let (_, error) = refusal(&driver, message);
+            assert!(error.to_string().contains("17 pages"), "{engine}: {error}");
+            assert!(!error.to_string().contains("MTU"), "{engine}: {error}");
         }
     });
 }

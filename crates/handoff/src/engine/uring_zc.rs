@@ -68,6 +68,7 @@ pub(crate) fn queue(
     let bare = op.socket.stream || op.header_len() == 0;
     let mut entry = match op.payload_left(ring.id) {
         Some(range) if bare && op.segment == 0 => one_range(op, layout, range),
+        Some(range) if bare => datagrams(ring, op, layout, range),
         _ => message(ring, op, layout, bare),
     };
     sqe::add_send_flags(&mut entry, poll_first);
@@ -118,8 +119,32 @@ fn message(ring: &Ring, op: &mut SendOp, layout: &mut Layout, bare: bool) -> squ
     let slot = common_slot(ring, op).filter(|_| bare);
     let slot = unless_overcharged(op, slot);
     op.header_lent = !bare;
-    op.slot = slot;
     let message = layout.message(op, !bare);
+    message_of(ring, op, message, slot)
+}
+
+/// What is left of a payload that is one range, and goes as several datagrams.
+#[inline(always)]
+fn datagrams(
+    ring: &Ring,
+    op: &mut SendOp,
+    layout: &mut Layout,
+    range: AddressRange,
+) -> squeue::Entry {
+    // The kernel takes no empty range of a slot.
+    let slot = range.slot.filter(|_| ring.vectored_registered && range.len > 0);
+    let message = layout.datagrams(op, &range);
+    message_of(ring, op, message, slot)
+}
+
+#[inline(always)]
+fn message_of(
+    ring: &Ring,
+    op: &mut SendOp,
+    message: *const libc::msghdr,
+    slot: Option<u16>,
+) -> squeue::Entry {
+    op.slot = slot;
     let usage = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
     let mut entry = with_target!(op.socket.endpoint, |fd| {
         opcode::SendMsgZc::new(fd, message)

@@ -13,14 +13,14 @@
 //! - it is no snapshot: who may write to the file changes what is lent, as with `sendfile(2)`.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::rc::{Rc, Weak};
 
 use handoff_sys::getbuf;
 
 use super::due::Due;
 use super::request::Answer;
-use crate::memory::AddressRange;
+use crate::memory::{AddressRange, within};
 use crate::ring::Endpoint;
 
 pub(crate) struct GetBufShared {
@@ -176,17 +176,7 @@ impl Lease {
     ///
     /// When the range is not within the length.
     pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last + 1,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
-        };
-        assert!(start <= end && end <= self.len(), "{start}..{end} is not within {}", self.len());
+        let Range { start, end } = within(range, self.len());
         let mut bytes = self.0.clone();
         bytes.start += start as u32;
         bytes.len = (end - start) as u32;

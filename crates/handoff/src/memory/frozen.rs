@@ -8,10 +8,10 @@
 //!   that the kernel still has when its driver goes, keeps it frozen for ever.
 
 use std::fmt;
-use std::ops::{Bound, Deref, RangeBounds};
+use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
-use super::{Backed, Backing, Buffer, Memory, Piece};
+use super::{Backed, Backing, Buffer, Memory, Piece, within};
 
 /// Bytes that nobody writes: what [`Buffer::freeze`] makes of a buffer.
 ///
@@ -49,30 +49,40 @@ use super::{Backed, Backing, Buffer, Memory, Piece};
 pub struct Frozen(pub(crate) Piece);
 
 impl Buffer {
-    /// Ends the writing of the bytes in use, so that many operations can hold them at once.
+    /// Ends the writing of the bytes in use, so that many operations can hold them at once. It is a buffer again
+    /// by [`Frozen::try_unfreeze`].
+    ///
+    /// ```
+    /// use handoff::Buffer;
+    ///
+    /// let mut buffer = Buffer::from(b"hello".to_vec());
+    /// buffer[0] = b'j';
+    /// let frozen = buffer.freeze();
+    /// let also = frozen.clone();
+    /// assert_eq!(&also[..], b"jello");
+    /// ```
     pub fn freeze(self) -> Frozen {
         Frozen(self.0.freeze())
     }
 }
 
 impl Frozen {
-    /// A part of it, which shares the bytes.
+    /// A part of it, which shares the bytes. It is lent like the whole, and keeps the whole frozen.
+    ///
+    /// ```
+    /// use handoff::Buffer;
+    ///
+    /// let page = Buffer::from(b"head body".to_vec()).freeze();
+    /// let body = page.part(5..);
+    /// assert_eq!(&body[..], b"body");
+    /// assert_eq!(&body.part(..=2)[..], b"bod");
+    /// ```
     ///
     /// # Panics
     ///
     /// When the range is not within the length.
     pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last + 1,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
-        };
-        Self(self.0.share(start..end))
+        Self(self.0.share(within(range, self.len())))
     }
 
     /// The buffer that was frozen, whole, also when this is a part of it.
@@ -80,6 +90,17 @@ impl Frozen {
     /// # Errors
     ///
     /// Gives itself back while there are other clones or parts, in hand or on loan.
+    ///
+    /// ```
+    /// use handoff::Buffer;
+    ///
+    /// let frozen = Buffer::from(b"one".to_vec()).freeze();
+    /// let on_its_way = frozen.part(1..);
+    /// let frozen = frozen.try_unfreeze().expect_err("a part is there");
+    /// drop(on_its_way);
+    /// let mut buffer = frozen.try_unfreeze().expect("nobody else has it");
+    /// buffer.copy_from_slice(b"two");
+    /// ```
     pub fn try_unfreeze(self) -> Result<Buffer, Self> {
         self.0.unfreeze().map(Buffer).map_err(Self)
     }

@@ -30,6 +30,14 @@ pub(super) fn last_of(bytes: Bytes) -> Waker {
 impl From<Frozen> for Bytes {
     /// Makes a frozen buffer bytes without copying it. It is unfrozen by a clone or part that stayed a
     /// [`Frozen`], when the bytes and all that was made of them are gone.
+    ///
+    /// ```
+    /// let frozen = handoff::Buffer::from(b"hello".to_vec()).freeze();
+    /// let mut bytes = bytes::Bytes::from(frozen.clone());
+    /// assert_eq!(bytes.split_to(2), "he");
+    /// drop(bytes);
+    /// assert!(frozen.try_unfreeze().is_ok());
+    /// ```
     fn from(frozen: Frozen) -> Self {
         Self::from_owner(frozen)
     }

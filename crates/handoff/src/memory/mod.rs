@@ -5,6 +5,7 @@ mod frozen;
 #[cfg(feature = "bytes")]
 mod lent_bytes;
 mod pool;
+mod range;
 pub(crate) mod region;
 pub(crate) mod registrations;
 pub(crate) mod shared;
@@ -14,6 +15,7 @@ pub use backing::Memory;
 pub(crate) use backing::{AddressRange, Backed, Backing, Piece, SLOT_SPAN};
 pub use frozen::Frozen;
 pub use pool::{BufferPool, GetBuffer};
+pub(crate) use range::within;
 pub use region::{Buffer, Pages, Region};
 pub(crate) use region::{map, own, page_size};
 pub(crate) use registrations::Keeping;

@@ -8,6 +8,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a driver has the pages of a region that it [registered](crate::Driver::register).
+///
+/// ```
+/// use handoff::{Driver, Pinning, Region};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (one, other) = (Driver::new()?, Driver::new()?);
+/// # if one.ring_unavailable().is_some() { return Ok(()) }
+/// let mut region = Region::anonymous(4096)?;
+/// assert_eq!(one.register(&region)?, Pinning::Own);
+/// let frozen = region.take(4096).unwrap().freeze();
+/// match other.register(&frozen)? {
+///     Pinning::Shared => println!("both drivers have the same pinned pages"),
+///     Pinning::Again(reason) => println!("pinned twice: {reason}"),
+///     Pinning::Own => unreachable!("the first driver has them"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pinning {
     /// They were pinned for this driver, the first that has the region.

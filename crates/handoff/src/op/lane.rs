@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::send::Failed;
+use super::failed::Failed;
 use super::socket_state::SocketShared;
 use crate::error::Error;
 use crate::memory::{Backing, Buffer};
@@ -174,12 +174,13 @@ impl LaneShared {
         self.socket.chooser.borrow().is_free() && self.failed(slot).is_about_zero_copy(errno)
     }
 
-    fn failed(&self, slot: &Slot) -> Failed {
+    fn failed(&self, slot: &Slot) -> Failed<'_> {
         Failed {
+            socket: &self.socket,
             done: slot.sent,
             total: slot.len(),
             segment: 0,
-            ipv6: self.socket.ipv6,
+            addressed: false,
             copies: slot.copies,
         }
     }

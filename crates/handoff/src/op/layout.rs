@@ -10,6 +10,7 @@ use socket2::SockAddr;
 
 use super::loan::Loan;
 use super::send::SendOp;
+use crate::memory::AddressRange;
 
 /// The longest header that goes before a lent payload, in bytes.
 pub const MAX_HEADER: usize = 64;
@@ -94,6 +95,22 @@ impl Layout {
             room -= iov_len;
             skip = 0;
         }
+        self.of_iovecs(op, op.message_room() - room)
+    }
+
+    /// As [`message`](Self::message) for what is left of a send as several datagrams that is one range, without a
+    /// header.
+    #[inline(always)]
+    pub(crate) fn datagrams(&mut self, op: &SendOp, range: &AddressRange) -> *const libc::msghdr {
+        let len = range.len.min(op.message_room());
+        self.iovecs.clear();
+        self.iovecs.push(libc::iovec { iov_base: range.start.cast(), iov_len: len });
+        self.of_iovecs(op, len)
+    }
+
+    /// A message of the pieces that are laid out, `len` bytes.
+    #[inline(always)]
+    fn of_iovecs(&mut self, op: &SendOp, len: usize) -> *const libc::msghdr {
         // SAFETY: all-zero bytes are a valid, empty message header.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         if let Some(address) = self.address(op) {
@@ -102,13 +119,14 @@ impl Layout {
         }
         message.msg_iov = self.iovecs.as_mut_ptr();
         message.msg_iovlen = self.iovecs.len();
-        if op.segment > 0 && op.message_room() - room > op.segment.into() {
+        if op.segment > 0 && len > op.segment.into() {
             self.cut(&mut message, op.segment);
         }
         self.message.write(message)
     }
 
     /// Has the kernel make datagrams of so many bytes of a message (`UDP_SEGMENT`, Linux 4.18).
+    #[inline(always)]
     fn cut(&mut self, message: &mut libc::msghdr, segment: u16) {
         const LEN: u32 = size_of::<u16>() as u32;
         // SAFETY: these compute lengths only.

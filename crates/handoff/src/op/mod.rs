@@ -3,6 +3,7 @@
 
 mod accept;
 pub(crate) mod chooser;
+mod failed;
 mod flow;
 #[cfg_attr(
     not(feature = "getbuf"),

@@ -10,6 +10,7 @@ use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
+use super::failed::Failed;
 use super::group::GroupKey;
 use super::loan::Loan;
 use super::socket_state::SocketShared;
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::AddressRange;
 use crate::receipt::Receipt;
-use crate::ring::memlock_or;
 use crate::ring::token::STAGE_ATTEMPTS;
 
 /// Where a send is in its chain.
@@ -30,10 +30,6 @@ pub(crate) enum InChain {
     /// It starts when the one before it is through.
     Behind,
 }
-
-/// The longest datagrams, in bytes of payload.
-const MAX_UDP4: usize = 65_507;
-const MAX_UDP6: usize = 65_527;
 
 /// The most datagrams that kernels make of one message (128 from Linux 6.9 on, 64 before).
 const MAX_SEGMENTS: usize = 64;
@@ -419,12 +415,13 @@ impl SendOp {
         }
     }
 
-    fn about_failure(&self) -> Failed {
+    fn about_failure(&self) -> Failed<'_> {
         Failed {
+            socket: &self.socket,
             done: self.done,
             total: self.total,
             segment: self.segment,
-            ipv6: self.socket.ipv6,
+            addressed: self.addressed,
             copies: self.engine == Engine::Copy,
         }
     }
@@ -439,72 +436,6 @@ impl SendOp {
     pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
         let failed = self.about_failure();
         if self.slot.is_some() { failed.error(errno) } else { failed.zero_copy_error(errno) }
-    }
-}
-
-/// A send that failed, as far as its error tells of it.
-pub(crate) struct Failed {
-    /// Bytes that the kernel took before.
-    pub(crate) done: usize,
-    pub(crate) total: usize,
-    /// As of the send.
-    pub(crate) segment: u16,
-    pub(crate) ipv6: bool,
-    pub(crate) copies: bool,
-}
-
-impl Failed {
-    fn fits_a_datagram(&self) -> bool {
-        self.total <= if self.ipv6 { MAX_UDP6 } else { MAX_UDP4 }
-    }
-
-    /// Whether a failure may be about zero copy itself.
-    pub(crate) fn is_about_zero_copy(&self, errno: i32) -> bool {
-        match errno {
-            libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP | libc::EINVAL => true,
-            libc::EMSGSIZE => self.segment > 0 || self.fits_a_datagram(),
-            _ => false,
-        }
-    }
-
-    /// An error for the caller, with the limit that it is about.
-    pub(crate) fn error(&self, errno: i32) -> Error {
-        match errno {
-            // EINVAL before Linux 6.14.
-            libc::EMSGSIZE | libc::EINVAL if self.segment > 0 => Error::MessageTooLong {
-                size: self.segment.into(),
-                limit: if self.copies {
-                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
-                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6)"
-                } else {
-                    "each piece goes as a datagram of its own, which has to fit the path's MTU with its \
-                     headers (at an MTU of 1500, 1472 bytes over IPv4 and 1452 over IPv6), and the \
-                     buffers that go at once without copying may touch 17 pages"
-                },
-            },
-            libc::EMSGSIZE => Error::MessageTooLong {
-                size: self.total,
-                limit: if !self.copies && self.fits_a_datagram() {
-                    "without copying it may touch 17 pages at most, or as many as the kernel's MAX_SKB_FRAGS \
-                     says: start buffers on a page, lend fewer of them, or use the copy engine"
-                } else if self.ipv6 {
-                    "UDP over IPv6 takes 65527 bytes at most"
-                } else {
-                    "UDP over IPv4 takes 65507 bytes at most"
-                },
-            },
-            libc::ECANCELED => Error::Canceled { done: self.done },
-            _ => Error::errno("sending", errno),
-        }
-    }
-
-    /// As [`error`](Self::error) for memory that has to be locked for the send.
-    pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
-        if !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
-            return self.error(errno);
-        }
-        let need = (self.total - self.done) as u64;
-        memlock_or("sending", need, std::io::Error::from_raw_os_error(errno))
     }
 }
 

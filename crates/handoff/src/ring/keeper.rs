@@ -3,7 +3,7 @@
 //! Minimum kernel: 6.13 (`IORING_REGISTER_CLONE_BUFFERS` into a table that is there). Capability: none. A
 //! driver's ring is bound to its thread, and the kernel lets no other thread take entries from it. So the pages
 //! are pinned in the table of a ring that is bound to none, and does nothing else. There is one for the
-//! process, made when memory is first registered.
+//! process, made when memory is first registered, where the kernel can clone.
 //!
 //! Contracts:
 //! - the keeper has memory only while a driver has it from there, which keeps it mapped.
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
-use handoff_sys::clone_buffers::{Entries, clone_buffers};
+use handoff_sys::clone_buffers::{self, Entries};
 use io_uring::IoUring;
 
 use super::Queues;
@@ -27,13 +27,16 @@ struct Keeper {
     slots: Mutex<Slots>,
 }
 
-/// The keeper of this process, or why there is none.
-fn keeper() -> io::Result<&'static Keeper> {
-    static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
+static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
+
+/// The keeper of this process, which is made for the first ring that can share; or why there is none.
+fn keeper(ring: &Queues) -> io::Result<&'static Keeper> {
     let mut made = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(keeper) = *made {
         return Ok(keeper);
     }
+    // SAFETY: the ring is open as long as it is borrowed.
+    clone_buffers::is_possible(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })?;
     // What fails for want of descriptors or memory is tried again by the next driver.
     let ring = IoUring::builder().dontfork().build(1)?;
     ring.submitter().register_buffers_sparse(SLOTS)?;
@@ -61,7 +64,7 @@ impl Keeper {
             )
         };
         let source = Entries { ring, first: first as u32 };
-        clone_buffers(source, Entries { ring: other, first: start as u32 }, run as u32)
+        clone_buffers::clone(source, Entries { ring: other, first: start as u32 }, run as u32)
     }
 
     /// Has the kernel pin the pages of a backing.
@@ -114,7 +117,7 @@ pub(super) fn share(
     start: usize,
     run: usize,
 ) -> io::Result<bool> {
-    let keeper = keeper()?;
+    let keeper = keeper(ring)?;
     if let Some(kept_in) = keeping.kept_in {
         return keeper.lend(kept_in.into(), ring, start, run).map(|()| false);
     }
@@ -135,10 +138,11 @@ pub(super) fn share(
 
 /// Has the keeper let go of memory that no ring has from it any more.
 pub(super) fn let_go_if_unused(keeping: &mut Keeping, run: usize) {
-    let unused = keeping.sharing.is_empty();
-    if let (true, Ok(keeper)) = (unused, keeper())
-        && let Some(first) = keeping.kept_in.take()
-    {
+    if !keeping.sharing.is_empty() {
+        return;
+    }
+    let made = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(keeper), Some(first)) = (made, keeping.kept_in.take()) {
         keeper.clear(first.into(), run);
         keeper.release(first.into(), run);
     }

@@ -73,7 +73,26 @@ impl<'a, B: Payload> Message<'a, B> {
     /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
     /// the beginning of the first.
     ///
-    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes.
+    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes. A piece that is too
+    /// long for the path fails with [`Error::MessageTooLong`], which names the path's MTU if the socket is
+    /// connected.
+    ///
+    /// ```
+    /// use handoff::{Buffer, Driver};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let driver = Driver::new()?;
+    /// let (near, far) = (std::net::UdpSocket::bind("127.0.0.1:0")?, std::net::UdpSocket::bind("127.0.0.1:0")?);
+    /// near.connect(far.local_addr()?)?;
+    /// let socket = driver.socket(near)?;
+    /// let message = socket.message(Buffer::from(vec![7; 3000])).segment(1200);
+    /// let sending = message.send().map_err(|refused| refused.error)?;
+    /// assert_eq!(driver.block_on(async { sending.await })?.sent?, 3000);
+    /// for len in [1200, 1200, 600] {
+    ///     assert_eq!(far.recv(&mut [0; 2000])?, len);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn segment(mut self, bytes: usize) -> Self {
         self.segment = Some(bytes);
         self

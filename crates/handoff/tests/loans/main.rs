@@ -24,6 +24,7 @@ mod lanes;
 #[cfg(feature = "getbuf")]
 mod leases;
 mod model;
+mod sends;
 mod steps;
 mod transfers;
 mod world;

@@ -5,7 +5,10 @@ use std::os::unix::fs::FileExt;
 
 use handoff::{Driver, Error, File};
 
-use crate::model::{Back, Place, content};
+use crate::handles::Handle;
+use crate::model::{Back, Place, content, place};
+use crate::steps::Memory;
+use crate::world::World;
 
 /// Bytes of the file that reads are from.
 pub(crate) const KNOWN: usize = 64 << 10;
@@ -149,6 +152,40 @@ impl Files {
         for bytes in &self.written {
             let found = self.drained.windows(bytes.len().max(1)).any(|part| part == bytes);
             assert!(found || bytes.is_empty(), "a write of {} bytes is not there", bytes.len());
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn transfer(&mut self, way: Way, len: usize, memory: Memory) {
+        let pipe = matches!(way, Way::ReadPipe | Way::WritePipe);
+        let len = len.min(if pipe { PIPE } else { ROOM });
+        let way = match way {
+            Way::WriteAt(_) => Way::WriteAt(self.jobs.len()),
+            way => way,
+        };
+        let bytes = content(self.jobs.len() + 7, len.max(1));
+        let buffer = self.buffer(&bytes, memory);
+        let job = Job { way, bytes, places: vec![place(&buffer)] };
+        let Some(files) = &self.files else { return };
+        let offset = Files::offset(way);
+        let started = match way {
+            Way::ReadAt(_) => files.file.read_at(buffer, offset),
+            Way::WriteAt(_) => files.file.write_at(buffer, offset),
+            Way::ReadPipe => files.reading.read(buffer),
+            Way::WritePipe => files.writing.write(buffer),
+        };
+        match started {
+            Ok(transfer) => {
+                self.out.lend(&job.places);
+                self.handles.push(Handle::transfer(transfer, self.jobs.len()));
+                self.jobs.push(job);
+            }
+            Err(refused) => {
+                assert!(matches!(refused.error, Error::Busy { .. } | Error::DriverGone));
+                assert_eq!(place(&refused.buffer), job.places[0], "another buffer came back");
+                self.bring_home(refused.buffer.into());
+            }
         }
     }
 }

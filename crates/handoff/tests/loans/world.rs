@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Engine, Error, Group, Intake, Payload, Pool, Refused, Region, RingUse,
-    RxBinding, RxQueue, SharedRegion, Socket, Wait, Window,
+    Buffer, Driver, Engine, Intake, Pool, Region, RingUse, RxBinding, RxQueue, SharedRegion,
+    Socket, Wait, Window,
 };
 
 use crate::alarm::{AT_HAND, Alarm, AtHand, guarded};
@@ -21,10 +21,11 @@ use crate::inflow::{AddressRange, Inflow};
 use crate::lanes::Bulk;
 #[cfg(feature = "getbuf")]
 use crate::leases::Lends;
-use crate::model::{Back, Ending, Message, Out, Place, content, place};
+use crate::model::{Back, Ending, Message, Out, content, place};
+use crate::sends::Gathered;
 use crate::steps::{Memory, Step};
 use crate::traffic::narrow_tcp;
-use crate::transfers::{Files, Job, PIPE, ROOM, Way};
+use crate::transfers::{Files, Job};
 
 /// What a driver is built for, and how its sockets send.
 #[derive(Clone, Debug)]
@@ -58,12 +59,6 @@ pub(crate) struct Outflow {
     pub(crate) far: Option<TcpStream>,
     pub(crate) closed: bool,
     pub(crate) got: Vec<u8>,
-}
-
-/// A group that is being filled, or waited for.
-pub(crate) struct Gathered {
-    group: Option<Group<Buffer>>,
-    messages: Vec<usize>,
 }
 
 pub(crate) struct World {
@@ -375,152 +370,11 @@ impl World {
         }
     }
 
-    fn send(
-        &mut self,
-        to: usize,
-        len: usize,
-        header: usize,
-        memory: Memory,
-        pieces: usize,
-        kept: bool,
-    ) {
-        let to = if to < 2 { To::Stream(to) } else { To::Datagram };
-        let id = self.messages.len() + 1;
-        let len = if to == To::Datagram { len.clamp(1, 40_000) } else { len };
-        let bytes = content(id, header + len);
-        let payload = bytes[header..].to_vec();
-        match (pieces, memory) {
-            (0, Memory::Shared) => {
-                let Some(mut buffer) = self.shared.take(len) else { return };
-                buffer.view().write(0, &payload);
-                buffer.set_len(len);
-                self.accept(to, buffer, bytes, header, Vec::new(), kept);
-            }
-            (0, _) => {
-                let buffer = self.buffer(&payload, memory);
-                let places = vec![place(&buffer)];
-                self.accept(to, buffer, bytes, header, places, kept);
-            }
-            _ => {
-                let cuts: Vec<_> = (0..=pieces).map(|cut| len * cut / pieces).collect();
-                let cut = |cut: &[usize]| self.buffer(&payload[cut[0]..cut[1]], memory);
-                let buffers: Vec<_> = cuts.windows(2).map(cut).collect();
-                let places = buffers.iter().map(|it| place(it)).collect();
-                self.accept(to, buffers, bytes, header, places, kept);
-            }
-        }
-    }
-
-    fn send_span(&mut self, to: usize) {
-        let Some(span) = self.take_span(to) else { return };
-        let id = self.messages.len() + 1;
-        let header = content(id, 4);
-        let bytes = [&header, &span.received[..]].concat();
-        let places = vec![place(&span.received)];
-        self.accept(To::Stream(to % 2), span.received, bytes, 4, places, true);
-    }
-
-    pub(crate) fn accept<B: Payload + Into<Back> + 'static>(
-        &mut self,
-        to: To,
-        buffer: B,
-        bytes: Vec<u8>,
-        header: usize,
-        places: Vec<Place>,
-        kept: bool,
-    ) {
-        let socket = match to {
-            To::Stream(number) => self.outflows[number].socket.as_ref(),
-            To::Datagram => self.datagrams.last(),
-        };
-        let message = Message { bytes, header, places, ending: Ending::Unknown, cancelled: false };
-        let id = self.messages.len();
-        let Some(socket) = socket.filter(|_| id < MESSAGES) else {
-            return self.bring_home(buffer.into());
-        };
-        let lent = socket.message(buffer).header(&message.bytes[..header]);
-        // An auto socket turns the driver to see what sending costs, and wakers may panic in that.
-        match lent.send() {
-            Ok(sending) => {
-                self.out.lend(&message.places);
-                self.note(to, message);
-                if kept {
-                    let (sent, loan) = sending.split();
-                    self.handles.extend([Handle::sent(sent, id), Handle::loan(loan, id)]);
-                } else {
-                    self.handles.push(Handle::whole(sending, id));
-                }
-            }
-            Err(refused) => self.refused(&message, refused),
-        }
-    }
-
-    fn refused<B: Into<Back>>(&mut self, message: &Message, refused: Refused<B>) {
-        match refused.error {
-            Error::Busy { .. } | Error::StreamBroken { .. } => {}
-            Error::DriverGone if self.is_gone() => {}
-            error => panic!("a send is refused: {error}"),
-        }
-        let back = refused.buffer.into();
-        message.check_back(&back);
-        self.bring_home(back);
-    }
-
-    pub(crate) fn note(&mut self, to: To, message: Message) {
-        if let To::Stream(number) = to {
-            self.outflows[number].messages.push(self.messages.len());
-        }
-        self.to.push(to);
-        self.messages.push(message);
-    }
-
-    /// Sends in a group.
-    fn send_grouped(&mut self, to: usize, len: usize, memory: Memory) {
-        let Some(driver) = self.driver.clone() else { return };
-        let to = if to < 2 { To::Stream(to) } else { To::Datagram };
-        let id = self.messages.len();
-        let bytes = content(id + 1, if to == To::Datagram { len.clamp(1, 40_000) } else { len });
-        let buffer = self.buffer(&bytes, memory);
-        if self.groups.last().is_none_or(|last| last.group.is_none()) {
-            self.groups.push(Gathered { group: Some(driver.group()), messages: Vec::new() });
-        }
-        let socket = match to {
-            To::Stream(number) => self.outflows[number].socket.as_ref(),
-            To::Datagram => self.datagrams.last(),
-        };
-        let Some(socket) = socket.filter(|_| id < MESSAGES) else {
-            return self.bring_home(buffer.into());
-        };
-        let places = vec![place(&buffer)];
-        let message =
-            Message { bytes, header: 0, places, ending: Ending::Unknown, cancelled: false };
-        let gathered = self.groups.last_mut().expect("there is one");
-        let group = gathered.group.as_mut().expect("it is open");
-        match socket.message(buffer).send_in(group) {
-            Ok(sent) => {
-                gathered.messages.push(id);
-                self.out.lend(&message.places);
-                self.note(to, message);
-                self.handles.push(Handle::sent(sent, id));
-            }
-            Err(refused) => self.refused(&message, refused),
-        }
-    }
-
-    pub(crate) fn flush(&mut self, forget: bool) {
-        let Some(group) = self.groups.last_mut().and_then(|last| last.group.take()) else { return };
-        if forget {
-            self.forgotten.push(Box::new(group));
-        } else {
-            self.handles.push(Handle::group(group.flush(), self.groups.len() - 1));
-        }
-    }
-
     fn take_handle(&mut self, number: usize) -> Option<Handle> {
         (!self.handles.is_empty()).then(|| self.handles.swap_remove(number % self.handles.len()))
     }
 
-    fn take_span(&mut self, number: usize) -> Option<AddressRange> {
+    pub(crate) fn take_span(&mut self, number: usize) -> Option<AddressRange> {
         (!self.spans.is_empty()).then(|| self.spans.swap_remove(number % self.spans.len()))
     }
 
@@ -585,29 +439,6 @@ impl World {
                 self.bring_home(back);
             }
         }
-    }
-
-    pub(crate) fn came_back(&mut self, about: usize, back: Back) {
-        let message = &self.messages[about];
-        message.check_back(&back);
-        self.out.back(&message.places);
-        self.bring_home(back);
-    }
-
-    pub(crate) fn ended(&mut self, about: usize, result: Result<usize, Error>) {
-        let peer_gone = match self.to[about] {
-            To::Stream(number) => self.outflows[number].closed,
-            To::Datagram => false,
-        };
-        let message = &mut self.messages[about];
-        match &result {
-            Ok(_) | Err(Error::StreamBroken { .. }) => {}
-            Err(Error::Canceled { .. }) if message.cancelled || self.driver.is_none() => {}
-            Err(Error::DriverGone) if self.driver.is_none() => {}
-            Err(Error::Io { .. }) if peer_gone => {}
-            Err(error) => panic!("message {about} ends with: {error}"),
-        }
-        message.ending = Ending::Known(result);
     }
 
     /// Attaches a socket once more by another descriptor; what comes then goes by that.
@@ -683,38 +514,6 @@ impl World {
             _ => pool.into(),
         };
         self.inflows[stream].receive(intake);
-    }
-
-    fn transfer(&mut self, way: Way, len: usize, memory: Memory) {
-        let pipe = matches!(way, Way::ReadPipe | Way::WritePipe);
-        let len = len.min(if pipe { PIPE } else { ROOM });
-        let way = match way {
-            Way::WriteAt(_) => Way::WriteAt(self.jobs.len()),
-            way => way,
-        };
-        let bytes = content(self.jobs.len() + 7, len.max(1));
-        let buffer = self.buffer(&bytes, memory);
-        let job = Job { way, bytes, places: vec![place(&buffer)] };
-        let Some(files) = &self.files else { return };
-        let offset = Files::offset(way);
-        let started = match way {
-            Way::ReadAt(_) => files.file.read_at(buffer, offset),
-            Way::WriteAt(_) => files.file.write_at(buffer, offset),
-            Way::ReadPipe => files.reading.read(buffer),
-            Way::WritePipe => files.writing.write(buffer),
-        };
-        match started {
-            Ok(transfer) => {
-                self.out.lend(&job.places);
-                self.handles.push(Handle::transfer(transfer, self.jobs.len()));
-                self.jobs.push(job);
-            }
-            Err(refused) => {
-                assert!(matches!(refused.error, Error::Busy { .. } | Error::DriverGone));
-                assert_eq!(place(&refused.buffer), job.places[0], "another buffer came back");
-                self.bring_home(refused.buffer.into());
-            }
-        }
     }
 
     /// The last handle that can turn the driver goes.

@@ -130,7 +130,7 @@ pub(crate) fn skip(test: &str, reason: &str) {
     println!("HANDOFF-SKIP {test}: {reason}");
 }
 
-/// Runs the test named `test` alone in a process of its own; says whether this is it.
+/// Runs the test named `test`, with its modules, alone in a process of its own; says whether this is it.
 pub(crate) fn alone(test: &str) -> bool {
     const ALONE: &str = "HANDOFF_TEST_ALONE";
     if std::env::var(ALONE).is_ok_and(|name| name == test) {
@@ -142,9 +142,10 @@ pub(crate) fn alone(test: &str) -> bool {
         .env(ALONE, test)
         .output()
         .unwrap();
-    print!("{}", String::from_utf8_lossy(&run.stdout));
+    let said = String::from_utf8_lossy(&run.stdout);
+    print!("{said}");
     assert!(
-        run.status.success(),
+        run.status.success() && said.contains("running 1 test"),
         "{test}, in a process of its own: {}\n{}",
         run.status,
         String::from_utf8_lossy(&run.stderr)

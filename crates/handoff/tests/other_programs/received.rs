@@ -1,31 +1,16 @@
-//! Other people's programs as peers of what is accepted, received into place and sent from files.
-
-#[allow(dead_code, reason = "each test program uses a part")]
-mod traffic;
+//! What is accepted, received into place, and sent from files.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use handoff::{Buffer, Driver, Socket};
-use traffic::{assert_same, drivers, pattern, skip, within};
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::traffic::{assert_same, drivers, pattern, skip, within};
+use crate::{LONG, start};
+
 const LEN: usize = (1 << 20) + 321;
-
-/// A program that prints what it got, or `None` where it is not installed.
-fn start(program: &str, arguments: &[&str]) -> Option<Child> {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-    match command.spawn() {
-        Ok(child) => Some(child),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => panic!("{program}: {error}"),
-    }
-}
 
 fn listening(driver: &Driver) -> (handoff::Listener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

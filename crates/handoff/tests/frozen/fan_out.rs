@@ -1,0 +1,156 @@
+//! One payload, and parts of it, on many sockets at once.
+
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+
+use handoff::{Driver, Engine, Frozen, Region, Socket, Wait};
+use handoff_lab::topology::Pair;
+
+use crate::LONG;
+use crate::readers::Readers;
+use crate::traffic::{self, engines_apart, filled, pattern, tcp, within};
+
+const LEN: usize = 48 << 10;
+
+/// Sends one payload, and two parts of it, on every socket at once; the payload is free after that.
+fn to_all(driver: &Driver, sockets: Vec<Socket>, payload: Frozen) {
+    let seed = usize::from(payload[0]);
+    let mut under_way = Vec::new();
+    for socket in &sockets {
+        under_way.push(socket.message(payload.clone()).header(b"head").send().unwrap());
+    }
+    let mut parts = Vec::new();
+    for socket in &sockets {
+        let both = vec![payload.part(..100), payload.part(LEN - 7..)];
+        parts.push(socket.send(both).unwrap());
+    }
+    driver
+        .block_on(async {
+            for sending in under_way {
+                let finished = sending.await;
+                assert_eq!(finished.sent.unwrap(), LEN + 4);
+                assert_eq!(finished.receipt.tally.total(), LEN as u64 + 4);
+                assert_eq!(finished.buffer.len(), LEN);
+            }
+            for sending in parts {
+                assert_eq!(sending.await.sent.unwrap(), 107);
+            }
+        })
+        .unwrap();
+    let mut buffer = payload.try_unfreeze().expect("all loans are over");
+    assert_eq!(usize::from(buffer[0]), seed);
+    buffer.fill(0);
+    drop(sockets);
+    // What is closed lazily is closed now.
+    driver.turn(Wait::No).unwrap();
+}
+
+fn streams(
+    driver: &Driver,
+    engine: Engine,
+    count: usize,
+    connect: &dyn Fn() -> (TcpStream, TcpStream),
+) {
+    let mut readers = Readers::new();
+    let sockets = (0..count).map(|_| {
+        let (near, far) = connect();
+        readers.add(far);
+        let socket = driver.socket(near).unwrap();
+        socket.set_engine(engine).unwrap();
+        socket
+    });
+    let sockets: Vec<_> = sockets.collect();
+    let mut region = Region::anonymous(LEN).unwrap();
+    if engine != Engine::Copy && driver.ring_unavailable().is_none() {
+        driver.register(&region).unwrap();
+    }
+    let bytes = pattern(count, LEN);
+    to_all(driver, sockets, filled(&mut region, count, LEN).freeze());
+    for got in readers.end() {
+        let expected = [b"head", &bytes[..], &bytes[..100], &bytes[LEN - 7..]].concat();
+        traffic::assert_same(&got, &expected);
+    }
+}
+
+fn datagrams(
+    driver: &Driver,
+    engine: Engine,
+    count: usize,
+    near: &dyn Fn() -> UdpSocket,
+    far: IpAddr,
+    bind: &dyn Fn(IpAddr) -> UdpSocket,
+) {
+    let fars: Vec<_> = (0..count).map(|_| bind(far)).collect();
+    let sockets = fars.iter().map(|far| {
+        let near = near();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        socket.set_engine(engine).unwrap();
+        socket
+    });
+    let sockets: Vec<_> = sockets.collect();
+    let readers: Vec<_> = fars
+        .into_iter()
+        .map(|far| {
+            thread::spawn(move || {
+                let mut got = vec![0; LEN + 100];
+                [0, 1].map(|_| {
+                    let len = far.recv(&mut got).unwrap();
+                    got[..len].to_vec()
+                })
+            })
+        })
+        .collect();
+    let mut region = Region::anonymous(LEN).unwrap();
+    let bytes = pattern(count, LEN);
+    to_all(driver, sockets, filled(&mut region, count, LEN).freeze());
+    for reader in readers {
+        let [whole, parts] = reader.join().unwrap();
+        // Two datagrams over a device of several queues may pass each other.
+        let (whole, parts) =
+            if whole.len() > parts.len() { (whole, parts) } else { (parts, whole) };
+        traffic::assert_same(&whole, &[b"head", &bytes[..]].concat());
+        traffic::assert_same(&parts, &[&bytes[..100], &bytes[LEN - 7..]].concat());
+    }
+}
+
+#[test]
+fn one_payload_to_many_by_every_engine() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            for count in [1, 7] {
+                streams(&driver, engine, count, &|| tcp("127.0.0.1"));
+                let bind = |address| UdpSocket::bind((address, 0)).unwrap();
+                let here = IpAddr::from([127, 0, 0, 1]);
+                datagrams(&driver, engine, count, &|| bind(here), here, &bind);
+            }
+        }
+    });
+}
+
+#[test]
+fn one_payload_to_many_over_veth() {
+    within(LONG, || {
+        let pair = match Pair::new(9000) {
+            Ok(pair) => pair,
+            Err(error) => {
+                return traffic::skip("one_payload_to_many_over_veth", &error.to_string());
+            }
+        };
+        let (left, right) = (&pair.left, &pair.right);
+        let connect = || {
+            let listener = right.namespace().run(|| TcpListener::bind((right.v4(), 0)));
+            let listener = listener.unwrap().unwrap();
+            let address = listener.local_addr().unwrap();
+            let near = left.namespace().run(|| TcpStream::connect(address)).unwrap().unwrap();
+            (near, listener.accept().unwrap().0)
+        };
+        let near = || left.namespace().run(|| UdpSocket::bind((left.v4(), 0))).unwrap().unwrap();
+        let bind =
+            |address| right.namespace().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap();
+        for (driver, engine) in engines_apart() {
+            streams(&driver, engine, 5, &connect);
+            datagrams(&driver, engine, 5, &near, IpAddr::from(right.v4()), &bind);
+        }
+    });
+}
