@@ -5,13 +5,13 @@ mod rows;
 mod two_hosts;
 
 mod native {
-    mod crowd;
     mod lab;
     mod other_host;
     mod programs;
 }
 
 mod guest {
+    mod crowd;
     mod meter;
     mod other_host;
     mod peer;

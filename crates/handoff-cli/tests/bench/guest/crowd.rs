@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::rows::number;
 
-/// Allows fewer descriptors than the connections need.
+/// Allows fewer descriptors than the connections need, of which root may have more.
 const SCRIPT: &str =
     "ulimit -n 1024; exec \"$0\" bench recv --json --sockets 1,1k --time 0.02 --rounds 1";
 
