@@ -69,8 +69,8 @@ impl Stretch {
     }
 }
 
-/// How long others kept a process and those that it has started from running: at each moment, the thread that
-/// waited most.
+/// How long a process and those that it has started were kept from running, by others or by each other: at each
+/// moment, the thread that waited most.
 #[derive(Debug)]
 pub(crate) struct KeptWaiting {
     process: u32,
@@ -166,7 +166,8 @@ mod tests {
     #[test]
     fn a_child_that_others_keep_from_running_waits_and_one_that_sleeps_does_not() {
         /// More than there are processors, in the shell's children.
-        const CROWD: &str = "for i in $(seq $(nproc)) x; do while :; do :; done & done; wait";
+        const CROWD: &str =
+            "ulimit -t 100; for i in $(seq $(nproc)) x; do while :; do :; done & done; wait";
         if Spent::by(std::process::id()).is_none() {
             crate::skip!("this kernel does not tell how long threads ran and waited");
         }
@@ -175,6 +176,9 @@ mod tests {
             let mut shell = Command::new("sh");
             let mut child = shell.args(["-c", script]).process_group(0).spawn().expect("starts");
             let mut kept = KeptWaiting::of(child.id());
+            // The first look sees what the shell waited for since it began.
+            thread::sleep(KeptWaiting::LOOK);
+            kept.total();
             let mut adds = (0..60).map(|_| {
                 let before = kept.total;
                 thread::sleep(KeptWaiting::LOOK);

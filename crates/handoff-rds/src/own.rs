@@ -16,7 +16,7 @@
 //!
 //! Peers with a smaller address connect to TCP port 16385 here. Where that port is taken, for one by
 //! the kernel's own RDS, which listens in all network namespaces, the engine works with peers of larger
-//! addresses only ([`Engine::not_listening`]).
+//! addresses only ([`Engine::not_listening`]), and tries for half a minute to listen after all.
 //!
 //! Minimum kernel: 4.1 (`tcpi_bytes_acked`); tried on 6.18 and 7.2. Capability: none. Return signal: the
 //! send's, and the peer's acknowledgement as `TCP_INFO` tells it, which is asked for when something

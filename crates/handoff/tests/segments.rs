@@ -252,7 +252,7 @@ fn more_pages_than_a_message_may_touch_are_no_matter_of_the_path() {
             let near = UdpSocket::bind("127.0.0.1:0").unwrap();
             near.connect(far.local_addr().unwrap()).unwrap();
             let socket = attached(&driver, engine, near);
-            let mut region = Region::anonymous(40 * 8192).unwrap();
+            let mut region = Region::anonymous(60 * 8192).unwrap();
             let pieces: Vec<_> = region
                 .chunks(8192)
                 .into_iter()

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
-use handoff::{Buffer, Driver, Error, Region, Socket};
+use handoff::{Buffer, Driver, Engine, Error, Region, Socket};
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
@@ -109,10 +109,13 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
                     Ok(guest) => return Ok(guest),
                     Err(why) => self.visitors.turned_away(peer, &why),
                 },
-                Either::Right(accepted) => {
-                    let (socket, peer) = accepted.failed("accepting a connection")?;
-                    self.take_in(socket, peer);
-                }
+                Either::Right(Ok((socket, peer))) => self.take_in(socket, peer),
+                Either::Right(Err(error)) => match self.waiting.pop_front() {
+                    Some(oldest) if matches!(error, Error::NoDescriptor { .. }) => {
+                        self.visitors.turned_away(oldest.peer, &error.to_string());
+                    }
+                    _ => return Err(error).failed("accepting a connection"),
+                },
             }
         }
     }
@@ -204,9 +207,12 @@ pub(super) async fn call(
 async fn speak(socket: &Socket, hello: &Hello) -> Result<(), Failure> {
     const GREETING: &str = "greeting the peer";
     let hello = hello.encode();
+    // So few bytes would be a first try of what costs least, and count as lent.
+    socket.set_engine(Engine::Copy).failed(GREETING)?;
     let message = socket.message(Vec::<Buffer>::new()).header(&hello).send();
     let (sent, _) = message.failed(GREETING)?.split();
-    sent.await.failed(GREETING).map(drop)
+    sent.await.failed(GREETING)?;
+    socket.set_engine(Engine::Auto).failed(GREETING)
 }
 
 async fn hear(socket: &Socket) -> Result<Hello, Failure> {

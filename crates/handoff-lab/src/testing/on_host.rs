@@ -46,8 +46,8 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
 }
 
-/// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which others kept it
-/// from running does not count.
+/// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which it was kept from
+/// running does not count, up to three times the limit.
 fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Option<ExitStatus>> {
     let what = command.get_program().display().to_string();
     let mut child = command.spawn().trying(&what)?;
@@ -58,7 +58,7 @@ fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Optio
             return Ok(Some(status));
         }
         let stopped = stop.load(Ordering::Acquire);
-        if stopped || begin.elapsed() > limit + kept_waiting.total() {
+        if stopped || begin.elapsed() > limit + kept_waiting.total().min(3 * limit) {
             // A group that is gone already is fine.
             let _ = kill_process_group(group, Signal::TERM);
             let patience = Instant::now() + GRACE;

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use handoff::{Driver, File};
 use rustix::io::Errno;
@@ -22,9 +22,9 @@ const SOURCE_PORTS: std::ops::Range<u16> = 32_768..60_000;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How often a taken port is tried again: with the pauses of [`Limits::retry`](crate::protocol::Limits), for half
-/// a minute.
-const TRIES: u32 = 36;
+/// How long a taken port is tried again, and the first and the longest pause between.
+const STAYS_TAKEN: Duration = Duration::from_secs(30);
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// What peers connect to.
 pub(super) struct Gate {
@@ -78,20 +78,25 @@ async fn gate(shared: &Shared) -> Option<&Gate> {
     if let Some(gate) = shared.gate.get() {
         return Some(gate);
     }
-    let (own, (mut pause, longest)) = (shared.own, shared.retry);
-    for _ in 0..TRIES {
+    let (own, begin) = (shared.own, Instant::now());
+    let (mut pause, longest) = PAUSES;
+    loop {
         // A driver that is gone takes everything else along.
         shared.driver.sleep(pause).await.ok()?;
-        if let Ok(gate) = listen(&shared.driver, own) {
-            tracing::info!(%own, "the port is free, and listened on");
-            let gate = shared.gate.get_or_init(|| gate);
-            shared.news.tell();
-            return Some(gate);
+        match listen(&shared.driver, own) {
+            Ok(gate) => {
+                tracing::info!(%own, "the port is free, and listened on");
+                let gate = shared.gate.get_or_init(|| gate);
+                shared.news.tell();
+                return Some(gate);
+            }
+            Err(error) if begin.elapsed() >= STAYS_TAKEN => {
+                tracing::warn!(%error, "peers with smaller addresses cannot connect");
+                return None;
+            }
+            Err(_) => pause = (pause * 2).min(longest),
         }
-        pause = (pause * 2).min(longest);
     }
-    tracing::warn!(%own, "the port stays taken: peers with smaller addresses cannot connect");
-    None
 }
 
 /// Accepts connections.

@@ -66,8 +66,6 @@ pub(super) struct Shared {
     pub(super) gate: OnceCell<Gate>,
     /// Where it listens.
     pub(super) own: SocketAddr,
-    /// The pauses between attempts.
-    pub(super) retry: (Duration, Duration),
     /// Why it did not listen at first.
     not_listening: Option<String>,
 }
@@ -112,7 +110,6 @@ impl Engine {
             driver: driver.clone(),
             address,
             own,
-            retry: limits.retry,
             host: RefCell::new(Host::new(address, generation, limits)),
             links: RefCell::default(),
             attempts: RefCell::default(),
