@@ -9,7 +9,8 @@
 //!   ends is followed by another, one whose device has another policy by now too, and all end with the
 //!   supervisor;
 //! - a server that is called, or started after another, waits until the kernel has let go of the last one;
-//! - a server that does not come to be because memory is short is tried again for as long as it takes;
+//! - a server that does not come to be because memory, descriptors or threads are short is tried again for as
+//!   long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
@@ -37,8 +38,8 @@ mod lives;
 pub(super) mod log;
 mod spare;
 
-/// After so many servers that lived for a short time it is given up, unless memory was short: then there are
-/// pauses, each twice as long as the last, as between servers that wait.
+/// After so many servers that lived for a short time it is given up, unless memory or descriptors were short: then
+/// there are pauses, each twice as long as the last, as between servers that wait.
 const SHORT_LIVES: u32 = 10;
 /// How often a server is looked at whose end cannot be waited for.
 const LOOK: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ enum Answer {
 #[derive(Debug)]
 struct NoServer {
     failure: Failure,
-    /// Whether memory, processes or descriptors were short.
+    /// Whether memory, processes, threads or descriptors were short.
     starved: bool,
 }
 
@@ -129,7 +130,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     let server = match served {
         Ok(server) => server,
         Err(error) => {
-            let starved = matches!(error, handoff_block::Error::NoMemory(_));
+            let starved = matches!(error, handoff_block::Error::Starved(_));
             return refuse(NoServer { failure: error.into(), starved });
         }
     };
