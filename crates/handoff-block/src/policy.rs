@@ -25,7 +25,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::Error;
 use crate::engine::loop_object;
-pub use crate::exchange::{Watch, exchange};
+pub use crate::exchange::{Change, Watch, exchange};
 use crate::pins::pinned;
 pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
