@@ -103,8 +103,11 @@ fn open(
 ) -> Result<Backing, Refused> {
     let name = path.display();
     // Without a look into it, which has effects on what is neither a file nor a disk.
-    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| Error::usage(format!("{name}: {}", io::Error::from(error))))?;
+    let found =
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            let error = io::Error::from(error);
+            Error::usage(format!("{name}: {error}")).caused_by(&error)
+        })?;
     let found = File::from(found);
     let metadata = found.metadata().map_err(|error| Error::usage(format!("{name}: {error}")))?;
     let kind = metadata.file_type();
@@ -142,7 +145,9 @@ fn open(
             "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
         ))
         .into(),
-        error => Error::usage(format!("{name} cannot be opened: {error}")).into(),
+        error => Error::usage(format!("{name} cannot be opened: {error}"))
+            .caused_by(&error.into())
+            .into(),
     })?;
     if kind.is_file() {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {

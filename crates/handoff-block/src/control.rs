@@ -100,7 +100,7 @@ impl Control {
     pub fn open() -> Result<Self, Error> {
         let file = rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| {
-                Error::NotPossible(match error {
+                let refused = Error::NotPossible(match error {
                     Errno::NOENT | Errno::NXIO | Errno::NODEV => format!(
                         "{CONTROL} is not there: load the module (modprobe ublk_drv); \
                          `handoff doctor` says whether this kernel has it"
@@ -109,13 +109,14 @@ impl Control {
                         format!("{CONTROL} may not be opened: run as root")
                     }
                     error => format!("{CONTROL} cannot be opened: {error}"),
-                })
+                });
+                refused.caused_by(&error.into())
             })?;
-        let ring = IoUring::builder().build(2).map_err(|error| match error.kind() {
-            io::ErrorKind::OutOfMemory => Error::doing("io_uring is refused")(error),
-            _ => Error::NotPossible(format!(
+        let ring = IoUring::builder().build(2).map_err(|error| {
+            Error::NotPossible(format!(
                 "io_uring is refused: {error}; `handoff doctor` says by what"
-            )),
+            ))
+            .caused_by(&error)
         })?;
         Ok(Self { ring, file })
     }
@@ -195,7 +196,7 @@ impl Control {
         match self.with(ublk::U_CMD_GET_DEV_INFO, id, u16::MAX, &mut info) {
             Ok(_) => Ok(Some(info.into())),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(Error::failed(format!("device {id} cannot be asked: {error}"))),
+            Err(error) => Err(Error::doing(format!("device {id} cannot be asked"))(error)),
         }
     }
 

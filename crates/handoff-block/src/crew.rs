@@ -145,7 +145,13 @@ impl Thread {
                 let ended = self.serve();
                 self.tell(Step::Ended(ended));
             })
-            .map_err(Error::doing("a thread cannot be started"))
+            .map_err(|error| match error.raw_os_error() {
+                // There are as many threads as may be.
+                Some(libc::EAGAIN) => {
+                    Error::Starved(format!("a thread cannot be started: {error}"))
+                }
+                _ => Error::doing("a thread cannot be started")(error),
+            })
     }
 
     fn tell(&self, step: Step) {

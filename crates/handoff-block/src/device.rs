@@ -3,6 +3,7 @@
 //! Contracts: a device that was made is removed when this is dropped; one that is taken over is left
 //! as it was found until it is served.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ pub(crate) fn add(
              that others may have)"
                 .to_owned(),
         ),
-        _ => Error::failed(format!("the driver does not make a device: {error}")),
+        _ => Error::doing("the driver does not make a device")(error),
     })?;
     let device = Device { control, id: info.dev_id, remove: true };
     if info.nr_hw_queues != spec.queues || info.queue_depth != spec.depth {
@@ -162,6 +163,9 @@ impl<'a> Patience<'a> {
 pub(crate) fn is_the_same(id: u32, made: u64) -> Result<(), Error> {
     match Directory::of(id).read() {
         Ok(record) if record.made == made => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::doing(format!("what device {id} was made of"))(error))
+        }
         _ => Err(Error::usage(format!("device {id} was removed, and perhaps made anew"))),
     }
 }
@@ -195,7 +199,7 @@ pub(crate) fn start_recovery(
     loop {
         let Err(error) = control.start_recovery(id) else { return Ok(()) };
         let is_busy = error.raw_os_error() == Some(libc::EBUSY);
-        let refused = Error::failed(format!("device {id} cannot be taken over: {error}"));
+        let refused = Error::doing(format!("device {id} cannot be taken over"))(error);
         if !is_busy {
             return Err(refused);
         }

@@ -16,9 +16,9 @@ pub enum Error {
     /// It was tried and failed.
     #[error("{0}")]
     Failed(String),
-    /// The kernel had no memory for it, and may have some later.
+    /// The kernel had no memory, descriptors or threads for it, and may have some later.
     #[error("{0}")]
-    NoMemory(String),
+    Starved(String),
 }
 
 impl Error {
@@ -35,11 +35,36 @@ impl Error {
         let what = what.into();
         move |error| {
             let error = error.into();
-            let text = format!("{what}: {error}");
-            match error.kind() {
-                io::ErrorKind::OutOfMemory => Self::NoMemory(text),
-                _ => Self::Failed(text),
-            }
+            Self::Failed(format!("{what}: {error}")).caused_by(&error)
+        }
+    }
+
+    /// The same with its cause, which makes it [`Error::Starved`] if it is a lack that may end.
+    pub(crate) fn caused_by(self, cause: &io::Error) -> Self {
+        let is_lack = cause.kind() == io::ErrorKind::OutOfMemory
+            || matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if is_lack { Self::Starved(self.to_string()) } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_may_have_later_is_told_from_what_it_refuses() {
+        let starved = |number| {
+            let cause = io::Error::from_raw_os_error(number);
+            let usage = matches!(Error::usage("it").caused_by(&cause), Error::Starved(_));
+            let failed = matches!(Error::doing("it")(cause), Error::Starved(_));
+            assert_eq!(usage, failed, "{number}");
+            failed
+        };
+        for number in [libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            assert!(starved(number), "{number}");
+        }
+        for number in [libc::ENOENT, libc::EAGAIN, libc::EPERM] {
+            assert!(!starved(number), "{number}");
         }
     }
 }

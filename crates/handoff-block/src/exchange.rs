@@ -25,7 +25,7 @@ use std::time::Duration;
 use rustix::fs::inotify;
 
 use crate::Error;
-use crate::state::Directory;
+use crate::state::{Directory, POLICY};
 
 /// How long the server waits for the request of one who has connected.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -70,7 +70,16 @@ fn ask(mut stream: &UnixStream, policy: &Path) -> io::Result<Result<(), Error>> 
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Tells that a device's policy was exchanged: its descriptor is readable then.
+/// What was put in the place of another in a device's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// A file that is not the policy.
+    Other,
+    /// The policy's object, as far as is known.
+    Policy,
+}
+
+/// Tells that what a device with a policy was made of has changed: its descriptor is readable then.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
@@ -81,23 +90,32 @@ impl Watch {
     ///
     /// Those of the kernel, which has limits for a user's watches.
     pub fn of(id: u32) -> io::Result<Self> {
+        Self::at(Directory::of(id).path())
+    }
+
+    fn at(directory: &Path) -> io::Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let watch = inotify::init(flags)?;
         // The policy's object and then the record take the place of the last ones.
         let moved = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
-        inotify::add_watch(&watch, Directory::of(id).path(), moved)?;
+        inotify::add_watch(&watch, directory, moved)?;
         Ok(Self(watch))
     }
 
-    /// Whether it was since this was asked last. One exchange may be told twice.
-    pub fn exchanged(&self) -> bool {
+    /// The greatest change since this was asked last.
+    pub fn change(&self) -> Option<Change> {
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let mut reader = inotify::Reader::new(&self.0, &mut buffer);
-        let mut exchanged = false;
-        while reader.next().is_ok() {
-            exchanged = true;
+        let mut change = None;
+        while let Ok(event) = reader.next() {
+            let is_policy =
+                event.file_name().is_some_and(|name| name.to_bytes() == POLICY.as_bytes());
+            // Where the kernel could not keep all that it had to tell, it may have been that.
+            let is_lost = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
+            let this = if is_policy || is_lost { Change::Policy } else { Change::Other };
+            change = change.max(Some(this));
         }
-        exchanged
+        change
     }
 }
 
@@ -151,5 +169,35 @@ impl Request {
         let answer = serde_json::to_string(result).expect("a line of text");
         // Who has gone away does not want to know.
         let _ = self.stream.write_all(answer.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_tells_another_policy_from_all_else() {
+        let place = tempfile::tempdir().expect("a directory");
+        let directory = place.path().join("7");
+        fs::create_dir(&directory).expect("made");
+        let watch = Watch::at(&directory).expect("watched");
+        let replace = |name: &str| {
+            let new = directory.join("new");
+            fs::write(&new, name)
+                .and_then(|()| fs::rename(&new, directory.join(name)))
+                .expect(name);
+        };
+        assert_eq!(watch.change(), None);
+        replace("spec.json");
+        assert_eq!(watch.change(), Some(Change::Other));
+        replace(POLICY);
+        replace("spec.json");
+        assert_eq!(watch.change(), Some(Change::Policy));
+        assert_eq!(watch.change(), None);
+        fs::remove_dir_all(&directory).expect("removed");
+        assert_eq!(watch.change(), Some(Change::Other));
     }
 }

@@ -17,10 +17,9 @@ pub(crate) struct Existing {
 pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error> {
     let record = directory.read().map_err(|error| {
         Error::usage(format!("what device {id} was made of is not known here: {error}"))
+            .caused_by(&error)
     })?;
-    let (_, map) = directory
-        .map()
-        .map_err(|error| Error::failed(format!("the state of device {id}: {error}")))?;
+    let (_, map) = directory.map().map_err(Error::doing(format!("the state of device {id}")))?;
     // The map and the record were made of each other.
     let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
     let laid = (sizes.len() == record.spec.files.len())

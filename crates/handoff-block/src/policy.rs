@@ -25,7 +25,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::Error;
 use crate::engine::loop_object;
-pub use crate::exchange::{Watch, exchange};
+pub use crate::exchange::{Change, Watch, exchange};
 use crate::pins::pinned;
 pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
@@ -46,22 +46,20 @@ const CALL_OF_THE_KERNEL: u8 = 2;
 pub(crate) struct Policy {
     /// Its object.
     pub(crate) object: Vec<u8>,
-    /// That joined with the loop's.
-    pub(crate) joined: Vec<u8>,
     /// What it was read from. While it is open, no other file is taken for it.
     file: File,
 }
 
 impl Policy {
-    /// Reads an object and joins it with the loop's.
-    pub(crate) fn read(path: &Path) -> Result<Self, Error> {
+    /// Reads an object; also that joined with the loop's.
+    pub(crate) fn read(path: &Path) -> Result<(Self, Vec<u8>), Error> {
         let name = path.display();
         let mut object = Vec::new();
         let file = File::open(path)
             .and_then(|mut file| file.read_to_end(&mut object).map(|_| file))
-            .map_err(|error| Error::usage(format!("{name}: {error}")))?;
+            .map_err(|error| Error::usage(format!("{name}: {error}")).caused_by(&error))?;
         let joined = joined(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))?;
-        Ok(Self { object, joined, file })
+        Ok((Self { object, file }, joined))
     }
 
     /// Whether the file at `path` is still the one that it was read from.

@@ -96,8 +96,8 @@ impl Prepared {
         if let Some(path) = &spec.policy {
             // What was taken when the device was made, whatever became of the file since.
             let kept = found.map(|found| Directory::of(found.id).policy_path());
-            let read = Policy::read(kept.as_ref().unwrap_or(path))?;
-            program = Program::of_policy(read.joined.clone(), None);
+            let (read, joined) = Policy::read(kept.as_ref().unwrap_or(path))?;
+            program = Program::of_policy(joined, None);
             policy = Some(read);
         }
         let device_flags = found.map(|found| found.flags);
@@ -172,7 +172,8 @@ impl Server {
                 .map_err(Error::doing(format!("{} is not there", kept.display())))?;
             if !lies_there {
                 // It was exchanged since.
-                program = Program::of_policy(Policy::read(&kept)?.joined, None);
+                let (_, joined) = Policy::read(&kept)?;
+                program = Program::of_policy(joined, None);
             }
         }
         // The last server's hold on them may end a little after its hold on the device.
@@ -390,7 +391,7 @@ impl Server {
         let kept = |error: io::Error| {
             Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
         };
-        let Policy { object, joined, .. } = Policy::read(path)?;
+        let (Policy { object, .. }, joined) = Policy::read(path)?;
         let mut next = Program::of_policy(joined, None);
         engine::try_out(&next)
             .map_err(|cause| Error::NotPossible(format!("a policy is not possible: {cause}")))?;

@@ -25,6 +25,8 @@ use crate::spec::{Engine, Kind, PassedOver, Spec};
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
+/// The copy of a policy's object, in a device's directory.
+pub(crate) const POLICY: &str = "policy.bpf.o";
 const PAGE: usize = 4096;
 
 /// What is written beside the state, for whoever shows or recovers the device.
@@ -130,7 +132,7 @@ impl Directory {
 
     /// The copy of a policy's object.
     pub(crate) fn policy_path(&self) -> PathBuf {
-        self.path.join("policy.bpf.o")
+        self.path.join(POLICY)
     }
 
     /// The copy of one that is to follow it.
@@ -182,13 +184,25 @@ impl Directory {
 
     /// Maps what the servers of the device read, and the page of the log that is written to next, as far as
     /// they are there. `/run` is put out of memory as all else is, perhaps to the very device; what a process
-    /// has mapped that locks its memory is not.
-    pub fn hold(&self) -> Held {
+    /// has mapped that locks its memory is not. Of a file that cannot be mapped, what was stays. Returns whether
+    /// all are held.
+    pub fn hold(&self, held: &mut Held) -> bool {
         let whole = u64::MAX;
-        let wholes = [self.record_path(), self.state_path(), self.policy_path()];
-        let ends = wholes.map(|path| (path, whole)).into_iter().chain([(self.log_path(), 1)]);
-        let mapped = ends.filter_map(|(path, most)| Mapping::of_end(&path, most).ok());
-        Held { _mappings: mapped.collect() }
+        let files = [
+            (self.record_path(), whole),
+            (self.state_path(), whole),
+            (self.policy_path(), whole),
+            (self.log_path(), 1),
+        ];
+        let mut all = true;
+        for ((path, most), slot) in files.iter().zip(&mut held.mappings) {
+            match Mapping::of_end(path, *most) {
+                Ok(mapping) => *slot = Some(mapping),
+                Err(error) if is_nothing(&error) => *slot = None,
+                Err(_) => all = false,
+            }
+        }
+        all
     }
 
     /// Where the processes of the device log to.
@@ -260,9 +274,15 @@ impl Directory {
 }
 
 /// Files of a device that are mapped, until this is dropped: [`Directory::hold`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Held {
-    _mappings: Vec<Mapping>,
+    /// In the order of [`Directory::hold`].
+    mappings: [Option<Mapping>; 4],
+}
+
+/// Whether there are no bytes to map.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 /// What a device's engines have counted since it was made.
@@ -479,6 +499,9 @@ impl Mapping {
     fn of_end(path: &Path, most: u64) -> io::Result<Self> {
         let file = File::open(path)?;
         let end = file.metadata()?.len();
+        if end == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let offset = end.saturating_sub(most) / PAGE as u64 * PAGE as u64;
         let len = usize::try_from(end - offset).map_err(io::Error::other)?;
         let flags = MapFlags::SHARED;
@@ -553,7 +576,28 @@ mod tests {
             assert_eq!(Mapping::of_end(&path, u64::MAX).expect("mapped").len(), end);
         }
         fs::write(&path, []).expect("written");
-        Mapping::of_end(&path, 1).expect_err("there is nothing to map");
+        let nothing = Mapping::of_end(&path, 1).expect_err("there is nothing to map");
+        assert!(is_nothing(&nothing), "{nothing}");
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_anew_stays_held() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (directory, ..) = directory(place.path());
+        let mut held = Held::default();
+        let lens = |held: &Held| held.mappings.each_ref().map(|it| it.as_ref().map(Mapping::len));
+        assert!(directory.hold(&mut held), "there is neither a policy nor a log");
+        let [Some(record), Some(_), None, None] = lens(&held) else { panic!("{held:?}") };
+        let before = lens(&held);
+        // A directory can be opened and not be mapped, as a file of whoever has no descriptors left.
+        fs::remove_file(directory.record_path()).expect("removed");
+        fs::create_dir(directory.record_path()).expect("made");
+        assert!(!directory.hold(&mut held));
+        assert_eq!(lens(&held), before);
+        fs::remove_dir(directory.record_path()).expect("removed");
+        fs::write(directory.record_path(), vec![b' '; record + 1]).expect("written");
+        assert!(directory.hold(&mut held));
+        assert_eq!(lens(&held)[0], Some(record + 1));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl From<Error> for Failure {
         match error {
             Error::Usage(cause) => Self::Usage(cause),
             Error::NotPossible(cause) => Self::NotPossible(cause),
-            Error::Failed(cause) | Error::NoMemory(cause) => Self::Failed(cause),
+            Error::Failed(cause) | Error::Starved(cause) => Self::Failed(cause),
         }
     }
 }

@@ -6,10 +6,11 @@
 //!   was killed is followed by another, which takes the device over;
 //! - beside a server another one waits, prepared and in memory: what a new process needs may not be had
 //!   while the device is without a server, because the kernel would first have to write to it. One that
-//!   ends is followed by another, one whose device has another policy by now too, and all end with the
-//!   supervisor;
+//!   ends is followed by another, one whose device has another policy by now is replaced, and all end
+//!   with the supervisor;
 //! - a server that is called, or started after another, waits until the kernel has let go of the last one;
-//! - a server that does not come to be because memory is short is tried again for as long as it takes;
+//! - a server that does not come to be because memory, descriptors or threads are short is tried again for as
+//!   long as it takes;
 //! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
 //!   is killed leaves the server, and `recover` makes a new one when that is gone too.
 
@@ -37,10 +38,10 @@ mod lives;
 pub(super) mod log;
 mod spare;
 
-/// After so many servers that lived for a short time it is given up, unless memory was short: then there are
-/// pauses, each twice as long as the last, as between servers that wait.
+/// After so many servers that lived for a short time it is given up, unless memory or descriptors were short: then
+/// there are pauses, each twice as long as the last, as between servers that wait.
 const SHORT_LIVES: u32 = 10;
-/// How often a server is looked at whose end cannot be waited for.
+/// How often a server is looked at whose end cannot be waited for, and what could not be had is tried again.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What a server is to do.
@@ -81,7 +82,7 @@ enum Answer {
 #[derive(Debug)]
 struct NoServer {
     failure: Failure,
-    /// Whether memory, processes or descriptors were short.
+    /// Whether memory, processes, threads or descriptors were short.
     starved: bool,
 }
 
@@ -129,7 +130,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     let server = match served {
         Ok(server) => server,
         Err(error) => {
-            let starved = matches!(error, handoff_block::Error::NoMemory(_));
+            let starved = matches!(error, handoff_block::Error::Starved(_));
             return refuse(NoServer { failure: error.into(), starved });
         }
     };
@@ -423,18 +424,22 @@ fn wait(
             // It may have ended, and its id waits for us.
             let _ = kill_process(id_of(child), Signal::TERM);
         }
-        let mut pause = spare.tend(log)?;
+        let pause = spare.tend(log)?;
+        if log.lacks() {
+            log.hold();
+        }
         if ended.is_none() {
             match ending(child) {
                 Ok(fd) => ended = Some(fd),
                 Err(error) => {
-                    pause = Some(pause.map_or(LOOK, |pause| pause.min(LOOK)));
                     if !std::mem::replace(&mut is_told, true) {
                         log.say(&format!("the server is looked at twice a second: {error}"));
                     }
                 }
             }
         }
+        let look = (ended.is_none() || log.lacks() || spare.lacks()).then_some(LOOK);
+        let pause = pause.into_iter().chain(look).min();
         let pause = pause.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         // The wish to end stays readable.
         let wish = (!asked).then(|| stop.as_fd());

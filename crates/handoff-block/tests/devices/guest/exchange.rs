@@ -229,9 +229,10 @@ fn a_server_that_was_prepared_before_has_the_policy_that_was_last() {
     let record = Directory::of(id).read().expect("a record");
     let prepared = Prepared::new(&record.spec, Start::Recover(id)).expect("prepared");
     let watch = policy::Watch::of(id).expect("watched");
-    assert!(!watch.exchanged());
+    assert_eq!(watch.change(), None);
     policy::exchange(id, &chosen).expect("exchanged");
-    assert!(watch.exchanged() && !watch.exchanged(), "it is told, and then forgotten");
+    assert_eq!(watch.change(), Some(policy::Change::Policy));
+    assert_eq!(watch.change(), None, "it is told, and then forgotten");
     policy::set(id, "choice", &[("0".to_owned(), "1".to_owned())]).expect("set");
     server.kill().and_then(|()| server.wait()).expect("killed");
     let follower = prepared.follow(record.made, &AtomicBool::new(false)).expect("follows");

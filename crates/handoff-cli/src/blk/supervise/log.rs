@@ -48,11 +48,15 @@ pub(super) fn name(log: &File, id: u32) -> Result<(), Failure> {
 pub(super) struct Log<'a> {
     directory: &'a Directory,
     held: Held,
+    /// Whether something is not held that should be.
+    lacks: bool,
 }
 
 impl<'a> Log<'a> {
     pub(super) fn of(directory: &'a Directory) -> Self {
-        Self { directory, held: directory.hold() }
+        let mut log = Self { directory, held: Held::default(), lacks: false };
+        log.hold();
+        log
     }
 
     pub(super) fn say(&mut self, what: &str) {
@@ -62,6 +66,11 @@ impl<'a> Log<'a> {
 
     /// Holds what lies there now.
     pub(super) fn hold(&mut self) {
-        self.held = self.directory.hold();
+        self.lacks = !self.directory.hold(&mut self.held);
+    }
+
+    /// Whether something could not be held, which is to be tried again.
+    pub(super) fn lacks(&self) -> bool {
+        self.lacks
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_block::policy::Watch;
+use handoff_block::policy::{Change, Watch};
 use handoff_block::state::Record;
 
 use super::lives::{Lives, pause_after};
@@ -25,20 +25,14 @@ pub(super) struct Spare {
     next: Instant,
     /// Tells of another policy, which one that waits does not have.
     policies: Option<Watch>,
+    /// Whether the one that waits may have another policy than the device.
+    is_outdated: bool,
+    /// Whether it was said that there is no such watch.
+    is_told: bool,
 }
 
 impl Spare {
     pub(super) fn of(record: &Record, id: u32) -> Self {
-        let policies = record.spec.policy.as_ref().and_then(|_| {
-            let watch = Watch::of(id);
-            // It looks when it is called.
-            let untold = |error: &io::Error| {
-                tracing::warn!(
-                    "a server that waits reads another policy when it is called: {error}"
-                );
-            };
-            watch.inspect_err(untold).ok()
-        });
         Self {
             task: Some(Task {
                 waits: true,
@@ -47,38 +41,84 @@ impl Spare {
             waits: None,
             lives: Lives::new(),
             next: Instant::now(),
-            policies,
+            policies: None,
+            is_outdated: false,
+            is_told: false,
         }
     }
 
     /// Sees to it that one waits; for how long there is none, if one is to be started again.
     pub(super) fn tend(&mut self, log: &mut Log<'_>) -> io::Result<Option<Duration>> {
-        if self.policies.as_ref().is_some_and(Watch::exchanged) {
-            log.hold();
-            self.waits.take().into_iter().for_each(|(child, _)| end(child));
-        }
+        self.look(log);
         let Some(task) = &self.task else { return Ok(None) };
-        if let Some((child, _)) = &mut self.waits {
-            let Some(status) = child.try_wait()? else { return Ok(None) };
+        let ended = self.waits.as_mut().map(|(child, _)| child.try_wait()).transpose()?.flatten();
+        if let Some(status) = ended {
             self.waits = None;
-            self.none_waits(log, &status.to_string());
+            self.put_off(log, &status.to_string());
+        } else if self.waits.is_some() && !self.is_outdated {
+            return Ok(None);
         } else if Instant::now() >= self.next {
             self.lives.begin();
             match start(task) {
                 Ok(waits) => {
-                    self.waits = Some(waits);
+                    self.is_outdated = false;
+                    if let Some((outdated, _)) = self.waits.replace(waits) {
+                        end(outdated);
+                    }
                     return Ok(None);
                 }
-                Err(failure) => self.none_waits(log, &failure.line().unwrap_or_default()),
+                Err(failure) => self.put_off(log, &failure.line().unwrap_or_default()),
             }
         }
         Ok(Some(self.next.saturating_duration_since(Instant::now())))
     }
 
-    fn none_waits(&mut self, log: &mut Log<'_>, cause: &str) {
+    /// Looks whether the device has another policy. Before there is a watch, it may have had one.
+    fn look(&mut self, log: &mut Log<'_>) {
+        let change = match (&self.policies, self.watched()) {
+            (Some(watch), _) => watch.change(),
+            (None, None) => None,
+            (None, Some(id)) => match Watch::of(id) {
+                Ok(watch) => {
+                    self.policies = Some(watch);
+                    Some(Change::Policy)
+                }
+                Err(error) => {
+                    // It looks when it is called.
+                    if !std::mem::replace(&mut self.is_told, true) {
+                        log.say(&format!(
+                            "a server that waits reads another policy when it is called: {error}"
+                        ));
+                    }
+                    None
+                }
+            },
+        };
+        if change.is_some() {
+            log.hold();
+        }
+        self.is_outdated |= change == Some(Change::Policy);
+    }
+
+    /// The number of a device whose policy may be exchanged.
+    fn watched(&self) -> Option<u32> {
+        let task = self.task.as_ref()?;
+        task.spec.policy.as_ref().and(task.recover)
+    }
+
+    /// Whether there is no watch that there should be, which is to be tried again.
+    pub(super) fn lacks(&self) -> bool {
+        self.policies.is_none() && self.watched().is_some()
+    }
+
+    fn put_off(&mut self, log: &mut Log<'_>, cause: &str) {
         self.lives.end();
         self.next = Instant::now() + pause_after(self.lives.short);
-        log.say(&format!("no server waits any more, so another is started: {cause}"));
+        let what = match self.waits {
+            Some(_) => "the server that waits has the last policy until another is started",
+            None => "no server waits any more, so another is started",
+        };
+        log.say(&format!("{what}: {cause}"));
     }
 
     /// What becomes readable when there is something to tend.
