@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::net::TcpStream;
 use std::sync::Mutex;
 use std::thread;
 
-use handoff::{Driver, Engine, Region, RingUse, Wait};
+use handoff::{Driver, Engine, Frozen, Region, RingUse, Socket, Wait};
 
 use crate::LONG;
 use crate::readers::Readers;
@@ -13,18 +14,24 @@ use crate::traffic::{self, engines_apart, filled, narrow_tcp, pattern, tcp, with
 
 const SHORT: usize = 6000;
 
+/// A frozen buffer on its way to a peer that does not read, whose send is dropped.
+fn on_its_way(driver: &Driver, engine: Engine) -> (Socket, TcpStream, Frozen) {
+    let (near, far) = narrow_tcp();
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(engine).unwrap();
+    let mut region = Region::anonymous(1 << 20).unwrap();
+    let frozen = filled(&mut region, 3, 1 << 20).freeze();
+    drop(socket.send(frozen.clone()).unwrap());
+    driver.turn(Wait::No).unwrap();
+    (socket, far, frozen)
+}
+
 /// On its way to a peer that does not read, by each engine, and then dropped: it is frozen until the peer has it.
 #[test]
 fn what_is_on_loan_is_not_written() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let (near, mut far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(1 << 20).unwrap();
-            let frozen = filled(&mut region, 3, 1 << 20).freeze();
-            drop(socket.send(frozen.clone()).unwrap());
-            driver.turn(Wait::No).unwrap();
+            let (_socket, mut far, frozen) = on_its_way(&driver, engine);
             let frozen = frozen.try_unfreeze().expect_err("it is on loan");
             // The same from another thread, which has nothing to do with the driver.
             let frozen = thread::spawn(|| frozen.try_unfreeze().expect_err("it is on loan"));
@@ -53,13 +60,7 @@ fn a_driver_that_goes_gives_back_only_what_the_kernel_let_go() {
             if engine == Engine::UringZc && driver.ring_unavailable().is_some() {
                 continue;
             }
-            let (near, mut far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(1 << 20).unwrap();
-            let frozen = filled(&mut region, 3, 1 << 20).freeze();
-            drop(socket.send(frozen.clone()).unwrap());
-            driver.turn(Wait::No).unwrap();
+            let (socket, mut far, frozen) = on_its_way(&driver, engine);
             drop((socket, driver));
             // What was in the socket's buffer at the end is read from the lent pages only now.
             if let Ok(mut buffer) = frozen.try_unfreeze() {
