@@ -68,8 +68,10 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     let mut woken_by_tcp = false;
     while !link.over.get() {
         let stirred = link.stirred.seen();
-        // That it has told of an acknowledgement is most often all; if not, it wakes us again at once.
-        let pause = match link.hear() && woken_by_tcp {
+        // That it has told of an acknowledgement is most often all; if not, it wakes us again at once. A connection
+        // that is to end is not waited for again: what TCP has acknowledged on it, its peer does not send again.
+        let told_only = link.hear() && woken_by_tcp && !link.ending.get();
+        let pause = match told_only {
             true => Pause::Empty,
             false => reader.take_in(&shared),
         };
