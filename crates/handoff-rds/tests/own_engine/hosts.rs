@@ -132,7 +132,7 @@ impl Buffers {
         self.free.len()
     }
 
-    fn fill(&mut self, number: u32, len: usize) -> Option<Buffer> {
+    pub(crate) fn fill(&mut self, number: u32, len: usize) -> Option<Buffer> {
         let mut buffer = self.free.pop()?;
         buffer.set_len(len);
         buffer.copy_from_slice(&pattern(number, len));

@@ -4,6 +4,7 @@ mod hosts;
 
 mod native {
     mod hardship;
+    mod reconnect;
     mod talk;
 }
 
