@@ -5,7 +5,8 @@
 //!
 //! Return signal: the kernel numbers the sends of a socket from 0 and tells ranges of finished ones
 //! on the error queue, with a flag when it copied. The oldest send that was not spoken of keeps
-//! watch over the queue for all.
+//! watch over the queue for all. Of a datagram that it cut into fragments, Linux 6.18 tells seconds later now and
+//! then (seen over veth).
 //!
 //! Contracts:
 //! - the numbers and the queue are the open socket's, whoever has descriptors of it. So one attachment
