@@ -21,8 +21,8 @@ for round in $(seq "$rounds"); do
 	two=$(server 2)
 	dd if=/dev/zero of=/mnt/d/dirty bs=1M count=150 status=none &
 	dirty=$!
-	(head -c 100M /dev/zero | tail > /dev/null) &
-	(head -c 100M /dev/zero | tail > /dev/null) &
+	(head -c 60M /dev/zero | tail > /dev/null) &
+	(head -c 60M /dev/zero | tail > /dev/null) &
 	tail /dev/zero &
 	hog=$!
 	# Until a quarter of the swap is taken.

@@ -5,7 +5,7 @@ use super::native::lab::pressure::goes_on;
 /// Three rounds, so each kind of killing comes once.
 fn each_engine_goes_on_with(file_system: &str) {
     for engine in ["bpf", "user-auto", "batch-auto", "user-copy"] {
-        goes_on([engine; 2], file_system, "3");
+        goes_on([engine; 2], file_system, 3);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use handoff::Tally;
 use handoff_lab::topology::PairEnd;
 use handoff_rds::protocol::{Body, ConnectionId, Expect, Host, Limits, Message, MessageId, Output};
-use handoff_rds::wire::{HEADER_LEN, PORT};
+use handoff_rds::wire::{CongestionMap, HEADER_LEN, MAP_LEN, PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, Type};
 
@@ -21,6 +21,8 @@ pub(crate) struct Driver {
     streams: BTreeMap<ConnectionId, Stream>,
     begin: Instant,
     next_port: u16,
+    /// By which connection the newest map came, when, and the ports that it calls congested.
+    last_map: Option<(ConnectionId, Instant, Vec<u16>)>,
 }
 
 struct Stream {
@@ -41,6 +43,7 @@ impl Driver {
             streams: BTreeMap::new(),
             begin: Instant::now(),
             next_port: 20_000,
+            last_map: None,
         }
     }
 
@@ -56,6 +59,16 @@ impl Driver {
 
     pub(crate) fn connections(&self) -> usize {
         self.streams.len()
+    }
+
+    /// The newest map that came, for a failure's message.
+    pub(crate) fn last_map(&self) -> String {
+        match &self.last_map {
+            None => "no map came".to_owned(),
+            Some((by, at, ports)) => {
+                format!("{:?} ago {by:?} brought a map with {ports:?}", at.elapsed())
+            }
+        }
     }
 
     /// Goes round until `done`.
@@ -181,7 +194,7 @@ impl Driver {
             let wanted = match expect {
                 Expect::Header => HEADER_LEN,
                 Expect::Payload(len) | Expect::Skip(len) => len,
-                Expect::Map => 8192,
+                Expect::Map => MAP_LEN,
                 Expect::Nothing => return true,
             };
             if stream.unread.len() < wanted {
@@ -197,7 +210,12 @@ impl Driver {
                 Expect::Header => self.host.header(id, bytes.as_slice().try_into().expect("whole")),
                 Expect::Payload(_) => self.host.payload_received(id, bytes),
                 Expect::Skip(_) => self.host.skipped(id),
-                Expect::Map => self.host.map(id, bytes.as_slice().try_into().expect("whole")),
+                Expect::Map => {
+                    let bytes: &[u8; MAP_LEN] = bytes.as_slice().try_into().expect("whole");
+                    let ports = CongestionMap::from_bytes(bytes).ports().collect();
+                    self.last_map = Some((id, Instant::now(), ports));
+                    self.host.map(id, bytes);
+                }
                 Expect::Nothing => unreachable!("returned above"),
             }
         }

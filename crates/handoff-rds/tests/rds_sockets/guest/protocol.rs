@@ -69,7 +69,8 @@ impl Talk {
             self.drain();
             let (error, counted) = (refused.error, self.driver.host.statistics());
             let seen = self.seen.len();
-            assert!(!patience.is_over(), "{number}, {seen}: {error}, {counted:?}");
+            let map = || self.driver.last_map();
+            assert!(!patience.is_over(), "{number}, {seen}: {error}, {counted:?}, {}", map());
             let to = self.kernel.local_addr();
             message = Driver::message(from, to, refused.payload, number);
         }
