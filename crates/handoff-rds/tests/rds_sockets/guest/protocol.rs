@@ -69,8 +69,11 @@ impl Talk {
             self.drain();
             let (error, counted) = (refused.error, self.driver.host.statistics());
             let seen = self.seen.len();
-            let map = || self.driver.last_map();
-            assert!(!patience.is_over(), "{number}, {seen}: {error}, {counted:?}, {}", map());
+            assert!(
+                !patience.is_over(),
+                "{number}, {seen}: {error}, {counted:?}, {}",
+                self.driver.last_map()
+            );
             let to = self.kernel.local_addr();
             message = Driver::message(from, to, refused.payload, number);
         }

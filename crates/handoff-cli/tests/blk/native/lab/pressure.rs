@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// Runs `pressure.sh` in a guest of its own, with a file system and the swap by these engines.
-/// A round may take less than a test, so that a guest that stands still tells where its tasks are.
+/// The guest is ended before the test is, so the test's output has what a guest that stands still has told.
 pub(crate) fn goes_on(engines: [&str; 2], file_system: &str, rounds: u32) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blk/pressure.sh");
     let (timeout, rounds) = ((240 * rounds).to_string(), rounds.to_string());
