@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::Error;
 use crate::engine::{self, Program};
 use crate::queue::{Parts, Queue};
+use crate::ring::Shape;
 use crate::state::Mapping;
-use crate::{Engine, Error};
 
 /// A queue's thread has its ring, has asked for requests, or has ended.
 type End = (u16, Step);
@@ -51,10 +52,8 @@ pub(crate) struct Crew {
 impl Crew {
     /// Starts the threads of so many queues; returns when all have their rings.
     pub(crate) fn gather(
-        engine: Engine,
         queues: u16,
-        depth: u16,
-        max_request: u32,
+        shape: Shape,
         mut cpus: impl FnMut(u16) -> Vec<usize>,
     ) -> Result<Self, Error> {
         let (sender, ends) = mpsc::channel();
@@ -63,7 +62,7 @@ impl Crew {
         for queue in 0..queues {
             let (order, orders) = mpsc::channel();
             let (sender, cpus) = (sender.clone(), cpus(queue));
-            let thread = Thread { queue, depth, max_request, engine, cpus, orders, sender };
+            let thread = Thread { queue, shape, cpus, orders, sender };
             crew.threads.push(thread.spawn()?);
             crew.orders.push(order);
         }
@@ -125,9 +124,7 @@ impl Crew {
 /// What a queue's thread is given.
 struct Thread {
     queue: u16,
-    depth: u16,
-    max_request: u32,
-    engine: Engine,
+    shape: Shape,
     cpus: Vec<usize>,
     orders: Receiver<Order>,
     sender: Sender<End>,
@@ -168,18 +165,16 @@ impl Thread {
         if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
             tracing::debug!(%error, "the thread counts as one that may wait for itself");
         }
-        let ring = engine::ring(self.engine, self.depth)?;
+        let ring = engine::ring(self.shape)?;
         self.tell(Step::Gathered(rustix::thread::gettid().as_raw_nonzero().get()));
         let Ok(Order { files, program, region }) = self.orders.recv() else { return Ok(()) };
         let mut queue = Queue::new(Parts {
             queue: self.queue,
-            depth: self.depth,
-            max_request: self.max_request,
-            engine: self.engine,
+            shape: self.shape,
             ring,
             files: &files,
             region,
         })?;
-        engine::run(self.engine, &mut queue, &program, || self.tell(Step::Ready))
+        engine::run(self.shape.engine, &mut queue, &program, || self.tell(Step::Ready))
     }
 }

@@ -17,7 +17,8 @@ use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::life::{Config, Descriptor, Entries, FILES, Life, PIECES};
+use crate::life::{Config, Descriptor, Entries, Life};
+use crate::ring::{self, Shape};
 use crate::spec::Engine;
 use crate::state::Mapping;
 
@@ -26,11 +27,8 @@ pub(crate) const PAGE: usize = 4096;
 /// What queues are made of.
 pub(crate) struct Parts<'a> {
     pub(crate) queue: u16,
-    pub(crate) depth: u16,
-    /// Bytes of the largest request.
-    pub(crate) max_request: u32,
-    pub(crate) engine: Engine,
-    /// From [`ring`], for this depth and engine.
+    pub(crate) shape: Shape,
+    /// From [`ring::make`], of this shape.
     pub(crate) ring: IoUring,
     /// The device's char device, then its backings.
     pub(crate) files: &'a [OwnedFd],
@@ -51,24 +49,25 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(parts: Parts<'_>) -> io::Result<Self> {
-        let tags = tags(parts.depth);
+        let Shape { engine, depth, max_request, .. } = parts.shape;
+        let tags = ring::tags(depth);
         let ring = parts.ring;
         let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files_update(0, &files)?;
-        let buffer_size = (parts.max_request as usize).next_multiple_of(PAGE);
-        let buffers = if parts.engine.lends() {
+        let buffer_size = (max_request as usize).next_multiple_of(PAGE);
+        let buffers = if engine.lends() {
             None
         } else {
-            Some(Pages::anonymous(buffer_size * usize::from(parts.depth))?)
+            Some(Pages::anonymous(buffer_size * usize::from(depth))?)
         };
         // SAFETY: the descriptor is the ring's, which is open.
         let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         let ring_fd = RingFd::register(fd).ok();
-        let descriptors = Pages::of_requests(&parts.files[0], parts.queue, parts.depth)?;
+        let descriptors = Pages::of_requests(&parts.files[0], parts.queue, depth)?;
         let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
         let config = Config {
             queue: parts.queue.into(),
-            depth: parts.depth.into(),
+            depth: depth.into(),
             tag_mask: tags - 1,
             sq_mask: sq - 1,
             cq_mask: cq - 1,
@@ -103,7 +102,7 @@ impl Queue {
     ) -> u64 {
         let requests = u64::from(depth);
         let buffers = if engine.lends() { 0 } else { requests * u64::from(max_request) };
-        let entries = u64::from(entries(depth, commands_beside));
+        let entries = u64::from(ring::entries(depth, commands_beside));
         buffers + entries * 64 + 2 * entries * 16 + requests * 24
     }
 
@@ -196,33 +195,6 @@ impl Drop for Queue {
             std::mem::forget(self.buffers.take());
         }
     }
-}
-
-/// The ring of a queue, with tables that the files and buffers of its device go into. Belongs to the
-/// thread that calls this.
-pub(crate) fn ring(depth: u16, engine: Engine, commands_beside: u32) -> io::Result<IoUring> {
-    let ring: IoUring = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_no_sqarray()
-        .setup_submit_all()
-        .build(entries(depth, commands_beside))?;
-    ring.submitter().register_files_sparse(1 + FILES as u32)?;
-    if engine.lends() {
-        ring.submitter().register_buffers_sparse(tags(depth))?;
-    }
-    Ok(ring)
-}
-
-/// Numbers of requests, for which there are places.
-fn tags(depth: u16) -> u32 {
-    u32::from(depth).next_power_of_two()
-}
-
-/// Entries of the ring of a queue.
-fn entries(depth: u16, commands_beside: u32) -> u32 {
-    let pieces = tags(depth) * PIECES as u32;
-    (pieces + commands_beside).next_power_of_two()
 }
 
 /// A mapping of whole pages.

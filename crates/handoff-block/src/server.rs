@@ -30,6 +30,7 @@ use crate::exchange::Exchanges;
 use crate::existing::{Existing, existing};
 use crate::pins;
 use crate::policy::Policy;
+use crate::ring::Shape;
 use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
@@ -102,12 +103,13 @@ impl Prepared {
         }
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
+        let mut spec = spec.clone();
         let mut crew = None;
         if let Some(Found { id, queues, depth, max_request, .. }) = found {
+            spec = Spec { queues, depth, max_request, ..spec };
             let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
-            crew = Some(Crew::gather(engine, queues, depth, max_request, cpus)?);
+            crew = Some(Crew::gather(queues, Shape::of(engine, &spec), cpus)?);
         }
-        let spec = spec.clone();
         Ok(Self { spec, control, features, found, program, policy, engine, passed_over, crew })
     }
 
@@ -193,6 +195,9 @@ impl Server {
         let (map, size, parts) = match &existing {
             None => {
                 let (map, size) = target::lay_out(spec, &sizes)?;
+                if engine.lends() {
+                    limits.max_segments = limits.max_segments.min(spec.max_segments);
+                }
                 (map, size, parts)
             }
             Some(Existing { id, map, record: known }) => {
@@ -256,6 +261,7 @@ impl Server {
         let made = match &existing {
             Some(existing) => {
                 spec.policy.clone_from(&existing.record.spec.policy);
+                spec.max_segments = existing.record.spec.max_segments;
                 existing.record.made
             }
             None => token().map_err(Error::doing("the kernel has no random number"))?,
@@ -268,7 +274,7 @@ impl Server {
         let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
         let crew = match prepared.crew {
             Some(crew) => crew,
-            None => Crew::gather(engine, queues, depth, max_request, cpus)?,
+            None => Crew::gather(queues, Shape::of(engine, &record.spec), cpus)?,
         };
         tracing::debug!(?map, "device {id}");
         let mut server = Self { device, crew, record, program, exchanges };
@@ -436,6 +442,9 @@ fn check(spec: &Spec) -> Result<(), Error> {
             spec.depth,
             ublk::MAX_QUEUE_DEPTH
         )));
+    }
+    if spec.max_segments == 0 {
+        return Err(Error::usage("requests of 0 segments are not possible: 1 to 65535".to_owned()));
     }
     if !spec.max_request.is_multiple_of(4096)
         || !(4096..=ublk::MAX_REQUEST_BYTES).contains(&spec.max_request)

@@ -1,11 +1,16 @@
 //! What a device is to be.
 
 use std::fmt;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use handoff_sys::ublk;
 use serde::{Deserialize, Serialize};
+
+/// How many pieces of memory a lent buffer can have for which the kernel keeps a description
+/// (`IO_CACHED_BVECS_SEGS`).
+pub const SEGMENTS_KEPT: u16 = 32;
 
 /// How the bytes of a device lie in its files; each is described in its module of
 /// [`target`](crate::target).
@@ -193,8 +198,28 @@ pub struct Spec {
     pub depth: u16,
     /// Bytes of the largest request.
     pub max_request: u32,
+    /// Pieces of memory that a request has at most, where memory is lent. A server takes memory for each request
+    /// of more than [`SEGMENTS_KEPT`](crate::SEGMENTS_KEPT).
+    #[serde(default = "any")]
+    pub max_segments: u16,
     /// The engine; the best one possible if not given.
     pub engine: Option<Engine>,
+}
+
+/// Devices that were made before there was a limit have as many segments as their files take.
+fn any() -> u16 {
+    u16::MAX
+}
+
+impl Spec {
+    /// Whether there are disks or partitions below it and nothing else. What is written to a file, or goes
+    /// through the page cache, takes memory of the kernel's on the way.
+    pub(crate) fn is_of_disks(&self) -> bool {
+        let is_disk = |file: &PathBuf| {
+            std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_block_device())
+        };
+        self.direct && !self.files.is_empty() && self.files.iter().all(is_disk)
+    }
 }
 
 impl Default for Spec {
@@ -213,6 +238,7 @@ impl Default for Spec {
             queues: 1,
             depth: 64,
             max_request: 512 << 10,
+            max_segments: SEGMENTS_KEPT,
             engine: None,
         }
     }

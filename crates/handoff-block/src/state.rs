@@ -21,6 +21,7 @@ use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Sta
 use crate::limits::Limits;
 use crate::pins;
 use crate::private::make_private;
+use crate::ring;
 use crate::spec::{Engine, Kind, PassedOver, Spec};
 
 /// Where the states of all devices are, and the logs of their servers.
@@ -51,6 +52,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Why its server takes memory to serve, for which the kernel may wait until the server has written; `None`
+    /// where it takes none, on disks.
+    pub fn takes_memory(&self) -> Option<String> {
+        ring::takes_memory(self.engine, &self.spec, &self.limits)
+    }
+
     /// Files that are longer than the device uses of them, with the bytes that are left over.
     pub fn unused(&self) -> impl Iterator<Item = (&Path, u64)> {
         let each = match self.spec.target {

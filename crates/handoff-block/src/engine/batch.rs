@@ -25,8 +25,9 @@ use crate::queue::{PAGE, Pages, Queue};
 /// As many tags as the driver brings at a time.
 const TAGS: usize = 128;
 const TAG_BYTES: usize = size_of::<u16>();
-/// Buffers for tags, a power of two.
-const BUFFERS: u16 = 4;
+/// Buffers for tags at most, a power of two. Where there is one for each request, the driver never lacks one, and
+/// the command that brings tags, which takes memory, is not given again.
+const BUFFERS: u16 = 128;
 const GROUP: u16 = 0;
 
 // Our commands, by the numbers that they complete with.
@@ -39,7 +40,13 @@ pub(super) const COMMANDS: u32 = 2;
 
 /// Bytes of memory for the commands of a queue.
 pub(super) fn memory(depth: u16) -> u64 {
-    (2 * PAGE + 2 * usize::from(depth) * size_of::<BatchElement>()) as u64
+    let buffers = usize::from(buffers(depth.into())) * TAGS * TAG_BYTES;
+    (PAGE + buffers + 2 * usize::from(depth) * size_of::<BatchElement>()) as u64
+}
+
+fn buffers(depth: u32) -> u16 {
+    // At least a page of them.
+    depth.next_power_of_two().clamp(16, BUFFERS.into()) as u16
 }
 
 pub(super) struct Batch {
@@ -56,7 +63,13 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new(depth: u32) -> Self {
-        let room = || Vec::with_capacity(depth as usize);
+        // Written, so that they have their pages.
+        let room = || {
+            let mut room =
+                vec![BatchElement { tag: u16::MAX, buf_index: 0, result: 0 }; depth as usize];
+            room.clear();
+            room
+        };
         Self { tags: None, gathered: room(), on_loan: None, spare: room(), stopped: false }
     }
 
@@ -176,29 +189,31 @@ impl Drop for Batch {
     }
 }
 
-/// Memory that the driver writes tags to: in the first page a ring of free buffers, in the second the
-/// buffers.
+/// Memory that the driver writes tags to: in the first page a ring of free buffers, behind it the buffers.
 struct TagBuffers {
     pages: Pages,
+    /// A power of two.
+    count: u16,
     tail: u16,
 }
 
 const _: () = assert!(BUFFERS.is_power_of_two());
 const _: () = assert!(BUFFERS as usize * size_of::<BufRingEntry>() <= PAGE);
-const _: () = assert!(BUFFERS as usize * TAGS * TAG_BYTES <= PAGE);
 
 impl TagBuffers {
     fn register(queue: &Queue) -> io::Result<Self> {
-        let mut buffers = Self { pages: Pages::anonymous(2 * PAGE)?, tail: 0 };
+        let count = buffers(queue.config.depth);
+        let pages = Pages::anonymous(PAGE + usize::from(count) * TAGS * TAG_BYTES)?;
+        let mut buffers = Self { pages, count, tail: 0 };
         let ring = buffers.pages.start().as_ptr() as u64;
         // SAFETY: whole pages of ours, which stay mapped until this is undone, or for good.
-        unsafe { queue.ring.submitter().register_buf_ring_with_flags(ring, BUFFERS, GROUP, 0)? };
-        (0..BUFFERS).for_each(|buffer| buffers.supply(buffer));
+        unsafe { queue.ring.submitter().register_buf_ring_with_flags(ring, count, GROUP, 0)? };
+        (0..count).for_each(|buffer| buffers.supply(buffer));
         Ok(buffers)
     }
 
     fn buffer(&self, buffer: u16) -> *mut u16 {
-        // SAFETY: the place of any of the buffers is inside of the second page.
+        // SAFETY: the places of all buffers are behind the first page, and inside of the mapping.
         unsafe {
             self.pages.start().as_ptr().add(PAGE).cast::<u16>().add(TAGS * usize::from(buffer))
         }
@@ -210,7 +225,7 @@ impl TagBuffers {
         // SAFETY: the masked index is that of an entry in the first page. Only this thread writes
         // entries, and the kernel reads none at or past the tail; the tail, in the first entry, is
         // left alone by the setters.
-        let entry = unsafe { &mut *ring.add(usize::from(self.tail & (BUFFERS - 1))) };
+        let entry = unsafe { &mut *ring.add(usize::from(self.tail & (self.count - 1))) };
         entry.set_addr(self.buffer(buffer) as u64);
         entry.set_len((TAGS * TAG_BYTES) as u32);
         entry.set_bid(buffer);
@@ -222,7 +237,7 @@ impl TagBuffers {
 
     /// Reads the tags in a buffer that has come back, and lends it anew.
     fn take(&mut self, buffer: u16, bytes: usize, tags: &mut Vec<u32>) {
-        assert!(buffer < BUFFERS && bytes <= TAGS * TAG_BYTES, "within what was lent");
+        assert!(buffer < self.count && bytes <= TAGS * TAG_BYTES, "within what was lent");
         for index in 0..bytes / TAG_BYTES {
             // SAFETY: inside of the buffer, by the assertion, which the kernel has written before it
             // completed and does not write before it is lent anew.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::region;
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::IoUring;
 use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, OpenObject};
 
 use crate::life::Config;
@@ -277,15 +277,4 @@ fn is_policys(map: &OsStr) -> bool {
 
 fn maps_of(object: &Object) -> Vec<OsString> {
     object.maps().map(|map| map.name().to_owned()).filter(|map| is_policys(map)).collect()
-}
-
-/// Starts the one worker thread that the loop has, before there is a loop.
-pub(super) fn start_worker(ring: &mut IoUring) -> io::Result<()> {
-    ring.submitter().register_iowq_max_workers(&mut [1, 1])?;
-    let nop = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
-    // SAFETY: it refers to nothing.
-    unsafe { ring.submission().push(&nop) }.map_err(io::Error::other)?;
-    ring.submit_and_wait(1)?;
-    ring.completion().for_each(drop);
-    Ok(())
 }

@@ -8,7 +8,8 @@ use io_uring::IoUring;
 use self::batch::Batch;
 use self::single::Single;
 use crate::error::Error;
-use crate::queue::{self, Queue};
+use crate::queue::Queue;
+use crate::ring::{self, Shape};
 use crate::spec::{Engine, PassedOver, Spec};
 
 mod batch;
@@ -50,12 +51,8 @@ fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> Re
 }
 
 /// The ring of a queue, with all that can be there before it has a device.
-pub(crate) fn ring(engine: Engine, depth: u16) -> io::Result<IoUring> {
-    let mut ring = queue::ring(depth, engine, commands_beside(engine))?;
-    if engine == Engine::Bpf {
-        kernel_loop::start_worker(&mut ring)?;
-    }
-    Ok(ring)
+pub(crate) fn ring(shape: Shape) -> io::Result<IoUring> {
+    ring::make(shape, commands_beside(shape.engine))
 }
 
 /// Serves a queue until its device is stopped. `started` is called when the driver has been

@@ -41,7 +41,8 @@ pub(super) fn run(
 ) -> io::Result<()> {
     let mut batch = [const { std::mem::MaybeUninit::<cqueue::Entry>::uninit() }; BATCH];
     let mut entries = Entries::new();
-    let mut arrived = Vec::with_capacity(queue.config.depth as usize);
+    // Written, so that it has its pages.
+    let mut arrived: Vec<u32> = (0..queue.config.depth).collect();
     carrier.begin(queue)?;
     started();
     loop {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_bench::quantity::{format_size, parse_size};
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Engine, Kind, Spec};
+use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
 
 use super::pressure;
 use super::supervise::{self, Task};
@@ -90,6 +90,10 @@ pub struct AddArgs {
     /// Bytes of the largest request
     #[arg(long, default_value = "512k", value_parser = parse_size)]
     pub max_request: u64,
+    /// Pieces of memory in a request that is lent; more than 32 cost less where memory is scattered, but a
+    /// server takes memory for each such request, and may wait for itself when memory is short
+    #[arg(long, value_name = "N", default_value_t = SEGMENTS_KEPT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_segments: u16,
     /// Take this engine or none
     #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
@@ -135,6 +139,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         queues: args.queues,
         depth: args.depth,
         max_request: u32::try_from(args.max_request).unwrap_or(u32::MAX),
+        max_segments: args.max_segments,
         engine: args.engine,
     };
     if args.check {
@@ -236,7 +241,7 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
             "passed_over": record.passed_over,
             "size": record.size,
             "unused": record.unused().map(|(_, bytes)| bytes).sum::<u64>(),
-            "no_swap": pressure::no_swap(&record.spec),
+            "no_swap": pressure::no_swap(record),
         }));
     }
     let mut text = format!(
@@ -251,7 +256,7 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
     for better in &record.passed_over {
         text.push_str(&format!("not {}: {}\n", better.engine, better.reason));
     }
-    if let Some(reason) = pressure::no_swap(&record.spec) {
+    if let Some(reason) = pressure::no_swap(record) {
         text.push_str(&format!("put no swap on it: {reason}\n"));
     }
     output::text(&text)

@@ -15,14 +15,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use handoff_block::{Kind, Spec};
+use handoff_block::Kind;
+use handoff_block::state::Record;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 
 /// Why there should be no swap on a device, if it can be told: what has a file system below it takes memory
 /// of the kernel's for what it writes, most where the file has holes; so does the page cache.
-pub(super) fn no_swap(spec: &Spec) -> Option<String> {
+pub(super) fn no_swap(record: &Record) -> Option<String> {
+    let spec = &record.spec;
     if spec.target == Kind::Null {
         return Some("it keeps nothing".to_owned());
     }
@@ -31,8 +33,12 @@ pub(super) fn no_swap(spec: &Spec) -> Option<String> {
             "it goes through the page cache, which takes memory to write (--buffered)".to_owned(),
         );
     }
-    let reason = spec.files.iter().find_map(|file| file_system_below(file))?;
-    Some(format!("{reason}, which takes memory to write; whole disks do not"))
+    let below = spec.files.iter().find_map(|file| file_system_below(file));
+    let below =
+        below.map(|reason| format!("{reason}, which takes memory to write; whole disks do not"));
+    below.or_else(|| {
+        record.takes_memory().map(|reason| format!("it takes memory to serve: {reason}"))
+    })
 }
 
 fn file_system_below(file: &Path) -> Option<String> {

@@ -154,7 +154,7 @@ fn as_json(
         "depth": found.depth,
         "max_request": found.max_request,
         "memory": record.memory,
-        "no_swap": pressure::no_swap(&record.spec),
+        "no_swap": pressure::no_swap(record),
         "failed_legs": counters.failed_legs,
         "failures": counters.failures,
         "counters": counters.queues,
@@ -208,7 +208,7 @@ fn as_text(
         ),
     );
     line("memory", format!("{} bytes at most, beside the program", record.memory));
-    if let Some(reason) = pressure::no_swap(spec) {
+    if let Some(reason) = pressure::no_swap(record) {
         line("no swap", reason);
     }
     line(

@@ -6,6 +6,7 @@ mod guest {
     mod command;
     mod devices;
     mod hardship;
+    mod memory;
     mod mistakes;
     mod processes;
 }

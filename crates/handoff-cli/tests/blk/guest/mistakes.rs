@@ -136,7 +136,7 @@ fn a_device_that_should_carry_no_swap_says_so() {
     driver_or_skip!();
     let files = Files::new(2, 1 << 20);
     fs::write(&files.paths[1], [1; 1 << 20]).expect("a file without holes");
-    let disk = NullDisk::new(1, 512, 1).expect("a disk");
+    let disk = NullDisk::strict(1, 512, 1 << 20).expect("a disk");
     let disk = disk.path().to_str().expect("UTF-8");
     let file_as_disk = LoopDisk::new(Path::new("/var/tmp"), 1 << 20, 512, false).expect("a disk");
     let file_as_disk = file_as_disk.path().to_str().expect("UTF-8");
@@ -155,6 +155,10 @@ fn a_device_that_should_carry_no_swap_says_so() {
             &[disk, "--buffered"],
             Some("it goes through the page cache, which takes memory to write"),
         ),
+        (&[disk, "--max-segments", "33"], Some("up to 33 segments: --max-segments 32")),
+        (&[disk, "--depth", "129"], Some("than the kernel keeps: --depth 111")),
+        (&[disk, "--max-request", "2m"], Some("cuts requests: --max-request 1048576")),
+        (&[disk, "--queues", "2"], Some("room for 64 requests, of which 128 may be under way")),
         (&[disk], None),
     ] {
         let device = Added::new(&[&["loop"], arguments].concat());
