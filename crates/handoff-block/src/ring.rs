@@ -6,7 +6,7 @@
 //!   memory that the kernel would wait for, but for those that [`takes_memory`] tells of: memory may be short
 //!   until this very queue has written.
 //!
-//! Kernel interface: `io_uring/alloc_cache.h` and `io_uring/rsrc.c`. Before Linux 6.15 the kernel keeps less.
+//! Kernel interface: `io_uring/alloc_cache.h` and `io_uring/rsrc.c`; tried on Linux 7.2.
 //! Capability: CAP_IPC_LOCK, or a limit on locked memory of a page for each request.
 
 use std::fs::File;
@@ -62,8 +62,7 @@ impl Shape {
     }
 }
 
-/// Why serving takes memory for which the kernel would wait, if it does: where the files are disks, and where they
-/// are not they take some of their own.
+/// Why serving disks takes memory for which the kernel would wait, if it does, and what to change.
 pub(crate) fn takes_memory(engine: Engine, spec: &Spec, limits: &Limits) -> Option<String> {
     let Shape { depth, pieces, .. } = Shape::of(engine, spec);
     let depth = u32::from(depth);
@@ -82,7 +81,8 @@ pub(crate) fn takes_memory(engine: Engine, spec: &Spec, limits: &Limits) -> Opti
         let disk = std::fs::metadata(file).ok()?.rdev();
         let (file, most) = (file.display(), queue_limit(disk, "max_sectors_kb")? << 10);
         if most < spec.max_request.into() {
-            return Some(format!("{file} cuts requests: --max-request {most}"));
+            let whole = most & !4095;
+            return Some(format!("{file} cuts requests: --max-request {whole}"));
         }
         let room = queue_limit(disk, "nr_requests").filter(|room| *room < requests)?;
         Some(format!("{file} has room for {room} requests, of which {requests} may be under way"))

@@ -130,8 +130,8 @@ fn load(node: &str) {
     });
 }
 
-/// What its server took for a load that it would have waited for. It is held up until it has all requests that it
-/// can have at once.
+/// Serves a load, and tells what memory the server would have waited for. The server is stopped until as many
+/// requests wait as it can have at once.
 #[track_caller]
 fn taken(device: &Added, server: i32) -> BTreeMap<String, usize> {
     let depth = device.show()["depth"].as_u64().expect("a number");
