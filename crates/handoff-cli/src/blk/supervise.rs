@@ -158,9 +158,11 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     };
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
+        // Before it is said: whoever hears of the device finds its log.
+        log::name(&log, id)?;
         serving = true;
         say(&Answer::Serving { id })?;
-        log::name(&log, id)
+        log::let_go_of_stdout()
     });
     match watched {
         Err(failure) if !serving => refuse(failure.into()),
@@ -302,7 +304,13 @@ pub(super) fn watch(
     let record = directory
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
-    ready(id, &record)?;
+    if let Err(failure) = ready(id, &record) {
+        // Nobody would watch it: it removes its device.
+        let _ = kill_process(id_of(&child), Signal::TERM);
+        let _ = child.wait();
+        log::forget(id);
+        return Err(failure);
+    }
     let mut spare = Spare::of(&record, id);
     let mut log = Log::of(&directory);
     let mut lives = Lives::new();

@@ -26,7 +26,7 @@ pub(super) fn open() -> Result<File, Failure> {
     made.map_err(|error| Failure::failed(format!("{DIRECTORY}: {error}")))
 }
 
-/// Gives the log its name, and lets go of the pipe to whoever started this.
+/// Gives the log its name.
 pub(super) fn name(log: &File, id: u32) -> Result<(), Failure> {
     let path = Directory::of(id).log_path();
     let named = || {
@@ -36,11 +36,16 @@ pub(super) fn name(log: &File, id: u32) -> Result<(), Failure> {
         }
         rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
         // There is a page that can be held.
-        writeln!(&mut &*log, "device {id}")?;
-        rustix::stdio::dup2_stdout(&File::options().write(true).open("/dev/null")?)?;
-        Ok(())
+        writeln!(&mut &*log, "device {id}")
     };
-    named().map_err(|error: io::Error| Failure::failed(format!("{}: {error}", path.display())))
+    named().map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+}
+
+/// Closes the pipe to whoever started this.
+pub(super) fn let_go_of_stdout() -> Result<(), Failure> {
+    let null = File::options().write(true).open("/dev/null");
+    null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?))
+        .map_err(|error| Failure::failed(format!("/dev/null: {error}")))
 }
 
 /// What the supervisor says, and what is held in memory for the device: the page too that it says it on. While
