@@ -34,7 +34,7 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@scripts/setup curl netcat-openbsd socat || echo "without them, tests against them are skipped" >&2
 	@$(CARGO) xtask test
 
-soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures.md
+soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures/long-runs.md
 	@$(CARGO) xtask test --soak
 
 bench: setup build ## Print every table of figures that this machine can (as root)

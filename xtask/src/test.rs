@@ -11,7 +11,7 @@
 //!   file with everything known about each failed test;
 //! - tests run in a sandbox ([`crate::sandbox`]); leftovers there are a failure;
 //! - the whole run ends at its time limit; whatever had not ended then has failed;
-//! - a long run says at its start what it does, and at its end adds its result to `docs/figures.md`.
+//! - a long run says at its start what it does, and at its end adds its result to `docs/figures/long-runs.md`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-pub(super) const FIGURES: &str = "docs/figures.md";
+pub(super) const FIGURES: &str = "docs/figures/long-runs.md";
 
 /// Adds one row: date, commit, machine, time it took, result.
 pub(super) fn soak(result: &str, took: Duration) -> Result<(), String> {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_columns_of_the_table() {
-        let figures = include_str!("../../../docs/figures.md");
+        let figures = include_str!("../../../docs/figures/long-runs.md");
         let header = figures.lines().rfind(|line| line.starts_with("| date")).expect("a table");
         let row = row("now", "abc", "a machine", Duration::from_secs(61), "1 passed");
         assert_eq!(row.matches('|').count(), header.matches('|').count());

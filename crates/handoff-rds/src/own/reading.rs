@@ -195,7 +195,7 @@ impl Reader {
     /// Reads into the payload that waits, `missing` bytes at most, or into the buffer.
     ///
     /// By calls of its own: the library's `receive_exact` in their place was measured to cost the receiver as much
-    /// (docs/figures.md), and the library's buffers do not become the vectors that messages are.
+    /// (docs/figures/rds.md), and the library's buffers do not become the vectors that messages are.
     fn read(&mut self, direct: bool, missing: usize) -> io::Result<usize> {
         let socket = SockRef::from(&self.link.file);
         if let (true, Some(payload)) = (direct, &mut self.payload) {

@@ -51,7 +51,7 @@ fn the_table_counts_instructions_beside_the_copy_meter_and_says_that_it_is_emula
         assert!(many(name)["skipped"].is_null(), "{report}");
         assert_eq!(many(name)["config"]["sockets"], 10_000);
     }
-    // Not of lanes: this is a development build. In one of release they take 2.7 % more (docs/figures.md).
+    // Not of lanes: this is a development build. In one of release they take 2.7 % more (docs/figures/send.md).
     let (one, many) = (cost(names[3]), number(many(names[3]), "minsn_per_gib"));
     assert!(many <= one * 1.1, "{one} with one socket, {many} with 10,000");
 }
