@@ -2,6 +2,7 @@
 
 mod engines;
 mod layers;
+mod links;
 mod ownership;
 mod packages;
 mod public_api;
