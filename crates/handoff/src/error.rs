@@ -6,6 +6,16 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 /// Error of this library.
+///
+/// ```
+/// use handoff::Error;
+///
+/// fn worth_another_try(error: &Error) -> bool {
+///     matches!(error, Error::Busy { .. } | Error::Memlock { .. } | Error::NoDescriptor { .. })
+/// }
+///
+/// assert!(!worth_another_try(&Error::DriverGone));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

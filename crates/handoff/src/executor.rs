@@ -16,6 +16,17 @@ use crate::error::Result;
 const BETWEEN_TURNS: usize = 32;
 
 /// Runs several futures on the thread that owns a driver.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Executor};
+///
+/// let driver = Driver::new()?;
+/// let executor = Executor::new(&driver);
+/// let other = executor.spawn(async { 6 });
+/// assert_eq!(executor.run(async { other.await * 7 })?, 42);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Executor {
     driver: Driver,

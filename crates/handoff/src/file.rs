@@ -28,6 +28,19 @@ use crate::transfer::Transfer;
 const TMPFS: FsWord = 0x0102_1994;
 
 /// A file, used through its driver.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Region};
+///
+/// let driver = Driver::new()?;
+/// let mut region = Region::anonymous(1 << 16)?;
+/// let file = driver.file(std::fs::File::open("disk.img")?)?;
+/// let buffer = region.take(1 << 16).unwrap();
+/// let read = driver.block_on(file.read_at(buffer, 4096)?)?;
+/// println!("{} bytes: {:?}", read.result?, &read.buffer[..16]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct File {
     endpoint: Rc<Endpoint>,
@@ -149,6 +162,12 @@ impl fmt::Debug for File {
 }
 
 /// Future of [`File::readable`] and [`File::writable`].
+///
+/// ```no_run
+/// # async fn example(pipe: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
+/// pipe.readable()?.await?; // a read would not wait now
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct Readiness(Transfer<Vec<Buffer>>);

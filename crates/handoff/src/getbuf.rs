@@ -23,6 +23,22 @@ use crate::reactor::Reactor;
 use crate::ring::{Endpoint, Key};
 
 /// Lends buffers of the kernel to the operations of a driver.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::Driver;
+///
+/// let driver = Driver::new()?;
+/// let file = std::fs::File::open("disk.img")?;
+/// let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// let source = driver.get_buf()?.source(&file)?;
+/// let sent = driver.block_on(async {
+///     let lease = source.get_at(0, 1 << 16)?.await?.expect("the file is not empty");
+///     socket.send(lease).map_err(|refused| refused.error)?.await.sent
+/// })??;
+/// println!("{sent} bytes from the page cache");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct GetBuf {
     pub(crate) shared: Rc<GetBufShared>,
@@ -30,6 +46,13 @@ pub struct GetBuf {
 }
 
 /// What a [`GetBuf`] has out, and had.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {
+/// let stats = driver.get_buf()?.stats()?;
+/// println!("{} of {} lends are back, {} bytes copied", stats.returned, stats.lent, stats.copied_bytes);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GetBufStats {
     /// Buffers that are lent now.
@@ -131,6 +154,16 @@ impl fmt::Debug for GetBuf {
 }
 
 /// A file, block device or TCP socket to be lent from.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, file: std::fs::File) -> Result<(), Box<dyn std::error::Error>> {
+/// let source = driver.get_buf()?.source(&file)?;
+/// let mut offset = 0;
+/// while let Some(lease) = source.get_at(offset, 1 << 16)?.await? {
+///     offset += lease.len() as u64;
+/// }
+/// # Ok(()) }
+/// ```
 pub struct KernelSource {
     shared: Rc<Binding>,
     driver: Rc<Reactor>,
@@ -172,6 +205,15 @@ impl fmt::Debug for KernelSource {
 ///
 /// Dropped, it asks for the wait to end; what was lent by then goes back. Of a stream, those bytes are
 /// lost to who reads on.
+///
+/// ```no_run
+/// # async fn example(stream: handoff::KernelSource) -> Result<(), Box<dyn std::error::Error>> {
+/// match stream.get(1 << 16)?.await? {
+///     Some(lease) => println!("{} received bytes", lease.len()),
+///     None => println!("the stream has ended"),
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "what is lent goes back when nobody takes it"]
 #[derive(Debug)]
 pub struct Getting(Handle<Got>);
@@ -233,6 +275,15 @@ impl Future for Getting {
 }
 
 /// New pages under way: a future of the lease to fill.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, file: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
+/// let pages = driver.get_buf()?.fresh(1 << 16)?.await?;
+/// let read = file.read_at(pages, 0)?.await;
+/// let lease = read.buffer.freeze(read.result?);
+/// println!("{} bytes to send", lease.len());
+/// # Ok(()) }
+/// ```
 #[must_use = "what is lent goes back when nobody takes it"]
 #[derive(Debug)]
 pub struct Fresh(Handle<Got>);

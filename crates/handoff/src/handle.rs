@@ -17,6 +17,18 @@ use crate::reactor::Reactor;
 /// An operation that can be asked to end early, and then still says what it came to.
 ///
 /// A future that is dropped takes its buffer and its result with it; one that is cancelled brings both.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// // After a second the receive ends, and says how many bytes it has.
+/// let second = std::time::Duration::from_secs(1);
+/// let received = driver.cancel_after(second, socket.receive_exact(buffer)?).await;
+/// match received.result {
+///     Err(handoff::Error::Canceled { done }) => println!("{done} bytes so far"),
+///     result => println!("all {} bytes", result?),
+/// }
+/// # Ok(()) }
+/// ```
 pub trait Cancel {
     /// Asks for that. It ends with [`Error::Canceled`], or as it would have when that comes too late.
     fn cancel(&self);

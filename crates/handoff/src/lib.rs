@@ -1,13 +1,12 @@
 //! Zero-copy I/O on stock Linux kernels: buffers are lent and come back.
 //!
-//! A [`Buffer`], cut from a [`Region`], is moved into a send; [`Sent`] tells that the kernel took the
-//! bytes, and [`OnLoan`] yields the buffer when the kernel let go of them, with what became of them:
-//! whether they were copied, as the kernel reports it. Many sends can share one return ([`Group`]).
+//! You move a [`Buffer`], cut from a [`Region`], into a send. [`Sent`] tells that the kernel took the bytes.
+//! [`OnLoan`] gives the buffer back when the kernel has let go of it, with a [`Receipt`]: whether the bytes
+//! were copied, as the kernel reports it. Many sends can share one return ([`Group`]).
 //!
-//! Everything belongs to a [`Driver`], which is one thread's io_uring, or system calls and epoll
-//! where there is none. Its futures run on [`Driver::block_on`], on an [`Executor`], or inside
-//! tokio's current-thread runtime; a thread with a loop of its own calls [`Driver::turn`] and asks
-//! the handles.
+//! Everything belongs to a [`Driver`], which is one thread's io_uring, or system calls and epoll where there
+//! is none. Its futures run on [`Driver::block_on`], on an [`Executor`], or inside tokio's current-thread
+//! runtime. A thread with a loop of its own calls [`Driver::turn`] and asks the handles.
 //!
 //! ```no_run
 //! use handoff::{Driver, Region};
@@ -23,6 +22,18 @@
 //! println!("{} bytes sent, {}", finished.sent?, finished.receipt.outcome());
 //! # Ok(()) }
 //! ```
+//!
+//! | you want to | begin with |
+//! |---|---|
+//! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
+//! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`], [`RxQueue`] or [`Window`] |
+//! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
+//! | read and write files | [`File`] |
+//! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |
+//! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
+//! | have buffers that come back by themselves | [`BufferPool`] |
+//! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
+//! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

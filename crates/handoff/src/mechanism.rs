@@ -3,6 +3,16 @@
 use std::fmt;
 
 /// A way to send.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::Engine;
+///
+/// socket.set_engine(Engine::Copy)?;
+/// let finished = socket.send(buffer)?.await;
+/// assert_eq!(finished.receipt.engine, Some(Engine::Copy));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// The socket chooses per size, from what it sees of its own sends.
@@ -36,6 +46,13 @@ impl fmt::Display for Engine {
 }
 
 /// How a socket receives.
+///
+/// ```no_run
+/// # async fn example(receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
+/// let (engine, reason) = receiver.engine();
+/// println!("receives by {engine}: {reason}");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveEngine {
     /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).

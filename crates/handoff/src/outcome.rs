@@ -7,6 +7,13 @@ use std::fmt;
 use std::ops::AddAssign;
 
 /// The verdict over all bytes of one lend.
+///
+/// ```
+/// use handoff::{Outcome, Tally};
+///
+/// let tally = Tally { zero_copy: 60_000, copied: 48, unknown: 0 };
+/// assert_eq!(tally.outcome(), Outcome::Mixed);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Every byte went without a copy.
@@ -31,6 +38,14 @@ impl fmt::Display for Outcome {
 }
 
 /// Bytes by what became of them.
+///
+/// ```
+/// use handoff::Tally;
+///
+/// let mut sum = Tally { zero_copy: 4096, ..Tally::default() };
+/// sum += Tally { copied: 100, ..Tally::default() };
+/// assert_eq!((sum.total(), sum.copied), (4196, 100));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes that went without a copy.

@@ -4,6 +4,13 @@ use crate::mechanism::Engine;
 use crate::outcome::{Outcome, Tally};
 
 /// The account of one send, or of a group of them.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let receipt = socket.send(buffer)?.await.receipt;
+/// println!("{}: {} of {} bytes copied", receipt.outcome(), receipt.tally.copied, receipt.tally.total());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// What became of the bytes.

@@ -14,6 +14,13 @@ use crate::reactor::Reactor;
 /// A future of a point in time, as of [`Driver::sleep`](crate::Driver::sleep).
 ///
 /// It goes by the monotonic clock, which stands still while the machine is suspended.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = handoff::Driver::new()?;
+/// driver.block_on(driver.sleep(std::time::Duration::from_millis(1)))??;
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
     driver: Rc<Reactor>,

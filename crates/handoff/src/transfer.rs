@@ -23,11 +23,28 @@ use crate::ring::Key;
 /// not written. The buffer is kept until the kernel is done.
 /// What a dropped receive had taken of a stream is lost, and the socket says so to whoever receives next
 /// ([`Error::ReceivedLost`]).
+///
+/// ```no_run
+/// # async fn example(file: handoff::File, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let read = file.read_at(buffer, 0)?.await;
+/// println!("{} bytes: {:?}", read.result?, &read.buffer[..]);
+/// # Ok(()) }
+/// ```
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 #[derive(Debug)]
 pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 
 /// What a read, write or receive came to.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let received = socket.receive_exact(buffer)?.await;
+/// match received.result {
+///     Ok(bytes) => println!("all {bytes} bytes"),
+///     Err(error) => println!("{error}; the buffer is back: {}", received.buffer.len()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Transferred<B> {
     /// Bytes moved, or why not.

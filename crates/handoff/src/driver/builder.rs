@@ -6,6 +6,15 @@ use crate::reactor::Reactor;
 use crate::ring::{Epoll, Io, Ring, Shape};
 
 /// Whether a driver uses io_uring.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, RingUse};
+///
+/// let driver = Driver::builder().ring(RingUse::Avoid).build()?;
+/// assert!(driver.ring_unavailable().is_some());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RingUse {
     /// When the kernel lets it; else system calls and epoll, and
@@ -19,6 +28,12 @@ pub enum RingUse {
 }
 
 /// Sizes of a driver.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = handoff::Driver::builder().in_flight(1024).registered_files(64).build()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DriverBuilder {
     ring: RingUse,

@@ -40,6 +40,20 @@ use crate::socket::listen::Listener;
 pub use builder::{DriverBuilder, RingUse};
 
 /// A handle on a thread's ring. Cloning it gives another handle on the same.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Region};
+///
+/// let driver = Driver::new()?;
+/// if let Some(reason) = driver.ring_unavailable() {
+///     println!("system calls instead of io_uring: {reason}");
+/// }
+/// let region = Region::anonymous(1 << 20)?;
+/// driver.register(&region)?;
+/// assert_eq!(driver.block_on(async { driver.in_flight() })?, 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) reactor: Rc<Reactor>,
@@ -60,6 +74,17 @@ impl Drop for LastHandle {
 }
 
 /// What [`Driver::turn`] waits for.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Wait};
+/// use std::time::Duration;
+///
+/// let driver = Driver::new()?;
+/// driver.turn(Wait::No)?; // what is done already
+/// driver.turn(Wait::AtMost(Duration::from_millis(1)))?; // or for a millisecond
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Nothing: it submits, and takes what is there. While there is something to submit, what the

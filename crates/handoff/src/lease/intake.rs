@@ -9,6 +9,16 @@ use super::window::Window;
 
 /// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of these two with a
 /// pool beside it.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, queue: handoff::RxQueue, pool: handoff::Pool) -> Result<(), Box<dyn std::error::Error>> {
+/// // From the NIC's memory where bytes come there, and from the pool otherwise.
+/// let mut receiver = socket.receive(queue.or(&pool))?;
+/// while let Some(span) = receiver.next_span().await {
+///     println!("{} bytes", span?.len());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Intake {
     pub(crate) queue: Option<Rc<RxShared>>,

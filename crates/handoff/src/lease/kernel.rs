@@ -152,6 +152,14 @@ impl Bytes {
 ///
 /// Clones and parts share the buffer, and may be in several operations at once. It goes back when all
 /// of them are dropped and done.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, lease: handoff::Lease) -> Result<(), Box<dyn std::error::Error>> {
+/// let (head, rest) = (lease.part(..4096), lease.part(4096..));
+/// let sends = (socket.send(head)?, socket.send(rest)?);
+/// println!("{} and {} bytes", sends.0.await.sent?, sends.1.await.sent?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lease(pub(crate) Bytes);
 
@@ -185,6 +193,14 @@ impl Lease {
 }
 
 /// New pages of the kernel, or the memory of a block request, lent to be filled: files are read into it.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, pages: handoff::LeaseMut) -> Result<(), Box<dyn std::error::Error>> {
+/// let received = socket.receive_exact(pages)?.await;
+/// let lease = received.buffer.freeze(received.result?);
+/// println!("{} bytes to write to a file", lease.len());
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct LeaseMut(pub(crate) Bytes);
 

@@ -22,6 +22,16 @@ use crate::ring::{Backend, Io, Key};
 const MAX_CHUNKS: usize = 1 << 15;
 
 /// Chunks that receivers share.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = driver.pool(handoff::Region::anonymous(1 << 20)?, 1 << 16)?;
+/// let mut receiver = socket.receive(&pool)?;
+/// while let Some(span) = receiver.next_span().await {
+///     println!("{} bytes; {} of {} chunks are out", span?.len(), pool.held(), pool.chunks());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) shared: Rc<PoolShared>,

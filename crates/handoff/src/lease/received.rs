@@ -99,6 +99,17 @@ impl fmt::Debug for Ticket {
 /// Received bytes, in a chunk of a [`Pool`](crate::Pool) or of an [`RxQueue`](crate::RxQueue).
 /// Dropping all parts of it gives the chunk back. Holding too many makes receivers of the pool wait,
 /// and peers of the rx queue send again.
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::Receiver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(span) = receiver.next_span().await {
+///     let mut payload = span?;
+///     let header = payload.split_to(16); // both parts hold the chunk
+///     println!("{:?}", &header[..]);
+///     socket.send(payload)?.await.sent?; // sent on from where it was received
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Span {
     // Not a `Piece`, which counts its owners for all threads: there are many spans, and few are lent on.
     start: NonNull<u8>,

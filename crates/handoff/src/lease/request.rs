@@ -104,6 +104,18 @@ impl QueueShared {
 }
 
 /// What a request asks for.
+///
+/// ```no_run
+/// # async fn example(mut request: handoff::Request) -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::RequestKind;
+///
+/// match request.kind() {
+///     RequestKind::Read => println!("fill {:?}", request.destination()),
+///     RequestKind::Write => println!("take {:?}", request.source()),
+///     _ => request.answer(Err(std::io::ErrorKind::Unsupported.into())),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestKind {
@@ -117,6 +129,18 @@ pub enum RequestKind {
 }
 
 /// A request, to be answered.
+///
+/// ```no_run
+/// # async fn example(queue: handoff::RequestQueue, file: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
+/// while let Some(request) = queue.next().await? {
+///     let offset = request.offset();
+///     if let Some(lease) = request.source() {
+///         let written = file.write_at(lease, offset)?.await;
+///         request.answer(written.result.map_err(Into::into));
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Request {
     kind: RequestKind,

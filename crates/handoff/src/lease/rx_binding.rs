@@ -15,6 +15,13 @@ use crate::ring::refill::RefillQueue;
 use crate::ring::{Io, Token, memlock_or};
 
 /// Which rx queue to bind, and how.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let binding = handoff::RxBinding::new("eth0", 3)?.chunk(1 << 16);
+/// println!("one connection needs {} bytes", binding.area(1));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RxBinding {
     /// `None` for no device.

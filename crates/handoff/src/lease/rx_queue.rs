@@ -37,6 +37,13 @@ use crate::ring::{Io, Key};
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What an rx queue has received so far.
+///
+/// ```no_run
+/// # async fn example(queue: handoff::RxQueue) -> Result<(), Box<dyn std::error::Error>> {
+/// let stats = queue.stats();
+/// println!("{} bytes, copied {:?}; no chunk {} times", stats.bytes, stats.copied, stats.shortages);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxStats {
     /// Spans handed out.

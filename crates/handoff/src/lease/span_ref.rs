@@ -14,6 +14,18 @@ use super::rx_queue::RxShared;
 
 /// Received bytes during a visit: see [`Receiver::visit`](crate::Receiver::visit). Dropping it gives the chunk
 /// back.
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut kept = Vec::new();
+/// receiver.spans_there().await?;
+/// receiver.visit(|span| {
+///     if span.starts_with(b"keep") {
+///         kept.push(span.keep());
+///     }
+/// });
+/// # Ok(()) }
+/// ```
 pub struct SpanRef<'a>(Visited<'a>);
 
 enum Visited<'a> {

@@ -21,6 +21,16 @@ const CHUNK: usize = 64 << 10;
 
 /// Places of whole pages, shared by the sockets that receive into it, and a chunk of memory for each,
 /// for bytes that don't fill pages.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// let window = driver.window(16, 1 << 20)?;
+/// let mut receiver = socket.receive(&window)?;
+/// while let Some(span) = receiver.next_span().await {
+///     println!("{} bytes, mapped where they fill pages", span?.len());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Window {
     pub(crate) pages: Rc<PoolShared>,

@@ -352,6 +352,14 @@ pub(crate) struct AddressRange {
 ///
 /// Implemented for [`Region`](crate::Region), [`SharedRegion`](crate::SharedRegion),
 /// [`BufferPool`](crate::BufferPool), and [`Frozen`](crate::Frozen), which stands for the region that it was cut from.
+///
+/// ```no_run
+/// fn register(driver: &handoff::Driver, memory: &impl handoff::Memory) {
+///     if let Err(error) = driver.register(memory) {
+///         println!("sends go unregistered: {error}");
+///     }
+/// }
+/// ```
 #[allow(private_bounds, reason = "the memory itself is for this crate only")]
 pub trait Memory: Backed {}
 

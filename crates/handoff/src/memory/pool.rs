@@ -215,6 +215,13 @@ impl fmt::Debug for BufferPool {
 }
 
 /// Future of [`BufferPool::get`].
+///
+/// ```no_run
+/// # async fn example(pool: handoff::BufferPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut buffer = pool.get().await; // once somebody has given one back
+/// buffer.fill(7);
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct GetBuffer {

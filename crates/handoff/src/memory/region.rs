@@ -52,6 +52,17 @@ impl Drop for Mapping {
 }
 
 /// The pages that a region is made of.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Pages, Region};
+///
+/// let region = Region::huge(1 << 21)?;
+/// if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
+///     println!("no huge pages: {reason}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Pages of the base size.
@@ -166,6 +177,16 @@ impl Cutter {
 /// Zeroed memory of this process, in whole pages, that buffers are cut from.
 ///
 /// The memory is unmapped when the region and all of its buffers are gone.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut region = handoff::Region::anonymous(1 << 20)?;
+/// let mut buffer = region.take(4096).expect("there is room");
+/// buffer.fill(7);
+/// drop(region); // the buffer keeps the memory
+/// assert_eq!(buffer[4095], 7);
+/// # Ok(()) }
+/// ```
 pub struct Region {
     cutter: Cutter,
     pages: Pages,
@@ -262,6 +283,17 @@ impl std::fmt::Debug for Region {
 ///
 /// Like a `Vec`, it has a length in use and a capacity; lending it for sending lends the length.
 /// All of the capacity is initialised.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut region = handoff::Region::anonymous(4096)?;
+/// let mut payload = region.take(4096).expect("there is room");
+/// let mut header = payload.split_to(16);
+/// header.copy_from_slice(b"sixteen bytes !!");
+/// payload.set_len(100);
+/// assert_eq!((header.len(), payload.len(), payload.capacity()), (16, 100, 4080));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Buffer(pub(crate) Piece);

@@ -17,6 +17,14 @@ use super::{Backed, Backing, Memory, Piece, View};
 use crate::error::{Error, Result};
 
 /// Zeroed memory behind a descriptor that other processes can map.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut region = handoff::SharedRegion::memfd(1 << 20)?;
+/// let buffer = region.take(4096).expect("there is room");
+/// assert_eq!((region.len(), buffer.len()), (1 << 20, 4096));
+/// # Ok(()) }
+/// ```
 pub struct SharedRegion {
     cutter: Cutter,
     fd: OwnedFd,
@@ -82,6 +90,17 @@ impl std::fmt::Debug for SharedRegion {
 ///
 /// It moves between threads, but two of them never look at it at once: the accesses of a [`View`]
 /// are of mixed sizes.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut region = handoff::SharedRegion::memfd(1 << 20)?;
+/// let buffer = region.take(4096).expect("there is room");
+/// let mut word = [0; 5];
+/// buffer.view().write(100, b"bytes");
+/// buffer.view().read(100, &mut word);
+/// assert_eq!(&word, b"bytes");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct SharedBuffer(pub(crate) Piece, PhantomData<Cell<u8>>);

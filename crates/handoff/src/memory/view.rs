@@ -11,6 +11,18 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 const WORD: usize = size_of::<u64>();
 
 /// Shared memory of a fixed length.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut region = handoff::SharedRegion::memfd(4096)?;
+/// # let buffer = region.take(4096).unwrap();
+/// let view = buffer.view();
+/// view.write(0, &[7; 8]);
+/// let mut bytes = [0; 8];
+/// view.read(0, &mut bytes);
+/// assert_eq!((view.len(), bytes), (4096, [7; 8]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     start: NonNull<u8>,

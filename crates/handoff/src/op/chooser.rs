@@ -25,6 +25,13 @@ const LOOK_AGAIN: u32 = 1024;
 const GUESS: usize = 16 * 1024;
 
 /// What a socket chose for a size.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// let choice = socket.choice(64 << 10);
+/// println!("64 KiB would go by {}: {}", choice.engine, choice.reason);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The engine.

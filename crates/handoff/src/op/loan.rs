@@ -172,6 +172,13 @@ pub(crate) trait AsLoan: Sized + 'static {
 }
 
 /// What can be moved into an operation, and is handed back with its return signal.
+///
+/// ```no_run
+/// /// What an operation gave back, whatever buffer it was.
+/// fn bytes_moved<B: handoff::Lendable>(done: handoff::Transferred<B>) -> handoff::Result<usize> {
+///     done.result
+/// }
+/// ```
 #[allow(private_bounds, reason = "what a loan is made with is for this crate only")]
 pub trait Lendable: AsLoan {}
 
@@ -181,15 +188,35 @@ pub trait Lendable: AsLoan {}
 /// [`Span`](crate::Span), [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four,
 /// whose pieces are used one after another; with the feature `bytes` for `bytes::Bytes`, which costs an
 /// allocation a loan.
+///
+/// ```no_run
+/// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
+///     socket.send(buffer).map_err(|refused| refused.error)?.await.sent
+/// }
+/// ```
 pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled one after another,
 /// [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
+///
+/// ```no_run
+/// async fn fill<B: handoff::PayloadMut>(socket: &handoff::Socket, buffer: B) -> handoff::Result<B> {
+///     let received = socket.receive_exact(buffer).map_err(|refused| refused.error)?.await;
+///     received.result.map(|_| received.buffer)
+/// }
+/// ```
 pub trait PayloadMut: Lendable {}
 
 /// A buffer back from a loan.
+///
+/// ```no_run
+/// # async fn example(on_loan: handoff::OnLoan<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
+/// let returned = on_loan.await;
+/// println!("{} bytes, {}", returned.buffer.len(), returned.receipt.outcome());
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Returned<B> {
     /// The buffer, whole.
@@ -199,6 +226,19 @@ pub struct Returned<B> {
 }
 
 /// An operation that was not started; the buffer comes back with the reason.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let buffer = match socket.send(buffer) {
+///     Ok(sending) => sending.await.buffer,
+///     Err(refused) => {
+///         println!("not sent: {}", refused.error);
+///         refused.buffer
+///     }
+/// };
+/// println!("{} bytes are yours again", buffer.len());
+/// # Ok(()) }
+/// ```
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<B> {

@@ -18,6 +18,13 @@ use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
 
 /// What became of everything sent on a socket so far.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// let stats = socket.send_stats();
+/// println!("{} messages, {} bytes copied", stats.messages, stats.returned.copied);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendStats {
     /// Messages taken by the kernel whole.

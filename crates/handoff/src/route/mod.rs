@@ -49,6 +49,21 @@ pub(crate) const PIECE: usize = 256 << 10;
 
 /// Where the bytes of a route come from: made of a socket, with an intake or without, or of a file and a range,
 /// by reference.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Region, Route};
+///
+/// let driver = Driver::new()?;
+/// # let from = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// # let to = driver.socket(std::net::TcpStream::connect("192.0.2.2:9000")?)?;
+/// # let file = driver.file(std::fs::File::open("disk.img")?)?;
+/// let pool = driver.pool(Region::anonymous(1 << 20)?, 1 << 16)?;
+/// let of_file = Route::new(&driver, (&file, 0..4096), &to);
+/// let of_stream = Route::new(&driver, &from, &to);
+/// let by_way_of_a_pool = Route::new(&driver, (&from, (&pool).into()), &to);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub enum RouteSource {
     /// A range of a file or block device; less where the file ends before.
@@ -59,6 +74,19 @@ pub enum RouteSource {
 }
 
 /// Where the bytes of a route go: made of a socket, or of a file and an offset, by reference.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Route};
+///
+/// let driver = Driver::new()?;
+/// # let from = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// # let to = driver.socket(std::net::TcpStream::connect("192.0.2.2:9000")?)?;
+/// let file = driver.file(std::fs::File::create("received")?)?;
+/// let to_socket = Route::new(&driver, &from, &to);
+/// let to_file_from_byte_4096 = Route::new(&driver, &from, (&file, 4096));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub enum RouteSink {
     /// A connected socket. It is left open.
@@ -106,6 +134,19 @@ impl Socket {
 }
 
 /// A way to carry bytes from a source to a sink.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Route, RouteEngine};
+///
+/// # let driver = Driver::new()?;
+/// # let file = driver.file(std::fs::File::open("disk.img")?)?;
+/// # let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// let mut route = Route::new(&driver, (&file, 0..u64::MAX), &socket).only(RouteEngine::Splice);
+/// let carried = driver.block_on(route.run())?;
+/// assert_eq!(carried.engine, RouteEngine::Splice);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`GetBuf`](crate::GetBuf)), and sent or
@@ -174,6 +215,15 @@ pub struct Route {
 }
 
 /// What a route came to.
+///
+/// ```no_run
+/// # async fn example(mut route: handoff::Route) -> Result<(), Box<dyn std::error::Error>> {
+/// let carried = route.run().await;
+/// println!("{} bytes by {}", carried.bytes, carried.engine);
+/// println!("copied on the way in: {}, out: {}", carried.taken.copied, carried.given.copied);
+/// carried.result?; // whether that is all of them
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Carried {
     /// Whether all went over.

@@ -42,6 +42,13 @@ impl Socket {
 }
 
 /// A connection that is being made: a future of the socket. Dropped, it is given up.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {
+/// let socket = driver.connect("192.0.2.1:9000".parse()?)?.await?;
+/// println!("connected: {socket:?}");
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Connecting {
     socket: Socket,

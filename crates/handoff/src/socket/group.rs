@@ -24,9 +24,30 @@ use crate::receipt::Receipt;
 /// Made by [`Driver::group`](crate::Driver::group), filled by
 /// [`Message::send_in`](crate::Message::send_in), ended by [`flush`](Self::flush). Dropped, it lets
 /// its sends go on and drops their buffers as they come back.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffers: Vec<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut group = driver.group();
+/// for buffer in buffers {
+///     socket.message(buffer).send_in(&mut group)?.await?;
+/// }
+/// let returned = group.flush().await;
+/// println!("{} buffers, {}", returned.buffer.len(), returned.receipt.outcome());
+/// # Ok(()) }
+/// ```
 pub struct Group<B: Payload>(Handle<AllBack<B>>);
 
 /// The shared return of a flushed [`Group`]: a future of all its buffers.
+///
+/// ```no_run
+/// # async fn example(group: handoff::Group<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut buffers = Vec::new();
+/// match group.flush().try_take(&mut buffers) {
+///     Ok(receipt) => println!("all {} are back, {}", buffers.len(), receipt.outcome()),
+///     Err(on_loan) => drop(on_loan.await),
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "the buffers are dropped when they come back and nobody waits for them"]
 #[derive(Debug)]
 pub struct GroupOnLoan<B: Payload>(Handle<AllBack<B>>);

@@ -23,6 +23,21 @@ use crate::ring::{Endpoint, Key};
 ///
 /// From the first time on that you ask for one, they are accepted as they come, until 64 wait for you: ask for
 /// the next soon, or [pause](Self::pause). Dropped, it closes those that nobody has taken.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Executor};
+///
+/// let driver = Driver::new()?;
+/// let mut listener = driver.listen(std::net::TcpListener::bind("127.0.0.1:9000")?)?;
+/// let executor = Executor::new(&driver);
+/// executor.run(async {
+///     while let Ok((socket, peer)) = listener.accept().await {
+///         executor.spawn(async move { println!("{peer} on {socket:?}") }).detach();
+///     }
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Listener {
     driver: Rc<Reactor>,
     key: Key,
@@ -105,6 +120,13 @@ impl fmt::Debug for Listener {
 }
 
 /// Future of [`Listener::accept`]. Dropped, it loses no connection.
+///
+/// ```no_run
+/// # async fn example(mut listener: handoff::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// let (socket, peer) = listener.accept().await?;
+/// println!("{peer} on {socket:?}");
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct Accepting<'a> {

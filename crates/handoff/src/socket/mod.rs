@@ -25,6 +25,23 @@ use crate::ring::Io;
 /// A connected or bound socket of any family, used through its driver.
 ///
 /// Clones are handles on the same attachment. It is closed when the last handle is dropped and nothing is under way on it.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::{Driver, Region};
+///
+/// let driver = Driver::new()?;
+/// let mut region = Region::anonymous(1 << 16)?;
+/// let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
+/// driver.block_on(async {
+///     let request = region.take(100).expect("there is room");
+///     let answer = region.take(4096).expect("there is room");
+///     println!("{} bytes asked", socket.send(request)?.await.sent?);
+///     println!("{} bytes answered", socket.receive_into(answer)?.await.result?);
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })??;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Socket {
     pub(crate) shared: Rc<SocketShared>,

@@ -45,6 +45,15 @@ impl Socket {
 }
 
 /// Received spans in order. Dropping it ends the receiving; what was received and not taken is lost.
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
+/// while let Some(span) = receiver.next_span().await {
+///     println!("{} bytes", span?.len());
+/// } // the peer has ended the stream
+/// println!("{} bytes were copied", receiver.tally().copied);
+/// # Ok(()) }
+/// ```
 pub struct Receiver {
     driver: Rc<Reactor>,
     key: Key,
@@ -146,6 +155,15 @@ impl std::fmt::Debug for Receiver {
 }
 
 /// Future of [`Receiver::next_span`].
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
+/// match receiver.next_span().await {
+///     Some(span) => println!("{} bytes", span?.len()),
+///     None => println!("the stream has ended"),
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct NextSpan<'a> {
@@ -167,6 +185,15 @@ impl Future for NextSpan<'_> {
 }
 
 /// Future of [`Receiver::spans_there`].
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
+/// receiver.spans_there().await?;
+/// let mut bytes = 0;
+/// let end = receiver.visit(|span| bytes += span.len());
+/// println!("{bytes} bytes; the stream has ended: {}", end.is_some());
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct SpansThere<'a> {

@@ -46,6 +46,13 @@ impl Socket {
 }
 
 /// A message before it is sent.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let sending = socket.message(buffer).header(b"the length").to("192.0.2.1:4000".parse()?).send()?;
+/// println!("{} bytes", sending.await.sent?);
+/// # Ok(()) }
+/// ```
 #[must_use = "nothing is sent before `send` or `send_in`"]
 pub struct Message<'a, B> {
     socket: &'a Socket,
@@ -252,6 +259,15 @@ impl<B> fmt::Debug for Message<'_, B> {
 ///
 /// Awaited as it is, it gives both. Dropped, it lets the send go on and drops the buffer when it
 /// comes back.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let (sent, on_loan) = socket.send(buffer)?.split();
+/// println!("the kernel took {} bytes", sent.await?);
+/// let returned = on_loan.await;
+/// println!("and gave {} back", returned.buffer.len());
+/// # Ok(()) }
+/// ```
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 #[derive(Debug)]
 pub struct Sending<B: Payload> {
@@ -274,6 +290,14 @@ impl<B: Payload> Sending<B> {
 }
 
 /// What a send came to.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let finished = socket.send(buffer)?.await;
+/// println!("{} bytes sent, {}", finished.sent?, finished.receipt.outcome());
+/// let buffer_for_the_next = finished.buffer;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Finished<B> {
     /// Bytes that the kernel took, header included, or why not all.
@@ -294,6 +318,14 @@ impl<B: Payload> IntoFuture for Sending<B> {
 }
 
 /// The future of both events of a send.
+///
+/// ```no_run
+/// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let sending = socket.send(buffer)?.into_future();
+/// let finished = driver.cancel_after(std::time::Duration::from_secs(1), sending).await;
+/// println!("{:?}, and the buffer is back: {}", finished.sent, finished.buffer.len());
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct Finishing<B: Payload> {
@@ -330,6 +362,14 @@ impl<B: Payload> Future for Finishing<B> {
 }
 
 /// The kernel took the bytes of a send: a future of their count, header included.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let (sent, on_loan) = socket.send(buffer)?.split();
+/// drop(on_loan); // nobody needs the buffer again
+/// println!("{} bytes", sent.await?);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, it hides whether the send failed"]
 #[derive(Debug)]
 pub struct Sent {
@@ -418,6 +458,15 @@ impl Future for Sent {
 ///
 /// It can't end without its driver: polled when the last [`Driver`](crate::Driver) was dropped and the
 /// kernel has kept the buffer, it panics.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+/// let (sent, on_loan) = socket.send(buffer)?.split();
+/// sent.await?;
+/// let mut returned = on_loan.await;
+/// returned.buffer.fill(0); // the kernel reads it no more
+/// # Ok(()) }
+/// ```
 #[must_use = "the buffer is dropped when it comes back and nobody waits for it"]
 #[derive(Debug)]
 pub struct OnLoan<B: Payload>(Handle<Back<B>>);
