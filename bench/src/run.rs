@@ -27,12 +27,12 @@ use crate::{
 /// The options of every bench.
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// Only rows whose name matches, and those that ratios refer to
+    /// Only rows whose name matches, and the rows that their ratios refer to
     #[arg(long, value_name = "REGEX")]
     pub only: Option<Regex>,
 
-    /// Length of one slot in seconds, of 10^9 instructions each where they are counted; the table
-    /// says which it was [default: 0.05 to 0.3]
+    /// Length of one slot in seconds; where instructions are counted, in units of 10^9. The table says
+    /// which it was [default: 0.05 to 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = parse_slot)]
     pub time: Option<f64>,
 
@@ -40,20 +40,17 @@ pub struct RunOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: Option<u32>,
 
-    /// Ends in under 30 seconds (and the time of the peers), in the lab in 3 minutes, with wider
-    /// spread
+    /// End in under 30 seconds (plus the time of peers), in the lab in 3 minutes, with wider spread
     #[arg(long, conflicts_with_all = ["time", "rounds"])]
     pub quick: bool,
 
-    /// Count besides, by the copy meter and in a run of its own, what the kernel's CPU copies: a column
-    /// beside what is reported, and below the table where the two disagree. Needs what `handoff meter`
-    /// does
+    /// Count what the kernel copies, too, by the copy meter in a run of its own: a column beside the
+    /// reports, and the disagreements below the table. Needs what `handoff meter` needs
     #[arg(long)]
     pub meter: bool,
 
-    /// Run in the lab's guest: instructions are counted instead of time, on a stock kernel, with
-    /// --meter; one that has not ended after 2 hours, or 10 minutes with --quick, is ended and shows
-    /// where its tasks stood
+    /// Run in the lab's guest, on a stock kernel, counting instructions instead of time, with --meter.
+    /// After 2 hours, or 10 minutes with --quick, the run is ended and shows where its tasks stood
     #[arg(long)]
     pub lab: bool,
 

@@ -82,8 +82,8 @@ pub struct BlockArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// Block devices to serve from, two of them, which are overwritten [default: files; where
-    /// instructions are counted, disks without memory]
+    /// A block device to serve from, to be overwritten; say it twice [default: files; where instructions
+    /// are counted, disks without memory]
     #[arg(long, value_name = "PATH", conflicts_with = "lab")]
     pub backing: Vec<PathBuf>,
 

@@ -114,8 +114,8 @@ pub struct RecvArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// Bytes of the chunks that zcrx receives into where frames arrive whole; several draw the curve
-    /// of what large ones save
+    /// Bytes of the chunks that zcrx receives into where frames arrive whole; several sizes show what
+    /// large chunks save
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_chunk,
           default_values_t = [SMALLEST_CHUNK, 64 << 10])]
     pub chunks: Vec<u64>,
@@ -128,17 +128,17 @@ pub struct RecvArgs {
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Where that host comes to, with --nic; its data comes to the ports behind
+    /// The port where that host connects, with --nic; its data comes to the ports behind it
     #[arg(long, value_name = "PORT", requires = "nic", default_value_t = DEFAULT_PORT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Where to receive, seen from the processor on which a row's packets arrive: rows for each of these,
-    /// with --nic
+    /// Where the receiving thread runs, seen from the processor where a row's packets arrive: a row for
+    /// each place, with --nic
     #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
     pub placement: Vec<Placement>,
 
-    /// Receive messages from so many connections that take turns, over loopback; several draw the curve
+    /// Receive messages from so many connections that take turns, over loopback; may be a list
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
           conflicts_with_all = ["nic", "placement", "peer"])]
     pub sockets: Vec<u32>,

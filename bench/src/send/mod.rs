@@ -72,8 +72,8 @@ With --segment, each message goes as datagrams of so many bytes (the ratio is to
   copy gso            sendmsg with UDP_SEGMENT
   uring-zc[-fixed]    one lent buffer, by SENDMSG_ZC with UDP_SEGMENT
 
-A peer is another program that sends; {addr}, {port}, {bytes}, {seconds} and {cpu} in its command are
-replaced.
+A peer is another program that sends. In its command {addr}, {port}, {bytes}, {seconds} and {cpu}
+are replaced.
 
 Examples:
   handoff bench send --quick
@@ -115,8 +115,8 @@ impl Protocol {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
-    /// Payload bytes per message; several draw the curve where zero copy begins to pay. 64k over
-    /// UDP means 65435, so that it fits into a datagram
+    /// Payload bytes per message; several sizes show where zero copy begins to pay. Over UDP 64k means
+    /// 65435, which fits into a datagram
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size,
           default_values_t = [DEFAULT_BYTES])]
     pub sizes: Vec<u64>,
@@ -130,17 +130,16 @@ pub struct SendArgs {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub fan_out: Vec<u32>,
 
-    /// Send each message as datagrams of so many bytes, and compare with copying so
+    /// Send each message as datagrams of so many bytes, and compare with copying
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..=65_507))]
     pub segment: Option<u16>,
 
-    /// Memory that the messages are taken from in turns; small enough for the caches, it makes
-    /// copying look cheap
+    /// Memory that the messages are taken from in turns; if it fits into the caches, copying looks cheap
     #[arg(long, value_name = "SIZE", value_parser = parse_size,
           default_value_t = DEFAULT_WORKING_SET)]
     pub working_set: u64,
 
-    /// Sockets that take turns, on one driver; several show what it costs to have more
+    /// Sockets that take turns, on one driver; several counts show what more sockets cost
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
           default_values_t = [1])]
     pub sockets: Vec<u32>,
@@ -157,13 +156,13 @@ pub struct SendArgs {
     #[command(flatten)]
     pub programs: ProgramOptions,
 
-    /// Finds a peer's figure in what it prints: a group for the number, and one for its unit
+    /// Find a peer's figure in its output: one group for the number, one for its unit
     /// [default: the last rate]
     #[arg(long, value_name = "NAME=REGEX", value_parser = parse_named)]
     pub peer_regex: Vec<(String, String)>,
 
-    /// What a peer's figure is counted in, if not in what it prints: MB/s, MiB/s, Gbits/s; without
-    /// /s it is a total
+    /// The unit of a peer's figure, if its output has none: MB/s, MiB/s, Gbits/s; without /s it is a
+    /// total
     #[arg(long, value_name = "NAME=UNIT", value_parser = parse_named)]
     pub peer_unit: Vec<(String, String)>,
 }

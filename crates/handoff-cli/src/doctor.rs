@@ -14,15 +14,15 @@ Examples:
   handoff doctor --iface eth0     the same with this interface only
   handoff doctor --json           a list of {mechanism, state, reason, remedy, needs_kernel}
 
-The states: yes, it was tried or the kernel says so; no, with the reason and what would help (->);
-unknown, with what kept us from knowing. The kernel version is where mainline has it first;
-nothing is decided by it.";
+The states: yes, it was tried or the kernel says so; no, with the reason and what would help
+(->); unknown, with what prevented an answer. The kernel version is the first mainline version
+that has it; no version decides anything.";
 
 /// Arguments of `handoff doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Look at this network interface only, instead of all
+    /// Look at this network interface only
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
 }

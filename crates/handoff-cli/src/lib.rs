@@ -46,18 +46,18 @@ Exit codes:
   2    usage: the command line or an address is wrong
   3    not possible on this machine; the line on stderr says why and what would help
   130  stopped by SIGINT after cleaning up, 143 by SIGTERM, 129 by SIGHUP, when the session ends;
-       a second SIGINT or SIGTERM ends at once
+       a second SIGINT or SIGTERM ends it at once
 
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
   handoff doctor --json           the same for a program
-  handoff cp file tcp://host:9000 a file to another machine, where this waits for it:
+  handoff cp file tcp://host:9000 send a file to another machine, which waits for it with:
   handoff cp tcp-listen://:9000 file
   handoff relay tcp-listen://:8080 tcp://host:80   connections passed on to another address
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff report --quick          what the benches find here, and doctor, as one page
-  handoff blk add loop disk.img   a block device that is a file, its loop in the kernel
-  handoff nic show                which network cards are fit for zero-copy receive
+  handoff blk add loop disk.img   a block device on a file, served by a loop in the kernel
+  handoff nic show                which network cards can receive without copies
   handoff rds stress 192.0.2.1 -s 192.0.2.2       reliable datagrams there and back
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
   handoff meter -- cp one two     the bytes that the kernel copies for a command
@@ -70,17 +70,17 @@ Examples:
     version,
     about,
     long_about = "Moves bytes between user memory, sockets, files and block devices on Linux \
-                  without the CPU copying them, on stock kernels, and says how many bytes were \
-                  copied after all.",
+                  without the CPU copying them, on stock kernels, and says how many bytes the \
+                  kernel copied all the same.",
     after_help = AFTER_HELP,
     disable_help_subcommand = true
 )]
 pub struct Cli {
-    /// Print one JSON value on stdout instead of text; of a failure, {"error": ..., "exit_code": ...}
+    /// Print one JSON value on stdout instead of text; on failure {"error": ..., "exit_code": ...}
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Log to stderr what is done; twice for every step, thrice for all
+    /// Log to stderr; -vv logs every step, -vvv everything
     ///
     /// The variable HANDOFF_LOG selects by module instead, such as handoff_probe=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -94,7 +94,7 @@ pub struct Cli {
 /// The subcommands; each is documented in its module.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell what this kernel, these limits, this user and each interface can do
+    /// Show what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
     /// Copy a file or pipe to another, here or on another machine
     Cp(cp::Args),
@@ -102,7 +102,7 @@ pub enum Command {
     Relay(relay::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
-    /// Write one page of what handoff does on this machine
+    /// Write one page of what handoff can do on this machine
     Report(handoff_report::ReportArgs),
     /// Make block devices out of files, without copies
     Blk(Box<blk::Args>),
@@ -114,7 +114,7 @@ pub enum Command {
     Lab(Box<handoff_lab::command::Args>),
     /// Count the bytes that the kernel's CPU copies, and where
     Meter(handoff_meter::command::MeterArgs),
-    /// Send a file through every mechanism, and tell who copied it on the way
+    /// Send a file through every mechanism, and show who copied it on the way
     Tour(tour::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),

@@ -18,10 +18,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Subcommand whose page is wanted; without one, that of `handoff` itself
+    /// Subcommand to print the page of [default: `handoff` itself]
     pub subcommand: Vec<String>,
 
-    /// Write every page into this directory instead, which is made if need be
+    /// Write every page into this directory instead; it is made if it does not exist
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "subcommand")]
     pub all: Option<PathBuf>,
 }

@@ -27,11 +27,12 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const PAUSE: Duration = Duration::from_millis(20);
 
 const AFTER_HELP: &str = "\
-Without a process, a control group and a command, the whole machine is counted until --duration is over
-or Ctrl-C is pressed. A process is counted until it ends.
+Without a process, a control group and a command, the meter counts the whole machine until
+--duration is over or you press Ctrl-C. It counts a process until the process ends.
 
-Exit codes: 0 done; 1 more than --fail-above was copied, or counting failed; 2 usage; 3 the kernel
-refuses or lacks tracing. If the command fails, its own exit code, 128 + N when signal N killed it.
+Exit codes: 0 done; 1 more than --fail-above was copied, or counting failed; 2 usage; 3 the
+kernel refuses or lacks tracing. If COMMAND fails, its own exit code; 128 + N if signal N killed
+it.
 
 Examples:
   handoff meter -- cp big other                    what a command copies
@@ -57,27 +58,27 @@ pub struct MeterArgs {
     /// below /sys/fs/cgroup
     #[arg(short, long, value_name = "GROUP", conflicts_with_all = ["command", "pid"])]
     pub cgroup: Option<PathBuf>,
-    /// Say how much it is so far, on standard error, this often
+    /// Print the sums so far on standard error, this often
     #[arg(long, value_name = "TIME", value_parser = parse_pause)]
     pub every: Option<Duration>,
-    /// Show on the terminal, while it counts, how much it is lately and in all, and where: once a second,
-    /// or as --every says. Where standard error is no terminal, it is the lines of --every
+    /// Show on the terminal what is copied, lately and in all, and where: once a second, or as --every
+    /// says. If standard error is no terminal, print the lines of --every
     #[arg(short, long)]
     pub live: bool,
-    /// Stop counting after this time, such as 10s or 2min; a command then goes on uncounted
+    /// Stop counting after this time, such as 10s or 2min; COMMAND then goes on uncounted
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
     /// Fail if more than this share of the moved bytes was copied, such as 0.01
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub fail_above: Option<f64>,
-    /// Do not tell call paths apart; counting is several times cheaper then
+    /// Leave out call paths, which makes counting several times cheaper
     #[arg(long)]
     pub no_paths: bool,
-    /// Count besides what the C library copies in user space (memcpy, memmove, mempcpy), which slows
-    /// down whoever calls them
+    /// Count what the C library copies in user space, too (memcpy, memmove, mempcpy); this slows down
+    /// programs that call it
     #[arg(long)]
     pub libc: bool,
-    /// The command to run and count for; with --json its standard output goes to ours for errors
+    /// The command to run and count for; with --json its standard output goes to standard error
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }

@@ -19,10 +19,10 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-The page has the figures of this machine beside those of the proposals that handoff answers,
-the curves of payload, depth and chunk size, what was copied, and what is available. It is one
-file that loads nothing, for screens, phones and paper, and carries its data as JSON. A bench
-that cannot run here is on it with the reason.
+The page has the figures of this machine beside those of the kernel proposals, curves of payload,
+depth and chunk size, what was copied, and what is available. It is one file that loads nothing,
+for screens, phones and paper, and contains its data as JSON. A bench that cannot run here is on
+the page with the reason.
 
 Examples:
   handoff report --quick                          in one to two minutes
@@ -41,7 +41,7 @@ Needs what the benches need: root, for most; with --lab, what the lab needs.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// The page; what is there under this name is replaced when all is done
+    /// The page to write; it replaces an existing file when everything is done
     #[arg(short, long, value_name = "FILE", default_value = "handoff-report.html")]
     pub output: PathBuf,
 
@@ -49,17 +49,17 @@ pub struct ReportArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Run them in the lab's guest too; its figures are kept apart, and marked `emulated`
+    /// Run them in the lab's guest, too; its figures stand apart, and are marked `emulated`
     #[arg(long)]
     pub lab: bool,
 
-    /// Only these benches
+    /// Run only these benches
     #[arg(long, value_name = "BENCHES", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(gather::names()))]
     pub only: Vec<String>,
 
-    /// Run nothing: draw the page from files of earlier runs (the JSON of benches or of pages, or
-    /// pages), or from all such files in directories
+    /// Run nothing; draw the page from earlier runs: JSON files of benches or reports, pages, or
+    /// directories of these
     #[arg(long, value_name = "PATHS", num_args = 1.., conflicts_with_all = ["quick", "lab"])]
     pub from: Vec<PathBuf>,
 }

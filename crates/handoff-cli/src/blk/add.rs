@@ -57,16 +57,16 @@ pub struct AddArgs {
     pub target: Kind,
     /// Files or block devices
     pub files: Vec<PathBuf>,
-    /// Number of the device; the driver chooses a free one if not given
+    /// Number of the device [default: the driver chooses a free one]
     #[arg(long)]
     pub id: Option<u32>,
-    /// Bytes of a null device (1g if not given) or of one with a policy (its files together)
+    /// Bytes of a null device [default: 1g] or of one with a policy [default: its files together]
     #[arg(long, value_parser = parse_size)]
     pub size: Option<u64>,
-    /// The object with the mapping of the target policy
+    /// The BPF object with the mapping, for the target policy
     #[arg(long, value_name = "OBJECT")]
     pub policy: Option<PathBuf>,
-    /// To how many places a policy's device writes
+    /// How many places a device with a policy writes to
     #[arg(long, default_value_t = 1)]
     pub copies: u32,
     /// Logical block size in bytes: 512 or 4096
@@ -75,7 +75,7 @@ pub struct AddArgs {
     /// Bytes of a stripe's chunk, and of what a mirror reads from one leg
     #[arg(long, default_value = "64k", value_parser = parse_size)]
     pub chunk: u64,
-    /// Go through the page cache, which copies, instead of O_DIRECT
+    /// Use the page cache, which copies, instead of O_DIRECT
     #[arg(long)]
     pub buffered: bool,
     /// Refuse writes
@@ -90,23 +90,23 @@ pub struct AddArgs {
     /// Bytes of the largest request
     #[arg(long, default_value = "512k", value_parser = parse_size)]
     pub max_request: u64,
-    /// Pieces of memory in a request that is lent; more than 32 cost less where memory is scattered, but a
+    /// Pieces of memory in a lent request. More than 32 cost less where memory is scattered, but then the
     /// server takes memory for each such request, and may wait for itself when memory is short
     #[arg(long, value_name = "N", default_value_t = SEGMENTS_KEPT, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_segments: u16,
-    /// Take this engine or none
+    /// Use this engine, or fail
     #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
-    /// Compare the files of a mirror before, and refuse those that differ
+    /// Compare the files of a mirror first, and refuse files that differ
     #[arg(long)]
     pub check: bool,
-    /// Stay, as the supervisor, until the device is removed
+    /// Stay in the foreground, as the supervisor, until the device is removed
     #[arg(long)]
     pub foreground: bool,
 }
 
 const RECOVER_EXAMPLES: &str = "\
-Requests that the last server held are served again, by the new one.
+The new server also serves the requests that the last one held.
 
 Examples:
   handoff blk recover 0";
@@ -117,7 +117,7 @@ Examples:
 pub struct RecoverArgs {
     /// Number of the device
     pub id: u32,
-    /// Stay, as the supervisor, until the device is removed
+    /// Stay in the foreground, as the supervisor, until the device is removed
     #[arg(long)]
     pub foreground: bool,
 }

@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "\
-Requests that are under way are answered first. A device that is mounted, open in a program, or part
-of another is left alone without --force; with it, its users see I/O errors from here on.
+Requests under way are answered first. Without --force, a device that is mounted, open in a
+program or part of another device is left alone; with it, its users get I/O errors.
 
 Examples:
   handoff blk del 0
@@ -30,10 +30,10 @@ pub struct DelArgs {
     /// Numbers of the devices
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub ids: Vec<u32>,
-    /// All that this command has made
+    /// All devices that this command has made
     #[arg(long)]
     pub all: bool,
-    /// Also those that are in use
+    /// Remove devices that are in use, too
     #[arg(long)]
     pub force: bool,
 }
@@ -92,7 +92,7 @@ fn stop_unused(control: &mut Control, id: u32, context: &Context) -> Result<(), 
         // Who looks at new devices opens them for a moment.
         if Instant::now() > deadline {
             return Err(Failure::failed(format!(
-                "/dev/ublkb{id} is in use: {}; end that, or remove it all the same with --force",
+                "/dev/ublkb{id} is in use: {}; end that, or use --force",
                 listed(&holders)
             )));
         }

@@ -21,7 +21,7 @@ mod show;
 mod supervise;
 
 const EXAMPLES: &str = "\
-A device is removed by `del`, or by SIGTERM to its supervisor. It does not outlive the machine.
+`del`, or SIGTERM to its supervisor, removes a device. A restart of the machine ends all devices.
 
 Examples:
   handoff blk add linear half-1.img half-2.img       two files, one after the other
@@ -50,7 +50,7 @@ pub enum Action {
     Show(show::ShowArgs),
     /// Set values in the maps of a device's policy, or another policy
     Set(set::SetArgs),
-    /// Serve a device again whose server and supervisor are gone
+    /// Serve a device again after its server and supervisor are gone
     Recover(add::RecoverArgs),
     /// Remove devices
     Del(del::DelArgs),

@@ -7,10 +7,10 @@ use handoff_block::{Control, policy};
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-Keys and values are numbers as long as the map has them, or bytes: hex: and two digits for each.
+Keys and values are numbers of the map's length, or bytes: hex: and two digits for each byte.
 
-Another policy is looked at as when a device is made; one that is refused leaves the device as it is.
-Its maps keep what is in them where the last one has them too, of the same type and size.
+A new policy is checked as when a device is made; if it is refused, nothing changes. Maps that
+both policies have, with the same type and sizes, keep what is in them.
 
 Examples:
   handoff blk set 0 places 7=1 8=2
@@ -29,7 +29,7 @@ pub struct SetArgs {
     /// What to set
     #[arg(required_unless_present = "policy", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub pairs: Vec<(String, String)>,
-    /// The object with the mapping that is to take the policy's place
+    /// The BPF object with the new policy
     #[arg(long, value_name = "OBJECT")]
     pub policy: Option<PathBuf>,
 }

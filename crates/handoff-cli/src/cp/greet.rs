@@ -222,8 +222,8 @@ async fn hear(socket: &Socket) -> Result<Hello, Failure> {
     let words = socket.receive_exact(room).failed(HEARING)?.await;
     match words.result {
         Err(Error::StreamEnded { .. }) => Err(Failure::failed(
-            "the peer ended the connection before its first words: it has another transfer under way, or is no \
-             `handoff cp` (with nc, socat and the like use --raw)",
+            "the peer ended the connection before it said hello: it has another transfer under way, or is not \
+             `handoff cp` (for nc, socat and the like use --raw)",
         )),
         Err(error) => Err(error).failed(HEARING),
         Ok(_) => {

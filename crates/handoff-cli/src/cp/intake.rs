@@ -256,7 +256,7 @@ impl<'a> Intake<'a> {
     fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
         match self.job.args.max_size {
             Some(most) if offset.saturating_add(len) > most => {
-                Err(Failure::failed(format!("more came than {most} bytes (--max-size)")))
+                Err(Failure::failed(format!("the sender sent more than {most} bytes (--max-size)")))
             }
             _ => Ok(()),
         }

@@ -170,7 +170,7 @@ impl<'a> Job<'a> {
         let bytes = piece * self.depth(streams);
         if bytes > MOST_MEMORY {
             return Err(Failure::usage(format!(
-                "{bytes} bytes of memory are asked for, and the most is {MOST_MEMORY}: choose a smaller \
+                "this takes {bytes} bytes of memory, and the limit is {MOST_MEMORY}: choose a smaller \
                  --buffer, --depth or number of --streams"
             )));
         }

@@ -62,35 +62,37 @@ use wire::Hello;
 const EXAMPLES: &str = "\
 Examples:
   handoff cp tcp-listen://:9000 copy.img         wait for a file
-  handoff cp disk.img tcp://host:9000            and send it from elsewhere
+  handoff cp disk.img tcp://host:9000            send it from another host
   handoff cp --verify --streams 4 disk.img tcp://host:9000
   tar c dir | handoff cp - tcp://host:9000       what a command writes
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
-  handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img     not from everybody
-  handoff cp --raw file tcp://host:9000          to a peer that is no handoff (nc, socat)
+  handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img
+  handoff cp --raw file tcp://host:9000          to another program (nc, socat)
   handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
-  handoff cp disk.img rds://192.0.2.2:4000       and from elsewhere
-  handoff cp --nic eth0 tcp-listen://:9000 copy.img   received without copying, where the NIC can
+  handoff cp disk.img rds://192.0.2.2:4000       send it from another host
+  handoff cp --nic eth0 tcp-listen://:9000 copy.img   receive without copies, if the NIC can
 
-SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for the
-peer; port 0 takes a free one and says which), rds://host:port, or - for standard input or output; one of
-the two is not a connection. Either side may connect or listen. The connecting side says how many streams.
+SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for
+the peer; port 0 takes a free one and says which), rds://host:port, or - for standard input or
+output. At most one of the two is a connection. Either side may connect or listen. The
+connecting side decides how many streams there are.
 
-rds://host:port as SRC is an address of this host and a port, where the sender's messages are waited for;
-as DST it is the receiver's. The checksum is always compared. Payload is lent to the kernel and sent from
-where it is, unless --engine copy is said.
+As SRC, rds://host:port is an address of this host, where the command waits for the sender's
+messages; as DST it is the receiver's address. The checksum is always compared. Payload is lent
+to the kernel, unless you say --engine copy.
 
-Holes of a source that is a file are holes of a copy that is one, here and over a network (not with --raw).
-A copy on one machine shares its blocks with the source where the file system can (reflink), else the kernel
-copies (copy_file_range), unless --verify, --direct, --lend or --engine ask for another way. A new file has
-the permission bits of its source, on one machine; --preserve keeps its time of change too, and over a
-network the permission bits, where both sides say it. Owners are never kept.
+Holes of a file stay holes in a copy that is a file, here and over a network (not with --raw).
+On one machine the copy shares its blocks with the source where the file system can (reflink);
+otherwise the kernel copies (copy_file_range). --verify, --direct, --lend and --engine take
+another way. On one machine a new file gets the permission bits of its source; --preserve also
+keeps the modification time, and over a network both, if both sides say it. The owner is never
+kept.
 
-Between two of `handoff cp` the receiver confirms: the sender succeeds only when the file is there
+Between two `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
 
-With DST - the report goes to standard error, else to standard output.";
+With - as DST the report goes to standard error, otherwise to standard output.";
 
 /// Arguments of `handoff cp`.
 #[derive(Debug, clap::Args)]
@@ -104,12 +106,12 @@ pub struct Args {
     #[arg(value_name = "DST")]
     pub destination: OsString,
 
-    /// Connections to use at once; the connecting side decides (with --nic say it on both, since
-    /// memory goes by it)
+    /// Connections at once; the connecting side decides. With --nic say it on both sides, because it
+    /// decides how much memory is taken
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub streams: u16,
 
-    /// Compare a checksum (CRC-64/NVME) of all bytes on both sides; one side that asks is enough
+    /// Compare a checksum (CRC-64/NVME) of all bytes on both sides; it is enough if one side says it
     #[arg(long)]
     pub verify: bool,
 
@@ -117,68 +119,68 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Which engine of reliable datagrams, where SRC or DST is rds://
+    /// Which engine of reliable datagrams to use, if SRC or DST is rds://
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = rds::port::EngineName::Auto)]
     pub rds: rds::port::EngineName,
 
-    /// Send or receive bare bytes on one connection, for peers that are not handoff
+    /// Send or receive bare bytes on one connection, for peers that are not `handoff cp`
     #[arg(long)]
     pub raw: bool,
 
-    /// Replace a destination that exists, in one step
+    /// Replace an existing destination, in one step
     #[arg(long, short)]
     pub force: bool,
 
-    /// Go past the page cache where the file system can (O_DIRECT)
+    /// Bypass the page cache where the file system can (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
 
-    /// Have the kernel lend what it has of SRC, a file, in its page cache (get-buf) instead of reading it:
-    /// auto does where the module is there, without --verify and --direct
+    /// Lend SRC, a file, from the page cache (get-buf) instead of reading it; auto does so if the module
+    /// is loaded, and neither --verify nor --direct is said
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Lend::Auto)]
     pub lend: Lend,
 
-    /// Keep the time of change, and permission bits, of SRC; over a network both sides have to say it
+    /// Keep the modification time and the permission bits of SRC; over a network both sides must say it
     #[arg(long, short)]
     pub preserve: bool,
 
-    /// Have the file on the disk before it gets its name (fsync)
+    /// Write the file to the disk (fsync) before it gets its name
     #[arg(long)]
     pub sync: bool,
 
-    /// Bytes of a piece, with k, m for KiB, MiB
+    /// Bytes in a piece; k and m mean KiB and MiB
     #[arg(long, value_name = "SIZE", default_value = "512k", value_parser = size)]
     pub buffer: usize,
 
-    /// Pieces under way at once, at least one for each stream; memory is about this times --buffer,
-    /// and so is, without copying, what can be sent and not acknowledged
+    /// Pieces under way at once, at least one for each stream. Memory is about this times --buffer;
+    /// without copies, so is what can be sent and not yet acknowledged
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
 
-    /// Take the memory from reserved huge pages
+    /// Take memory from the reserved huge pages
     #[arg(long)]
     pub huge: bool,
 
-    /// Receive without copying by this interface, which is prepared for it and put back afterwards
+    /// Receive without copies on this interface; the command prepares it and puts it back afterwards
     /// (see `handoff nic`); root only
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Seconds for finding and reaching the peer, and for all streams to be there: 10. Only where it is said,
-    /// the first connection to a listener is waited for no longer either
+    /// Seconds to find and reach the peer, and for all streams to connect: 10. If you say it, a listener
+    /// also waits no longer for its first connection
     #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Option<Duration>,
 
-    /// Seconds without a byte moved on a connection after which the copy fails; 0 waits for ever
+    /// Fail after so many seconds without a byte moved on a connection; 0 waits for ever
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = quantity::seconds)]
     pub idle: Duration,
 
-    /// Receive no more than this, with k, m, g, t: who announces more is turned away, who sends more is cut off
+    /// Receive no more than this, with k, m, g, t; a sender that announces more is refused, one that sends
+    /// more is cut off
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub max_size: Option<u64>,
 
-    /// Let only these addresses connect, where this side listens: ADDR/LEN, or one ADDR; may be said several
-    /// times
+    /// Let only these addresses connect to this side: ADDR/LEN, or one ADDR; may be repeated
     #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
     pub from: Vec<IpNet>,
 
@@ -201,7 +203,7 @@ impl Args {
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// Chosen by what the connection shows
+    /// Chosen by measuring on the connection
     Auto,
     /// io_uring zero-copy send
     UringZc,
@@ -214,11 +216,11 @@ pub enum EngineName {
 /// When the page cache lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Lend {
-    /// Where it can, and nobody looks at the bytes
+    /// Lend where possible, if the bytes need not be read
     Auto,
-    /// Or it is an error
+    /// Lend, or fail
     Always,
-    /// The file is read
+    /// Read the file
     Never,
 }
 

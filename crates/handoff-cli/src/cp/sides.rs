@@ -25,44 +25,46 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     if is_rds(&source) || is_rds(&destination) {
         refuse_by_messages(args, is_rds(&source))?;
     } else if args.rds != rds::port::EngineName::Auto {
-        return Err(Failure::usage("--rds is about rds://, and neither SRC nor DST is that"));
+        return Err(Failure::usage("--rds needs rds:// as SRC or DST"));
     }
     if args.raw && !is_peer(&source) && !is_peer(&destination) {
-        return Err(Failure::usage("--raw is about a connection, and there is none"));
+        return Err(Failure::usage("--raw needs a connection as SRC or DST"));
     }
     let listens = |address: &Address| matches!(address, Address::Listen(_));
     if !args.from.is_empty() && !listens(&source) && !listens(&destination) && !is_rds(&source) {
-        return Err(Failure::usage("--from is about who connects, and nobody is waited for"));
+        return Err(Failure::usage("--from limits who connects, and this side does not listen"));
     }
     if args.max_size.is_some() && !is_peer(&source) {
-        return Err(Failure::usage("--max-size is about receiving: SRC has to be a connection"));
+        return Err(Failure::usage("--max-size needs a connection as SRC"));
     }
     if !args.idle.is_zero() && !is_peer(&source) && !is_peer(&destination) {
-        return Err(Failure::usage("--idle is about a connection, and there is none"));
+        return Err(Failure::usage("--idle needs a connection as SRC or DST"));
     }
     if args.raw && args.preserve {
-        return Err(Failure::usage("--raw carries bare bytes, and nothing to --preserve"));
+        return Err(Failure::usage(
+            "--raw carries bare bytes only, and cannot --preserve anything",
+        ));
     }
     if args.raw && args.streams > 1 {
-        return Err(Failure::usage("--raw has no way to put several --streams in order again"));
+        return Err(Failure::usage("--raw cannot put several --streams in order: use one"));
     }
     if args.nic.is_some() && !is_peer(&source) {
-        return Err(Failure::usage("--nic is about receiving: SRC has to be a connection"));
+        return Err(Failure::usage("--nic needs a connection as SRC"));
     }
     if args.lend == Lend::Always {
         if !matches!(source, Address::File(_)) || destination == Address::Pipe {
             return Err(Failure::usage(
-                "--lend always is about a file that goes to a file or a connection",
+                "--lend always needs a file as SRC, and a file or a connection as DST",
             ));
         }
         if args.verify {
             return Err(Failure::usage(
-                "--lend always keeps the bytes out of reach, and --verify has to look at them",
+                "--lend always does not read the bytes, and --verify must read them",
             ));
         }
         if args.engine == EngineName::MsgZerocopy {
             return Err(Failure::usage(
-                "--lend always goes by the engines uring-zc and copy; MSG_ZEROCOPY takes memory only",
+                "--lend always needs --engine uring-zc or copy: MSG_ZEROCOPY sends memory only",
             ));
         }
     }

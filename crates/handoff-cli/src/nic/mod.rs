@@ -37,9 +37,9 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Show an interface, its rx queues, and what stands in the way of zero-copy receive
+    /// Show an interface, its rx queues, and what is in the way of zero-copy receive
     Show(show::ShowArgs),
-    /// Set rx queues aside, and lead connections to them
+    /// Set rx queues aside, and steer connections to them
     Prepare(prepare::PrepareArgs),
     /// Put back what was prepared
     Restore(restore::RestoreArgs),

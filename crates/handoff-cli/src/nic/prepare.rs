@@ -15,16 +15,17 @@ use super::numbers;
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-What is done, as far as it is not so already: header/data split on, with threshold 0; rules (ntuple)
+The steps, where they are still needed: header/data split on, with threshold 0; rules (ntuple)
 on; RSS narrowed, so that the queues get only what rules send there; a rule for each port and
 version of IP.
 
-Queues are taken from the highest down, never queue 0, and none that others have bound or lead
-traffic to; where there are too few, the number of channels is raised. With several queues, ports
-go to them in turn, both versions of IP to the same one.
+Queues are taken from the highest down, but never queue 0, nor a queue that others have bound or
+steer traffic to. If there are too few, the number of channels is raised. With several queues,
+ports take turns; both versions of IP go to the same queue.
 
-A command finds HANDOFF_NIC and HANDOFF_NIC_QUEUES (such as 2,3) in its environment; when it ends,
-all is put back, and its exit code is ours. With --json its standard output goes to ours for errors.
+A COMMAND has HANDOFF_NIC and HANDOFF_NIC_QUEUES (such as 2,3) in its environment. When it ends,
+everything is put back, and its exit code is that of `handoff`. With --json its standard output
+goes to standard error.
 
 Examples:
   handoff nic prepare eth0 --port 8000 --dry-run
@@ -44,19 +45,19 @@ pub struct PrepareArgs {
     /// Set this queue aside; may be repeated
     #[arg(long, value_name = "NUMBER", conflicts_with = "queues")]
     pub queue: Vec<u32>,
-    /// Lead TCP connections to this local port to the queues; may be repeated
+    /// Steer TCP connections to this local port to the queues; may be repeated
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Bytes of the buffers in the rings
+    /// Set the length of the rings' buffers
     #[arg(long, value_name = "BYTES")]
     pub rx_buf_len: Option<u32>,
-    /// Have the card join packets of a connection (hardware GRO)
+    /// Switch hardware GRO on: the card joins packets of a connection
     #[arg(long)]
     pub hw_gro: bool,
-    /// Say what would be done, and do nothing
+    /// Show the steps, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// The command to run with it
+    /// The command to run while the queues are set aside
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "dry_run")]
     pub command: Vec<OsString>,
 }

@@ -7,8 +7,8 @@ use handoff_nic::{Directory, Undone, restore, restore_all};
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-Only what still is as it was left is put back: what somebody else has set since stays, and is told. An
-interface that is held by a process that lives is left alone.
+What somebody else has set meanwhile stays, and the command reports it. An interface is left
+alone while the process that prepared it lives.
 
 Examples:
   handoff nic restore eth0
@@ -18,10 +18,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// Name of the interface, today's or that when it was prepared
+    /// Name of the interface, now or when it was prepared
     #[arg(value_name = "IFACE", required_unless_present = "all", conflicts_with = "all")]
     pub interface: Option<String>,
-    /// All that were prepared in this network namespace
+    /// All interfaces that were prepared in this network namespace
     #[arg(long)]
     pub all: bool,
 }

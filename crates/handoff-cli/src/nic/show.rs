@@ -10,8 +10,9 @@ use super::numbers;
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-What is marked \"prepare\" is taken care of by handoff nic prepare; what is marked \"no\" is not. Whether
-the driver can exchange the memory of one queue while the others run shows only when one is bound.
+`handoff nic prepare` solves what is marked \"prepare\"; nothing helps against what is marked \"no\".
+Whether the driver can exchange the memory of one queue while the others run shows only when a
+queue is bound.
 
 Examples:
   handoff nic show
@@ -22,7 +23,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ShowArgs {
-    /// Name of the interface; all in a line each without
+    /// Name of the interface [default: all, a line each]
     #[arg(value_name = "IFACE")]
     pub interface: Option<String>,
 }

@@ -9,8 +9,8 @@ use serde::Serialize;
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-A connection stands once for each of its lanes. A socket whose unread bytes are more than its receive
-buffer is congested: peers have been told to wait.
+Each connection has one line for each of its lanes. A socket with more unread bytes than its
+receive buffer is congested: it has told its peers to wait.
 
 Examples:
   handoff rds info                      connections, sockets, queues and counters

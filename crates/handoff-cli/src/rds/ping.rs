@@ -21,7 +21,7 @@ Examples:
   handoff rds ping 192.0.2.1 192.0.2.2            from the first address to the second, four times
   handoff rds ping -c 1 --timeout 2 192.0.2.1 192.0.2.2
 
-The first answer takes as long as connecting does. A peer may be a kernel or our own engine.";
+The first answer takes as long as connecting. The peer may be a kernel or our engine.";
 
 /// How long a wait may last before signals and the time are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,16 +41,16 @@ pub struct PingArgs {
     #[arg(value_name = "PEER")]
     pub peer: IpAddr,
 
-    /// Which engine
+    /// Which engine to use
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Have our own engine listen on this TCP port, to which a packet filter leads connections to 16385:
-    /// so beside a kernel that has rds_tcp
+    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
+    /// kernel has rds_tcp
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: Option<u16>,
 
-    /// How many times
+    /// Pings to send
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
 
@@ -106,7 +106,7 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     }
     if report.answers_us.is_empty() {
         return Err(Failure::failed(format!(
-            "{} does not answer within {} s: is it reachable, and has it RDS at TCP port {PORT}?",
+            "{} does not answer within {} s: is it reachable, with RDS at TCP port {PORT}?",
             args.peer, args.timeout
         )));
     }

@@ -25,11 +25,11 @@ const HELD: usize = 4 << 20;
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// The kernel's where its module is there, else our own
+    /// The kernel's if its module is loaded, otherwise ours
     Auto,
     /// The kernel's RDS sockets
     Kernel,
-    /// Our own, in user space over TCP
+    /// Ours, in user space over TCP
     Own,
 }
 

@@ -36,16 +36,17 @@ use ledger::Ledger;
 
 const EXAMPLES: &str = "\
 Examples:
-  handoff relay tcp-listen://:8080 tcp://192.0.2.7:80       every connection goes on to that address
+  handoff relay tcp-listen://:8080 tcp://192.0.2.7:80       pass every connection on
   handoff relay --engine splice tcp-listen://:8080 tcp://host:80
   handoff relay --max-connections 100 --idle 30 tcp-listen://[::1]:8080 tcp://host:80
-  handoff relay --from 192.0.2.0/24 --max-per-client 20 --least-rate 1k tcp-listen://:8080 tcp://host:80
+  handoff relay --from 192.0.2.0/24 --max-per-client 20 tcp-listen://:8080 tcp://host:80
+  handoff relay --idle 30 --least-rate 1k tcp-listen://:8080 tcp://host:80
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
-(get-buf, needs the module of this name), or by splice(2); with --nic what clients send stays where
-their NIC has put it. SIGINT, SIGTERM and SIGHUP end it: no
-new connections, those under way have --grace seconds, and the report is printed.";
+(get-buf, needs the module getbuf), or by splice(2). With --nic what clients send stays where
+the NIC has put it. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
+those under way --grace seconds, and prints its report.";
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);
@@ -62,15 +63,15 @@ pub struct Args {
     #[arg(value_name = "LISTEN")]
     pub listen: OsString,
 
-    /// Where each goes on to: tcp://host:port
+    /// Where each connection goes on to: tcp://host:port
     #[arg(value_name = "TARGET")]
     pub target: OsString,
 
-    /// How payload is passed on
+    /// How to pass payload on
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Receive what clients send from this interface without copying; it is prepared for that and put
+    /// Receive what clients send on this interface without copies; the command prepares it and puts it
     /// back afterwards (see `handoff nic`); root only
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
@@ -79,24 +80,24 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub max_connections: u32,
 
-    /// The most connections of one client address at once; more are ended at once
+    /// The most connections of one client address at once; more are closed immediately
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_client: Option<u32>,
 
-    /// Ends after so many connections
+    /// End after so many connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub connections: Option<u64>,
 
-    /// Seconds without a byte in either direction after which a connection is closed; 0 keeps it
+    /// Close a connection after so many seconds without a byte in either direction; 0 keeps it
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
     pub idle: Duration,
 
-    /// Bytes a second, with k, m, g, of both directions together: a connection that has had less over the
-    /// time of --idle is closed
+    /// Close a connection that moved fewer bytes a second (k, m, g), both directions together, over the
+    /// time of --idle
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::size)]
     pub least_rate: u64,
 
-    /// Let only these addresses connect: ADDR/LEN, or one ADDR; may be said several times
+    /// Let only these addresses connect: ADDR/LEN, or one ADDR; may be repeated
     #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
     pub from: Vec<IpNet>,
 
@@ -104,7 +105,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
-    /// Seconds for reaching the target
+    /// Seconds to reach the target
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Duration,
 
@@ -173,9 +174,7 @@ pub(crate) struct Relay {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (listen, target) = addresses(args)?;
     if args.nic.is_some() && !matches!(args.engine, EngineName::Auto | EngineName::Memory) {
-        return Err(Failure::usage(
-            "--nic receives into memory: the engine is auto or memory then",
-        ));
+        return Err(Failure::usage("--nic receives into memory: use --engine auto or memory"));
     }
     let family = Family::of(args.v4, args.v6);
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
@@ -256,12 +255,12 @@ fn addresses(args: &Args) -> Result<(Endpoint, Endpoint), Failure> {
     let parse = |text| Address::parse(text).map_err(Failure::usage);
     match (parse(&args.listen)?, parse(&args.target)?) {
         (Address::Listen(listen), Address::Connect(target)) => Ok((listen, target)),
-        (Address::Listen(_), other) => Err(Failure::usage(format!(
-            "TARGET is {other}, and has to be where connections go on to: tcp://host:port"
-        ))),
-        (other, _) => Err(Failure::usage(format!(
-            "LISTEN is {other}, and has to be where to wait for connections: tcp-listen://[addr]:port"
-        ))),
+        (Address::Listen(_), other) => {
+            Err(Failure::usage(format!("TARGET is {other}; it must be tcp://host:port")))
+        }
+        (other, _) => {
+            Err(Failure::usage(format!("LISTEN is {other}; it must be tcp-listen://[addr]:port")))
+        }
     }
 }
 

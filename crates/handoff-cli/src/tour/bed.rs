@@ -93,7 +93,7 @@ impl Bed {
         // Mounts that nobody else sees, and that go with this process and those that it starts.
         // SAFETY: the flag does not unshare the file table, which is what makes unsharing unsound.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|errno| {
-            Failure::not_possible(format!("no mounts of our own ({errno}); run as root"))
+            Failure::not_possible(format!("cannot make a mount namespace ({errno}); run as root"))
         })?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).failed("making mounts private")?;

@@ -33,8 +33,8 @@ use chain::Carrier;
 use report::Report;
 
 const EXAMPLES: &str = "\
-Two network namespaces are the hosts. What a hop copied by the kernel's own report stands beside what
-the copy meter saw; simulated DMA is a thread that stands in for a NIC's engine.
+The hosts are two network namespaces. For each hop the table has what the kernel reports as
+copied, and what the copy meter saw. Simulated DMA is a thread in place of a NIC's engine.
 
 Examples:
   handoff tour --lab                     on a stock kernel in a guest, where everything is there
@@ -55,15 +55,15 @@ pub struct Args {
     #[arg(long, default_value = "64m", value_parser = size)]
     pub size: u64,
 
-    /// Where to make the files that the block devices are made of
+    /// Where to make the files behind the block devices
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
-    /// Files or disks to make the block devices of, four of them, which are overwritten
+    /// A file or disk for the block devices, to be overwritten; say it four times
     #[arg(long, value_name = "PATH", conflicts_with = "lab")]
     pub part: Vec<PathBuf>,
 
-    /// In the lab's guest
+    /// Run in the lab's guest
     #[arg(long)]
     pub lab: bool,
 }

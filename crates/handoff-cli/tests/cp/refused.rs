@@ -34,7 +34,7 @@ fn addresses_and_options_that_make_no_sense() {
         (&[path(directory.path()), copy], "is a directory"),
         (&[file, path(directory.path())], "is a directory"),
         (&["tcp://127.0.0.1:1", "tcp-listen://127.0.0.1:1"], "one of SRC and DST"),
-        (&["--raw", file, copy], "there is none"),
+        (&["--raw", file, copy], "needs a connection"),
         (&["--buffer", "64m", "--depth", "1024", file, copy], "bytes of memory"),
         (&["--raw", "--streams", "2", file, "tcp://127.0.0.1:1"], "--raw"),
     ] {

@@ -68,7 +68,7 @@ pub(super) async fn knock(
         }
         if begin.elapsed() >= line.job.args.patience() {
             return Err(Failure::failed(format!(
-                "{peer} does not answer within {} s (--connect-timeout): can it be reached, has it RDS at TCP port \
+                "{peer} does not answer within {} s (--connect-timeout): is it reachable, does it have RDS at TCP port \
                  16385, and does `handoff cp rds://{peer} FILE` wait there?",
                 line.job.args.patience().as_secs_f32()
             )));
@@ -95,7 +95,7 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
         Ok((_, Some(Event::Frame(Frame::Answer { outcome: Err(reason), .. })))) => {
             Err(Failure::failed(format!("the receiver refuses: {reason}")))
         }
-        _ => Err(Failure::failed("what answers there is no `handoff cp`")),
+        _ => Err(Failure::failed("the program that answers is not `handoff cp`")),
     }
 }
 

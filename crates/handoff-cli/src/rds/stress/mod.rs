@@ -72,7 +72,7 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     ended.map_err(Failure::failed)??;
     if counted.corrupt > 0 {
         return Err(Failure::failed(format!(
-            "{} messages arrived otherwise than they were sent",
+            "{} messages differ from what was sent",
             counted.corrupt
         )));
     }

@@ -21,10 +21,9 @@ Examples:
   handoff rds stress 192.0.2.1 -s 192.0.2.2 -s 192.0.2.3 -q 1M -a 64 -t 8 -d 64 --time 60
   handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --copy --json
 
-Each task has a port of its own and so many requests under way to each peer; the answering side
-checks what arrives and so does this one. A buffer is used again when it is back and its answer there.
-A request that is lost, because its peer was restarted, is asked again.
-Answers of the kernel's engine are copied.";
+Each task has a port of its own, and --depth requests under way to each peer. Both sides check what
+arrives. A buffer is used again when it is back and its answer has arrived. A request that is lost,
+because its peer was restarted, is asked again. The kernel's engine copies answers.";
 
 /// Bytes that a task makes before what is made goes out, and bytes that it checks before it makes more.
 /// Much more would be waited for on a slow machine as if no peer answered.
@@ -38,11 +37,11 @@ pub struct StressArgs {
     #[arg(value_name = "OWN")]
     pub own: IpAddr,
 
-    /// Where requests go, where the same command answers; without any, this one answers
+    /// Send requests to this address, where the same command answers; without any, answer requests
     #[arg(short = 's', long = "send-to", value_name = "PEER")]
     pub peers: Vec<IpAddr>,
 
-    /// The port that answers
+    /// The port of the answering side
     #[arg(short, long, default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
@@ -62,28 +61,28 @@ pub struct StressArgs {
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub depth: u16,
 
-    /// Seconds; the answering side goes on until it is stopped
+    /// Stop after so many seconds [default: 10; the answering side goes on until it is stopped]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub time: Option<u32>,
 
-    /// Seconds without any answer after which peers count as unreachable
+    /// Give up after so many seconds without any answer
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
 
-    /// Which engine
+    /// Which engine to use
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Have our own engine listen on this TCP port, to which a packet filter leads connections to 16385:
-    /// so beside a kernel that has rds_tcp
+    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
+    /// kernel has rds_tcp
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: Option<u16>,
 
-    /// Send with a copy
+    /// Copy payload instead of lending it
     #[arg(long)]
     pub copy: bool,
 
-    /// Don't check what arrives
+    /// Do not check what arrives
     #[arg(long)]
     pub no_verify: bool,
 }
