@@ -20,19 +20,10 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/figures")
 }
 
-/// The conditions of a run in a line, and its rows as a table.
+/// The date and the conditions of a run, which name the machine, in a line; and its rows as a table.
 fn table(report: &Report, of_rows: &str) -> String {
     let date = report.date.split('T').next().unwrap_or_default();
-    let machine = &report.machine;
-    let mut text = format!(
-        "\n{date}, {}, {} processors ({}), Linux {}{}. {}\n\n",
-        machine.cpu,
-        machine.cores,
-        machine.virtualisation,
-        machine.kernel,
-        if report.emulated { ", emulated" } else { "" },
-        report.conditions.join(" "),
-    );
+    let mut text = format!("\n{date}: {}.\n\n", report.conditions.join("; "));
     let Sheet { titles, rows, footnotes } = sheet(report);
     let _ = writeln!(text, "| {} |", titles.join(" | "));
     let _ = writeln!(text, "|---|{}", "---:|".repeat(titles.len() - 1));
@@ -104,7 +95,7 @@ fn a_table_is_made_between_its_lines() {
         };
         let machine = serde_json::json!({ "cpu": "a", "cores": 2, "kernel": "6.1", "virtualisation": "none" });
         let text = serde_json::json!({ "bench": "send", "version": "0", "date": "2026-01-01T00:00:00Z",
-            "machine": machine, "emulated": false, "conditions": ["Once."],
+            "machine": machine, "emulated": false, "conditions": ["once", "on a"],
             "rows": [row("copy", 1.0), row("uring-zc", 2.0)] });
         serde_json::from_value(text).expect("a report")
     };
@@ -113,7 +104,7 @@ fn a_table_is_made_between_its_lines() {
     );
     let anew = with_tables(&page, |_| run());
     assert!(anew.starts_with("before\n") && anew.contains("\nbetween\n") && !anew.contains("old"));
-    assert!(anew.contains("2026-01-01, a, 2 processors (none), Linux 6.1. Once."), "{anew}");
+    assert!(anew.contains("\n2026-01-01: once; on a.\n"), "{anew}");
     assert_eq!(anew.matches("| uring-zc |").count(), 2, "{anew}");
     assert_eq!(anew.matches("| copy |").count(), 1, "{anew}");
     assert_eq!(anew.matches(END).count(), 2, "{anew}");

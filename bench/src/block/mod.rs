@@ -54,15 +54,15 @@ Rows (the ratio is to copying, of the same target and load):
   kernel-loop  the kernel's own loop driver with direct I/O, which works partly in the thread that
                asks: its cost shows only together with the load's
 
-Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16; and the
-first of them limited to 745 MiB/s, where the server's share of a processor compares.
+Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16,
+and the first of them limited to 745 MiB/s, where the server's share of a processor compares.
 
-Enters are calls of io_uring_enter, switches context switches of the server's threads, both per
-request; the witness is the copy meter (--meter). Minsn/s is the server's share of
-an emulated processor, whose second is 1,000 million instructions.
+Enters are calls of io_uring_enter, switches are context switches of the server's threads, both
+per request. The witness is the copy meter (--meter). Minsn/s is the server's share of an emulated
+processor, whose second is 1,000 million instructions.
 
-A peer is another program that serves a ublk device; {target} (null or loop), {files} (empty for null)
-and {depth} in the command are replaced.
+A peer is another program that serves a ublk device. In its command {target} (null or loop),
+{files} (empty for null) and {depth} are replaced.
 
 Examples:
   handoff bench block --quick --lab

@@ -65,18 +65,18 @@ Rows (the ratio is to tcp, of the same load):
   rds-kernel   the kernel's RDS sockets
 each of them with messages lent and with copy.
 
-Loads: ask sends a message and waits for one as long; stream sends as many as go, of which so many are
-under way (depth), but no more than 16 MiB. Messages of 64 bytes to 1 MiB; those of 1 MiB by one socket
-and by eight.
+Loads: ask sends a message and waits for an answer of the same length. stream sends as many as go,
+with so many under way (depth), at most 16 MiB. Messages have 64 bytes to 1 MiB; those of 1 MiB
+are sent by one socket and by eight.
 
-The times of ask are from before a message is sent until its answer is in memory. In the lab they contain
-what the engine of the software NIC takes, which is shown below the table and taken off there. User is
-the sender's time outside the kernel, for each message; reap is what taking completions costs, for each
-of them: calls are those that do nothing else, of our own engine those that ask TCP what has been
-acknowledged.
+The times of ask run from before a message is sent until its answer is in memory. In the lab they
+contain what the software NIC's engine takes; the lines below the table show it and subtract it.
+User is the sender's time outside the kernel, for each message. Reap is what it costs to take a
+completion: calls that do nothing else; for our engine, those that ask TCP what it acknowledged.
 
-Between veth devices nothing is without a copy: what our engine lends, the kernel copies on delivery
-(copied), and what the kernel's lends, the receiver shares until it has read it (shares pages).
+Between veth devices nothing goes without a copy: the kernel copies on delivery what our engine
+lends (copied), and the receiver shares what the kernel's engine lends until it has read it
+(shares pages).
 
 Examples:
   handoff bench rds --quick --lab
@@ -84,9 +84,9 @@ Examples:
   handoff bench rds --only '^stream 64 ' --time 1 --json-file before.json
   handoff bench rds --compare before.json
 
-Rows of our own engine need a machine whose kernel has no RDS loaded, those of the kernel's its module
-rds_tcp and a send buffer of more than 1 MiB (net.core.wmem_max); all, root, or a kernel that lets
-every user make user namespaces. With --lab, what the lab needs.";
+Rows of our engine need a kernel without RDS loaded. Rows of the kernel's engine need its module
+rds_tcp and a send buffer of more than 1 MiB (net.core.wmem_max). All need root, or a kernel that
+lets every user make user namespaces. With --lab, what the lab needs.";
 
 /// Options of `handoff bench rds`.
 #[derive(Debug, Args)]

@@ -62,35 +62,36 @@ Rows (the ratio is to epoll, of the same wire and check):
   multishot             one request of io_uring into a pool of buffers
   tcp-zerocopy-receive  pages are mapped into a window, what does not fill them is copied
   zcrx-nodev            io_uring's zero-copy receive without a NIC, where the kernel copies
-  zcrx                  the same with a NIC, which puts payload into chunks of our memory, and a visitor
-                        looks at each span; as owned spans where the row says so
+  zcrx                  the same with a NIC, which puts payload into chunks of our memory; a
+                        visitor looks at each span, or owns it where the row says so
 
-Wires: MTU 1500, and 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole, as the
-sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth elsewhere). With
-check=yes the receiver compares each byte with what was sent.
+Wires: MTU 1500; MTU 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole,
+as the sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth
+elsewhere). With check=yes the receiver compares each byte with what was sent.
 
-In the lab the wire is a pair of software NICs, and costs are instructions of the receiving thread and
-of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over which packets arrive in the
-sender's thread: the speed is that of the slower of the two, and the CPU time the receiving thread's.
+In the lab the wire is a pair of software NICs. Costs are instructions of the receiving thread
+and of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over which packets arrive
+in the sender's thread: the speed is that of the slower thread, the CPU time the receiver's.
 
-A peer is another program that listens, and receives one connection; it has a row for each wire, with
-check=no. {addr} and {port} in its command are where it is to listen, {iface} and {queue} the NIC and
-the queue of it that {port} is led to, and that nobody else has, {cpu} its processor. Its costs are those
-of all its threads, and its NIC's. What it copied is not known, but to the witness (--meter).
+A peer is another program that listens and receives one connection. It has a row for each wire,
+with check=no. In its command {addr} and {port} are where it must listen, {iface} and {queue} the
+NIC and the queue that {port} is steered to and nobody else uses, {cpu} its processor. Its costs
+are those of all its threads and of its NIC. Only the witness (--meter) knows what it copied.
 
-With --nic the wire is a NIC of this host, with its MTU and its hardware GRO as they are, and the sender
-another host, on which --send-to runs. Queues are set aside as `handoff nic prepare` does it, and put back
-at the end, after kill -9 by `handoff nic restore`; what the NIC can't is a row with the reason. The columns
-busy and softirq have what all processors of this host did, in % of one. Slots last a second, with --quick
-a quarter.
+With --nic the wire is a NIC of this host, with its MTU and its hardware GRO unchanged, and the
+sender is another host, where you run --send-to. Queues are set aside as by `handoff nic prepare`,
+and put back at the end; after kill -9 by `handoff nic restore`. What the NIC cannot do is a row
+with the reason. The columns busy and softirq count all processors of this host, in % of one.
+Slots last a second, with --quick a quarter.
 
-With --placement each row is there once for each place of the receiving thread: on the processor on which
-its queue's interrupt arrives (softirq=same in its name), on another of the same core, on another core. No
-interrupt is moved for that; one that may come to several processors is a reason to skip the row.
+With --placement each row is there once for each place of the receiving thread: on the processor
+where its queue's interrupt arrives (softirq=same in its name), on another one of the same core,
+on another core. No interrupt is moved. If the interrupt may come to several processors, the row
+is skipped.
 
-With --sockets the rows are others: so many TCP connections over loopback take turns with messages of 1 KiB,
-which one thread receives, by epoll or by one driver into one pool. A message is one wait each, so what it
-costs more with many connections is due to their number.
+With --sockets the rows are others: so many TCP connections over loopback take turns with messages
+of 1 KiB. One thread receives them, by epoll or by one driver into one pool. Each message is one
+wait, so a higher cost with many connections is due to their number.
 
 Examples:
   handoff bench recv --quick --lab
@@ -102,9 +103,11 @@ Examples:
   handoff bench recv --nic eth1                    # on the receiving host, which says what to run
   handoff bench recv --send-to 10.0.0.2            # on the sending one
   handoff bench recv --nic eth1 --placement same,other --only check=yes
-  handoff bench recv --quick --lab --program ./zcrx --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
+  handoff bench recv --quick --lab --program ./zcrx \\
+      --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
 
-Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab needs.";
+Needs root, or a kernel that lets every user make user namespaces; with --lab, what the lab
+needs.";
 
 /// Options of `handoff bench recv`.
 #[derive(Debug, Args)]

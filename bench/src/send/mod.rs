@@ -89,7 +89,8 @@ Examples:
   handoff bench send --peer 'selftest=msg_zerocopy -4 -z -D {addr} -s {bytes} -t {seconds} \\
       -C {cpu} udp' --peer-regex 'selftest=\\((\\d+) MB\\)' --peer-unit selftest=MiB
   handoff bench send --quick --lab --only 'batch=32' --program ./send-zc \\
-      --peer 'lib32=send-zc -4 -D {addr} -p {port} -s {bytes} -t {seconds} -C {cpu} -n 32 -b 1 -d udp'
+      --peer 'lib32=send-zc -4 -D {addr} -p {port} -s {bytes} -t {seconds} -C {cpu} \\
+      -n 32 -b 1 -d udp'
 
 Needs root, or a kernel that lets every user make user namespaces.";
 

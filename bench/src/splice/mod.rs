@@ -66,35 +66,37 @@ const EXAMPLES: &str = "\
 Rows of passing a page on (the ratio is to splice, of the same depth):
   splice      splice(2) twice, into a pipe and out of it; it has no depth, and is run beside each
   op-splice   the same as two linked requests of io_uring, which the kernel leaves to its workers
-  get         one GET clears N slots of the ring and lends a page into each, N WRITE_FIXED write them
+  get         one GET clears N slots and lends a page into each; N WRITE_FIXED write them
   get-each    a GET for each write, which clears its slot and lends a page into it
   get-linked  the same, and each write is linked to its GET
   get-nop     as get-each, with a request that does nothing beside each
   get-put     GET into an empty slot, WRITE_FIXED, and PUT, which clears it
   get-kept    each slot is lent a page once, which is written again and again
 
-A request is one page that the source has ready, passed to /dev/null, and given back: lent pages all
-are, but for get-kept. At depth N, N of them are one submission, by one call; none is linked but those
-of op-splice and get-linked. What the module getbuf counts is compared with what was asked for: lends
-are those per request.
+A request is one page that the source has ready. It is passed to /dev/null and given back, but for
+get-kept. At depth N, N requests are one submission, by one call. Only op-splice and get-linked
+link them. The counts of the module getbuf are compared with the requests: lends are per request.
 
-Rows of sending a file from the page cache in pieces of 64 KiB, file-send (the ratio is to sendfile):
+Rows of file-send, a file sent from the page cache in pieces of 64 KiB (the ratio is to sendfile):
   sendfile    sendfile(2)
   splice      splice(2) into a pipe and out of it
   copy        read into memory, and sent from there
   get         each piece is lent, sent zero-copy and given back by the library; 16 are under way
   get-kept    the file is lent once, and its parts are sent again and again
 
-Rows of one stream through one thread, relay (the ratio is to splice): routes of the library by their
-engines get-buf, splice and copy, and, with zcrx, out of memory that the receiving NIC puts it into, in
-chunks of 64 KiB and of 4. A peer is another program that relays between the same networks: it is to listen at {addr} and {port}, and to connect to {to_addr} and {to_port} as soon as somebody has
-connected; {cpu} is its processor. Its costs are those of all its threads, and its NICs'. What it copied
-is not known, but to the witness (--meter).
+Rows of relay, one stream through one thread (the ratio is to splice): routes of the library by
+the engines get-buf, splice and copy, and with zcrx out of memory where the receiving NIC puts it,
+in chunks of 64 KiB and of 4.
 
-Files are sent, and streams relayed, over pairs of software NICs in the lab, elsewhere of veth, where the
-kernel copies what SEND_ZC lends; and, by the rows with virtio-net in their names, over virtio-net devices
-of the lab's guest (--lab, or handoff lab run --virtio-net 2). Costs are those of the sending or relaying
-thread and of its NICs' NAPI threads. Bytes are counted as copied once for each hop.
+A peer is another program that relays between the same networks. It must listen at {addr} and
+{port}, and connect to {to_addr} and {to_port} as soon as somebody has connected; {cpu} is its
+processor. Its costs are those of all its threads and of its NICs. Only the witness (--meter)
+knows what it copied.
+
+Files and streams go over pairs of software NICs in the lab. Elsewhere they go over veth, where
+the kernel copies what SEND_ZC lends. Rows with virtio-net in their names go over virtio-net
+devices of the lab's guest (--lab, or handoff lab run --virtio-net 2). Costs are those of the
+sending or relaying thread and of its NICs' NAPI threads. Copied bytes count once for each hop.
 
 Examples:
   handoff bench splice --quick --lab
@@ -102,11 +104,11 @@ Examples:
   handoff bench splice --lab --only '^(file-send|relay) '
   handoff bench splice --only 'depth=32 ' --json-file before.json
   handoff bench splice --compare before.json
-  handoff bench splice --quick --only relay \
+  handoff bench splice --quick --only relay \\
       --peer 'socat=socat TCP-LISTEN:{port},reuseaddr TCP:{to_addr}:{to_port}'
 
-Rows of getbuf need its module and root, those of files and streams a kernel that lets this user make
-namespaces; others, Linux 6.6. With --lab, what the lab needs.";
+Rows of getbuf need its module and root. Rows of files and streams need root, or a kernel that lets
+this user make namespaces. Others need Linux 6.6. With --lab, what the lab needs.";
 
 /// Options of `handoff bench splice`.
 #[derive(Debug, Args)]

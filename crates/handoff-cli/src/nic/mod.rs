@@ -19,7 +19,7 @@ mod show;
 const EXAMPLES: &str = "\
 Examples:
   handoff nic show                                   all interfaces, and which are fit
-  handoff nic show eth0                              all that matters of one, and what is in the way
+  handoff nic show eth0                              one in detail, and what is in the way
   handoff nic prepare eth0 --port 8000 --dry-run     what would be changed
   handoff nic prepare eth0 --port 8000 -- ./server   set a queue aside while the server runs
   handoff nic prepare eth0 --port 8000               the same until it is restored

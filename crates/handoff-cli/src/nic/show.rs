@@ -10,7 +10,7 @@ use super::numbers;
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
-`handoff nic prepare` solves what is marked \"prepare\"; nothing helps against what is marked \"no\".
+`handoff nic prepare` solves what is marked \"prepare\"; nothing helps where it says \"no\".
 Whether the driver can exchange the memory of one queue while the others run shows only when a
 queue is bound.
 

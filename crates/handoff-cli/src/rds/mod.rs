@@ -24,7 +24,7 @@ Examples:
   handoff rds stress 192.0.2.2                         answers at port 4000
   handoff rds stress 192.0.2.1 -s 192.0.2.2 -q 64K -t 4 -d 16 --time 10
   handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --json
-  handoff rds info                                     connections, sockets and queues of the kernel's RDS";
+  handoff rds info                                     connections and queues of the kernel's RDS";
 
 /// Arguments of `handoff rds`.
 #[derive(Debug, clap::Args)]

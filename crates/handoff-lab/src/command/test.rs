@@ -14,10 +14,10 @@ use crate::testing::{self, MaySkip, Plan, Program, Stage, TestResult, Verdict};
 use crate::tool::StopFlag;
 
 const AFTER_HELP: &str = "\
-A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name; NEEDS are some of hermetic,
-native, guest, linux73, lab and soak, which are the modules that a test's path names (none: hermetic);
-NAMES are the beginnings of the tests' names, with their program's in front; with a - in front, of
-tests that are left out.
+A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name. NEEDS are some of hermetic,
+native, guest, linux73, lab and soak: the modules that a test's path names (none: hermetic).
+NAMES are beginnings of the tests' names, with the program's name in front. A - in front leaves
+those tests out.
 
 Examples:
   cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\
