@@ -1,5 +1,5 @@
 //! Other programs, run beside us in the same network and in turns with our rows. Those that serve live as
-//! long as their row does: see [`crate::network::program`].
+//! long as their row does: see `network::program`.
 //!
 //! A peer is `NAME=COMMAND`. The command runs through the shell, after the placeholders in it were
 //! replaced. One that sends runs once per round, inside the bench's namespace and on its processor;

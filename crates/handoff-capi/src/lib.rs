@@ -1,10 +1,10 @@
 //! The C interface of `handoff`: what `include/handoff.h` declares.
 //!
 //! Contracts:
-//! - No panic crosses into C: each function catches it and returns `-ENOTRECOVERABLE` ([`boundary`]).
+//! - No panic crosses into C: each function catches it and returns `-ENOTRECOVERABLE` (`boundary`).
 //! - What C holds are numbers, not pointers. A number that was closed, was never given, names something of
 //!   another kind, or belongs to another thread is refused with `-EBADF` and a text that says which
-//!   ([`handles`]).
+//!   (`handles`).
 //! - A buffer is one number for life. While it is on loan, calls that would read, write, lend or split it are
 //!   refused with `-EBUSY`. What C does through a pointer that it kept is its own affair; the header says so.
 //! - Everything belongs to the thread that made it, and goes with it.

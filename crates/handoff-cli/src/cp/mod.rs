@@ -3,11 +3,11 @@
 //! Contracts:
 //! - a destination file appears whole or not at all, whatever ends the copy;
 //! - a sender succeeds only after the receiver has everything in place;
-//! - what the CPU copied is told for each hop, and every fallback with its reason.
+//! - the report says for each hop what the CPU copied, and the reason of every fallback.
 //!
-//! The way: the two addresses -> [`origin`] and [`destination`] (opened before anything else) ->
-//! [`greet`] (the peer, and the first words of [`wire`]) -> [`send`], [`receive`] (into an [`intake`]) or
-//! [`local`] (the bytes, by [`carry`], or [`in_kernel`]) -> [`report`].
+//! The way: the two addresses -> `origin` and `destination` (opened before anything else) ->
+//! `greet` (the peer, and the hello of `wire`) -> `send`, `receive` (into an `intake`) or
+//! `local` (the bytes, by `carry`, or `in_kernel`) -> `report`.
 
 mod carry;
 pub mod checksum;
@@ -99,6 +99,7 @@ With - as DST the report goes to standard error, otherwise to standard output.";
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Where the bytes come from: a path, tcp://host:port, tcp-listen://[addr]:port, rds://host:port, or -
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the brackets mean an optional address")]
     #[arg(value_name = "SRC")]
     pub source: OsString,
 

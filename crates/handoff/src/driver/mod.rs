@@ -169,8 +169,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::Memlock`] at the limit; [`Error::NoRing`] without a ring. The region serves
-    /// unregistered in either case. When this driver has the region already, or its memory is of the heap.
+    /// [`Error::Memlock`](crate::Error::Memlock) at the limit; [`Error::NoRing`](crate::Error::NoRing) without
+    /// a ring: the region serves unregistered in either case. When this driver has the region already, or its
+    /// memory is of the heap.
     pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
         self.reactor.register(region.backing())
     }
@@ -208,8 +209,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::Memlock`] at the limit on
-    /// locked memory; when the driver was not built for it, or buffers were cut from the region.
+    /// [`Error::EngineUnavailable`](crate::Error::EngineUnavailable) with the reason and what to do;
+    /// [`Error::Memlock`](crate::Error::Memlock) at the limit on locked memory; when the driver was not built
+    /// for it, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let queue = RxQueue::bind(&self.reactor.io, &self.reactor.due, number, &region, binding)?;
@@ -222,7 +224,8 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::EngineUnavailable`] with the reason and what to do; [`Error::NoRing`] without a ring.
+    /// [`Error::EngineUnavailable`](crate::Error::EngineUnavailable) with the reason and what to do;
+    /// [`Error::NoRing`](crate::Error::NoRing) without a ring.
     #[cfg(feature = "getbuf")]
     pub fn get_buf(&self) -> Result<GetBuf> {
         GetBuf::open(&self.reactor)
