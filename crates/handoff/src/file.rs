@@ -62,7 +62,8 @@ impl File {
         Ok(Self { endpoint, direct, pollable, driver })
     }
 
-    /// Whether the file was opened with `O_DIRECT` and bypasses the page cache, so that the device moves the bytes and no CPU does.
+    /// Whether the file was opened with `O_DIRECT` and bypasses the page cache: the device moves the bytes, and
+    /// no CPU does.
     pub fn is_direct(&self) -> bool {
         self.direct
     }

@@ -45,7 +45,7 @@ pub struct GetBuf {
     driver: Rc<Reactor>,
 }
 
-/// What a [`GetBuf`] has out, and had.
+/// Counts of what a [`GetBuf`] has lent.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@ pub struct GetBufStats {
     pub returned: u64,
     /// Bytes of all that were lent.
     pub lent_bytes: u64,
-    /// Of which the kernel had to copy so many, since they could not be lent where they were.
+    /// Bytes of these that the kernel had to copy, because it could not lend them in place.
     pub copied_bytes: u64,
 }
 
@@ -92,8 +92,8 @@ impl GetBuf {
         Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })
     }
 
-    /// Readies a file, block device or TCP socket to be lent from. Reading the same socket by other
-    /// ways meanwhile makes both get parts of the stream.
+    /// Prepares a file, block device or TCP socket for lending. If you read the same socket in another way
+    /// meanwhile, both get parts of the stream.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl GetBuf {
         getting.map(|getting| Fresh(getting.0))
     }
 
-    /// What is out, and was.
+    /// What is lent now, and what was lent so far.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl fmt::Debug for GetBuf {
     }
 }
 
-/// A file, block device or TCP socket to be lent from.
+/// A file, block device or TCP socket whose buffers the kernel lends.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, file: std::fs::File) -> Result<(), Box<dyn std::error::Error>> {
@@ -203,8 +203,8 @@ impl fmt::Debug for KernelSource {
 
 /// A lend under way: a future of the lease, or of `None` at the end of the file or stream.
 ///
-/// Dropped, it asks for the wait to end; what was lent by then goes back. Of a stream, those bytes are
-/// lost to who reads on.
+/// Dropping it ends the wait; what was lent by then goes back. Bytes of a stream are then lost to later
+/// readers.
 ///
 /// ```no_run
 /// # async fn example(stream: handoff::KernelSource) -> Result<(), Box<dyn std::error::Error>> {

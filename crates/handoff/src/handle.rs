@@ -14,9 +14,9 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::reactor::Reactor;
 
-/// An operation that can be asked to end early, and then still says what it came to.
+/// An operation that you can end early, and that then still reports its result.
 ///
-/// A future that is dropped takes its buffer and its result with it; one that is cancelled brings both.
+/// A dropped future takes its buffer and its result with it; a cancelled one brings both.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {

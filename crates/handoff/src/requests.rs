@@ -16,7 +16,7 @@ use crate::reactor::Reactor;
 
 /// A queue of a block device, whose requests this driver takes until it goes or the device is stopped.
 ///
-/// Dropped, it leaves the requests that come to fail.
+/// When it is dropped, requests that come fail.
 ///
 /// ```no_run
 /// # async fn serve(device: std::fs::File, peer: std::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {

@@ -11,7 +11,7 @@ use crate::core::{Deadline, Then};
 use crate::error::Result;
 use crate::reactor::Reactor;
 
-/// A future of a point in time, as of [`Driver::sleep`](crate::Driver::sleep).
+/// A future that ends at a point in time: see [`Driver::sleep`](crate::Driver::sleep).
 ///
 /// It goes by the monotonic clock, which stands still while the machine is suspended.
 ///

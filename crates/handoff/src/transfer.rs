@@ -19,10 +19,9 @@ use crate::ring::Key;
 
 /// A read, write or receive under way: a future of the buffer and of the bytes moved.
 ///
-/// Dropped, a read or receive is cancelled. Of a write the request under way goes on, and what is left after it is
-/// not written. The buffer is kept until the kernel is done.
-/// What a dropped receive had taken of a stream is lost, and the socket says so to whoever receives next
-/// ([`Error::ReceivedLost`]).
+/// Dropping it cancels a read or receive. Of a write, the request under way goes on, and the rest is not written.
+/// The buffer is kept until the kernel is done. Bytes that a dropped receive had taken of a stream are lost, and
+/// the next receive fails with [`Error::ReceivedLost`].
 ///
 /// ```no_run
 /// # async fn example(file: handoff::File, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +33,7 @@ use crate::ring::Key;
 #[derive(Debug)]
 pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 
-/// What a read, write or receive came to.
+/// The result of a read, write or receive.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {

@@ -42,8 +42,8 @@ impl Driver {
         }
     }
 
-    /// Waits for an operation, and cancels it after so long from now. Its own result says what it came to:
-    /// [`Error::Canceled`] with the bytes that were moved by then, beside the buffer.
+    /// Waits for an operation, and cancels it when `time` is over. The operation then reports its own result:
+    /// [`Error::Canceled`] with the bytes that were moved, and the buffer.
     pub fn cancel_after<F: Future + Cancel>(
         &self,
         time: Duration,

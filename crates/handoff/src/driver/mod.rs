@@ -122,8 +122,8 @@ impl Driver {
         self.reactor.io.why_no_ring()
     }
 
-    /// Attaches a socket, blocking or not: its waits are the driver's, and the open socket stays as it is
-    /// for whoever else has a descriptor of it.
+    /// Attaches a socket, blocking or not. The driver waits for it; other holders of the open socket see no
+    /// change.
     ///
     /// # Errors
     ///
@@ -132,17 +132,17 @@ impl Driver {
         Socket::attach(Rc::clone(&self.reactor), socket.into())
     }
 
-    /// Connects to an address by TCP. [`Socket::connect`] does for a socket with settings of your own.
+    /// Connects to an address by TCP. For a socket with settings of your own use [`Socket::connect`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way. What goes
-    /// wrong later, [`Connecting`] tells.
+    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way.
+    /// [`Connecting`] reports later errors.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
         Socket::tcp(&self.reactor, address)?.connect(address)
     }
 
-    /// Takes the connections that come to a listener, whose `O_NONBLOCK` is the driver's from now on.
+    /// Takes the connections of a listener. From now on `O_NONBLOCK` of the listener belongs to the driver.
     ///
     /// # Errors
     ///

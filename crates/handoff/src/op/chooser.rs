@@ -24,7 +24,7 @@ const LOOK_AGAIN: u32 = 1024;
 /// Before anything is known: from this size up zero copy is the better guess.
 const GUESS: usize = 16 * 1024;
 
-/// What a socket chose for a size.
+/// The engine that a socket chose for a size of message.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {

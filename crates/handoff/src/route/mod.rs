@@ -214,7 +214,7 @@ pub struct Route {
     given: Tally,
 }
 
-/// What a route came to.
+/// The result of a route.
 ///
 /// ```no_run
 /// # async fn example(mut route: handoff::Route) -> Result<(), Box<dyn std::error::Error>> {
@@ -226,7 +226,7 @@ pub struct Route {
 /// ```
 #[derive(Debug)]
 pub struct Carried {
-    /// Whether all went over.
+    /// Whether all bytes went over.
     pub result: Result<()>,
     /// Bytes that the sink took.
     pub bytes: u64,

@@ -41,7 +41,7 @@ impl Socket {
     }
 }
 
-/// A connection that is being made: a future of the socket. Dropped, it is given up.
+/// A future of the connected socket. Dropping it gives the connection up.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {

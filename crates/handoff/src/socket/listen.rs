@@ -19,10 +19,10 @@ use crate::op::{AcceptOp, Op};
 use crate::reactor::Reactor;
 use crate::ring::{Endpoint, Key};
 
-/// A socket that connections come to.
+/// A listening socket.
 ///
-/// From the first time on that you ask for one, they are accepted as they come, until 64 wait for you: ask for
-/// the next soon, or [pause](Self::pause). Dropped, it closes those that nobody has taken.
+/// It begins to accept connections when you first ask for one, and goes on until 64 wait for you: ask for the
+/// next soon, or [pause](Self::pause). Dropping it closes the connections that nobody has taken.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -119,7 +119,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// Future of [`Listener::accept`]. Dropped, it loses no connection.
+/// Future of [`Listener::accept`]. Dropping it loses no connection.
 ///
 /// ```no_run
 /// # async fn example(mut listener: handoff::Listener) -> Result<(), Box<dyn std::error::Error>> {

@@ -34,7 +34,7 @@ impl Socket {
     /// # Errors
     ///
     /// Gives the buffer back when the send is not accepted: too many operations under way, or a
-    /// stream that an earlier send left broken. What goes wrong later, [`Sent`] tells.
+    /// stream that an earlier send left broken. [`Sent`] reports later errors.
     pub fn send<B: Payload>(&self, buffer: B) -> Result<Sending<B>, Refused<B>> {
         self.message(buffer).send()
     }
@@ -76,11 +76,11 @@ impl<'a, B: Payload> Message<'a, B> {
         self
     }
 
-    /// Has the bytes go as datagrams of `bytes` each, of which the last may be shorter (UDP segmentation
+    /// Sends the bytes as datagrams of `bytes` each; the last may be shorter (UDP segmentation
     /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
     /// the beginning of the first.
     ///
-    /// What fails midway leaves the datagrams before it sent: the receipt counts their bytes. A piece that is too
+    /// If a datagram fails, those before it are sent, and the receipt counts their bytes. A piece that is too
     /// long for the path fails with [`Error::MessageTooLong`], which names the path's MTU if the socket is
     /// connected.
     ///
@@ -281,15 +281,14 @@ impl<B: Payload> Sending<B> {
         (self.sent, self.loan)
     }
 
-    /// Has the send cancelled when this, or the future or [`Sent`] of it, is dropped before the kernel has
-    /// taken all bytes.
+    /// Cancels the send if this, or its future or [`Sent`], is dropped before the kernel has taken all bytes.
     pub fn cancel_on_drop(mut self) -> Self {
         self.sent.cancels = true;
         self
     }
 }
 
-/// What a send came to.
+/// The result of a send.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
