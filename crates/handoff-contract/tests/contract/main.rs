@@ -1,5 +1,6 @@
 //! What users of the library may rely on. The texts that are compared are those of one compiler.
 
+mod commands;
 mod engines;
 mod layers;
 mod links;
