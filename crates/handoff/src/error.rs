@@ -30,9 +30,9 @@ pub enum Error {
     },
     /// Locking the pages of a buffer would pass `RLIMIT_MEMLOCK`.
     #[error(
-        "{action} needs {need} bytes of locked memory more than the {locked} that this process has and what \
-         other processes of this user have, and the limit (RLIMIT_MEMLOCK) of all that is {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
-         CAP_IPC_LOCK, or use fewer or smaller buffers or the copy engine"
+        "{action} needs {need} more bytes of locked memory; this process has {locked}, other processes of this user \
+         count too, and the limit (RLIMIT_MEMLOCK) is {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, \
+         /etc/security/limits.conf), grant CAP_IPC_LOCK, or use fewer or smaller buffers or the copy engine"
     )]
     Memlock {
         /// What was being done.
@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// A receive was dropped that had taken bytes of its stream, so what comes next would be taken for them.
     #[error(
-        "{bytes} bytes of the stream went to a receive that was dropped, and what follows makes no sense without \
+        "{bytes} bytes of the stream went to a receive that was dropped, and the rest makes no sense without \
          them: before you drop a receive, cancel it and take its buffer (Transfer::cancel)"
     )]
     ReceivedLost {
@@ -122,7 +122,7 @@ pub enum Error {
         limit: Option<u64>,
     },
     /// The time that was given is over.
-    #[error("nothing came of it within {after:?}")]
+    #[error("not finished within {after:?}")]
     TimedOut {
         /// The time.
         after: Duration,

@@ -83,7 +83,7 @@ fn told(error: Error, direct: bool) -> Error {
     match error.raw_os_error() {
         Some(libc::EINVAL) if direct => Error::Invalid(
             "a file opened with O_DIRECT takes whole blocks at offsets of whole blocks, and the route has \
-             others: open it without",
+             other pieces: open it without O_DIRECT",
         ),
         _ => error,
     }

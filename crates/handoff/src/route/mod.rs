@@ -508,7 +508,7 @@ impl RouteSink {
             fcntl_getfl(file).map_err(|error| Error::io("looking at a file", error.into()))?;
         if flags.contains(OFlags::APPEND) {
             return Err(Error::Invalid(
-                "a file that is opened for appending takes bytes at its end only: open it without",
+                "a file that is opened for appending takes bytes at its end only: open it without O_APPEND",
             ));
         }
         Ok(())

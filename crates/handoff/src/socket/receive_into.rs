@@ -45,8 +45,7 @@ impl Socket {
     pub fn receive_exact<B: PayloadMut>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
         if !self.shared.stream {
             let error = Error::Invalid(
-                "a datagram has an end of its own, and is received by receive_into: an exact length is of \
-                 streams",
+                "a datagram has an end of its own: receive it by receive_into; receive_exact is for streams",
             );
             return Err(Refused { buffer, error });
         }
