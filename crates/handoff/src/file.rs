@@ -163,12 +163,6 @@ impl fmt::Debug for File {
 }
 
 /// Future of [`File::readable`] and [`File::writable`].
-///
-/// ```no_run
-/// # async fn example(pipe: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
-/// pipe.readable()?.await?; // a read would not wait now
-/// # Ok(()) }
-/// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct Readiness(Transfer<Vec<Buffer>>);
