@@ -8,21 +8,17 @@
 //! 5.6). Capability: none. Return signal: the completion.
 
 use std::fmt;
-use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
 
 use crate::error::{Error, Result};
-use crate::memory::Buffer;
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
 use crate::op::{Attached, Direction};
 use crate::reactor::Reactor;
 use crate::ring::Endpoint;
-use crate::transfer::Transfer;
+use crate::transfer::{Readiness, Transfer};
 
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
@@ -114,7 +110,7 @@ impl File {
     ///
     /// When too many operations are under way.
     pub fn readable(&self) -> Result<Readiness> {
-        self.await_readiness(Direction::AwaitRead)
+        Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitRead)
     }
 
     /// Waits until something can be written, or an error.
@@ -123,13 +119,11 @@ impl File {
     ///
     /// When too many operations are under way.
     pub fn writable(&self) -> Result<Readiness> {
-        self.await_readiness(Direction::AwaitWrite)
+        Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitWrite)
     }
 
-    fn await_readiness(&self, direction: Direction) -> Result<Readiness> {
-        self.transfer(direction, None, Vec::new())
-            .map(Readiness)
-            .map_err(|refused: Refused<Vec<Buffer>>| refused.error)
+    fn attached(&self) -> Attached {
+        Attached::File(Rc::clone(&self.endpoint))
     }
 
     fn transfer<B: Lendable>(
@@ -145,8 +139,7 @@ impl File {
             return Err(Refused { buffer, error });
         }
         let pollable = self.pollable && offset.is_none();
-        let file = Attached::File(Rc::clone(&self.endpoint));
-        Transfer::begin(&self.driver, file, pollable, direction, offset, buffer)
+        Transfer::begin(&self.driver, self.attached(), pollable, direction, offset, buffer)
     }
 }
 
@@ -159,18 +152,5 @@ impl AsFd for File {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File").field("fd", &self.endpoint.fd).field("direct", &self.direct).finish()
-    }
-}
-
-/// Future of [`File::readable`] and [`File::writable`].
-#[must_use = "futures do nothing unless polled"]
-#[derive(Debug)]
-pub struct Readiness(Transfer<Vec<Buffer>>);
-
-impl Future for Readiness {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.0).poll(context).map(|over| over.result.map(|_| ()))
     }
 }

@@ -66,7 +66,7 @@ mod transfer;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::{File, Readiness};
+pub use file::File;
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
@@ -97,4 +97,4 @@ pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
-pub use transfer::{Transfer, Transferred};
+pub use transfer::{Readiness, Transfer, Transferred};

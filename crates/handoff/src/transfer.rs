@@ -151,3 +151,30 @@ impl<B: Lendable> Future for Transfer<B> {
 }
 
 impl<B: Lendable> Unpin for Transfer<B> {}
+
+/// A wait for a file or socket that can be read or written, as of [`File::readable`](crate::File::readable) and
+/// [`Socket::readable`](crate::Socket::readable). Nothing is moved, so dropping it loses nothing.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct Readiness(Transfer<Vec<Buffer>>);
+
+impl Readiness {
+    /// Starts to wait for what is attached to the driver.
+    pub(crate) fn begin(
+        driver: &Rc<Reactor>,
+        file: Attached,
+        pollable: bool,
+        direction: Direction,
+    ) -> Result<Self> {
+        let begun = Transfer::begin(driver, file, pollable, direction, None, Vec::new());
+        begun.map(Self).map_err(|refused| refused.error)
+    }
+}
+
+impl Future for Readiness {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.0).poll(context).map(|over| over.result.map(|_| ()))
+    }
+}

@@ -106,8 +106,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
 /// this. Called when nothing of it is with the kernel but lent pages.
 pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
     if socket.stream {
-        come_back(core, socket, key);
-        sending::advance(core, key);
+        come_back_and_advance(core, socket, key);
         pump_or_mark(core, socket);
     } else {
         let mut records = core.records.borrow_mut();
@@ -116,6 +115,16 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         } else {
             start_datagram(core, records, key);
         }
+    }
+}
+
+/// A started send of a stream is ours again: tells whoever waits for it, or for all sends of the stream.
+fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
+    come_back(core, socket, key);
+    sending::advance(core, key);
+    let flushed = socket.queue.borrow_mut().take_flushed();
+    if !flushed.is_empty() {
+        core.due.wake_many(flushed);
     }
 }
 
@@ -175,8 +184,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
         match attempt {
             Attempt::Settled => {
                 socket.queue.borrow_mut().started = 1;
-                come_back(core, socket, head);
-                sending::advance(core, head);
+                come_back_and_advance(core, socket, head);
             }
             Attempt::Blocked => return wait_for_room(core, head),
             Attempt::Submitted => return,
@@ -212,8 +220,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
     }
     // It counts as started for a moment, so that it leaves the queue as any other.
     socket.queue.borrow_mut().started += 1;
-    come_back(core, &socket, key);
-    sending::advance(core, key);
+    come_back_and_advance(core, &socket, key);
 }
 
 /// Settles a send that is not to start any more; otherwise says whether the ring sends it.

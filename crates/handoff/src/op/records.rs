@@ -289,7 +289,10 @@ impl Records {
         let mut wakers = Vec::new();
         for record in &mut self.records {
             match &mut record.op {
-                Op::Send(op) => wakers.extend(op.take_wakers()),
+                Op::Send(op) => {
+                    wakers.extend(op.take_wakers());
+                    wakers.extend(op.socket.queue.borrow_mut().take_flushing());
+                }
                 Op::Transfer(op) => wakers.extend(op.holder.take_waker()),
                 Op::Receive(op) => wakers.extend(op.holder.take_waker()),
                 Op::Accept(op) => wakers.extend(op.holder.take_waker()),

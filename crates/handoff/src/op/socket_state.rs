@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::task::Waker;
 
 use handoff_sys::sqe;
 use io_uring::{opcode, squeue};
@@ -145,6 +146,8 @@ pub(crate) struct StreamQueue {
     pub(crate) broken: Option<(usize, usize)>,
     /// A lane sends on the stream.
     lane: bool,
+    /// Who waits until the kernel has taken all.
+    flushing: Vec<Waker>,
 }
 
 impl StreamQueue {
@@ -188,5 +191,24 @@ impl StreamQueue {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Has a task woken when the kernel has taken all; gives the waker back if it waits by now.
+    pub(crate) fn wait_for_idle(&mut self, waker: Waker) -> Option<Waker> {
+        if self.flushing.iter().any(|waiting| waiting.will_wake(&waker)) {
+            return Some(waker);
+        }
+        self.flushing.push(waker);
+        None
+    }
+
+    /// Who waited for that, once it is so.
+    pub(crate) fn take_flushed(&mut self) -> Vec<Waker> {
+        if self.is_idle() { self.take_flushing() } else { Vec::new() }
+    }
+
+    /// Who waits for that.
+    pub(crate) fn take_flushing(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.flushing)
     }
 }

@@ -23,9 +23,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use socket2::SockRef;
 
 use crate::error::{Error, Result};
-use crate::file::{File, Readiness};
+use crate::file::File;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
+use crate::transfer::Readiness;
 
 /// Bytes that the pipe is asked to hold.
 const ROOM: usize = 1 << 20;

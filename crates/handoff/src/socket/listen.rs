@@ -75,6 +75,20 @@ impl Listener {
         }))
     }
 
+    /// As [`accept`](Self::accept), for a future of your own: the task that polled last is woken.
+    pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<Result<(Socket, SocketAddr)>> {
+        if let Some(accepted) = self.try_accept() {
+            return Poll::Ready(accepted);
+        }
+        if let Err(error) = self.driver.check_driven() {
+            return Poll::Ready(Err(error));
+        }
+        let waker = context.waker().clone();
+        let before = self.driver.records.borrow_mut().accept(self.key).holder.wait(waker);
+        drop(before);
+        Poll::Pending
+    }
+
     /// Accepts no more connections until you ask for the next; they wait in the kernel, as many as its
     /// backlog has room for.
     pub fn pause(&mut self) {
@@ -145,16 +159,6 @@ impl Future for Accepting<'_> {
     type Output = Result<(Socket, SocketAddr)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(accepted) = self.listener.try_accept() {
-            return Poll::Ready(accepted);
-        }
-        let Listener { driver, key, .. } = &*self.listener;
-        if let Err(error) = driver.check_driven() {
-            return Poll::Ready(Err(error));
-        }
-        let waker = context.waker().clone();
-        let before = driver.records.borrow_mut().accept(*key).holder.wait(waker);
-        drop(before);
-        Poll::Pending
+        self.listener.poll_accept(context)
     }
 }

@@ -8,9 +8,11 @@ pub(crate) mod receive;
 mod receive_into;
 pub(crate) mod send;
 
+use std::future::{Future, poll_fn};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::task::Poll;
 
 use socket2::{Domain, Protocol, SockRef};
 
@@ -18,9 +20,10 @@ use crate::engine::msg_zerocopy;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::op::chooser::{Choice, Chooser};
-use crate::op::{SendStats, SocketKind, SocketShared};
+use crate::op::{Attached, Direction, SendStats, SocketKind, SocketShared};
 use crate::reactor::Reactor;
 use crate::ring::Io;
+use crate::transfer::Readiness;
 
 /// A connected or bound socket of any family, used through its driver.
 ///
@@ -73,6 +76,55 @@ impl Socket {
         SockRef::from(&self.shared.endpoint.fd)
             .shutdown(how)
             .map_err(|error| Error::io("shutting a connection down", error))
+    }
+
+    /// Waits until the kernel has taken all bytes that were accepted for a stream, also those of sends whose
+    /// futures were dropped. Datagrams wait for nobody, and are not waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StreamBroken`] after a send that ended midway; [`Error::DriverGone`]; when a
+    /// [lane](Self::lane) sends on the stream.
+    pub fn flush(&self) -> impl Future<Output = Result<()>> + '_ {
+        poll_fn(|context| {
+            let waker = context.waker().clone();
+            let mut queue = self.shared.queue.borrow_mut();
+            if let Some(error) = queue.refusal() {
+                return Poll::Ready(Err(error));
+            }
+            if queue.is_idle() {
+                return Poll::Ready(Ok(()));
+            }
+            self.driver.check_driven()?;
+            let spare = queue.wait_for_idle(waker);
+            // A waker is dropped where it may use the socket.
+            drop(queue);
+            drop(spare);
+            Poll::Pending
+        })
+    }
+
+    /// Waits until there is something to receive, an end, or an error. Nothing is received.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn readable(&self) -> Result<Readiness> {
+        self.await_readiness(Direction::AwaitRead)
+    }
+
+    /// Waits until the socket has room for bytes to send, or an error.
+    ///
+    /// # Errors
+    ///
+    /// When too many operations are under way.
+    pub fn writable(&self) -> Result<Readiness> {
+        self.await_readiness(Direction::AwaitWrite)
+    }
+
+    fn await_readiness(&self, direction: Direction) -> Result<Readiness> {
+        let socket = Attached::Socket(Rc::clone(&self.shared));
+        Readiness::begin(&self.driver, socket, true, direction)
     }
 
     /// Asks for an engine, or leaves the choice to the socket ([`Engine::Auto`], the default).
