@@ -155,6 +155,12 @@ pub enum Error {
          files and futures are used"
     )]
     DriverGone,
+    /// A driver thread has ended, so nothing on it can be used any more.
+    #[error(
+        "the driver thread has ended, and nothing goes on without it: its DriverThreads was dropped or shut \
+         down, or its driver failed, as the log then says"
+    )]
+    ThreadGone,
     /// An argument that can't be used, with the reason.
     #[error("{0}")]
     Invalid(&'static str),
@@ -204,7 +210,7 @@ impl From<Error> for io::Error {
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
             Error::ReceivedLost { .. } => io::ErrorKind::InvalidData,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
-            Error::DriverGone => io::ErrorKind::NotConnected,
+            Error::DriverGone | Error::ThreadGone => io::ErrorKind::NotConnected,
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => io::ErrorKind::Unsupported,
             Error::MessageTooLong { .. } | Error::Invalid(_) => io::ErrorKind::InvalidInput,
         };

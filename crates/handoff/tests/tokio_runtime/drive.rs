@@ -1,8 +1,4 @@
-//! A driver inside tokio's current-thread runtime, with a ring and without. Needs the feature `tokio`.
-#![cfg(feature = "tokio")]
-
-#[allow(dead_code, reason = "each test program uses a part")]
-mod traffic;
+//! A driver that is turned inside a runtime of the test's own, with a ring and without.
 
 use std::future::IntoFuture;
 use std::io::Read;
@@ -10,11 +6,10 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
+use crate::LONG;
+use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
 use handoff::{Buffer, Driver, Region};
 use tokio::task::{LocalSet, spawn_local};
-use traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
-
-const LONG: Duration = Duration::from_secs(9);
 
 /// Runs a future beside the driver, which is turned by nothing else.
 fn run<T>(driver: &Driver, future: impl Future<Output = T>) -> T {
@@ -132,4 +127,29 @@ fn a_driver_without_its_task_is_turned_by_hand() {
             assert_eq!(got, [[1; 10], [2; 10]].concat()[..]);
         }
     });
+}
+
+#[test]
+fn a_local_set_of_a_runtime_with_many_threads_does_as_well() {
+    within(LONG, || {
+        for driver in drivers() {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build().unwrap();
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            LocalSet::new().block_on(&runtime, async {
+                let driving = spawn_local(handoff::tokio::drive(driver.clone()));
+                socket.send(Buffer::from(vec![1; 10])).unwrap().await.sent.unwrap();
+                driving.abort();
+            });
+            far.read_exact(&mut [0; 10]).unwrap();
+        }
+    });
+}
+
+#[test]
+fn without_a_runtime_it_says_what_to_use() {
+    for driver in drivers() {
+        let error = driver.block_on(handoff::tokio::drive(driver.clone())).unwrap().unwrap_err();
+        assert!(error.to_string().contains("handoff::tokio::run"), "{error}");
+    }
 }

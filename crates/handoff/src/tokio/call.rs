@@ -1,0 +1,51 @@
+//! Calls on a socket that copy once, within the kernel, and wait through the driver.
+//!
+//! Minimum kernel: 5.1 with a ring (`POLL_ADD`), any without. Capability: none. Nothing is lent.
+//!
+//! Contracts:
+//! - bytes are moved only by a call whose result the caller has, so that a wait may be dropped at any time;
+//! - calls follow one another as tokio's cooperative scheduling has them, so that a socket which never runs dry keeps
+//!   no other task of the thread waiting, nor the driver's.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::task::coop::poll_proceed;
+
+use crate::error::Result;
+use crate::socket::Socket;
+use crate::transfer::Readiness;
+
+/// Ends when nobody else receives from a socket, of which he would get parts.
+pub(super) fn check_free_to_receive(socket: &Socket) -> Result<()> {
+    let reception = &socket.shared.reception;
+    reception.check_free().and_then(|()| reception.check_whole())
+}
+
+/// Calls until it goes through, and waits by `wait` where it would block. The wait is kept in `waiting`.
+pub(super) fn poll_call<T>(
+    socket: &Socket,
+    waiting: &mut Option<Readiness>,
+    wait: impl Fn(&Socket) -> Result<Readiness>,
+    context: &mut Context<'_>,
+    mut call: impl FnMut() -> rustix::io::Result<T>,
+) -> Poll<io::Result<T>> {
+    let budget = ready!(poll_proceed(context));
+    loop {
+        socket.driver.check_driven()?;
+        if let Some(readiness) = waiting {
+            // What is wrong with the socket, the call tells best.
+            let _ = ready!(Pin::new(readiness).poll(context));
+            *waiting = None;
+        }
+        match call() {
+            Err(rustix::io::Errno::AGAIN) => *waiting = Some(wait(socket)?),
+            Err(rustix::io::Errno::INTR) => {}
+            over => {
+                budget.made_progress();
+                return Poll::Ready(over.map_err(io::Error::from));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Turning a driver from tokio's current-thread runtime.
+//!
+//! Contracts:
+//! - [`beside_driver`] drops all tasks of the thread while their driver is there, and gives sends that nobody waits
+//!   for any more a moment to leave.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::resume_unwind;
+use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
+
+use ::tokio::io::Interest;
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::runtime::{Builder, Handle};
+use ::tokio::task::{LocalSet, spawn_local};
+use futures_lite::future::or;
+
+use crate::driver::{Driver, DriverBuilder};
+use crate::error::{Error, Result};
+use crate::ring::Until;
+
+/// How long what is under way may take to end, when its thread does.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Keeps the driver, and so its descriptor, for as long as tokio watches it.
+struct Watched(Driver);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Turns `driver` whenever it has something to submit or to take. Spawn it once per driver with
+/// `tokio::task::spawn_local`, and drop or abort it when the driver is not needed any more. [`run`](super::run) does
+/// all of that.
+///
+/// # Errors
+///
+/// When it is polled outside of tokio, the runtime refuses the driver's descriptor, or the kernel refuses to be
+/// entered.
+pub fn drive(driver: Driver) -> impl Future<Output = Result<()>> {
+    driver.reactor.is_driven();
+    async { turn_on_readiness(driver).await.map(|never| match never {}) }
+}
+
+async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
+    if Handle::try_current().is_err() {
+        return Err(Error::Invalid(
+            "a driver is turned here by tokio, and this thread runs no tokio runtime: use handoff::tokio::run, or \
+             spawn this in a LocalSet of a runtime with I/O (enable_io)",
+        ));
+    }
+    let reactor = &driver.reactor;
+    // SAFETY: a driver keeps one descriptor open for as long as it lives, and `Watched` keeps the
+    // driver.
+    let descriptor =
+        unsafe { AsyncFd::register_with_interest(Watched(driver.clone()), Interest::READABLE) }
+            .map_err(|error| Error::io("registering the driver with tokio", error.into()))?;
+    loop {
+        reactor.turn(Until::Now)?;
+        poll_fn(|context| {
+            reactor.due.set_attention(context.waker());
+            if !reactor.is_quiet() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut guard = ready!(descriptor.poll_read_ready(context))?;
+            guard.clear_ready();
+            Poll::Ready(Ok(()))
+        })
+        .await
+        .map_err(|error: std::io::Error| Error::io("waiting for the driver", error))?;
+    }
+}
+
+/// Runs a future to its end on this thread, in a runtime and a `LocalSet` of its own, beside a driver.
+pub(super) fn beside_driver<F, Fut>(builder: DriverBuilder, work: F) -> Result<Fut::Output>
+where
+    F: FnOnce(Driver) -> Fut,
+    Fut: Future,
+{
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io("setting up a tokio runtime", error))?;
+    let driver = builder.build()?;
+    // Declared last, so that its tasks go first if the future panics.
+    let tasks = LocalSet::new();
+    let over = tasks.block_on(&runtime, async {
+        let driving = spawn_local(turn_on_readiness(driver.clone()));
+        let work = work(driver.clone());
+        let failed = async {
+            match driving.await {
+                Ok(ended) => ended.map(|never| match never {}),
+                // A waker of the user's.
+                Err(ended) => resume_unwind(ended.into_panic()),
+            }
+        };
+        or(async { Ok(work.await) }, failed).await
+    });
+    let inside = runtime.enter();
+    drop(tasks);
+    drop(inside);
+    let lingered = linger(&driver);
+    let output = over?;
+    lingered.map(|()| output)
+}
+
+/// Turns the driver until nothing is under way, but not for ever: a peer may not read.
+fn linger(driver: &Driver) -> Result<()> {
+    let reactor = &driver.reactor;
+    let end = Instant::now() + LINGER;
+    // What is accepted by now may not have started.
+    reactor.turn(Until::Now)?;
+    while reactor.kernel_holds_any() {
+        let Some(left) = end.checked_duration_since(Instant::now()) else { break };
+        reactor.turn(Until::OneOr(left))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! Handoff inside tokio: servers on driver threads, sockets that tokio's programs know, and handles for any thread.
+//!
+//! | your program | what to use |
+//! |---|---|
+//! | runs on one thread | [`run`] |
+//! | runs the same server on several threads | [`per_core`] |
+//! | runs on tokio's multi-thread runtime | [`DriverThreads`], whose futures are `Send` |
+//! | has its own current-thread runtime and `LocalSet` | [`drive`] |
+//!
+//! A [`Driver`](crate::Driver) and all that is made by it (sockets, receivers, spans, the futures of sends) stay on
+//! their thread. There `tokio::task::spawn_local` starts tasks, since `tokio::spawn` wants futures that
+//! are `Send`: `run`, `per_core` and `DriverThreads` set up the `LocalSet` for it. Memory crosses
+//! threads: buffers, frozen buffers, pools of buffers and `Bytes` are `Send`.
+//!
+//! [`TcpStream`] and [`UdpSocket`] are for code that wants `AsyncRead`, `AsyncWrite`, `Stream` or `Sink`; each says what
+//! it copies. Their futures may be dropped at any time: no byte is lost.
+//!
+//! Minimum kernel: as the driver's. Capability: none.
+
+mod buffers;
+mod call;
+mod drive;
+mod remote;
+mod run;
+mod sink;
+mod tcp;
+mod threads;
+mod udp;
+
+pub use buffers::{Buffers, Datagrams};
+pub use drive::drive;
+pub use remote::{Crosses, Remote, RemoteBuffers, Reply};
+pub use run::{per_core, per_core_with, run, run_with};
+pub use sink::{Outgoing, SendSink};
+pub use tcp::{TcpListener, TcpStream};
+pub use threads::DriverThreads;
+pub use udp::UdpSocket;

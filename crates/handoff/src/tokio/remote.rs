@@ -1,0 +1,269 @@
+//! Handles, for any thread, on what lives on a driver thread.
+//!
+//! Contracts:
+//! - what lives there is touched there only: a call is a message, and its future runs there;
+//! - calls on one handle begin in the order in which they are made;
+//! - a call whose reply nobody awaits goes on to its end, and its output is dropped on the thread.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use ::tokio::sync::{mpsc, oneshot};
+use ::tokio::task::spawn_local;
+use futures_core::Stream;
+use futures_lite::future::or;
+
+use super::buffers::Buffers;
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, BufferPool};
+use crate::op::loan::Payload;
+use crate::socket::Socket;
+use crate::socket::send::Finished;
+
+/// What may go to a driver thread, and come back: all that is `Send`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not cross threads",
+    label = "it has something of a driver, which stays on its thread",
+    note = "drivers, sockets, receivers and spans are used where they are: in the call, or in tasks that \
+            `tokio::task::spawn_local` starts in the `LocalSet` of their thread",
+    note = "`Remote::host` leaves something on a driver thread and gives a handle; buffers, frozen buffers, \
+            pools of buffers and `Bytes` cross"
+)]
+pub trait Crosses: Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Send> Crosses for T {}
+
+/// A call, as it crosses.
+type Job<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A handle on what lives on a driver thread: its [`Driver`](crate::Driver), a [`Socket`], whatever
+/// [`host`](Self::host) has put there. It is `Send`, `Sync` and `Clone`, and so are no sockets.
+///
+/// With the last clone of a handle goes what it is on: a socket is closed behind its sends.
+/// [`DriverThreads`](super::DriverThreads) makes handles, and its threads carry them: with the threads gone, all
+/// that is asked of a handle comes to [`Error::ThreadGone`].
+///
+/// **Cost:** a call, its reply and the two wake-ups; [`DriverThreads`](super::DriverThreads) has the figure. Do much
+/// in one call: a closure that sends ten buffers crosses once.
+pub struct Remote<T>(mpsc::UnboundedSender<Job<T>>);
+
+impl<T: Clone + 'static> Remote<T> {
+    /// A handle on something of this thread, which is a driver's.
+    fn here(it: T) -> Self {
+        let (remote, calls) = Self::open();
+        spawn_local(calls.answer(it));
+        remote
+    }
+
+    /// A handle on something that is yet to be made.
+    pub(super) fn open() -> (Self, Calls<T>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), Calls(receiver))
+    }
+
+    /// Calls a closure on the thread, and runs the future that it gives there; what that comes to.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use handoff::tokio::DriverThreads;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let threads = DriverThreads::new(2)?;
+    /// let free = threads.next().run(|driver| async move { driver.in_flight() }).await?;
+    /// assert_eq!(free, 0);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// Dropping the [`Reply`] does not end the call. To have it end by time, use
+    /// [`Driver::timeout`](crate::Driver::timeout) in it.
+    ///
+    /// # Errors
+    ///
+    /// The reply's: [`Error::ThreadGone`].
+    ///
+    /// # Panics
+    ///
+    /// Where the reply is awaited, with the panic of closure or future. The thread goes on.
+    pub fn run<F, Fut>(&self, call: F) -> Reply<Fut::Output>
+    where
+        F: FnOnce(T) -> Fut + Crosses + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Crosses + 'static,
+    {
+        let (reply, awaited) = oneshot::channel();
+        let job = move |it| match catch_unwind(AssertUnwindSafe(|| call(it))) {
+            Ok(future) => drop(spawn_local(async move { reply.send(caught(future).await) })),
+            Err(panic) => drop(reply.send(Err(panic))),
+        };
+        // Of one that does not arrive the reply tells.
+        let _ = self.0.send(Box::new(job));
+        Reply(awaited)
+    }
+
+    /// As [`run`](Self::run), of something that stays on the thread; a handle on it.
+    ///
+    /// ```no_run
+    /// # async fn connect(threads: handoff::tokio::DriverThreads) -> handoff::Result<()> {
+    /// let address = "192.0.2.1:9000".parse().unwrap();
+    /// let socket = threads.next().host(move |driver| async move { driver.connect(address)?.await }).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the future; [`Error::ThreadGone`].
+    ///
+    /// # Panics
+    ///
+    /// As `run`.
+    pub async fn host<F, Fut, U>(&self, call: F) -> Result<Remote<U>>
+    where
+        F: FnOnce(T) -> Fut + Crosses + 'static,
+        Fut: Future<Output = Result<U>> + 'static,
+        U: Clone + 'static,
+    {
+        let call = |it| {
+            let future = call(it);
+            async move { future.await.map(Remote::here) }
+        };
+        self.run(call).await?
+    }
+}
+
+impl Remote<Socket> {
+    /// Lends a buffer to be sent whole, behind what was sent by this handle before. The reply comes when the buffer is
+    /// back: with what the kernel took, or why the send was refused, beside it.
+    ///
+    /// Dropped, the reply lets the send go on, and the buffer is dropped when it comes back.
+    ///
+    /// # Errors
+    ///
+    /// The reply's: [`Error::ThreadGone`], where the buffer is dropped.
+    pub fn send<B: Payload + Send>(&self, buffer: B) -> Reply<Finished<B>> {
+        self.run(|socket| {
+            let accepted = socket.send(buffer);
+            async {
+                match accepted {
+                    Ok(sending) => sending.await,
+                    Err(refused) => Finished {
+                        sent: Err(refused.error),
+                        buffer: refused.buffer,
+                        receipt: Default::default(),
+                    },
+                }
+            }
+        })
+    }
+
+    /// Receives into buffers of a pool, as [`Buffers`] does, and has at most `ahead` of them wait for you.
+    ///
+    /// A socket has one receiver. That of a stream which was dropped ends a moment later, and another that begins
+    /// before gives an error.
+    pub fn receive(&self, pool: &BufferPool, ahead: usize) -> RemoteBuffers {
+        let (sender, receiver) = mpsc::channel(ahead.max(1));
+        let pool = pool.clone();
+        drop(self.run(|socket| async move {
+            match Buffers::new(socket, &pool) {
+                Ok(buffers) => or(forward(buffers, &sender), sender.closed()).await,
+                Err(error) => drop(sender.send(Some(Err(error))).await),
+            }
+        }));
+        RemoteBuffers(Some(receiver))
+    }
+}
+
+/// Gives on what a stream has, and its end.
+async fn forward(mut buffers: Buffers, to: &mpsc::Sender<Option<Result<Buffer>>>) {
+    // Nothing is taken out of the socket before it has a place.
+    while let Ok(place) = to.reserve().await {
+        let next = poll_fn(|context| Pin::new(&mut buffers).poll_next(context)).await;
+        let ends = !matches!(next, Some(Ok(_)));
+        place.send(next);
+        if ends {
+            break;
+        }
+    }
+}
+
+impl<T> Clone for Remote<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Remote<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("gone", &self.0.is_closed()).finish()
+    }
+}
+
+/// The calls that come by the handles on one thing.
+pub(super) struct Calls<T>(mpsc::UnboundedReceiver<Job<T>>);
+
+impl<T: Clone> Calls<T> {
+    /// Begins each, until the last handle is gone.
+    pub(super) async fn answer(mut self, it: T) {
+        while let Some(job) = self.0.recv().await {
+            job(it.clone());
+        }
+    }
+}
+
+/// A future's output, or its panic.
+async fn caught<Fut: Future>(future: Fut) -> Result<Fut::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// What a call on a driver thread comes to: a future for any thread and any runtime.
+#[must_use = "without it nobody learns what the call came to"]
+pub struct Reply<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
+
+impl<T> Future for Reply<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Err(Error::ThreadGone),
+        })
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").finish_non_exhaustive()
+    }
+}
+
+/// What a socket on a driver thread receives: a `Stream` for any thread, which ends with the peer's, or behind an
+/// error.
+///
+/// **Copies:** as [`Buffers`]. **Dropped:** a future of it loses nothing; the stream itself, what waits for you.
+#[derive(Debug)]
+pub struct RemoteBuffers(Option<mpsc::Receiver<Option<Result<Buffer>>>>);
+
+impl Stream for RemoteBuffers {
+    type Item = Result<Buffer>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(receiver) = &mut self.0 else { return Poll::Ready(None) };
+        // A thread that ends leaves the stream without an end.
+        let next = ready!(receiver.poll_recv(context)).unwrap_or(Some(Err(Error::ThreadGone)));
+        if !matches!(next, Some(Ok(_))) {
+            self.0 = None;
+        }
+        Poll::Ready(next)
+    }
+}

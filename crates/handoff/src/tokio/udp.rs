@@ -1,0 +1,111 @@
+//! Datagrams with the addresses of their senders.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::{RecvFlags, recvfrom};
+use socket2::SockRef;
+
+use super::buffers::{Datagrams, address_of};
+use super::call::{check_free_to_receive, poll_call};
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::memory::BufferPool;
+use crate::socket::Socket;
+
+/// A UDP socket that tells who sent what it receives, and the [`Socket`] for all that lends.
+///
+/// **Copies:** receiving copies each byte once, in the kernel. What is sent by [`socket`](Self::socket), or a
+/// [`SendSink`](super::SendSink) of it, is lent.
+///
+/// **Dropped futures:** a receive that is dropped has taken no datagram.
+#[derive(Debug)]
+pub struct UdpSocket(Socket);
+
+impl UdpSocket {
+    /// Makes a socket that is bound to an address; to port 0 for any that is free.
+    ///
+    /// # Errors
+    ///
+    /// When the address is taken, or is not of this machine.
+    pub fn bind(driver: &Driver, address: SocketAddr) -> Result<Self> {
+        let socket = std::net::UdpSocket::bind(address).map_err(|error| {
+            Error::descriptor("binding a socket", error.raw_os_error().unwrap_or(libc::EIO))
+        })?;
+        driver.socket(socket).map(Self)
+    }
+
+    /// Sends to an address where none is given, and receives from it only.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the address.
+    pub fn connect(&self, address: SocketAddr) -> Result<()> {
+        let connected = SockRef::from(&self.0).connect(&address.into());
+        connected.map_err(|error| Error::io("connecting a datagram socket", error))
+    }
+
+    /// The address that it is bound to.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        let address = SockRef::from(&self.0).local_addr();
+        address
+            .and_then(|address| {
+                address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+            })
+            .map_err(|error| Error::io("asking for the address of a socket", error))
+    }
+
+    /// Receives a datagram, cut at the slice's length: how many bytes, and who sent them.
+    ///
+    /// # Errors
+    ///
+    /// While the socket has another receiver; what the kernel says of the socket: an error of an earlier send, too.
+    pub async fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        check_free_to_receive(&self.0)?;
+        let mut waiting = None;
+        poll_fn(|context| {
+            poll_call(&self.0, &mut waiting, Socket::readable, context, || {
+                let (bytes, _, from) = recvfrom(&self.0, &mut *into, RecvFlags::DONTWAIT)?;
+                Ok((bytes, address_of(from)?))
+            })
+        })
+        .await
+    }
+
+    /// Receives datagrams into buffers of a pool: a `Stream` of them with their senders.
+    ///
+    /// # Errors
+    ///
+    /// When the socket has a receiver of any kind.
+    pub fn datagrams(&self, pool: &BufferPool) -> Result<Datagrams> {
+        Datagrams::new(self.0.clone(), pool)
+    }
+
+    /// The socket, to lend by.
+    pub fn socket(&self) -> &Socket {
+        &self.0
+    }
+}
+
+impl TryFrom<Socket> for UdpSocket {
+    type Error = Error;
+
+    fn try_from(socket: Socket) -> Result<Self> {
+        if !socket.shared.udp {
+            return Err(Error::Invalid("this is not a UDP socket"));
+        }
+        Ok(Self(socket))
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
