@@ -5,8 +5,8 @@
 //! were copied, as the kernel reports it. Many sends can share one return ([`Group`]).
 //!
 //! Everything belongs to a [`Driver`], which is one thread's io_uring, or system calls and epoll where there
-//! is none. Its futures run on [`Driver::block_on`], on an [`Executor`], or inside tokio's current-thread
-//! runtime. A thread with a loop of its own calls [`Driver::turn`] and asks the handles.
+//! is none. Its futures run on [`Driver::block_on`], on an [`Executor`], or inside tokio
+//! (`handoff::tokio`). A thread with a loop of its own calls [`Driver::turn`] and asks the handles.
 //!
 //! ```no_run
 //! use handoff::{Driver, Region};

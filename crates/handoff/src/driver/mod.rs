@@ -54,6 +54,12 @@ pub use builder::{DriverBuilder, RingUse};
 /// assert_eq!(driver.block_on(async { driver.in_flight() })?, 0);
 /// # Ok(()) }
 /// ```
+///
+/// A driver and all that it makes stay on its thread: sockets, receivers, spans, the futures of operations. Where the
+/// compiler says that an `Rc` cannot be sent between threads safely, `tokio::spawn` or `std::thread::spawn` was given
+/// one of these. Start such tasks by `tokio::task::spawn_local` in a `LocalSet` (`handoff::tokio::run` has one), or by
+/// [`Executor::spawn`](crate::Executor::spawn); `handoff::tokio::DriverThreads` has handles for other threads.
+/// Buffers, frozen buffers and pools of buffers are `Send`.
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) reactor: Rc<Reactor>,

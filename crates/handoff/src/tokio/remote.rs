@@ -27,7 +27,7 @@ use crate::socket::send::Finished;
 /// What may go to a driver thread, and come back: all that is `Send`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not cross threads",
-    label = "it has something of a driver, which stays on its thread",
+    label = "it has something that stays on its thread, as all of a driver does",
     note = "drivers, sockets, receivers and spans are used where they are: in the call, or in tasks that \
             `tokio::task::spawn_local` starts in the `LocalSet` of their thread",
     note = "`Remote::host` leaves something on a driver thread and gives a handle; buffers, frozen buffers, \
@@ -42,11 +42,10 @@ impl<T: Send> Crosses for T {}
 type Job<T> = Box<dyn FnOnce(T) + Send>;
 
 /// A handle on what lives on a driver thread: its [`Driver`](crate::Driver), a [`Socket`], whatever
-/// [`host`](Self::host) has put there. It is `Send`, `Sync` and `Clone`, and so are no sockets.
+/// [`host`](Self::host) has put there. The handle is `Send`, `Sync` and `Clone`; what it is on is not.
 ///
-/// With the last clone of a handle goes what it is on: a socket is closed behind its sends.
-/// [`DriverThreads`](super::DriverThreads) makes handles, and its threads carry them: with the threads gone, all
-/// that is asked of a handle comes to [`Error::ThreadGone`].
+/// With the last clone of a handle goes what it is on: a socket is closed behind its sends. The threads are those of a
+/// [`DriverThreads`](super::DriverThreads). Once they are gone, a call comes to [`Error::ThreadGone`].
 ///
 /// **Cost:** a call, its reply and the two wake-ups; [`DriverThreads`](super::DriverThreads) has the figure. Do much
 /// in one call: a closure that sends ten buffers crosses once.

@@ -74,12 +74,12 @@ where
 /// do that.
 ///
 /// ```no_run
-/// use handoff::tokio::TcpListener;
+/// use handoff::tokio::{TcpListener, per_core};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let address = "0.0.0.0:9000".parse()?;
+/// # fn main() -> std::io::Result<()> {
+/// let address = "0.0.0.0:9000".parse().unwrap();
 /// let threads = std::thread::available_parallelism()?.get();
-/// handoff::tokio::per_core(threads, |driver| async move {
+/// let served = per_core(threads, |driver| async move {
 ///     let mut listener = TcpListener::bind_shared(&driver, address)?;
 ///     loop {
 ///         let (mut stream, _peer) = listener.accept().await?;
@@ -87,10 +87,9 @@ where
 ///             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
 ///         });
 ///     }
-///     # #[allow(unreachable_code)]
-///     # Ok::<(), handoff::Error>(())
 /// })?;
-/// # Ok(()) }
+/// served.into_iter().collect()
+/// # }
 /// ```
 ///
 /// # Errors

@@ -121,6 +121,8 @@ impl Stream for TcpListener {
 /// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a buffer is
 /// there, reading fails.
 ///
+/// **Options:** `socket2::SockRef::from(&stream)` sets them, and tells addresses.
+///
 /// Each wait is an operation of the driver.
 #[derive(Debug)]
 pub struct TcpStream {

@@ -184,7 +184,7 @@ impl<B: std::ops::Deref<Target = [u8]>> AsRef<[u8]> for Text<B> {
     }
 }
 
-const ITEMS: usize = 40;
+const ITEMS: usize = 16;
 const ITEM: usize = 20_000;
 
 fn all_items() -> Vec<u8> {
@@ -417,5 +417,35 @@ fn a_wait_for_sends_ends_with_the_driver() {
             assert!(woken.0.load(Relaxed), "{engine}");
             assert!(matches!(flush.as_mut().poll(&mut context), Poll::Ready(Err(_))), "{engine}");
         }
+    });
+}
+
+#[test]
+fn an_empty_datagram_is_no_end_and_a_connected_socket_needs_no_address() {
+    within(LONG, || {
+        each_engine(async |driver, engine| {
+            let far = std::net::UdpSocket::bind(ANY).unwrap();
+            let near = UdpSocket::bind(driver, ANY).unwrap();
+            near.socket().set_engine(engine).unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            near.socket().send(Buffer::from(vec![7; 9])).unwrap().await.sent.unwrap();
+            let mut got = [0; 20];
+            let (len, peer) = far.recv_from(&mut got).unwrap();
+            assert_eq!((&got[..len], peer), (&[7; 9][..], near.local_addr().unwrap()));
+            for len in [0, 1] {
+                far.send_to(&got[..len], peer).unwrap();
+            }
+            let pool = pool(1, 4096);
+            let mut datagrams = near.datagrams(&pool).unwrap();
+            for len in [0, 1] {
+                let (datagram, from) = datagrams.next().await.unwrap().unwrap();
+                assert_eq!((datagram.len(), from), (len, far.local_addr().unwrap()));
+            }
+            // As buffers without senders as well.
+            drop(datagrams);
+            let mut buffers = Buffers::new(near.socket().clone(), &pool).unwrap();
+            far.send_to(&[], peer).unwrap();
+            assert!(buffers.next().await.unwrap().unwrap().is_empty());
+        });
     });
 }

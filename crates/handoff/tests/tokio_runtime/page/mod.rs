@@ -1,4 +1,4 @@
-//! The programs of `docs/tokio.md`, each in a file that the page quotes.
+//! The programs of `docs/tokio.md`, each in a file that the page quotes; `docs/embedding.md` quotes two.
 
 #![allow(unreachable_pub, reason = "the page has them as a library would")]
 
@@ -42,6 +42,13 @@ fn the_page_quotes_the_files() {
         quoted.remove(place.unwrap_or_else(|| panic!("docs/tokio.md does not have {name}.rs")));
     }
     assert_eq!(quoted, [""; 0], "each program of the page has a file here");
+    let embedding = include_str!("../../../../../docs/embedding.md");
+    for file in [include_str!("echo.rs"), include_str!("threads.rs")] {
+        assert!(
+            embedding.contains(&format!("```rust\n{file}```")),
+            "docs/embedding.md has:\n{file}"
+        );
+    }
 }
 
 /// An address that nobody listens at, for a server that does not end before its process.
