@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use socket2::SockRef;
 
-use super::Socket;
+use super::{Socket, internet_address};
 use crate::engine::accepting;
 use crate::error::{Error, Result};
 use crate::op::{AcceptOp, Op};
@@ -101,12 +101,7 @@ impl Listener {
     ///
     /// What the kernel says of the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        let address = SockRef::from(&self.endpoint.fd).local_addr();
-        address
-            .and_then(|address| {
-                address.as_socket().ok_or_else(|| std::io::ErrorKind::Unsupported.into())
-            })
-            .map_err(|error| Error::io("asking for the address listened on", error))
+        internet_address(SockRef::from(&self.endpoint.fd).local_addr())
     }
 }
 

@@ -9,12 +9,13 @@ mod receive_into;
 pub(crate) mod send;
 
 use std::future::{Future, poll_fn};
-use std::net::Shutdown;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
 
-use socket2::{Domain, Protocol, SockRef};
+use socket2::{Domain, Protocol, SockAddr, SockRef};
 
 use crate::engine::msg_zerocopy;
 use crate::error::{Error, Result};
@@ -165,6 +166,12 @@ impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Socket").field("fd", &self.shared.endpoint.fd).finish_non_exhaustive()
     }
+}
+
+/// An address of a socket, which the kernel was asked for.
+pub(crate) fn internet_address(told: io::Result<SockAddr>) -> Result<SocketAddr> {
+    told.and_then(|address| address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into()))
+        .map_err(|error| Error::io("asking for the address of a socket", error))
 }
 
 /// The engine that sends without copying here.

@@ -10,13 +10,13 @@ use std::task::{Context, Poll, ready};
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use futures_core::Stream;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
-use socket2::{Domain, Protocol, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::call::{check_free_to_receive, poll_call};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::socket::Socket;
 use crate::socket::listen::Listener;
+use crate::socket::{Socket, internet_address};
 use crate::transfer::Readiness;
 
 /// The most slices that a call takes (`UIO_MAXIOV`).
@@ -121,7 +121,7 @@ impl Stream for TcpListener {
 /// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a buffer is
 /// there, reading fails.
 ///
-/// **Options:** `socket2::SockRef::from(&stream)` sets them, and tells addresses.
+/// **Options:** `socket2::SockRef::from(&stream)` has more of them.
 ///
 /// Each wait is an operation of the driver.
 #[derive(Debug)]
@@ -143,6 +143,35 @@ impl TcpStream {
     /// As [`Driver::connect`], and what the kernel says of the peer.
     pub async fn connect(driver: &Driver, address: SocketAddr) -> Result<Self> {
         Ok(Self::of_stream(driver.connect(address)?.await?))
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket; when it is of another family than the internet's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        internet_address(SockRef::from(&self.socket).local_addr())
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`local_addr`](Self::local_addr).
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        internet_address(SockRef::from(&self.socket).peer_addr())
+    }
+
+    /// Whether small writes leave at once (`TCP_NODELAY`), instead of waiting for what was sent to be acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// When the socket is not of TCP.
+    pub fn set_nodelay(&self, at_once: bool) -> Result<()> {
+        SockRef::from(&self.socket)
+            .set_tcp_nodelay(at_once)
+            .map_err(|error| Error::io("setting TCP_NODELAY", error))
     }
 
     /// The socket, to lend by.

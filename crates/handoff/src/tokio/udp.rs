@@ -13,7 +13,7 @@ use super::call::{check_free_to_receive, poll_call};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
-use crate::socket::Socket;
+use crate::socket::{Socket, internet_address};
 
 /// A UDP socket that tells who sent what it receives, and the [`Socket`] for all that lends.
 ///
@@ -53,12 +53,7 @@ impl UdpSocket {
     ///
     /// What the kernel says of the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        let address = SockRef::from(&self.0).local_addr();
-        address
-            .and_then(|address| {
-                address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
-            })
-            .map_err(|error| Error::io("asking for the address of a socket", error))
+        internet_address(SockRef::from(&self.0).local_addr())
     }
 
     /// Receives a datagram, cut at the slice's length: how many bytes, and who sent them.

@@ -26,7 +26,10 @@ async fn pair(driver: &Driver, engine: Engine) -> (TcpStream, TcpStream) {
     let mut listener = TcpListener::bind(driver, ANY).unwrap();
     let address = listener.local_addr().unwrap();
     let (near, accepted) = join!(TcpStream::connect(driver, address), listener.accept());
-    let (near, far) = (near.unwrap(), accepted.unwrap().0);
+    let (near, (far, peer)) = (near.unwrap(), accepted.unwrap());
+    assert_eq!((near.local_addr().unwrap(), near.peer_addr().unwrap()), (peer, address));
+    near.set_nodelay(true).unwrap();
+    assert!(SockRef::from(&near).tcp_nodelay().unwrap());
     for stream in [&near, &far] {
         SockRef::from(stream).set_send_buffer_size(64 << 10).unwrap();
         stream.socket().set_engine(engine).unwrap();
