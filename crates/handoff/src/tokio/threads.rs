@@ -58,10 +58,10 @@ use crate::socket::Socket;
 /// # Ok(()) }) }
 /// ```
 ///
-/// **Cost:** a call and its reply took 7 µs one after another, most of it the two wake-ups, and 0.4 µs each among 2,000 at
-/// once. A send of 64 bytes, copied, took 5.5 µs among as many, and 2 µs where one call made them all. (Medians on a
-/// virtual machine with 2 processors of an AMD EPYC, both busy, 2026-11-25: `examples/crossing.rs`.) What runs on its
-/// driver's own thread, as by [`run`](super::run), pays none of that.
+/// **Cost:** a call and its reply took 5 µs one after another, most of it the two wake-ups, and 0.4 µs each among 2,000 at
+/// once. A send of 64 bytes, copied, took 3.4 µs among as many, and 1.9 µs where one call made them all. (Medians on a
+/// virtual machine with 2 processors of an AMD EPYC, 2026-11-25, by `examples/crossing.rs`; 7, 0.4, 5.5 and 2.1 µs while
+/// both were busy.) What runs on its driver's own thread, as by [`run`](super::run), pays none of that.
 ///
 /// **End:** with the last clone the threads end, as [`run`](super::run) does: their tasks are dropped, and what is
 /// under way has up to a second. [`shutdown`](Self::shutdown) waits for that.
