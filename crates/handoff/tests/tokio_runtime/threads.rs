@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use handoff::tokio::{DriverThreads, Remote, RemoteBuffers, Reply};
 use handoff::{Buffer, Driver, DriverBuilder, Engine, Error, Socket};
+use tokio::io::AsyncReadExt;
 use tokio::runtime::Runtime;
 
 use crate::traffic::{assert_same, engines, pattern, tcp, within};
@@ -311,6 +312,29 @@ fn a_reply_waits_as_long_as_the_call_takes() {
                 "slept"
             };
             assert_eq!(threads.next().run(sleep).await.unwrap(), "slept");
+        });
+    });
+}
+
+#[test]
+fn a_socket_whose_handle_nobody_took_is_closed() {
+    within(LONG, || {
+        each_engine(async |threads, _| {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            Impatient::each(async |impatient| {
+                let (near, mut far) = tcp("127.0.0.1");
+                let attached = impatient.once(threads.socket(near)).await;
+                let connected = impatient.once(threads.connect(address)).await;
+                drop((attached, connected));
+                // Its peer sees the end, whether the handle ever came or not.
+                far.set_read_timeout(Some(LONG)).unwrap();
+                let end = tokio::task::spawn_blocking(move || far.read(&mut [0; 9]).unwrap());
+                assert_eq!(end.await.unwrap(), 0);
+                let (mut accepted, _) = listener.accept().await.unwrap();
+                assert_eq!(accepted.read(&mut [0; 9]).await.unwrap_or(0), 0);
+            })
+            .await;
         });
     });
 }
