@@ -108,7 +108,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way.
+    /// [`Error::DriverGone`](crate::Error::DriverGone).
     pub fn readable(&self) -> Result<Readiness> {
         Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitRead)
     }
@@ -117,7 +117,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way.
+    /// [`Error::DriverGone`](crate::Error::DriverGone).
     pub fn writable(&self) -> Result<Readiness> {
         Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitWrite)
     }

@@ -77,6 +77,12 @@ impl<B: Lendable> Awaited for Moved<B> {
     }
 }
 
+fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<A> {
+    let key = driver.records.borrow_mut().insert(|| Op::Transfer(op));
+    transfer::begin(driver, key);
+    Handle::new(Rc::clone(driver), key)
+}
+
 impl<B: Lendable> Transfer<B> {
     /// Starts one on what is attached to the driver.
     pub(crate) fn begin(
@@ -92,13 +98,7 @@ impl<B: Lendable> Transfer<B> {
             return Err(Refused { buffer, error });
         }
         let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
-        Ok(Self::start(driver, op))
-    }
-
-    fn start(driver: &Rc<Reactor>, op: TransferOp) -> Self {
-        let key = driver.records.borrow_mut().insert(|| Op::Transfer(op));
-        transfer::begin(driver, key);
-        Self(Handle::new(Rc::clone(driver), key))
+        Ok(Self(start(driver, op)))
     }
 
     /// Asks for it to end early, with what was moved by then. It ends with [`Error::Canceled`], which
@@ -120,22 +120,6 @@ impl<B: Lendable> Transfer<B> {
     }
 }
 
-impl Transfer<Vec<Buffer>> {
-    /// Starts to connect a socket, for which nothing is lent.
-    pub(crate) fn connect(
-        driver: &Rc<Reactor>,
-        socket: &Rc<SocketShared>,
-        address: SocketAddr,
-    ) -> Result<Self> {
-        driver.check_room()?;
-        let socket = Attached::Socket(Rc::clone(socket));
-        let nothing = Vec::<Buffer>::new().into_loan();
-        let mut op = TransferOp::new(socket, true, Direction::Connect, None, nothing);
-        op.address = Some(Box::new(address.into()));
-        Ok(Self::start(driver, op))
-    }
-}
-
 impl<B: Lendable> Cancel for Transfer<B> {
     fn cancel(&self) {
         self.cancel();
@@ -154,9 +138,51 @@ impl<B: Lendable> Unpin for Transfer<B> {}
 
 /// A wait for a file or socket that can be read or written, as of [`File::readable`](crate::File::readable) and
 /// [`Socket::readable`](crate::Socket::readable). Nothing is moved, so dropping it loses nothing.
+///
+/// Waits do not count as operations under way: there may be any number.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
-pub struct Readiness(Transfer<Vec<Buffer>>);
+pub struct Readiness(Handle<Over>);
+
+/// That an operation is over for which nothing is lent.
+pub(crate) enum Over {}
+
+impl Awaited for Over {
+    type Key = Key;
+    type Output = Result<()>;
+
+    fn take(core: &Core, key: Key) -> Option<Result<()>> {
+        transfer::take(core, key).map(|(_, over)| over.map(|_| ()))
+    }
+
+    fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
+        core.records.borrow_mut().transfer(key).holder.wait(waker)
+    }
+
+    fn let_go(core: &Core, key: Key) {
+        transfer::let_go(core, key);
+    }
+
+    fn without_driver(error: Error) -> Result<()> {
+        Err(error)
+    }
+}
+
+/// Starts to connect a socket.
+pub(crate) fn connect(
+    driver: &Rc<Reactor>,
+    socket: &Rc<SocketShared>,
+    address: SocketAddr,
+) -> Result<Handle<Over>> {
+    driver.check_room()?;
+    let mut op = lending_nothing(Attached::Socket(Rc::clone(socket)), true, Direction::Connect);
+    op.address = Some(Box::new(address.into()));
+    Ok(start(driver, op))
+}
+
+fn lending_nothing(file: Attached, pollable: bool, direction: Direction) -> TransferOp {
+    TransferOp::new(file, pollable, direction, None, Vec::<Buffer>::new().into_loan())
+}
 
 impl Readiness {
     /// Starts to wait for what is attached to the driver.
@@ -166,8 +192,8 @@ impl Readiness {
         pollable: bool,
         direction: Direction,
     ) -> Result<Self> {
-        let begun = Transfer::begin(driver, file, pollable, direction, None, Vec::new());
-        begun.map(Self).map_err(|refused| refused.error)
+        driver.check_there()?;
+        Ok(Self(start(driver, lending_nothing(file, pollable, direction))))
     }
 }
 
@@ -175,6 +201,6 @@ impl Future for Readiness {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.0).poll(context).map(|over| over.result.map(|_| ()))
+        Pin::new(&mut self.0).poll(context)
     }
 }

@@ -158,10 +158,14 @@ impl Core {
     /// Says whether anything can be started.
     #[inline]
     pub(crate) fn check_room(&self) -> Result<()> {
-        if self.due.is_gone() {
-            return Err(Error::DriverGone);
-        }
+        self.check_there()?;
         self.records.borrow().check_room()
+    }
+
+    /// Says whether a wait can be started, for which there is always room.
+    #[inline]
+    pub(crate) fn check_there(&self) -> Result<()> {
+        if self.due.is_gone() { Err(Error::DriverGone) } else { Ok(()) }
     }
 
     /// Called by futures that are about to wait, which nobody ends if nobody turns the driver.
@@ -171,9 +175,7 @@ impl Core {
     /// When nobody can.
     #[inline]
     pub(crate) fn check_driven(&self) -> Result<()> {
-        if self.due.is_gone() {
-            return Err(Error::DriverGone);
-        }
+        self.check_there()?;
         if !self.driven.get() {
             self.warn_of_no_turns();
         }

@@ -73,7 +73,8 @@ impl DriverBuilder {
         self
     }
 
-    /// The most operations under way at once, buffers on loan included. Default 4096.
+    /// The most operations under way at once, buffers on loan included. Default 4096. Waits until something can be
+    /// read or written ([`Readiness`](crate::Readiness)) lend nothing and do not count.
     pub fn in_flight(mut self, operations: usize) -> Self {
         self.in_flight = operations;
         self

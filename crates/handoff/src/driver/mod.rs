@@ -287,7 +287,7 @@ impl Driver {
         Ok(events)
     }
 
-    /// Operations under way, buffers on loan and unclaimed results included.
+    /// Operations under way, buffers on loan, unclaimed results and waits included.
     pub fn in_flight(&self) -> usize {
         self.reactor.records.borrow().len() + self.reactor.lanes.len()
     }

@@ -122,7 +122,7 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
 fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     come_back(core, socket, key);
     sending::advance(core, key);
-    let flushed = socket.queue.borrow_mut().take_flushed();
+    let flushed = socket.queue.borrow().take_flushed();
     if !flushed.is_empty() {
         core.due.wake_many(flushed);
     }

@@ -336,14 +336,14 @@ fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.transfer(key);
     let mut waker = None;
-    let mut next = None;
+    let (mut next, mut behind) = (None, Vec::new());
     if op.is_over() {
         core.news.set(true);
         waker = op.holder.take_waker();
     }
     let is_gone = op.holder.is_gone() && !op.kernel_holds();
     if is_gone || op.is_over() {
-        next = op.leave_socket(key);
+        (next, behind) = op.leave_socket(key);
     }
     let over = is_gone.then(|| (op.loan.take(), op.file.clone()));
     if over.is_some() {
@@ -354,6 +354,9 @@ fn advance(core: &Core, key: Key) {
     let (loan, _file) = over.unzip();
     if let Some(next) = next {
         start_or_mark(core, next);
+    }
+    if !behind.is_empty() {
+        core.due.wake_many(behind);
     }
     match loan.flatten() {
         None => core.due.wake(waker),

@@ -34,4 +34,4 @@ pub(crate) use send::{BackTo, InChain, SendOp, SendState};
 pub use socket_state::SendStats;
 pub(crate) use socket_state::{SocketKind, SocketShared};
 pub(crate) use transfer::{Attached, Direction, TransferOp, TransferState};
-pub(crate) use waiter::Waiter;
+pub(crate) use waiter::{Waiter, Waiting};

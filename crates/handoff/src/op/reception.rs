@@ -6,7 +6,12 @@
 //!   after it. What a dropped [`Receiver`](crate::Receiver) had is lost, as its documentation says.
 
 use std::cell::Cell;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
 
+use super::waiter::Waiters;
+#[cfg(feature = "tokio")]
+use super::waiter::Waiting;
 use crate::error::{Error, Result};
 use crate::ring::Key;
 
@@ -26,6 +31,8 @@ pub(crate) struct Reception {
     receiver: Cell<Receiver>,
     /// Bytes of the stream that nobody has.
     lost: Cell<usize>,
+    /// Who is to call when one that was dropped is over.
+    pub(crate) behind: Waiters,
 }
 
 impl Reception {
@@ -45,6 +52,22 @@ impl Reception {
                 "the socket has a receiver, and two would each get parts of what comes: drop that first",
             )),
         }
+    }
+
+    /// Ends when a call may take what comes next: not while the kernel has a request that was dropped, which may
+    /// have taken what is before that.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_free(
+        &self,
+        waiting: &mut Waiting,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        self.check_free()?;
+        if let Receiver::Leaving { .. } = self.receiver.get() {
+            drop(self.behind.wait(waiting, context.waker().clone()));
+            return Poll::Pending;
+        }
+        Poll::Ready(self.check_whole())
     }
 
     /// Begins to receive for as long as it takes.

@@ -8,7 +8,7 @@
 //!   before they began);
 //! - a record is kept until its handles are gone too, so that a forgotten handle keeps its buffer
 //!   (and its place) until the driver goes, and never frees it early;
-//! - there are at most as many records as the driver was built for.
+//! - there are at most as many records as the driver was built for, and those of waits, which lend nothing.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -76,18 +76,20 @@ pub(crate) struct Records {
     records: Vec<Box<Record>>,
     free: Vec<u32>,
     limit: usize,
+    /// Records of waits.
+    waits: usize,
     /// A record of which the kernel held something when that was last asked.
     last_held: Cell<usize>,
 }
 
 impl Records {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Vec::new(), free: Vec::new(), limit, last_held: Cell::new(0) }
+        Self { records: Vec::new(), free: Vec::new(), limit, waits: 0, last_held: Cell::new(0) }
     }
 
-    /// Says whether [`insert`](Self::insert) has room.
+    /// Says whether [`insert`](Self::insert) has room for what is no wait.
     pub(crate) fn check_room(&self) -> Result<()> {
-        if self.free.is_empty() && self.records.len() >= self.limit {
+        if self.len() - self.waits >= self.limit {
             return Err(Error::Busy { limit: self.limit });
         }
         Ok(())
@@ -95,7 +97,10 @@ impl Records {
 
     /// Takes a record for what `op` makes; the caller has checked that there is room.
     pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
-        self.put(op).0
+        let (key, record) = self.put(op);
+        let waits = record.op.waits();
+        self.waits += usize::from(waits);
+        key
     }
 
     /// As [`insert`](Self::insert) for a send.
@@ -135,6 +140,7 @@ impl Records {
     pub(crate) fn vacate(&mut self, key: Key) {
         let record = &mut *self.records[key.index as usize];
         debug_assert!(!matches!(record.op, Op::Vacant), "a record is freed once");
+        self.waits -= usize::from(record.op.waits());
         record.op = Op::Vacant;
         self.recycle(key);
     }
@@ -291,9 +297,12 @@ impl Records {
             match &mut record.op {
                 Op::Send(op) => {
                     wakers.extend(op.take_wakers());
-                    wakers.extend(op.socket.queue.borrow_mut().take_flushing());
+                    wakers.extend(op.socket.queue.borrow().flushing.take());
                 }
-                Op::Transfer(op) => wakers.extend(op.holder.take_waker()),
+                Op::Transfer(op) => {
+                    wakers.extend(op.holder.take_waker());
+                    wakers.extend(op.take_behind());
+                }
                 Op::Receive(op) => wakers.extend(op.holder.take_waker()),
                 Op::Accept(op) => wakers.extend(op.holder.take_waker()),
                 Op::Get(op) => wakers.extend(op.holder.take_waker()),
@@ -335,6 +344,11 @@ impl Records {
 }
 
 impl Op {
+    /// Whether it only waits until something can be read or written.
+    fn waits(&self) -> bool {
+        matches!(self, Self::Transfer(op) if op.direction.waits())
+    }
+
     fn kernel_holds(&self) -> bool {
         match self {
             Self::Vacant => false,

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use super::chooser::Chooser;
 use super::outstanding::Outstanding;
 use super::reception::Reception;
+use super::waiter::Waiters;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::ring::endpoint::with_target;
@@ -147,7 +148,7 @@ pub(crate) struct StreamQueue {
     /// A lane sends on the stream.
     lane: bool,
     /// Who waits until the kernel has taken all.
-    flushing: Vec<Waker>,
+    pub(crate) flushing: Waiters,
 }
 
 impl StreamQueue {
@@ -193,22 +194,8 @@ impl StreamQueue {
         self.waiting.is_empty()
     }
 
-    /// Has a task woken when the kernel has taken all; gives the waker back if it waits by now.
-    pub(crate) fn wait_for_idle(&mut self, waker: Waker) -> Option<Waker> {
-        if self.flushing.iter().any(|waiting| waiting.will_wake(&waker)) {
-            return Some(waker);
-        }
-        self.flushing.push(waker);
-        None
-    }
-
-    /// Who waited for that, once it is so.
-    pub(crate) fn take_flushed(&mut self) -> Vec<Waker> {
-        if self.is_idle() { self.take_flushing() } else { Vec::new() }
-    }
-
-    /// Who waits for that.
-    pub(crate) fn take_flushing(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.flushing)
+    /// Who waited until the kernel has taken all, once it has.
+    pub(crate) fn take_flushed(&self) -> Vec<Waker> {
+        if self.is_idle() { self.flushing.take() } else { Vec::new() }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::task::Waker;
 
 use socket2::SockAddr;
 
@@ -38,8 +39,13 @@ impl Direction {
         }
     }
 
+    /// Whether it only waits until something can be read or written.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Self::AwaitRead | Self::AwaitWrite)
+    }
+
     fn moves_nothing(self) -> bool {
-        matches!(self, Self::Connect | Self::AwaitRead | Self::AwaitWrite)
+        self == Self::Connect || self.waits()
     }
 
     /// Whether a call of it blocks nobody, and so tells best whether there is something to wait for.
@@ -165,13 +171,24 @@ impl TransferOp {
     }
 
     /// It is over, or its holder is gone and the kernel has nothing of it: gives the receive of its socket
-    /// that waited for that. What nobody takes is lost to the stream.
-    pub(crate) fn leave_socket(&mut self, key: Key) -> Option<Key> {
-        let Attached::Socket(socket) = &self.file else { return None };
+    /// that waited for that, and who waits to call. What nobody takes is lost to the stream.
+    pub(crate) fn leave_socket(&mut self, key: Key) -> (Option<Key>, Vec<Waker>) {
+        let Attached::Socket(socket) = &self.file else { return Default::default() };
         if self.holder.is_gone() && socket.stream && !matches!(self.state, TransferState::Told) {
             socket.reception.lose(self.done);
         }
-        if std::mem::take(&mut self.is_receiver) { socket.reception.leave(key) } else { None }
+        match std::mem::take(&mut self.is_receiver) {
+            true => (socket.reception.leave(key), socket.reception.behind.take()),
+            false => Default::default(),
+        }
+    }
+
+    /// Who waits for the end of a receive of its socket that was dropped.
+    pub(crate) fn take_behind(&self) -> Vec<Waker> {
+        match &self.file {
+            Attached::Socket(socket) => socket.reception.behind.take(),
+            Attached::File(_) => Vec::new(),
+        }
     }
 
     /// The holder goes, and the kernel has the buffer.
@@ -208,12 +225,13 @@ impl TransferOp {
             }
             _ if -result == libc::ECANCELED => self.end(Err(Error::Canceled { done: self.done })),
             _ if result < 0 => {
-                let action = match self.direction {
-                    Direction::Read => "reading",
-                    Direction::Write => "writing",
-                    Direction::Receive | Direction::ReceiveAll => "receiving",
-                    Direction::Connect => "connecting",
-                    Direction::AwaitRead | Direction::AwaitWrite => "waiting for a file",
+                let action = match (self.direction, &self.file) {
+                    (Direction::Read, _) => "reading",
+                    (Direction::Write, _) => "writing",
+                    (Direction::Receive | Direction::ReceiveAll, _) => "receiving",
+                    (Direction::Connect, _) => "connecting",
+                    (_, Attached::Socket(_)) => "waiting for a socket",
+                    (_, Attached::File(_)) => "waiting for a file",
                 };
                 self.end(Err(Error::errno(action, -result)));
             }

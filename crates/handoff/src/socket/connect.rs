@@ -13,11 +13,11 @@ use std::task::{Context, Poll, ready};
 use socket2::{Domain, Protocol, Type};
 
 use super::Socket;
+use crate::engine::transfer;
 use crate::error::{Error, Result};
-use crate::handle::Cancel;
-use crate::memory::Buffer;
+use crate::handle::{Cancel, Handle};
 use crate::reactor::Reactor;
-use crate::transfer::Transfer;
+use crate::transfer::{Over, connect};
 
 impl Socket {
     /// A TCP socket for such addresses, attached.
@@ -36,8 +36,8 @@ impl Socket {
     ///
     /// When too many operations are under way. What goes wrong later, [`Connecting`] tells.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
-        let transfer = Transfer::connect(&self.driver, &self.shared, address)?;
-        Ok(Connecting { socket: self.clone(), transfer })
+        let connected = connect(&self.driver, &self.shared, address)?;
+        Ok(Connecting { socket: self.clone(), connected })
     }
 }
 
@@ -52,21 +52,23 @@ impl Socket {
 #[must_use = "futures do nothing unless polled"]
 pub struct Connecting {
     socket: Socket,
-    transfer: Transfer<Vec<Buffer>>,
+    connected: Handle<Over>,
 }
 
 impl Future for Connecting {
     type Output = Result<Socket>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Socket>> {
-        let over = ready!(Pin::new(&mut self.transfer).poll(context));
-        Poll::Ready(over.result.map(|_| self.socket.clone()))
+        ready!(Pin::new(&mut self.connected).poll(context))?;
+        Poll::Ready(Ok(self.socket.clone()))
     }
 }
 
 impl Cancel for Connecting {
     fn cancel(&self) {
-        self.transfer.cancel();
+        if let Some(key) = self.connected.key() {
+            transfer::cancel(self.connected.driver(), key);
+        }
     }
 }
 

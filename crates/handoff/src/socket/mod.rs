@@ -13,7 +13,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef};
 
@@ -21,7 +21,7 @@ use crate::engine::msg_zerocopy;
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::op::chooser::{Choice, Chooser};
-use crate::op::{Attached, Direction, SendStats, SocketKind, SocketShared};
+use crate::op::{Attached, Direction, SendStats, SocketKind, SocketShared, Waiting};
 use crate::reactor::Reactor;
 use crate::ring::Io;
 use crate::transfer::Readiness;
@@ -80,36 +80,44 @@ impl Socket {
     }
 
     /// Waits until the kernel has taken all bytes that were accepted for a stream, also those of sends whose
-    /// futures were dropped. Datagrams wait for nobody, and are not waited for.
+    /// futures were dropped, and of sends that are accepted meanwhile. Datagrams wait for nobody, and are not waited
+    /// for.
     ///
     /// # Errors
     ///
     /// [`Error::StreamBroken`] after a send that ended midway; [`Error::DriverGone`]; when a
     /// [lane](Self::lane) sends on the stream.
     pub fn flush(&self) -> impl Future<Output = Result<()>> + '_ {
-        poll_fn(|context| {
-            let waker = context.waker().clone();
-            let mut queue = self.shared.queue.borrow_mut();
-            if let Some(error) = queue.refusal() {
-                return Poll::Ready(Err(error));
-            }
-            if queue.is_idle() {
-                return Poll::Ready(Ok(()));
-            }
-            self.driver.check_driven()?;
-            let spare = queue.wait_for_idle(waker);
-            // A waker is dropped where it may use the socket.
-            drop(queue);
-            drop(spare);
-            Poll::Pending
-        })
+        let mut waiting = Waiting::default();
+        poll_fn(move |context| self.poll_flush(&mut waiting, context))
+    }
+
+    pub(crate) fn poll_flush(
+        &self,
+        waiting: &mut Waiting,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        let waker = context.waker().clone();
+        let queue = self.shared.queue.borrow();
+        if let Some(error) = queue.refusal() {
+            return Poll::Ready(Err(error));
+        }
+        if queue.is_idle() {
+            return Poll::Ready(Ok(()));
+        }
+        self.driver.check_driven()?;
+        let before = queue.flushing.wait(waiting, waker);
+        // A waker is dropped where it may use the socket.
+        drop(queue);
+        drop(before);
+        Poll::Pending
     }
 
     /// Waits until there is something to receive, an end, or an error. Nothing is received.
     ///
     /// # Errors
     ///
-    /// When too many operations are under way.
+    /// [`Error::DriverGone`].
     pub fn readable(&self) -> Result<Readiness> {
         self.await_readiness(Direction::AwaitRead)
     }
@@ -118,7 +126,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way.
+    /// [`Error::DriverGone`].
     pub fn writable(&self) -> Result<Readiness> {
         self.await_readiness(Direction::AwaitWrite)
     }

@@ -14,13 +14,28 @@ use std::task::{Context, Poll, ready};
 use ::tokio::task::coop::poll_proceed;
 
 use crate::error::Result;
+use crate::op::Waiting;
 use crate::socket::Socket;
 use crate::transfer::Readiness;
 
-/// Ends when nobody else receives from a socket, of which he would get parts.
-pub(super) fn check_free_to_receive(socket: &Socket) -> Result<()> {
-    let reception = &socket.shared.reception;
-    reception.check_free().and_then(|()| reception.check_whole())
+/// What a receive by call waits for.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// The end of a receive that was dropped.
+    before: Waiting,
+    readiness: Option<Readiness>,
+}
+
+/// As [`poll_call`] for what receives. Nobody else does, of which each would get parts.
+pub(super) fn poll_receive<T>(
+    socket: &Socket,
+    receiving: &mut Receiving,
+    context: &mut Context<'_>,
+    call: impl FnMut() -> rustix::io::Result<T>,
+) -> Poll<io::Result<T>> {
+    socket.driver.check_driven()?;
+    ready!(socket.shared.reception.poll_free(&mut receiving.before, context))?;
+    poll_call(socket, &mut receiving.readiness, Socket::readable, context, call)
 }
 
 /// Calls until it goes through, and waits by `wait` where it would block. The wait is kept in `waiting`.

@@ -5,8 +5,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use ::tokio::task::coop::poll_proceed;
 use futures_sink::Sink;
 
 use crate::error::{Error, Result};
@@ -105,6 +106,8 @@ impl<I: Outgoing> SendSink<I> {
 
     /// Waits until the kernel has taken all items but so many.
     fn poll_taken(&mut self, but: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
+        // Copied sends are over at once, and other tasks have their turn all the same.
+        let budget = ready!(poll_proceed(context));
         while let Some(first) = self.out.front_mut() {
             match Pin::new(first).poll(context) {
                 Poll::Ready(over) => {
@@ -115,6 +118,7 @@ impl<I: Outgoing> SendSink<I> {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        budget.made_progress();
         Poll::Ready(Ok(()))
     }
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,9 +12,10 @@ use futures_core::Stream;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::call::{check_free_to_receive, poll_call};
+use super::call::{Receiving, poll_call, poll_receive};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::op::Waiting;
 use crate::socket::listen::Listener;
 use crate::socket::{Socket, internet_address};
 use crate::transfer::Readiness;
@@ -112,8 +113,9 @@ impl Stream for TcpListener {
 /// **Copies:** reading and writing copy each byte once, in the kernel, between the socket and your slice, as tokio's
 /// own connections do. What is sent by [`socket`](Self::socket) is lent.
 ///
-/// **Order:** a write goes behind all sends that were accepted before it, and waits until the kernel has taken those.
-/// `flush` waits for them too, and `shutdown` ends the connection's writing behind them.
+/// **Order:** a write goes behind all sends that were accepted before it: it waits until the kernel has taken every
+/// send, also those that are accepted meanwhile. `flush` waits in the same way, and `shutdown` ends the connection's
+/// writing behind them.
 ///
 /// **Dropped futures:** a read or write that is dropped has moved nothing. A dropped stream has its sends go on, and
 /// closes the socket after them.
@@ -127,13 +129,16 @@ impl Stream for TcpListener {
 #[derive(Debug)]
 pub struct TcpStream {
     socket: Socket,
-    reading: Option<Readiness>,
+    reading: Receiving,
     writing: Option<Readiness>,
+    /// The end of the sends before a write.
+    flushing: Waiting,
 }
 
 impl TcpStream {
     fn of_stream(socket: Socket) -> Self {
-        Self { socket, reading: None, writing: None }
+        let (reading, flushing) = Default::default();
+        Self { socket, reading, writing: None, flushing }
     }
 
     /// Makes a connection. Dropped, it is given up.
@@ -189,8 +194,8 @@ impl TcpStream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(pin!(self.socket.flush()).poll(context))?;
-        let Self { socket, writing, .. } = self;
+        let Self { socket, writing, flushing, .. } = self;
+        ready!(socket.poll_flush(flushing, context))?;
         let slices = &slices[..slices.len().min(MAX_SLICES)];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         poll_call(socket, writing, Socket::writable, context, || {
@@ -226,11 +231,10 @@ impl AsyncRead for TcpStream {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Self { socket, reading, .. } = self.get_mut();
-        check_free_to_receive(socket)?;
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let received = ready!(poll_call(socket, reading, Socket::readable, context, || {
+        let received = ready!(poll_receive(socket, reading, context, || {
             // SAFETY: the kernel writes bytes there, and nobody makes any of them uninitialised.
             let room = unsafe { into.unfilled_mut() };
             recv(&*socket, room, RecvFlags::DONTWAIT).map(|((bytes, _), _)| bytes.len())
@@ -264,11 +268,12 @@ impl AsyncWrite for TcpStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        pin!(self.socket.flush()).poll(context).map_err(io::Error::from)
+        let Self { socket, flushing, .. } = self.get_mut();
+        socket.poll_flush(flushing, context).map_err(io::Error::from)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(pin!(self.socket.flush()).poll(context))?;
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(context))?;
         match self.socket.shutdown(Shutdown::Write).map_err(io::Error::from) {
             // The peer has ended it by now.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, recvfrom};
 use socket2::SockRef;
 
 use super::buffers::{Datagrams, address_of};
-use super::call::{check_free_to_receive, poll_call};
+use super::call::{Receiving, poll_receive};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
@@ -62,10 +62,9 @@ impl UdpSocket {
     ///
     /// While the socket has another receiver; what the kernel says of the socket: an error of an earlier send, too.
     pub async fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        check_free_to_receive(&self.0)?;
-        let mut waiting = None;
+        let mut receiving = Receiving::default();
         poll_fn(|context| {
-            poll_call(&self.0, &mut waiting, Socket::readable, context, || {
+            poll_receive(&self.0, &mut receiving, context, || {
                 let (bytes, _, from) = recvfrom(&self.0, &mut *into, RecvFlags::DONTWAIT)?;
                 Ok((bytes, address_of(from)?))
             })

@@ -1,22 +1,26 @@
 //! Sockets that tokio's programs know, with futures that are given up at every point where they wait.
 
 use std::future::poll_fn;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use handoff::tokio::{Buffers, Outgoing, SendSink, TcpListener, TcpStream, UdpSocket, run_with};
-use handoff::{Buffer, BufferPool, Driver, Engine, Frozen, Region, Result, Wait};
+use handoff::{Buffer, BufferPool, Driver, Engine, Error, Frozen, Region, Result, Wait};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 
-use crate::traffic::{assert_same, engines_apart, narrow_tcp, pattern, within, without_ring};
+use crate::traffic::{
+    assert_same, drivers, engines_apart, narrow_tcp, pattern, tcp, within, without_ring,
+};
 use crate::{Impatient, LONG, builders, each_engine, pool};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -450,5 +454,143 @@ fn an_empty_datagram_is_no_end_and_a_connected_socket_needs_no_address() {
             far.send_to(&[], peer).unwrap();
             assert!(buffers.next().await.unwrap().unwrap().is_empty());
         });
+    });
+}
+
+#[test]
+fn a_read_behind_a_receive_that_was_given_up_passes_nothing_over() {
+    const SHORT: Duration = Duration::from_millis(10);
+    within(LONG, || {
+        each_engine(async |driver, _| {
+            for taken in [0, 40] {
+                let (near, mut far) = tcp("127.0.0.1");
+                let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+                far.write_all(&pattern(1, 60)[..taken]).unwrap();
+                let receiving = near.socket().receive_exact(Buffer::from(vec![0; 100])).unwrap();
+                assert!(driver.timeout(SHORT, receiving).await.is_err());
+                let mut got = [0; 60];
+                let rest = pattern(1, 60).split_off(taken);
+                let read = match taken {
+                    // What was given up would take it.
+                    0 => {
+                        let later = async {
+                            driver.sleep(SHORT).await.unwrap();
+                            far.write_all(&rest).unwrap();
+                        };
+                        join!(near.read(&mut got), later).0
+                    }
+                    _ => {
+                        far.write_all(&rest).unwrap();
+                        near.read(&mut got).await
+                    }
+                };
+                match taken {
+                    0 => assert_same(&got[..read.unwrap()], &pattern(1, 60)),
+                    _ => {
+                        let told = read.unwrap_err().to_string();
+                        assert!(told.contains("40 bytes of the stream went to"), "{told}");
+                    }
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_read_that_waits_for_a_dropped_receive_ends_with_the_driver() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (near, _far) = tcp("127.0.0.1");
+            let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+            let receiving = near.socket().receive_exact(Buffer::from(vec![0; 100])).unwrap();
+            driver.turn(Wait::No).unwrap();
+            drop(receiving);
+            let mut got = [0; 9];
+            let mut read = pin!(near.read(&mut got));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(read.as_mut().poll(&mut context).is_pending());
+            drop(driver);
+            let Poll::Ready(Err(told)) = read.poll(&mut context) else { panic!("it goes on") };
+            assert!(told.to_string().contains("the driver was dropped"), "{told}");
+        }
+    });
+}
+
+#[test]
+fn waits_take_no_place_of_operations() {
+    within(LONG, || {
+        for builder in builders() {
+            run_with(builder.in_flight(1), async |driver: Driver| {
+                let (sockets, mut far): (Vec<_>, Vec<_>) = (0..3).map(|_| tcp("127.0.0.1")).unzip();
+                let sockets = sockets.into_iter().map(|near| driver.socket(near).unwrap());
+                let mut sockets: Vec<_> =
+                    sockets.map(|near| TcpStream::try_from(near).unwrap()).collect();
+                let [one, other, third] = &mut sockets[..] else { unreachable!() };
+                let told = async {
+                    driver.sleep(Duration::from_millis(5)).await.unwrap();
+                    assert_eq!(driver.in_flight(), 2);
+                    // The one place is free, and there is one.
+                    let sending = third.socket().send(Buffer::from(vec![3; 9])).unwrap();
+                    let refused = third.socket().send(Buffer::from(vec![3; 9])).unwrap_err();
+                    assert!(matches!(refused.error, Error::Busy { limit: 1 }));
+                    sending.await.sent.unwrap();
+                    for (number, far) in far.iter_mut().enumerate() {
+                        far.write_all(&[number as u8]).unwrap();
+                    }
+                };
+                let (one, other, ()) = join!(one.read_u8(), other.read_u8(), told);
+                assert_eq!((one.unwrap(), other.unwrap()), (0, 1));
+                quiet(&driver).await;
+            })
+            .unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wait_ends_with_the_driver() {
+    within(LONG, || {
+        for driver in drivers() {
+            let (near, _far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            let mut waits = [socket.readable().unwrap(), socket.readable().unwrap()];
+            let nobody = driver.connect("192.0.2.1:9".parse().unwrap()).unwrap();
+            driver.turn(Wait::No).unwrap();
+            drop(driver);
+            let mut context = Context::from_waker(Waker::noop());
+            for wait in &mut waits {
+                assert!(matches!(pin!(wait).poll(&mut context), Poll::Ready(Err(_))));
+            }
+            assert!(matches!(pin!(nobody).poll(&mut context), Poll::Ready(Err(_))));
+            assert!(matches!(socket.readable(), Err(Error::DriverGone)));
+        }
+    });
+}
+
+#[test]
+fn a_sink_whose_sends_are_copied_keeps_no_task_waiting() {
+    const ITEMS: usize = 20_000;
+    within(LONG, || {
+        for builder in builders() {
+            let turns = run_with(builder, async |driver: Driver| {
+                let far = std::net::UdpSocket::bind(ANY).unwrap();
+                let near = UdpSocket::bind(&driver, ANY).unwrap();
+                near.connect(far.local_addr().unwrap()).unwrap();
+                near.socket().set_engine(Engine::Copy).unwrap();
+                let mut sink = SendSink::new(near.socket().clone(), 4);
+                let feeding = spawn_local(async move {
+                    for _ in 0..ITEMS {
+                        sink.feed(Bytes::from_static(b"item")).await.unwrap();
+                    }
+                });
+                let mut turns = 0;
+                while !feeding.is_finished() {
+                    yield_now().await;
+                    turns += 1;
+                }
+                turns
+            });
+            assert!(turns.unwrap() > 50);
+        }
     });
 }
