@@ -279,31 +279,6 @@ fn nothing_waits_for_a_driver_that_is_gone() {
     });
 }
 
-/// Counts warnings.
-struct Warnings(std::sync::Arc<std::sync::atomic::AtomicUsize>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[test]
 fn a_future_whose_driver_nobody_turns_says_so_once() {
     use std::pin::pin;
@@ -313,7 +288,7 @@ fn a_future_whose_driver_nobody_turns_says_so_once() {
     for turned in [false, true] {
         for driver in traffic::drivers() {
             let warnings = std::sync::Arc::default();
-            let counting = Warnings(std::sync::Arc::clone(&warnings));
+            let counting = traffic::Warnings(std::sync::Arc::clone(&warnings));
             tracing::subscriber::with_default(counting, || {
                 if turned {
                     driver.turn(Wait::No).unwrap();

@@ -1,13 +1,13 @@
 //! Turning a driver from tokio's current-thread runtime.
 //!
 //! Contracts:
-//! - [`beside_driver`] drops all tasks of the thread while their driver is there, and gives sends that nobody waits
-//!   for any more a moment to leave.
+//! - [`beside_driver`] drops all tasks of the thread, after a panic too, while driver and runtime are there, and gives
+//!   sends that nobody waits for any more a moment to leave.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -86,9 +86,9 @@ where
         .build()
         .map_err(|error| Error::io("setting up a tokio runtime", error))?;
     let driver = builder.build()?;
-    // Declared last, so that its tasks go first if the future panics.
+    driver.reactor.is_driven();
     let tasks = LocalSet::new();
-    let over = tasks.block_on(&runtime, async {
+    let working = async {
         let driving = spawn_local(turn_on_readiness(driver.clone()));
         let work = work(driver.clone());
         let failed = async {
@@ -99,10 +99,12 @@ where
             }
         };
         or(async { Ok(work.await) }, failed).await
-    });
+    };
+    let over = catch_unwind(AssertUnwindSafe(|| tasks.block_on(&runtime, working)));
     let inside = runtime.enter();
     drop(tasks);
     drop(inside);
+    let over = over.unwrap_or_else(|panic| resume_unwind(panic));
     let lingered = linger(&driver);
     let output = over?;
     lingered.map(|()| output)

@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 ///
-/// When the thread runs a tokio runtime already; when runtime or driver can't be set up; when the kernel refuses to
+/// When the thread is one of a tokio runtime, `spawn_blocking`'s included; when runtime or driver can't be set up; when the kernel refuses to
 /// be entered, where the future is dropped.
 pub fn run<F, Fut>(work: F) -> Result<Fut::Output>
 where
@@ -71,7 +71,7 @@ where
 ///
 /// Each thread calls `serve` once, with a driver of its own. Listeners of the same address share its connections:
 /// [`TcpListener::bind_shared`](super::TcpListener::bind_shared). The threads are not bound to processors; `serve` may
-/// do that.
+/// do that. A thread whose future comes to an error ends alone, and the others go on.
 ///
 /// ```no_run
 /// use handoff::tokio::{TcpListener, per_core};
@@ -83,6 +83,7 @@ where
 ///     let mut listener = TcpListener::bind_shared(&driver, address)?;
 ///     loop {
 ///         let (mut stream, _peer) = listener.accept().await?;
+///         // What goes wrong with one connection ends its task alone.
 ///         tokio::task::spawn_local(async move {
 ///             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
 ///         });
@@ -170,12 +171,12 @@ pub(super) fn named(number: usize) -> thread::Builder {
     thread::Builder::new().name(format!("handoff-{number}"))
 }
 
-/// A thread that runs futures must not stand still for others.
+/// A runtime's threads run no other runtime, and tokio does not tell those for blocking calls from the rest.
 fn check_outside() -> Result<()> {
     match Handle::try_current() {
         Ok(_) => Err(Error::Invalid(
-            "this thread runs a tokio runtime, which would stand still meanwhile: call it on a thread of its own \
-             (std::thread::spawn), use handoff::tokio::DriverThreads, whose futures are awaited anywhere, or \
+            "this thread is one of a tokio runtime, as those of spawn_blocking are, and takes no other: call it on a \
+             thread of its own (std::thread::spawn), use handoff::tokio::DriverThreads, whose futures are awaited anywhere, or \
              spawn handoff::tokio::drive in a LocalSet",
         )),
         Err(_) => Ok(()),

@@ -4,7 +4,8 @@ use std::future::pending;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{spawn_local, yield_now};
 
-use crate::traffic::{alone, assert_same, narrow_tcp, pattern, tcp, within};
+use crate::traffic::{Warnings, alone, assert_same, narrow_tcp, pattern, tcp, within};
 use crate::{LONG, builders};
 
 #[test]
@@ -45,6 +46,22 @@ fn it_gives_what_the_future_came_to_and_drops_its_tasks_before_the_driver() {
             });
             assert_eq!(output.unwrap(), 17);
             assert_eq!(DROPPED.load(Relaxed), before + 1);
+        }
+    });
+}
+
+#[test]
+fn nothing_is_warned_of_that_is_in_order() {
+    within(LONG, || {
+        for builder in builders() {
+            let warnings = Arc::default();
+            tracing::subscriber::with_default(Warnings(Arc::clone(&warnings)), || {
+                let slept = run_with(builder, async |driver: Driver| {
+                    driver.sleep(Duration::from_millis(1)).await
+                });
+                slept.unwrap().unwrap();
+            });
+            assert_eq!(warnings.load(SeqCst), 0);
         }
     });
 }
@@ -97,11 +114,25 @@ fn inside_a_runtime_it_is_refused_with_the_way_out() {
         for error in [one, several] {
             assert!(error.to_string().contains("DriverThreads"), "{error}");
         }
+        // A thread for calls that block is one of the runtime, and stands still for nobody.
+        let blocking = runtime.spawn_blocking(|| run(async |_| ()).unwrap_err().to_string());
+        let told = runtime.block_on(blocking).unwrap();
+        assert!(told.contains("spawn_blocking") && !told.contains("stand still"), "{told}");
+    }
+}
+
+/// Looks for its runtime at its end, as what tokio's programs drop may.
+struct EndsInside<'a>(&'a AtomicBool);
+
+impl Drop for EndsInside<'_> {
+    fn drop(&mut self) {
+        self.0.store(tokio::runtime::Handle::try_current().is_ok(), Relaxed);
     }
 }
 
 #[test]
 fn a_panic_of_the_future_goes_on_and_leaves_nothing() {
+    static INSIDE: AtomicBool = AtomicBool::new(false);
     within(LONG, || {
         for builder in builders() {
             let (near, mut far) = tcp("127.0.0.1");
@@ -109,7 +140,7 @@ fn a_panic_of_the_future_goes_on_and_leaves_nothing() {
                 run_with(builder, async |driver: Driver| {
                     let socket = driver.socket(near).unwrap();
                     spawn_local(async move {
-                        let _socket = socket;
+                        let _inside = (socket, EndsInside(&INSIDE));
                         pending::<()>().await;
                     });
                     yield_now().await;
@@ -117,6 +148,7 @@ fn a_panic_of_the_future_goes_on_and_leaves_nothing() {
                 })
             }));
             assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "of the program");
+            assert!(INSIDE.swap(false, Relaxed));
             assert_eq!(far.read(&mut [0; 9]).unwrap(), 0);
         }
     });
@@ -163,6 +195,7 @@ fn several_threads_share_the_connections_of_one_address() {
                 per_core_with(builder, THREADS, serve).unwrap()
             });
             assert_eq!(by_thread.len(), THREADS);
+            assert!(by_thread.iter().filter(|served| **served > 0).count() > 1, "{by_thread:?}");
             assert_eq!(by_thread.iter().sum::<usize>(), CONNECTIONS);
         }
     });

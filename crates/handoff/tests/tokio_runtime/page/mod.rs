@@ -18,6 +18,7 @@ use std::{fs, thread};
 use futures_util::SinkExt;
 use handoff::tokio::{SendSink, TcpListener, run_with};
 use handoff::{Buffer, Driver, Error};
+use socket2::SockRef;
 
 use crate::traffic::{alone, assert_same, narrow_tcp, pattern, tcp, within};
 use crate::{LONG, builders, pool};
@@ -66,6 +67,13 @@ fn connect(address: SocketAddr) -> TcpStream {
     }
 }
 
+/// Connections that their clients reset at once.
+fn reset_many(address: SocketAddr) {
+    for _ in 0..100 {
+        SockRef::from(&connect(address)).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
 #[test]
 fn the_servers_of_a_line_serve() {
     if !alone("page::the_servers_of_a_line_serve") {
@@ -74,6 +82,7 @@ fn the_servers_of_a_line_serve() {
     within(LONG, || {
         let address = free();
         thread::spawn(move || echo::echo(address));
+        reset_many(address);
         let mut near = connect(address);
         near.write_all(&pattern(1, 10_000)).unwrap();
         let mut got = vec![0; 10_000];
@@ -82,6 +91,7 @@ fn the_servers_of_a_line_serve() {
 
         let address = free();
         thread::spawn(move || per_core::greet_on_all_processors(address).map_err(drop));
+        reset_many(address);
         // The threads do not begin to listen at once, and one that begins may move a connection's place.
         let heard = (0..100).filter(|_| {
             let mut got = String::new();
@@ -93,6 +103,7 @@ fn the_servers_of_a_line_serve() {
         let listener = runtime.block_on(tokio::net::TcpListener::bind(LOCAL)).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async { threads::echo(listener).await.map_err(drop) });
+        reset_many(address);
         let mut near = connect(address);
         near.write_all(&pattern(2, 100_000)).unwrap();
         let mut got = vec![0; 100_000];
@@ -119,6 +130,7 @@ fn the_file_server_sends_what_is_asked_for() {
                     got
                 };
                 let asks = tokio::task::spawn_blocking(move || {
+                    reset_many(address);
                     assert_same(&ask("large"), &pattern(1, 3_000_001));
                     assert_same(&ask("../else/where/large"), &pattern(1, 3_000_001));
                     assert_same(&ask("empty"), &[]);
