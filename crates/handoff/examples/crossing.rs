@@ -22,7 +22,7 @@ async fn socket(threads: &DriverThreads) -> Result<Remote<Socket>, Box<dyn std::
     let mut far = listener.accept()?.0;
     thread::spawn(move || while far.read(&mut [0; 1 << 16]).is_ok_and(|read| read > 0) {});
     let socket = threads.socket(near).await?;
-    socket.run(|socket| async move { socket.set_engine(Engine::Copy) }).await??;
+    socket.call(|socket| async move { socket.set_engine(Engine::Copy) }).await??;
     Ok(socket)
 }
 
@@ -40,7 +40,7 @@ async fn measure(threads: DriverThreads) -> Result<(), Box<dyn std::error::Error
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         for _ in 0..CALLS {
-            remote.run(|_| async {}).await?;
+            remote.call(|_| async {}).await?;
         }
         rounds.push(begun.elapsed());
     }
@@ -49,7 +49,7 @@ async fn measure(threads: DriverThreads) -> Result<(), Box<dyn std::error::Error
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        let replies: Vec<_> = (0..CALLS).map(|_| remote.run(|_| async {})).collect();
+        let replies: Vec<_> = (0..CALLS).map(|_| remote.call(|_| async {})).collect();
         for reply in replies {
             reply.await?;
         }
@@ -80,7 +80,7 @@ async fn measure(threads: DriverThreads) -> Result<(), Box<dyn std::error::Error
             }
             Ok::<_, handoff::Error>((begun.elapsed(), back))
         };
-        let (took, back) = socket.run(send_all).await??;
+        let (took, back) = socket.call(send_all).await??;
         rounds.push(took);
         buffers = back;
     }

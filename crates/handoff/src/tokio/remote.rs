@@ -44,6 +44,8 @@ type Job<T> = Box<dyn FnOnce(T) + Send>;
 /// A handle on what lives on a driver thread: its [`Driver`](crate::Driver), a [`Socket`], whatever
 /// [`host`](Self::host) has put there. The handle is `Send`, `Sync` and `Clone`; what it is on is not.
 ///
+/// Calls begin in the order in which they are made, and wait in a queue without a bound.
+///
 /// With the last clone of a handle goes what it is on: a socket is closed behind its sends. The threads are those of a
 /// [`DriverThreads`](super::DriverThreads). Once they are gone, a call comes to [`Error::ThreadGone`].
 ///
@@ -74,7 +76,7 @@ impl<T: Clone + 'static> Remote<T> {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// # runtime.block_on(async {
     /// let threads = DriverThreads::new(2)?;
-    /// let free = threads.next().run(|driver| async move { driver.in_flight() }).await?;
+    /// let free = threads.next().call(|driver| async move { driver.in_flight() }).await?;
     /// assert_eq!(free, 0);
     /// # Ok(()) }) }
     /// ```
@@ -89,7 +91,7 @@ impl<T: Clone + 'static> Remote<T> {
     /// # Panics
     ///
     /// Where the reply is awaited, with the panic of closure or future. The thread goes on.
-    pub fn run<F, Fut>(&self, call: F) -> Reply<Fut::Output>
+    pub fn call<F, Fut>(&self, call: F) -> Reply<Fut::Output>
     where
         F: FnOnce(T) -> Fut + Crosses + 'static,
         Fut: Future + 'static,
@@ -102,10 +104,11 @@ impl<T: Clone + 'static> Remote<T> {
         };
         // Of one that does not arrive the reply tells.
         let _ = self.0.send(Box::new(job));
-        Reply(awaited)
+        // A job that came when the other end had gone may lie in the queue, and keep the reply open.
+        Reply { awaited, gone: self.is_gone() }
     }
 
-    /// As [`run`](Self::run), of something that stays on the thread; a handle on it.
+    /// As [`call`](Self::call), of something that stays on the thread; a handle on it.
     ///
     /// ```no_run
     /// # async fn connect(threads: handoff::tokio::DriverThreads) -> handoff::Result<()> {
@@ -120,8 +123,11 @@ impl<T: Clone + 'static> Remote<T> {
     ///
     /// # Panics
     ///
-    /// As `run`.
-    pub async fn host<F, Fut, U>(&self, call: F) -> Result<Remote<U>>
+    /// As `call`.
+    pub fn host<F, Fut, U>(
+        &self,
+        call: F,
+    ) -> impl Future<Output = Result<Remote<U>>> + Send + use<T, F, Fut, U>
     where
         F: FnOnce(T) -> Fut + Crosses + 'static,
         Fut: Future<Output = Result<U>> + 'static,
@@ -131,7 +137,14 @@ impl<T: Clone + 'static> Remote<T> {
             let future = call(it);
             async move { future.await.map(Remote::here) }
         };
-        self.run(call).await?
+        // It is sent by now, so that it keeps its place.
+        let reply = self.call(call);
+        async { reply.await? }
+    }
+
+    /// Whether the thread has ended, and no call will be answered.
+    pub fn is_gone(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
@@ -145,7 +158,7 @@ impl Remote<Socket> {
     ///
     /// The reply's: [`Error::ThreadGone`], where the buffer is dropped.
     pub fn send<B: Payload + Send>(&self, buffer: B) -> Reply<Finished<B>> {
-        self.run(|socket| {
+        self.call(|socket| {
             let accepted = socket.send(buffer);
             async {
                 match accepted {
@@ -165,14 +178,17 @@ impl Remote<Socket> {
     /// A socket has one receiver. That of a stream which was dropped ends a moment later, and another that begins
     /// before gives an error.
     pub fn receive(&self, pool: &BufferPool, ahead: usize) -> RemoteBuffers {
-        let (sender, receiver) = mpsc::channel(ahead.max(1));
+        let (sender, mut receiver) = mpsc::channel(ahead.max(1));
         let pool = pool.clone();
-        drop(self.run(|socket| async move {
+        let begun = self.call(|socket| async move {
             match Buffers::new(socket, &pool) {
                 Ok(buffers) => or(forward(buffers, &sender), sender.closed()).await,
                 Err(error) => drop(sender.send(Some(Err(error))).await),
             }
-        }));
+        });
+        if begun.gone {
+            receiver.close();
+        }
         RemoteBuffers(Some(receiver))
     }
 }
@@ -226,17 +242,22 @@ async fn caught<Fut: Future>(future: Fut) -> Result<Fut::Output, Box<dyn Any + S
 
 /// What a call on a driver thread comes to: a future for any thread and any runtime.
 #[must_use = "without it nobody learns what the call came to"]
-pub struct Reply<T>(oneshot::Receiver<Result<T, Box<dyn Any + Send>>>);
+pub struct Reply<T> {
+    awaited: oneshot::Receiver<Result<T, Box<dyn Any + Send>>>,
+    /// The thread had ended when the call was made.
+    gone: bool,
+}
 
 impl<T> Future for Reply<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
-            Ok(Ok(output)) => Ok(output),
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => Err(Error::ThreadGone),
-        })
+        match Pin::new(&mut self.awaited).poll(context) {
+            Poll::Ready(Ok(Ok(output))) => Poll::Ready(Ok(output)),
+            Poll::Ready(Ok(Err(panic))) => resume_unwind(panic),
+            Poll::Pending if !self.gone => Poll::Pending,
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(Err(Error::ThreadGone)),
+        }
     }
 }
 

@@ -104,10 +104,12 @@ impl DriverThreads {
         &self.0.threads
     }
 
-    /// One of the threads: each time the next.
+    /// One of the threads: each time the next, but none that is gone while others are there.
     pub fn next(&self) -> &Remote<Driver> {
-        let number = self.0.next.fetch_add(1, Relaxed);
-        &self.0.threads[number % self.0.threads.len()]
+        let threads = self.threads();
+        let first = self.0.next.fetch_add(1, Relaxed) % threads.len();
+        let (before, from) = threads.split_at(first);
+        from.iter().chain(before).find(|thread| !thread.is_gone()).unwrap_or(&threads[first])
     }
 
     /// Attaches a socket to the next thread's driver.
@@ -115,9 +117,12 @@ impl DriverThreads {
     /// # Errors
     ///
     /// As [`Driver::socket`]; [`Error::ThreadGone`].
-    pub async fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Remote<Socket>> {
+    pub fn socket<S: Into<OwnedFd>>(
+        &self,
+        socket: S,
+    ) -> impl Future<Output = Result<Remote<Socket>>> + Send + use<S> {
         let socket = socket.into();
-        self.next().host(|driver| ready(driver.socket(socket))).await
+        self.next().host(|driver| ready(driver.socket(socket)))
     }
 
     /// Connects to an address by TCP, on the next thread.
@@ -125,8 +130,11 @@ impl DriverThreads {
     /// # Errors
     ///
     /// As [`Driver::connect`], and what the kernel says of the peer; [`Error::ThreadGone`].
-    pub async fn connect(&self, address: SocketAddr) -> Result<Remote<Socket>> {
-        self.next().host(move |driver| async move { driver.connect(address)?.await }).await
+    pub fn connect(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = Result<Remote<Socket>>> + Send + use<> {
+        self.next().host(move |driver| async move { driver.connect(address)?.await })
     }
 
     /// Ends the threads, whoever has clones of this, and waits for their end.

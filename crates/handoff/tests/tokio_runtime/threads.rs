@@ -5,6 +5,8 @@ use std::future::pending;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ fn each_engine(test: impl AsyncFn(&DriverThreads, Engine)) {
 async fn socket(threads: &DriverThreads, engine: Engine) -> (Remote<Socket>, std::net::TcpStream) {
     let (near, far) = tcp("127.0.0.1");
     let socket = threads.socket(near).await.unwrap();
-    socket.run(move |socket| async move { socket.set_engine(engine) }).await.unwrap().unwrap();
+    socket.call(move |socket| async move { socket.set_engine(engine) }).await.unwrap().unwrap();
     (socket, far)
 }
 
@@ -68,7 +70,7 @@ fn handles_and_futures_are_of_every_thread() {
         });
         // Without a runtime as well.
         let driver = Driver::new().unwrap();
-        let free = threads.next().run(|driver| async move { driver.in_flight() });
+        let free = threads.next().call(|driver| async move { driver.in_flight() });
         driver.block_on(free).unwrap().unwrap();
     });
 }
@@ -104,7 +106,7 @@ fn connections_are_echoed_by_tasks_on_any_thread() {
                 let pool = pool.clone();
                 tokio::spawn(async move {
                     let call = move |socket: Socket| async move { socket.set_engine(engine) };
-                    socket.run(call).await.unwrap().unwrap();
+                    socket.call(call).await.unwrap().unwrap();
                     let mut arriving = socket.receive(&pool, 2);
                     while let Some(buffer) = arriving.next().await {
                         socket.send(buffer.unwrap()).await.unwrap().sent.unwrap();
@@ -177,7 +179,7 @@ fn a_handle_says_that_its_threads_are_gone() {
                     let (socket, mut far) = socket(&threads, Engine::Copy).await;
                     let remote = threads.next().clone();
                     let mut arriving = socket.receive(&pool, 1);
-                    let waiting = socket.run(|_| pending::<()>());
+                    let waiting = socket.call(|_| pending::<()>());
                     let other = threads.clone();
                     match shutdown {
                         true => threads.shutdown().await,
@@ -194,7 +196,7 @@ fn a_handle_says_that_its_threads_are_gone() {
                     assert!(arriving.next().await.is_none());
                     let gone = socket.send(pool.get().await).await.unwrap_err();
                     assert!(gone.to_string().contains("DriverThreads"), "{gone}");
-                    assert!(matches!(remote.run(async |_| ()).await, Err(Error::ThreadGone)));
+                    assert!(matches!(remote.call(async |_| ()).await, Err(Error::ThreadGone)));
                     // The socket is closed, and no buffer is missing.
                     assert_eq!(far.read(&mut [0; 9]).unwrap(), 0);
                     assert_eq!(pool.free(), pool.buffers());
@@ -210,10 +212,10 @@ fn a_panic_of_a_call_comes_where_it_is_awaited_and_the_thread_goes_on() {
         let threads = DriverThreads::new(1).unwrap();
         let runtime = runtime();
         let panics: [fn(&DriverThreads) -> Reply<()>; 3] = [
-            |threads| threads.next().run(|_| -> std::future::Ready<()> { panic!("of a call") }),
-            |threads| threads.next().run(|_| async { panic!("of a call") }),
+            |threads| threads.next().call(|_| -> std::future::Ready<()> { panic!("of a call") }),
+            |threads| threads.next().call(|_| async { panic!("of a call") }),
             |threads| {
-                threads.next().run(|_| async {
+                threads.next().call(|_| async {
                     tokio::task::yield_now().await;
                     panic!("of a call")
                 })
@@ -223,7 +225,7 @@ fn a_panic_of_a_call_comes_where_it_is_awaited_and_the_thread_goes_on() {
             let call = AssertUnwindSafe(|| runtime.block_on(panics(&threads)));
             let panic = catch_unwind(call).unwrap_err();
             assert_eq!(*panic.downcast::<&str>().unwrap(), "of a call");
-            let next = threads.next().run(async |driver| driver.in_flight());
+            let next = threads.next().call(async |driver| driver.in_flight());
             assert_eq!(runtime.block_on(next).unwrap(), 0);
         }
     });
@@ -241,7 +243,7 @@ fn what_is_hosted_stays_on_its_thread_and_calls_keep_their_order() {
                     assert_eq!(counter.replace(number + 1), number);
                     async move { counter.get() }
                 };
-                replies.push(counter.clone().run(call));
+                replies.push(counter.clone().call(call));
             }
             let mut last = 0;
             for reply in replies {
@@ -255,7 +257,7 @@ fn what_is_hosted_stays_on_its_thread_and_calls_keep_their_order() {
             let mut names = Vec::new();
             for _ in 0..4 {
                 let name = async |_| thread::current().name().unwrap().to_owned();
-                names.push(threads.next().run(name).await.unwrap());
+                names.push(threads.next().call(name).await.unwrap());
             }
             names.sort();
             assert_eq!(names, ["handoff-0", "handoff-0", "handoff-1", "handoff-1"]);
@@ -313,7 +315,7 @@ fn a_reply_waits_as_long_as_the_call_takes() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 "slept"
             };
-            assert_eq!(threads.next().run(sleep).await.unwrap(), "slept");
+            assert_eq!(threads.next().call(sleep).await.unwrap(), "slept");
         });
     });
 }
@@ -338,5 +340,67 @@ fn a_socket_whose_handle_nobody_took_is_closed() {
             })
             .await;
         });
+    });
+}
+
+#[test]
+fn calls_begin_in_their_order_whichever_is_awaited_first() {
+    within(LONG, || {
+        let threads = DriverThreads::new(1).unwrap();
+        runtime().block_on(async {
+            let order = threads.next().host(async |_| Ok(Rc::new(Cell::new(0)))).await.unwrap();
+            // Not polled before the second is over.
+            let first = order.host(|order| {
+                order.set(1);
+                async move { Ok(order) }
+            });
+            let seen = order.call(async |order| order.get()).await.unwrap();
+            assert_eq!(seen, 1);
+            let first = first.await.unwrap();
+            assert_eq!(first.call(async |order| order.get()).await.unwrap(), 1);
+            // A socket is attached, and closed, whether its handle is awaited or not.
+            let (near, mut far) = tcp("127.0.0.1");
+            drop(threads.socket(near));
+            let end = tokio::task::spawn_blocking(move || far.read(&mut [0; 9]).unwrap());
+            assert_eq!(end.await.unwrap(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_thread_that_is_gone_is_passed_over() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("of a waker");
+        }
+    }
+    within(LONG, || {
+        for builder in builders() {
+            let threads = DriverThreads::with(builder, 3).unwrap();
+            let gone = threads.threads()[1].clone();
+            let ends = gone.call(|driver: Driver| async move {
+                let waker = Waker::from(Arc::new(Panics));
+                let mut sleep = Box::pin(driver.sleep(Duration::from_millis(1)));
+                assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                pending::<()>().await;
+            });
+            runtime().block_on(async {
+                assert!(matches!(ends.await, Err(Error::ThreadGone)));
+                while !gone.is_gone() {
+                    tokio::task::yield_now().await;
+                }
+                assert!(matches!(gone.call(async |_| ()).await, Err(Error::ThreadGone)));
+                for _ in 0..9 {
+                    let (near, _far) = tcp("127.0.0.1");
+                    let socket = threads.socket(near).await.unwrap();
+                    assert_eq!(
+                        socket.send(Buffer::from(vec![1; 9])).await.unwrap().sent.unwrap(),
+                        9
+                    );
+                }
+                threads.shutdown().await;
+            });
+        }
     });
 }
