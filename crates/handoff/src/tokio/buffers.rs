@@ -33,7 +33,8 @@ impl Stream for Receiver {
 ///
 /// **Copies:** each byte once, in the kernel. A buffer's length is what came. Buffers cross threads, become
 /// [`Frozen`](crate::Frozen) and `Bytes` without a copy, and go back to the pool when they are dropped. With none free
-/// it waits for one, and the peer for it; without data it holds none.
+/// it waits for one, and the peer for it; without data it holds none. A datagram is cut at the buffer's length, as by
+/// [`Datagrams`].
 ///
 /// **Dropped:** nothing is lost: what was not given out is still in the socket.
 ///
@@ -81,7 +82,8 @@ impl Stream for Buffers {
     }
 }
 
-/// As [`Buffers`], of datagrams with their senders. It ends behind an error only.
+/// As [`Buffers`], of datagrams with their senders. One that is longer than its buffer is cut, and nothing tells: take
+/// buffers of the longest that may come. It ends behind an error only.
 #[derive(Debug)]
 pub struct Datagrams(Filling);
 

@@ -94,6 +94,12 @@ impl TcpListener {
     }
 }
 
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl From<Listener> for TcpListener {
     fn from(listener: Listener) -> Self {
         Self(listener)
@@ -122,6 +128,9 @@ impl Stream for TcpListener {
 ///
 /// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a buffer is
 /// there, reading fails.
+///
+/// **Halves:** `tokio::io::split` gives a reader and a writer; each of [`socket`](Self::socket)'s clones sends beside
+/// them. `stream.socket().shutdown(how)` ends either direction at once.
 ///
 /// **Options:** `socket2::SockRef::from(&stream)` has more of them.
 ///
@@ -177,6 +186,33 @@ impl TcpStream {
         SockRef::from(&self.socket)
             .set_tcp_nodelay(at_once)
             .map_err(|error| Error::io("setting TCP_NODELAY", error))
+    }
+
+    /// Whether they do.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_nodelay`](Self::set_nodelay).
+    pub fn nodelay(&self) -> Result<bool> {
+        SockRef::from(&self.socket)
+            .tcp_nodelay()
+            .map_err(|error| Error::io("asking for TCP_NODELAY", error))
+    }
+
+    /// As a read, and what comes stays there for the next. 0 is the end.
+    ///
+    /// # Errors
+    ///
+    /// As of a read.
+    pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Self { socket, reading, .. } = self;
+        poll_fn(|context| {
+            poll_receive(socket, reading, context, || {
+                recv(&*socket, &mut *into, RecvFlags::DONTWAIT | RecvFlags::PEEK)
+                    .map(|(bytes, _)| bytes)
+            })
+        })
+        .await
     }
 
     /// The socket, to lend by.

@@ -5,11 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::net::{RecvFlags, recvfrom};
+use rustix::net::{RecvFlags, SendFlags, recvfrom, send, sendto};
 use socket2::SockRef;
 
 use super::buffers::{Datagrams, address_of};
-use super::call::{Receiving, poll_receive};
+use super::call::{Receiving, poll_call, poll_receive};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
@@ -17,10 +17,10 @@ use crate::socket::{Socket, internet_address};
 
 /// A UDP socket that tells who sent what it receives, and the [`Socket`] for all that lends.
 ///
-/// **Copies:** receiving copies each byte once, in the kernel. What is sent by [`socket`](Self::socket), or a
+/// **Copies:** receiving and sending by slices copy each byte once, in the kernel. What is sent by [`socket`](Self::socket), or a
 /// [`SendSink`](super::SendSink) of it, is lent.
 ///
-/// **Dropped futures:** a receive that is dropped has taken no datagram.
+/// **Dropped futures:** a receive that is dropped has taken no datagram, and a send has sent none.
 #[derive(Debug)]
 pub struct UdpSocket(Socket);
 
@@ -56,6 +56,15 @@ impl UdpSocket {
         internet_address(SockRef::from(&self.0).local_addr())
     }
 
+    /// The address that it is [connected](Self::connect) to.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket; when it is connected to none.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        internet_address(SockRef::from(&self.0).peer_addr())
+    }
+
     /// Receives a datagram, cut at the slice's length: how many bytes, and who sent them.
     ///
     /// # Errors
@@ -72,7 +81,45 @@ impl UdpSocket {
         .await
     }
 
-    /// Receives datagrams into buffers of a pool: a `Stream` of them with their senders.
+    /// As [`recv_from`](Self::recv_from), without the sender.
+    ///
+    /// # Errors
+    ///
+    /// As `recv_from`.
+    pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(into).await.map(|(bytes, _)| bytes)
+    }
+
+    /// Sends a datagram to where the socket is [connected](Self::connect). The kernel copies the bytes; what is sent by
+    /// [`socket`](Self::socket) is lent. Dropped, it has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket, the address and the length.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.send_by(|| send(&self.0, bytes, SendFlags::DONTWAIT)).await
+    }
+
+    /// As [`send`](Self::send), to an address.
+    ///
+    /// # Errors
+    ///
+    /// As `send`.
+    pub async fn send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
+        self.send_by(|| sendto(&self.0, bytes, SendFlags::DONTWAIT, &address)).await
+    }
+
+    async fn send_by(
+        &self,
+        mut call: impl FnMut() -> rustix::io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut waiting = None;
+        poll_fn(|context| poll_call(&self.0, &mut waiting, Socket::writable, context, &mut call))
+            .await
+    }
+
+    /// Receives datagrams into buffers of a pool, each cut at the buffer's length: a `Stream` of them with their
+    /// senders.
     ///
     /// # Errors
     ///
@@ -84,6 +131,11 @@ impl UdpSocket {
     /// The socket, to lend by.
     pub fn socket(&self) -> &Socket {
         &self.0
+    }
+
+    /// The socket alone.
+    pub fn into_socket(self) -> Socket {
+        self.0
     }
 }
 

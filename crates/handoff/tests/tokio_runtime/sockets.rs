@@ -594,3 +594,53 @@ fn a_sink_whose_sends_are_copied_keeps_no_task_waiting() {
         }
     });
 }
+
+#[test]
+fn sockets_do_by_slices_what_those_of_tokio_do() {
+    within(LONG, || {
+        each_engine(async |driver, engine| {
+            let (near, far) =
+                (UdpSocket::bind(driver, ANY).unwrap(), UdpSocket::bind(driver, ANY).unwrap());
+            let (from, to) = (near.local_addr().unwrap(), far.local_addr().unwrap());
+            assert!(near.peer_addr().is_err() && near.send(b"nowhere").await.is_err());
+            assert_eq!(near.send_to(b"one", to).await.unwrap(), 3);
+            near.connect(to).unwrap();
+            assert_eq!(near.peer_addr().unwrap(), to);
+            assert_eq!(near.send(b"two, cut").await.unwrap(), 8);
+            let mut got = [0; 3];
+            assert_eq!(far.recv_from(&mut got).await.unwrap(), (3, from));
+            assert_eq!(&got, b"one");
+            assert_eq!(far.recv(&mut got).await.unwrap(), 3);
+            assert_eq!(&got, b"two");
+            drop(near.into_socket());
+            let (mut near, mut far) = pair(driver, engine).await;
+            near.write_all(b"three").await.unwrap();
+            let mut got = [0; 5];
+            assert_eq!(far.peek(&mut got[..2]).await.unwrap(), 2);
+            far.read_exact(&mut got).await.unwrap();
+            assert_eq!(&got, b"three");
+            assert!(near.nodelay().unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_receive_that_waits_tells_when_another_began_to() {
+    within(LONG, || {
+        each_engine(async |driver, _| {
+            let far = UdpSocket::bind(driver, ANY).unwrap();
+            let to = far.local_addr().unwrap();
+            let mut got = [0; 9];
+            let mut waits = Box::pin(far.recv_from(&mut got));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            let pool = pool(1, 4096);
+            let mut datagrams = far.datagrams(&pool).unwrap();
+            let near = std::net::UdpSocket::bind(ANY).unwrap();
+            near.send_to(b"for the stream", to).unwrap();
+            let refused = waits.await.unwrap_err().to_string();
+            assert!(refused.contains("has a receiver"), "{refused}");
+            assert_eq!(&datagrams.next().await.unwrap().unwrap().0[..], b"for the stream");
+        });
+    });
+}
