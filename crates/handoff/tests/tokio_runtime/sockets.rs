@@ -1,12 +1,13 @@
 //! Sockets that tokio's programs know, with futures that are given up at every point where they wait.
 
 use std::future::poll_fn;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::traffic::{
-    assert_same, drivers, engines_apart, narrow_tcp, pattern, tcp, within, without_ring,
+    assert_same, drivers, engines, engines_apart, narrow_tcp, pattern, tcp, within, without_ring,
 };
 use crate::{Impatient, LONG, builders, each_engine, pool};
 
@@ -341,6 +342,8 @@ fn ends_and_failures_are_told() {
                 }
                 yield_now().await;
             }
+            let told = sink.feed(Buffer::from(vec![1; 9])).await.unwrap_err().to_string();
+            assert!(told.contains("nothing goes behind it"), "{told}");
             // Sockets of the wrong kind.
             let (udp, (near, _far)) =
                 (UdpSocket::bind(driver, ANY).unwrap(), pair(driver, engine).await);
@@ -642,5 +645,42 @@ fn a_receive_that_waits_tells_when_another_began_to() {
             assert!(refused.contains("has a receiver"), "{refused}");
             assert_eq!(&datagrams.next().await.unwrap().unwrap().0[..], b"for the stream");
         });
+    });
+}
+
+#[test]
+fn a_sink_waits_for_room() {
+    const SHORT: Duration = Duration::from_millis(5);
+    within(LONG, || {
+        for builder in builders() {
+            let ((near, mut far), (other, _peer)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+            let engines = engines(&builder.clone().build().unwrap());
+            let count = engines.len();
+            let reader = thread::spawn(move || {
+                let mut got = Vec::new();
+                far.read_to_end(&mut got).unwrap();
+                got
+            });
+            run_with(builder.in_flight(1), async |driver: Driver| {
+                let (near, other) = (driver.socket(near).unwrap(), driver.socket(other).unwrap());
+                for engine in engines {
+                    near.set_engine(engine).unwrap();
+                    let mut sink = SendSink::new(near.clone(), 4);
+                    let receiving = other.receive_into(Buffer::from(vec![0; 9])).unwrap();
+                    sink.feed(Bytes::from(pattern(0, ITEM))).await.unwrap();
+                    assert!(driver.timeout(SHORT, sink.flush()).await.is_err());
+                    receiving.cancel();
+                    assert!(receiving.await.result.is_err());
+                    // Its own items take turns as well.
+                    for number in 1..ITEMS {
+                        sink.feed(Bytes::from(pattern(number, ITEM))).await.unwrap();
+                    }
+                    sink.close().await.unwrap();
+                    quiet(&driver).await;
+                }
+            })
+            .unwrap();
+            assert_same(&reader.join().unwrap(), &all_items().repeat(count));
+        }
     });
 }
