@@ -1,5 +1,5 @@
 fn bring(threads: handoff::tokio::DriverThreads, connection: std::net::TcpStream) {
-    let socket = threads.next().run(|driver| async move { driver.socket(connection) });
+    let socket = threads.next().call(|driver| async move { driver.socket(connection) });
     drop(socket);
 }
 

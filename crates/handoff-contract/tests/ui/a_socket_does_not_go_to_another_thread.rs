@@ -1,5 +1,5 @@
 fn bring(threads: handoff::tokio::DriverThreads, socket: handoff::Socket) {
-    drop(threads.next().run(|_| async move { socket.flush().await }));
+    drop(threads.next().call(|_| async move { socket.flush().await }));
 }
 
 fn main() {}
