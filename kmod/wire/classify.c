@@ -43,15 +43,40 @@ static int wire_rule_list(struct wire_nic *nic, struct ethtool_rxnfc *info, u32 
 	return 0;
 }
 
+static bool wire_same_match(const struct ethtool_rx_flow_spec *a,
+			    const struct ethtool_rx_flow_spec *b)
+{
+	return !((a->flow_type ^ b->flow_type) & ~FLOW_RSS) &&
+	       !memcmp(&a->h_u, &b->h_u, sizeof(a->h_u)) &&
+	       !memcmp(&a->m_u, &b->m_u, sizeof(a->m_u)) &&
+	       !memcmp(&a->h_ext, &b->h_ext, sizeof(a->h_ext)) &&
+	       !memcmp(&a->m_ext, &b->m_ext, sizeof(a->m_ext));
+}
+
+/*
+ * Where a rule goes that names no place: in place of one for the same packets, as a
+ * second could never match, else to the first that is free.
+ */
+static u32 wire_rule_place(const struct wire_steering *steering,
+			   const struct ethtool_rx_flow_spec *spec)
+{
+	u32 place, free = WIRE_RULES;
+
+	for (place = WIRE_RULES; place-- > 0;) {
+		if (!steering->rule[place].used)
+			free = place;
+		else if (wire_same_match(&steering->rule[place].spec, spec))
+			return place;
+	}
+	return free;
+}
+
 static int wire_rule_insert(struct wire_nic *nic, struct ethtool_rxnfc *info)
 {
 	u32 location = info->fs.location;
 
 	if (location == RX_CLS_LOC_ANY || location == RX_CLS_LOC_FIRST) {
-		for (location = 0; location < WIRE_RULES; location++) {
-			if (!nic->steering.rule[location].used)
-				break;
-		}
+		location = wire_rule_place(&nic->steering, &info->fs);
 		if (location == WIRE_RULES)
 			return -ENOSPC;
 	}

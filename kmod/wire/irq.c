@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * An interrupt for each queue, raised by the engine: /proc/interrupts counts the
- * events of each queue, and smp_affinity says on which CPU its NAPI runs.
+ * events of each queue, and its NAPI runs on one CPU of its smp_affinity, which
+ * effective_affinity names.
  * Interrupts exist as long as the interface, so their affinity outlives rings and
  * channels.
  */
@@ -13,8 +14,12 @@
 
 static int wire_irq_set_affinity(struct irq_data *data, const struct cpumask *mask, bool force)
 {
-	/* The mask is read whenever the interrupt is raised. */
-	irq_data_update_effective_affinity(data, mask);
+	unsigned int cpu = cpumask_any_and_distribute(mask, cpu_online_mask);
+
+	if (cpu >= nr_cpu_ids)
+		return -EINVAL;
+	/* Read whenever the interrupt is raised. */
+	irq_data_update_effective_affinity(data, cpumask_of(cpu));
 	return IRQ_SET_MASK_OK;
 }
 
@@ -57,18 +62,14 @@ static void wire_irq_elsewhere(void *data)
 /* With bottom halves off: NAPI runs when they are back on. */
 void wire_irq_raise(struct wire_queue *queue)
 {
-	const struct cpumask *mask = irq_data_get_affinity_mask(irq_get_irq_data(queue->irq));
-	unsigned int cpu;
+	struct irq_data *data = irq_get_irq_data(queue->irq);
+	unsigned int cpu = cpumask_first(irq_data_get_effective_affinity_mask(data));
 
-	if (cpumask_test_cpu(raw_smp_processor_id(), mask)) {
-		generic_handle_irq_safe(queue->irq);
-		return;
-	}
-	cpu = cpumask_any_and(mask, cpu_online_mask);
-	/* If it is raised there already, that CPU has yet to look at the rings. */
-	if (cpu >= nr_cpu_ids)
+	/* Here too if that CPU has gone. */
+	if (cpu == raw_smp_processor_id() || cpu >= nr_cpu_ids || !cpu_online(cpu))
 		generic_handle_irq_safe(queue->irq);
 	else
+		/* If it is raised there already, that CPU has yet to look at the rings. */
 		smp_call_function_single_async(cpu, &queue->raise);
 }
 

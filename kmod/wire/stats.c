@@ -33,6 +33,7 @@ static const struct wire_name wire_of_queue[] = {
 	WIRE_OF_QUEUE(rx_gro_packets),
 	WIRE_OF_QUEUE(tx_packets),
 	WIRE_OF_QUEUE(tx_bytes),
+	WIRE_OF_QUEUE(tx_gso_packets),
 	WIRE_OF_QUEUE(tx_discarded),
 	WIRE_OF_QUEUE(tx_stopped),
 };
@@ -100,55 +101,82 @@ void wire_get_stats64(struct net_device *dev, struct rtnl_link_stats64 *stats)
 	stats->rx_errors = stats->rx_length_errors + stats->rx_frame_errors;
 }
 
+/* A statistic of the netdev family, and a counter that is part of it. */
+struct wire_stat {
+	size_t stat;
+	size_t counter;
+};
+
+#define WIRE_RX(stat, counter) { offsetof(struct netdev_queue_stats_rx, stat), \
+				 offsetof(struct wire_counters, counter) }
+#define WIRE_TX(stat, counter) { offsetof(struct netdev_queue_stats_tx, stat), \
+				 offsetof(struct wire_counters, counter) }
+
+static const struct wire_stat wire_rx_stats[] = {
+	WIRE_RX(packets, rx_packets),
+	WIRE_RX(bytes, rx_bytes),
+	WIRE_RX(alloc_fail, rx_alloc_fail),
+	WIRE_RX(alloc_fail, rx_skb_fail),
+	WIRE_RX(hw_drops, rx_no_buffer),
+	WIRE_RX(hw_drops, rx_no_completion),
+	WIRE_RX(hw_drop_overruns, rx_no_buffer),
+	WIRE_RX(hw_drop_overruns, rx_no_completion),
+	WIRE_RX(hw_gro_packets, rx_gro_packets),
+	WIRE_RX(hw_gro_bytes, rx_gro_bytes),
+	WIRE_RX(hw_gro_wire_packets, rx_gro_wire_packets),
+};
+
+static const struct wire_stat wire_tx_stats[] = {
+	WIRE_TX(packets, tx_packets),
+	WIRE_TX(bytes, tx_bytes),
+	WIRE_TX(hw_drops, tx_discarded),
+	WIRE_TX(hw_gso_packets, tx_gso_packets),
+	WIRE_TX(hw_gso_bytes, tx_gso_bytes),
+	WIRE_TX(hw_gso_wire_packets, tx_gso_wire_packets),
+	WIRE_TX(hw_gso_wire_bytes, tx_gso_wire_bytes),
+	WIRE_TX(stop, tx_stopped),
+};
+
+/* Sums of queues from first up to but not with end. The others of its statistics stay unset. */
+static void wire_sum(struct wire_nic *nic, unsigned int first, unsigned int end, void *stats,
+		     const struct wire_stat *of, size_t number)
+{
+	unsigned int queue;
+	size_t i;
+
+	for (i = 0; i < number; i++)
+		*(u64 *)(stats + of[i].stat) = 0;
+	for (queue = first; queue < end; queue++) {
+		for (i = 0; i < number; i++)
+			*(u64 *)(stats + of[i].stat) += wire_read(&nic->queue[queue].count,
+								  of[i].counter);
+	}
+}
+
 static void wire_queue_stats_rx(struct net_device *dev, int index,
 				struct netdev_queue_stats_rx *stats)
 {
-	struct wire_nic *nic = netdev_priv(dev);
-	struct wire_counters *count = &nic->queue[index].count;
-
-	stats->packets = READ_ONCE(count->rx_packets);
-	stats->bytes = READ_ONCE(count->rx_bytes);
-	stats->alloc_fail = READ_ONCE(count->rx_alloc_fail) + READ_ONCE(count->rx_skb_fail);
-	stats->hw_drop_overruns = READ_ONCE(count->rx_no_buffer) +
-				  READ_ONCE(count->rx_no_completion);
-	stats->hw_drops = stats->hw_drop_overruns;
-	stats->hw_gro_packets = READ_ONCE(count->rx_gro_packets);
-	stats->hw_gro_bytes = READ_ONCE(count->rx_gro_bytes);
-	stats->hw_gro_wire_packets = READ_ONCE(count->rx_gro_wire_packets);
+	wire_sum(netdev_priv(dev), index, index + 1, stats, wire_rx_stats,
+		 ARRAY_SIZE(wire_rx_stats));
 }
 
 static void wire_queue_stats_tx(struct net_device *dev, int index,
 				struct netdev_queue_stats_tx *stats)
 {
-	struct wire_nic *nic = netdev_priv(dev);
-	struct wire_counters *count = &nic->queue[index].count;
-
-	stats->packets = READ_ONCE(count->tx_packets);
-	stats->bytes = READ_ONCE(count->tx_bytes);
-	stats->hw_drops = READ_ONCE(count->tx_discarded);
-	stats->stop = READ_ONCE(count->tx_stopped);
+	wire_sum(netdev_priv(dev), index, index + 1, stats, wire_tx_stats,
+		 ARRAY_SIZE(wire_tx_stats));
 }
 
-/* The counts of queues that are not in use now. */
+/* The counts of queues that are not in use now. Of the whole device only these are told. */
 static void wire_base_stats(struct net_device *dev, struct netdev_queue_stats_rx *rx,
 			    struct netdev_queue_stats_tx *tx)
 {
-	struct wire_nic *nic = netdev_priv(dev);
 	unsigned int queues = min(dev->num_rx_queues, dev->num_tx_queues);
-	unsigned int i;
 
-	rx->packets = 0;
-	rx->bytes = 0;
-	tx->packets = 0;
-	tx->bytes = 0;
-	for (i = dev->real_num_rx_queues; i < queues; i++) {
-		struct wire_counters *count = &nic->queue[i].count;
-
-		rx->packets += READ_ONCE(count->rx_packets);
-		rx->bytes += READ_ONCE(count->rx_bytes);
-		tx->packets += READ_ONCE(count->tx_packets);
-		tx->bytes += READ_ONCE(count->tx_bytes);
-	}
+	wire_sum(netdev_priv(dev), dev->real_num_rx_queues, queues, rx, wire_rx_stats,
+		 ARRAY_SIZE(wire_rx_stats));
+	wire_sum(netdev_priv(dev), dev->real_num_rx_queues, queues, tx, wire_tx_stats,
+		 ARRAY_SIZE(wire_tx_stats));
 }
 
 const struct netdev_stat_ops wire_stat_ops = {

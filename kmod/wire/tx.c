@@ -68,29 +68,46 @@ netdev_features_t wire_features_check(struct sk_buff *skb, struct net_device *de
 	return features;
 }
 
+static void wire_tx_count(struct wire_counters *count, struct sk_buff *skb)
+{
+	u32 packets = 1, bytes = skb->len;
+
+	if (skb_is_gso(skb)) {
+		u32 headers = wire_all_headers(skb);
+
+		packets = DIV_ROUND_UP(skb->len - headers, skb_shinfo(skb)->gso_size);
+		bytes += (packets - 1) * headers;
+		wire_add(count->tx_gso_packets, 1);
+		wire_add(count->tx_gso_bytes, skb->len);
+		wire_add(count->tx_gso_wire_packets, packets);
+		wire_add(count->tx_gso_wire_bytes, bytes);
+	}
+	wire_add(count->tx_packets, packets);
+	wire_add(count->tx_bytes, bytes);
+}
+
 void wire_tx_clean(struct wire_queue *queue, int budget)
 {
 	struct net_device *dev = queue->nic->dev;
 	struct wire_tx *tx = &queue->tx;
 	struct netdev_queue *txq = netdev_get_tx_queue(dev, queue - queue->nic->queue);
 	u32 sent = smp_load_acquire(&tx->sent); /* pairs with wire_drain() */
-	unsigned int packets = 0, bytes = 0;
+	unsigned int frames = 0, bytes = 0;
 	u32 clean = tx->clean;
 
 	for (; clean != sent; clean++) {
 		struct sk_buff *skb = tx->ring[clean & tx->mask].skb;
 
-		packets++;
+		frames++;
 		bytes += skb->len;
+		wire_tx_count(&queue->count, skb);
 		napi_consume_skb(skb, budget);
 	}
 	/* The slots were read before the sender may fill them again. */
 	smp_store_release(&tx->clean, clean);
-	if (!packets)
+	if (!frames)
 		return;
-	wire_add(queue->count.tx_packets, packets);
-	wire_add(queue->count.tx_bytes, bytes);
-	netif_txq_completed_wake(txq, packets, bytes, wire_tx_room(tx), WIRE_TX_WAKE(tx));
+	netif_txq_completed_wake(txq, frames, bytes, wire_tx_room(tx), WIRE_TX_WAKE(tx));
 }
 
 /* Only while sender, engine and NAPI are kept away. */

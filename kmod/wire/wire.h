@@ -146,8 +146,12 @@ struct wire_counters {
 	u64 rx_no_buffer;	/* the engine that feeds */
 	u64 rx_no_completion;
 	u64 rx_split;
-	u64 tx_packets;		/* NAPI */
+	u64 tx_packets;		/* NAPI; packets on the wire */
 	u64 tx_bytes;
+	u64 tx_gso_packets;	/* frames that the engine cuts into packets */
+	u64 tx_gso_bytes;
+	u64 tx_gso_wire_packets;
+	u64 tx_gso_wire_bytes;
 	u64 tx_discarded;	/* the engine that drains */
 	u64 tx_stopped;		/* the sender */
 };

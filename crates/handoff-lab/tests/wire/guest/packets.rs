@@ -114,10 +114,11 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
         let to = to.expect("enters").expect("binds");
         to.set_read_timeout(Some(Duration::from_secs(5))).expect("sets");
         let sent = stream_of(20 * PIECE + 77);
-        let packets = |end| {
-            counters(end).iter().filter(|c| c.0.ends_with("tx_packets")).map(|c| c.1).sum::<u64>()
+        let sum = |of: &str| {
+            let counters = counters(&pair.left);
+            counters.iter().filter(|c| c.0.ends_with(of)).map(|c| c.1).sum::<u64>()
         };
-        let before = packets(&pair.left);
+        let before = [sum("tx_packets"), sum("tx_gso_packets")];
         for _ in 0..FRAMES {
             send_cut(&pair, &to, PIECE as u16, &sent);
             let mut buffer = [0; 2 * PIECE];
@@ -126,9 +127,11 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
                 assert!(buffer[..length] == *piece, "{length} bytes differ from {}", piece.len());
             }
         }
+        let [packets, frames] = [sum("tx_packets") - before[0], sum("tx_gso_packets") - before[1]];
+        assert_eq!(frames, FRAMES as u64, "frames that the NIC cut");
         // Neighbours are looked for meanwhile.
-        let frames = packets(&pair.left) - before;
-        assert!(frames < 2 * FRAMES as u64, "{frames} frames: cut before the NIC");
+        let cut = (FRAMES * sent.chunks(PIECE).len()) as u64;
+        assert!((cut..cut + FRAMES as u64).contains(&packets), "{packets} packets of {cut}");
     }
     assert_eq!(counters(&pair.right)["malformed"], 0);
 }
