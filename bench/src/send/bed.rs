@@ -116,7 +116,8 @@ impl Bed {
     ///
     /// A line with what the kernel says: that so many descriptors are not allowed, for one.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
-        descriptors::allow(count.into());
+        let ends = if self.protocol == Protocol::Tcp { 2 } else { 1 };
+        descriptors::allow(ends * u64::from(count));
         let sockets = (0..count).map(|_| self.connect());
         sockets.collect::<io::Result<_>>().map_err(|error| format!("{count} sockets: {error}"))
     }
@@ -148,11 +149,17 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> TopologyError {
     move |source| TopologyError::Kernel { action: action.into(), source }
 }
 
-/// Lives as long as the process: a listener has no way to be told that nobody will come.
+/// Lives as long as the process: a listener has no way to be told that nobody will come. A connection that finds
+/// no descriptor is not the last one.
 fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
-    while let Ok((stream, _)) = listener.accept() {
-        let spawned =
-            thread::Builder::new().name("bench-drain".into()).spawn(move || drain(&stream));
+    const STACK: usize = 64 << 10;
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        let thread = thread::Builder::new().name("bench-drain".into()).stack_size(STACK);
+        let spawned = thread.spawn(move || drain(&stream));
         if let Ok(thread) = spawned {
             drains.lock().unwrap_or_else(PoisonError::into_inner).push(Drain { thread });
         }
