@@ -36,6 +36,8 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 
 soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures/long-runs.md
 	@$(CARGO) xtask test --soak
+	@if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)"; else \
+		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi
 
 bench: setup build ## Print every table of figures that this machine can (as root)
 	$(HANDOFF) bench send

@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# In a guest: xfstests on devices of ours, over four disks. The arguments are a target (loop or mirror), a file
+# system (xfs or ext4), and tests or groups as ./check takes them. Without any: the quick group on both file
+# systems and both targets.
+. /root/peers/lib.sh
+export LD_LIBRARY_PATH=/root/programs/libs
+disk() {
+	echo "/dev/disk/by-id/virtio-$1"
+}
+for name in fsgqa fsgqa2 123456-fsgqa; do
+	echo "$name:x:$((1000 + ${#name})):1000::/:/bin/bash" >>/etc/passwd
+done
+echo "fsgqa:x:1000:" >>/etc/group
+modprobe ublk_drv
+mkdir -p /mnt/test /mnt/scratch
+
+run() {
+	local target=$1 fs=$2
+	shift 2
+	case $target in
+	loop) handoff blk add loop "$(disk a)" --id 0 && handoff blk add loop "$(disk b)" --id 1 ;;
+	mirror) handoff blk add mirror "$(disk a)" "$(disk c)" --id 0 && handoff blk add mirror "$(disk b)" "$(disk d)" --id 1 ;;
+	esac || exit 1
+	mkfs."$fs" $([ "$fs" = xfs ] && echo -f || echo -F) -q /dev/ublkb0 || exit 1
+	cat >/root/xfstests/local.config <<-END
+	export FSTYP=$fs TEST_DEV=/dev/ublkb0 TEST_DIR=/mnt/test SCRATCH_DEV=/dev/ublkb1 SCRATCH_MNT=/mnt/scratch
+	END
+	(cd /root/xfstests && ./check "$@") 2>&1 |
+		sed -n -u -e 's/^\([a-z0-9]*\/[0-9]\{3\}\).* \[not run\] \(.*\)/skip \1 (\2)/p;t' \
+			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\).* \[expunged\].*/skip \1 (expunged)/p;t' \
+			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\).*\(- output mismatch\|\[failed\).*/fail \1/p;t' \
+			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\)  *.*[0-9]s$/pass \1/p;t' -e 's/^/    | /p' |
+		sed -u "s/^\(pass\|fail\|skip\) /\1 $target $fs /"
+	umount /mnt/test /mnt/scratch 2>/dev/null
+	handoff blk show 0 | sed 's/^/    | /'
+	handoff blk del 0 && handoff blk del 1
+}
+
+if [ $# -gt 0 ]; then
+	run "$@"
+else
+	for fs in xfs ext4; do
+		for target in loop mirror; do run "$target" "$fs" -g quick; done
+	done
+fi
+exit 0
