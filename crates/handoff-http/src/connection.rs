@@ -1,0 +1,245 @@
+//! A connection: one request after another, until either side has enough.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::net::{Shutdown, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use handoff::{Driver, Error, Socket};
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use tower_service::Service;
+
+use crate::answer::{self, Terms};
+use crate::common::Common;
+use crate::cut::Cut;
+use crate::exchange::{Feeding, Rest, exchange};
+use crate::input::Input;
+use crate::output::Output;
+use crate::request_body::RequestBody;
+use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
+
+/// Bytes of a body that nobody wants which are received to keep the connection.
+const DISCARDED: u64 = 64 << 10;
+/// How long the connection is kept for a client that still sends, so that it gets to read the answer, and how
+/// many bytes are taken meanwhile.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: u64 = 16 << 20;
+
+/// The address of the client: an extension of each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// What comes after a request.
+enum Next {
+    Request(Box<Head>),
+    Refused(Refusal),
+    /// Nothing; the client or the server wants no more.
+    Nothing,
+}
+
+/// What is to be done behind an answer.
+enum After {
+    GoesOn,
+    /// The connection ends.
+    Over,
+    /// The same, and the client may still send what nobody reads.
+    Unread,
+}
+
+struct Connection<'a> {
+    common: &'a Common,
+    driver: &'a Driver,
+    socket: Socket,
+    peer: SocketAddr,
+    input: Input,
+    output: Output,
+}
+
+/// Serves a connection to its end. `stop` ends it between requests.
+pub(crate) async fn serve<S, B>(
+    common: Rc<Common>,
+    socket: Socket,
+    peer: SocketAddr,
+    mut service: S,
+    stop: impl Future<Output = ()>,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>>,
+    S::Error: Display,
+    B: Body<Data = Bytes>,
+    B::Error: Display,
+{
+    let driver = &common.driver;
+    let mut connection = Connection {
+        input: Input::new(driver, &socket),
+        output: Output::new(driver, &socket, common.limits.stall, &common.book),
+        common: &common,
+        driver,
+        socket,
+        peer,
+    };
+    let loans = connection.output.loans();
+    let mut running = pin!(connection.run(&mut service, stop));
+    let ended = poll_fn(|context| {
+        loans.look(context);
+        running.as_mut().poll(context)
+    });
+    if let Err(cut) = ended.await {
+        tracing::info!(%peer, %cut, "a connection was cut short");
+        common.book.write(|served| served.cut_short += 1);
+    }
+}
+
+impl Connection<'_> {
+    async fn run<S, B>(
+        &mut self,
+        service: &mut S,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Cut>
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>>,
+        S::Error: Display,
+        B: Body<Data = Bytes>,
+        B::Error: Display,
+    {
+        let mut stop = pin!(stop);
+        let still_sends = loop {
+            match self.next(&mut stop).await {
+                Next::Request(head) => match self.serve(*head, service).await? {
+                    After::GoesOn => {}
+                    After::Over => break !self.input.received.is_empty(),
+                    After::Unread => break true,
+                },
+                Next::Refused(refusal) => {
+                    tracing::debug!(peer = %self.peer, %refusal, "a request was refused");
+                    self.common.book.write(|served| served.refused += 1);
+                    let terms = Terms::of_none(self.common);
+                    answer::refuse(refusal, &mut self.output, &terms).await?;
+                    break true;
+                }
+                Next::Nothing => return self.output.give_back().await,
+            }
+        };
+        self.output.finish().await?;
+        if self.socket.shutdown(Shutdown::Write).is_ok() && still_sends {
+            self.linger().await;
+        }
+        self.output.give_back().await
+    }
+
+    /// Waits for the next request.
+    async fn next(&mut self, stop: impl Future<Output = ()> + Unpin) -> Next {
+        let limits = &self.common.limits;
+        if self.input.received.is_empty() {
+            let first = pin!(self.driver.timeout(limits.idle, self.input.more()));
+            match select(stop, first).await {
+                Either::Right((Ok(Ok(true)), _)) => {}
+                // It has left, or was silent for too long.
+                _ => return Next::Nothing,
+            }
+        }
+        let input = &mut self.input;
+        let head = self.driver.timeout(limits.head_time, async {
+            let mut lines = Lines::default();
+            loop {
+                match lines.find(&input.received, limits) {
+                    Ok(Some((start, end))) => {
+                        let head = input.received.split_to(end).freeze().slice(start..);
+                        return match Head::parse(&head, limits) {
+                            Ok(head) => Next::Request(Box::new(head)),
+                            Err(refusal) => Next::Refused(refusal),
+                        };
+                    }
+                    Ok(None) => {}
+                    Err(refusal)
+                        if refusal.status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+                            && lines.is_in_first() =>
+                    {
+                        return Next::Refused(LONG_TARGET);
+                    }
+                    Err(refusal) => return Next::Refused(refusal),
+                }
+                if !matches!(input.more().await, Ok(true)) {
+                    return Next::Nothing;
+                }
+            }
+        });
+        match head.await {
+            Ok(next) => next,
+            Err(Error::TimedOut { .. }) => Next::Refused(Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the request's head did not come in time",
+            )),
+            Err(_) => Next::Nothing,
+        }
+    }
+
+    /// Serves a request.
+    async fn serve<S, B>(&mut self, head: Head, service: &mut S) -> Result<After, Cut>
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>>,
+        S::Error: Display,
+        B: Body<Data = Bytes>,
+        B::Error: Display,
+    {
+        let common = self.common;
+        common.book.write(|served| served.requests += 1);
+        let terms = Terms::new(common, &head);
+        let (body, feeder) = RequestBody::new(head.framing);
+        let mut request = head.request.map(|()| body);
+        request.extensions_mut().insert(Peer(self.peer));
+        let mut rest = Rest::new(head.framing);
+        let feeding = Feeding {
+            driver: self.driver,
+            socket: &self.socket,
+            limits: &common.limits,
+            feeder,
+            rest: &mut rest,
+            input: &mut self.input,
+        };
+        exchange(service, request, feeding, &mut self.output, &terms, &common.book).await?;
+        Ok(match (terms.keeps_alive.get(), rest.is_over()) {
+            (true, _) if self.discard(&mut rest).await => After::GoesOn,
+            (false, true) => After::Over,
+            _ => After::Unread,
+        })
+    }
+
+    /// Passes over what the service has left of a body, if that is little; whether it is gone.
+    async fn discard(&mut self, rest: &mut Rest) -> bool {
+        let limits = &self.common.limits;
+        let mut left = DISCARDED;
+        while !rest.is_over() {
+            if matches!(rest, Rest::Length(len) if *len > left) {
+                return false;
+            }
+            let next = rest.next(&mut self.input, limits);
+            let Ok(Ok(piece)) = self.driver.timeout(limits.body_time, next).await else {
+                return false;
+            };
+            if let Piece::Data(bytes) = piece {
+                let Some(fewer) = left.checked_sub(bytes.len() as u64) else { return false };
+                left = fewer;
+            }
+        }
+        true
+    }
+
+    /// A client that still sends would have its answer taken away by a reset, so it gets a moment to read.
+    async fn linger(&mut self) {
+        let input = &mut self.input;
+        let reading = async {
+            let mut taken = 0;
+            while taken < LINGER_BYTES && matches!(input.more().await, Ok(true)) {
+                taken += input.received.len() as u64;
+                input.received.clear();
+            }
+        };
+        // It ends with the client's end, mostly.
+        let _ = self.driver.timeout(LINGER, reading).await;
+    }
+}

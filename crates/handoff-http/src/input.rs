@@ -1,0 +1,135 @@
+//! What a connection receives.
+//!
+//! Contracts:
+//! - a receive outlives whoever waits for it, so that a wait which is given up loses no byte;
+//! - bytes behind a request stay for the next.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use handoff::{Buffer, Driver, Error, Result, Socket, Transfer};
+
+/// Bytes that are received at once where nobody knows how many will come.
+const ROOM: usize = 4 << 10;
+/// Bytes of a body that are received at once.
+const PIECE: usize = 64 << 10;
+/// How long to wait where the driver has as many operations under way as it can.
+const AGAIN: Duration = Duration::from_millis(5);
+
+pub(crate) struct Input {
+    driver: Driver,
+    socket: Socket,
+    /// What was received and not used.
+    pub(crate) received: BytesMut,
+    receiving: Option<Transfer<Buffer>>,
+    /// The buffer for the next receive where it is not used for another thing.
+    spare: Option<Buffer>,
+    ended: bool,
+}
+
+impl Input {
+    pub(crate) fn new(driver: &Driver, socket: &Socket) -> Self {
+        Self {
+            driver: driver.clone(),
+            socket: socket.clone(),
+            received: BytesMut::new(),
+            receiving: None,
+            spare: None,
+            ended: false,
+        }
+    }
+
+    /// Whether the client sends no more.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Waits for bytes behind those that were received; false at the end.
+    pub(crate) async fn more(&mut self) -> Result<bool> {
+        Ok(match self.next(ROOM).await? {
+            Some(buffer) => {
+                self.received.extend_from_slice(&buffer);
+                self.keep(buffer);
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// Some of the next `left` bytes, of a body that has so many; `None` at the end. What comes in a buffer of
+    /// its own is handed on in that.
+    pub(crate) async fn body(&mut self, left: u64) -> Result<Option<Bytes>> {
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        if self.received.is_empty() {
+            let Some(buffer) = self.next(most.clamp(ROOM, PIECE)).await? else { return Ok(None) };
+            // A buffer for the body alone has no bytes behind it.
+            if buffer.capacity() > ROOM && buffer.len() >= buffer.capacity() / 4 {
+                return Ok(Some(Bytes::from(buffer.freeze())));
+            }
+            self.received.extend_from_slice(&buffer);
+            self.keep(buffer);
+        }
+        let len = self.received.len().min(most);
+        Ok(Some(self.received.split_to(len).freeze()))
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
+        if buffer.capacity() == ROOM {
+            self.spare = Some(buffer);
+        }
+    }
+
+    /// What the receive under way gives, or one of up to `room` bytes; `None` at the end.
+    async fn next(&mut self, room: usize) -> Result<Option<Buffer>> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            match self.start(room) {
+                Err(Error::Busy { .. }) => self.driver.sleep(AGAIN).await?,
+                Err(error) => return Err(error),
+                Ok(()) => return poll_fn(|context| self.poll_receive(context)).await,
+            }
+        }
+    }
+
+    fn start(&mut self, room: usize) -> Result<()> {
+        if self.receiving.is_some() {
+            return Ok(());
+        }
+        let spare = self.spare.take_if(|_| room == ROOM);
+        let mut buffer = spare.unwrap_or_else(|| Buffer::from(vec![0; room]));
+        buffer.set_len(room);
+        match self.socket.receive_into(buffer) {
+            Ok(receiving) => {
+                self.receiving = Some(receiving);
+                Ok(())
+            }
+            Err(refused) => {
+                self.keep(refused.buffer);
+                Err(refused.error)
+            }
+        }
+    }
+
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buffer>>> {
+        let receiving = self.receiving.as_mut().expect("was started");
+        let received = ready!(Pin::new(receiving).poll(context));
+        self.receiving = None;
+        let mut buffer = received.buffer;
+        Poll::Ready(match received.result {
+            Ok(0) => {
+                self.ended = true;
+                Ok(None)
+            }
+            Ok(len) => {
+                buffer.set_len(len);
+                Ok(Some(buffer))
+            }
+            Err(error) => Err(error),
+        })
+    }
+}

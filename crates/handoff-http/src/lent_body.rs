@@ -1,0 +1,58 @@
+//! Bodies that are lent.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use handoff::Frozen;
+
+/// A body that is lent: put it into a response's extensions, and it goes instead of the response's own body.
+///
+/// What is lent is not seen by layers between the service and the connection: one that compresses or counts
+/// bodies sees the response's own, which is best left empty. `Content-Length` is set to what is lent.
+///
+/// In axum `Extension` puts it there:
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use handoff::Buffer;
+/// use handoff_http::LentBody;
+///
+/// let page = Buffer::from(b"hello".to_vec()).freeze();
+/// let router: Router = Router::new().route("/", get(async move || Extension(LentBody::from(page.clone()))));
+/// ```
+#[derive(Clone, Debug)]
+pub struct LentBody(pub(crate) Lent);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Lent {
+    Frozen(Frozen),
+    File(Arc<File>, Range<u64>),
+}
+
+impl LentBody {
+    /// A range of a file. If the file turns out to be shorter, the connection ends where the file does, so
+    /// that the client learns of it.
+    pub fn file(file: impl Into<Arc<File>>, range: Range<u64>) -> Self {
+        Self(Lent::File(file.into(), range))
+    }
+
+    /// Bytes that it has.
+    pub fn len(&self) -> u64 {
+        match &self.0 {
+            Lent::Frozen(frozen) => frozen.len() as u64,
+            Lent::File(_, range) => range.end.saturating_sub(range.start),
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Frozen> for LentBody {
+    fn from(frozen: Frozen) -> Self {
+        Self(Lent::Frozen(frozen))
+    }
+}

@@ -1,0 +1,282 @@
+//! What a connection sends: small pieces together, large ones lent.
+//!
+//! Contracts:
+//! - bytes leave in the order in which they were given;
+//! - at most [`UNTAKEN`] sends wait for the client's room, so that a slow client holds back the body;
+//! - dropped, it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use handoff::{
+    Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Refused, Route, Sending, Sent, Socket,
+    Tally,
+};
+
+use crate::cut::Cut;
+use crate::served::Book;
+
+/// From so many bytes on a piece is lent; smaller ones are copied, several together.
+pub(crate) const LENT_FROM: usize = 16 << 10;
+/// Bytes that are lent by one send.
+const PIECE: usize = 256 << 10;
+/// From so many bytes on a range of a file goes by a route.
+const ROUTED_FROM: u64 = 64 << 10;
+/// The most sends that the kernel has not taken.
+const UNTAKEN: usize = 4;
+/// How long to wait where the driver has as many operations under way as it can.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// What is on loan on a connection. Whoever polls the connection looks at it.
+pub(crate) struct Loans {
+    on_loan: RefCell<VecDeque<Loan>>,
+    book: Rc<Book>,
+}
+
+enum Loan {
+    Gathered(OnLoan<Vec<Buffer>>),
+    Bytes(OnLoan<Bytes>),
+    Frozen(OnLoan<Frozen>),
+}
+
+impl Loan {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Receipt> {
+        match self {
+            Self::Gathered(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
+            Self::Bytes(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
+            Self::Frozen(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
+        }
+    }
+
+    /// What became of the bytes. Those that were gathered were copied before.
+    fn tally(&self, receipt: &Receipt) -> Tally {
+        match self {
+            Self::Gathered(_) => Tally { copied: receipt.tally.total(), ..Tally::default() },
+            Self::Bytes(_) | Self::Frozen(_) => receipt.tally,
+        }
+    }
+}
+
+impl Loans {
+    /// Takes back what has come back; whether that is all.
+    pub(crate) fn look(&self, context: &mut Context<'_>) -> bool {
+        let mut on_loan = self.on_loan.borrow_mut();
+        on_loan.retain_mut(|loan| match loan.poll(context) {
+            Poll::Ready(receipt) => {
+                self.book.write(|served| served.sent += loan.tally(&receipt));
+                false
+            }
+            Poll::Pending => true,
+        });
+        on_loan.is_empty()
+    }
+}
+
+/// A kind of buffer that is sent here.
+trait Lend: Payload {
+    fn on_loan(loan: OnLoan<Self>) -> Loan;
+}
+
+impl Lend for Vec<Buffer> {
+    fn on_loan(loan: OnLoan<Self>) -> Loan {
+        Loan::Gathered(loan)
+    }
+}
+
+impl Lend for Bytes {
+    fn on_loan(loan: OnLoan<Self>) -> Loan {
+        Loan::Bytes(loan)
+    }
+}
+
+impl Lend for Frozen {
+    fn on_loan(loan: OnLoan<Self>) -> Loan {
+        Loan::Frozen(loan)
+    }
+}
+
+pub(crate) struct Output {
+    driver: Driver,
+    socket: Socket,
+    stall: Duration,
+    /// What goes out with the next send.
+    pub(crate) gathered: Vec<u8>,
+    untaken: VecDeque<Sent>,
+    loans: Rc<Loans>,
+}
+
+impl Output {
+    pub(crate) fn new(driver: &Driver, socket: &Socket, stall: Duration, book: &Rc<Book>) -> Self {
+        let loans = Loans { on_loan: RefCell::default(), book: Rc::clone(book) };
+        Self {
+            driver: driver.clone(),
+            socket: socket.clone(),
+            stall,
+            gathered: Vec::new(),
+            untaken: VecDeque::new(),
+            loans: Rc::new(loans),
+        }
+    }
+
+    pub(crate) fn loans(&self) -> Rc<Loans> {
+        Rc::clone(&self.loans)
+    }
+
+    /// Puts bytes behind those that were put, and lends them where they are many.
+    pub(crate) async fn put(&mut self, mut bytes: Bytes) -> Result<(), Cut> {
+        if bytes.len() < LENT_FROM {
+            return self.put_copied(&bytes).await;
+        }
+        self.flush().await?;
+        while !bytes.is_empty() {
+            self.send(bytes.split_to(bytes.len().min(PIECE))).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`put`](Self::put).
+    pub(crate) async fn put_frozen(&mut self, frozen: &Frozen) -> Result<(), Cut> {
+        if frozen.len() < LENT_FROM {
+            return self.put_copied(frozen).await;
+        }
+        self.flush().await?;
+        for start in (0..frozen.len()).step_by(PIECE) {
+            self.send(frozen.part(start..frozen.len().min(start + PIECE))).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_copied(&mut self, bytes: &[u8]) -> Result<(), Cut> {
+        if self.gathered.len() + bytes.len() > LENT_FROM {
+            self.flush().await?;
+        }
+        self.gathered.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Sends a range of a file: through memory where it is short, else from the page cache's pages.
+    pub(crate) async fn put_file(
+        &mut self,
+        file: &handoff::File,
+        range: Range<u64>,
+    ) -> Result<(), Cut> {
+        let len = range.end - range.start;
+        if len >= ROUTED_FROM {
+            return self.route(file, range).await;
+        }
+        let buffer = Buffer::from(vec![0; len as usize]);
+        let read = file.read_at(buffer, range.start).map_err(|refused| refused.error)?.await;
+        let bytes = read.result? as u64;
+        self.loans.book.write(|served| served.read.copied += bytes);
+        if bytes < len {
+            return Err(Cut::FileEnded);
+        }
+        let head = Buffer::from(std::mem::take(&mut self.gathered));
+        self.send(vec![head, read.buffer]).await
+    }
+
+    async fn route(&mut self, file: &handoff::File, range: Range<u64>) -> Result<(), Cut> {
+        self.flush().await?;
+        let len = range.end - range.start;
+        let route = Route::new(&self.driver, (file, range), &self.socket);
+        let progress = route.progress();
+        let mut routed = Routed { route, book: &self.loans.book };
+        let running = pin!(routed.route.run());
+        let standing_still = pin!(async {
+            let mut seen = progress.get();
+            loop {
+                self.driver.sleep(self.stall).await?;
+                if progress.get() == seen {
+                    return Err::<(), Cut>(Cut::Stalled);
+                }
+                seen = progress.get();
+            }
+        });
+        match select(running, standing_still).await {
+            Either::Left((carried, _)) => {
+                carried.result?;
+                if carried.bytes < len { Err(Cut::FileEnded) } else { Ok(()) }
+            }
+            Either::Right((ended, _)) => ended,
+        }
+    }
+
+    /// Sends what was gathered, without waiting until the kernel has taken it.
+    pub(crate) async fn flush(&mut self) -> Result<(), Cut> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let buffer = Buffer::from(std::mem::take(&mut self.gathered));
+        self.send(vec![buffer]).await
+    }
+
+    /// Waits until the kernel has taken everything.
+    pub(crate) async fn finish(&mut self) -> Result<(), Cut> {
+        self.flush().await?;
+        while !self.untaken.is_empty() {
+            self.wait_for_first().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything that was lent is back.
+    pub(crate) async fn give_back(&mut self) -> Result<(), Cut> {
+        let back = poll_fn(|context| match self.loans.look(context) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        Ok(self.driver.timeout(self.stall, back).await?)
+    }
+
+    async fn send<B: Lend>(&mut self, mut buffer: B) -> Result<(), Cut> {
+        while self.untaken.len() >= UNTAKEN {
+            self.wait_for_first().await?;
+        }
+        loop {
+            match self.socket.send(buffer).map(Sending::split) {
+                Ok((sent, loan)) => {
+                    self.untaken.push_back(sent.cancel_on_drop());
+                    self.loans.on_loan.borrow_mut().push_back(B::on_loan(loan));
+                    return Ok(());
+                }
+                Err(Refused { buffer: back, error: Error::Busy { .. } }) => buffer = back,
+                Err(refused) => return Err(refused.error.into()),
+            }
+            self.driver.sleep(AGAIN).await?;
+        }
+    }
+
+    async fn wait_for_first(&mut self) -> Result<(), Cut> {
+        let Some(first) = self.untaken.front_mut() else { return Ok(()) };
+        let taken = self.driver.timeout(self.stall, first).await;
+        self.untaken.pop_front();
+        match taken {
+            Ok(taken) => taken.map(|_| ()).map_err(Cut::from),
+            Err(Error::TimedOut { .. }) => Err(Cut::Stalled),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A route that is counted however it ends.
+struct Routed<'a> {
+    route: Route,
+    book: &'a Book,
+}
+
+impl Drop for Routed<'_> {
+    fn drop(&mut self) {
+        self.book.write(|served| {
+            served.sent += self.route.given();
+            served.read += self.route.taken();
+        });
+    }
+}

@@ -1,0 +1,57 @@
+//! What a server has done: counts, of bytes by whether they were copied.
+
+use std::cell::RefCell;
+
+use handoff::Tally;
+
+/// What a server has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Connections that came.
+    pub connections: u64,
+    /// Connections that are there now.
+    pub open: u64,
+    /// The most at once.
+    pub most_open: u64,
+    /// Requests that the service was given.
+    pub requests: u64,
+    /// Requests that were refused before the service was done with them: malformed, too large, too slow.
+    pub refused: u64,
+    /// Services that panicked, failed, or answered what is no answer; each was a 500.
+    pub failed: u64,
+    /// Answers that ended before their end: the client left or stood still, the body failed, a file shrank.
+    pub cut_short: u64,
+    /// Bytes of answers by whether the CPU copied them into sockets; what is still lent is not in it.
+    pub sent: Tally,
+    /// Bytes of files by whether the CPU copied them out of the page cache.
+    pub read: Tally,
+}
+
+impl Served {
+    /// Adds what another server has done; `most_open` becomes the sum, which is at least what both had at once.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.open += other.open;
+        self.most_open += other.most_open;
+        self.requests += other.requests;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.cut_short += other.cut_short;
+        self.sent += other.sent;
+        self.read += other.read;
+    }
+}
+
+/// The counts, which all connections of a server write.
+#[derive(Default)]
+pub(crate) struct Book(RefCell<Served>);
+
+impl Book {
+    pub(crate) fn read(&self) -> Served {
+        *self.0.borrow()
+    }
+
+    pub(crate) fn write(&self, change: impl FnOnce(&mut Served)) {
+        change(&mut self.0.borrow_mut());
+    }
+}

@@ -1,0 +1,226 @@
+//! The server: connections are accepted as long as there is room, until it is time to stop.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, FutureExt as _, select};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use handoff::{Driver, Error, Listener, Result, Socket};
+use http::{Request, Response};
+use http_body::Body;
+use rustix::net::sockopt::set_tcp_nodelay;
+use tower_service::Service;
+
+use crate::common::Common;
+use crate::connection;
+use crate::exchange::caught;
+use crate::limits::Limits;
+use crate::request_body::RequestBody;
+use crate::served::{Book, Served};
+
+/// After a failure to accept that says nothing of when it ends.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Serves HTTP/1.1 and HTTP/1.0 on a driver.
+///
+/// The service is an axum `Router`, or anything else that takes a [`Request`] of [`RequestBody`] and gives a
+/// [`Response`] with a body of [`Bytes`]; each connection has a clone. Its futures run where the server's future
+/// runs: on an [`Executor`](handoff::Executor), on [`Driver::block_on`], or in tokio's current-thread runtime beside
+/// `handoff::tokio::drive`. They need not be `Send`.
+///
+/// ```no_run
+/// use axum::{Router, routing::get};
+/// use handoff::Driver;
+/// use handoff_http::{Limits, Server};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = Driver::new()?;
+/// let listener = driver.listen(std::net::TcpListener::bind("127.0.0.1:8080")?)?;
+/// let router: Router = Router::new().route("/", get(async || "hello"));
+/// let server = Server::new(&driver, Limits::default());
+/// driver.block_on(server.serve(listener, router, std::future::pending()))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    common: Rc<Common>,
+}
+
+impl Server {
+    /// A server on `driver`, which needs room for the connections: an operation for each that waits, and some
+    /// for each that is answered ([`DriverBuilder::in_flight`](handoff::DriverBuilder::in_flight)).
+    pub fn new(driver: &Driver, limits: Limits) -> Self {
+        Self { common: Rc::new(Common::new(driver, limits)) }
+    }
+
+    /// What was served so far.
+    pub fn served(&self) -> Served {
+        self.common.book.read()
+    }
+
+    /// Serves what comes to a listener until `stop` ends. Then it accepts no more, idle connections end, and
+    /// requests under way have [`Limits::grace`]. Dropped, it ends all at once.
+    ///
+    /// Failures to accept are logged, and it goes on.
+    pub async fn serve<S, B>(
+        &self,
+        mut listener: Listener,
+        service: S,
+        stop: impl Future<Output = ()>,
+    ) where
+        S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+        S::Error: Display,
+        B: Body<Data = Bytes>,
+        B::Error: Display,
+    {
+        let limits = &self.common.limits;
+        let mut stop = stop.shared();
+        let mut open = FuturesUnordered::new();
+        // What is accepted has it from there.
+        if let Err(error) = set_tcp_nodelay(&listener, true) {
+            tracing::info!(%error, "small answers may wait for earlier ones");
+        }
+        loop {
+            if open.len() >= limits.connections {
+                listener.pause();
+                let room = pin!(until_below(&mut open, limits.connections));
+                if let Either::Left(_) = select(&mut stop, room).await {
+                    break;
+                }
+            }
+            let accepting = select(&mut stop, listener.accept());
+            match beside(&mut open, accepting).await {
+                Either::Left(_) => break,
+                Either::Right((Ok((socket, peer)), _)) => {
+                    open.push(self.connection(socket, peer, service.clone(), stop.clone()));
+                }
+                Either::Right((Err(error), _)) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    let moment = pin!(self.common.driver.sleep(AGAIN));
+                    beside(&mut open, select(&mut stop, moment)).await;
+                }
+            }
+        }
+        self.common.stopping.set(true);
+        drop(listener);
+        let over = until_below(&mut open, 1);
+        if let Err(Error::TimedOut { .. }) = self.common.driver.timeout(limits.grace, over).await {
+            let left = open.len() as u64;
+            tracing::warn!(left, "connections were under way when the time to end was over");
+            self.common.book.write(|served| served.cut_short += left);
+        }
+    }
+
+    /// Serves one connection, which was accepted or made elsewhere, until it ends. `stop` has it end when the
+    /// request under way is answered.
+    ///
+    /// # Errors
+    ///
+    /// When the socket is none of TCP.
+    pub async fn serve_connection<S, B>(
+        &self,
+        socket: Socket,
+        peer: SocketAddr,
+        service: S,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()>
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>>,
+        S::Error: Display,
+        B: Body<Data = Bytes>,
+        B::Error: Display,
+    {
+        set_tcp_nodelay(&socket, true)
+            .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
+        self.connection(socket, peer, service, stop).await;
+        Ok(())
+    }
+
+    fn connection<S, B>(
+        &self,
+        socket: Socket,
+        peer: SocketAddr,
+        service: S,
+        stop: impl Future<Output = ()>,
+    ) -> impl Future<Output = ()>
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>>,
+        S::Error: Display,
+        B: Body<Data = Bytes>,
+        B::Error: Display,
+    {
+        let common = Rc::clone(&self.common);
+        let open = Open::new(&common.book);
+        async move {
+            let book = Rc::clone(&common.book);
+            let served = connection::serve(common, socket, peer, service, stop);
+            if caught(served).await.is_err() {
+                tracing::error!(%peer, "an answer's body panicked");
+                book.write(|served| served.cut_short += 1);
+            }
+            drop(open);
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("limits", &self.common.limits)
+            .field("served", &self.served())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that is counted as open.
+struct Open(Rc<Book>);
+
+impl Open {
+    fn new(book: &Rc<Book>) -> Self {
+        book.write(|served| {
+            served.connections += 1;
+            served.open += 1;
+            served.most_open = served.most_open.max(served.open);
+        });
+        Self(Rc::clone(book))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.write(|served| served.open -= 1);
+    }
+}
+
+/// Goes on with connections while something else is waited for.
+async fn beside<C: Future<Output = ()>, F: Future>(
+    open: &mut FuturesUnordered<C>,
+    other: F,
+) -> F::Output {
+    let mut other = pin!(other);
+    poll_fn(|context| {
+        while let Poll::Ready(Some(())) = open.poll_next_unpin(context) {}
+        other.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Goes on with connections until fewer than so many are there.
+async fn until_below<C: Future<Output = ()>>(open: &mut FuturesUnordered<C>, most: usize) {
+    poll_fn(|context| {
+        while open.len() >= most {
+            match open.poll_next_unpin(context) {
+                Poll::Ready(_) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,278 @@
+//! Answers: bodies of every kind, and services that do not keep what they promise.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::Path;
+use axum::response::IntoResponse as _;
+use axum::routing::get;
+use axum::{Extension, Router};
+use futures_util::stream::{self, StreamExt as _};
+use handoff::{Buffer, Frozen, RingUse};
+use handoff_http::{LentBody, Limits};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+
+use crate::serving::{RINGS, Serving, content};
+
+const LENGTHS: [usize; 8] = [0, 1, 5_000, 16_384, 65_535, 65_536, 300_000, 3_000_001];
+
+fn file(len: usize) -> File {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(&content(len)).expect("writes");
+    file
+}
+
+fn frozen(len: usize) -> Frozen {
+    Buffer::from(content(len)).freeze()
+}
+
+fn pieces(len: usize) -> Body {
+    let all = Bytes::from(content(len));
+    let pieces = (0..len)
+        .step_by(40_000)
+        .map(move |at| Ok::<_, std::io::Error>(all.slice(at..len.min(at + 40_000))));
+    Body::from_stream(stream::iter(pieces))
+}
+
+fn kinds() -> Router {
+    let body = |Path((kind, len)): Path<(String, usize)>| async move {
+        match kind.as_str() {
+            "bytes" => content(len).into_response(),
+            "pieces" => pieces(len).into_response(),
+            "frozen" => Extension(LentBody::from(frozen(len))).into_response(),
+            "file" => Extension(LentBody::file(file(len), 0..len as u64)).into_response(),
+            "range" => {
+                let file = Arc::new(file(len + 20));
+                Extension(LentBody::file(file, 7..7 + len as u64)).into_response()
+            }
+            _ => StatusCode::NOT_FOUND.into_response(),
+        }
+    };
+    Router::new()
+        .route("/{kind}/{len}", get(body))
+        .route("/nothing", get(StatusCode::NO_CONTENT))
+        .route("/unchanged", get(StatusCode::NOT_MODIFIED))
+}
+
+#[test]
+fn bodies_of_every_kind_and_length() {
+    for ring in RINGS {
+        let serving = Serving::start(ring, Limits::default(), kinds());
+        let mut client = serving.connect();
+        let mut bytes = 0;
+        for kind in ["bytes", "pieces", "frozen", "file", "range"] {
+            for len in LENGTHS {
+                client.send(format!("GET /{kind}/{len} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+                let answer = client.answer();
+                let expected = match kind {
+                    "range" => content(len + 20)[7..7 + len].to_vec(),
+                    _ => content(len),
+                };
+                assert!(answer.body == expected, "{kind} {len} {:?}", answer.fields);
+                let told = answer.field("content-length").map(str::to_owned);
+                let length = (kind != "pieces").then(|| len.to_string());
+                assert_eq!(told, length, "{kind} {len}");
+                bytes += len as u64;
+
+                client.send(format!("HEAD /{kind}/{len} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+                let answer = client.head();
+                assert_eq!(answer.status, 200);
+                if kind != "pieces" {
+                    assert_eq!(answer.field("content-length"), Some(len.to_string().as_str()));
+                }
+
+                let answer = serving.ask(format!("GET /{kind}/{len} HTTP/1.0\r\n\r\n").as_bytes());
+                assert!(answer.body == expected, "{kind} {len} in HTTP/1.0");
+                assert_eq!(answer.field("transfer-encoding"), None);
+                bytes += len as u64;
+            }
+        }
+        for (path, status) in [("nothing", 204), ("unchanged", 304)] {
+            client.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.field("content-length")), (status, None));
+        }
+        client.end();
+        client.ends();
+        let served = serving.stop();
+        assert_eq!((served.cut_short, served.failed, served.open), (0, 0, 0), "{served:?}");
+        let heads = served.sent.total() - bytes;
+        assert!((10_000..100_000).contains(&heads), "{served:?}, {bytes} of bodies");
+    }
+}
+
+#[test]
+fn what_was_lent_is_free_again() {
+    for ring in RINGS {
+        let lent = frozen(2 << 20);
+        let router = Router::new().route("/", {
+            let lent = lent.clone();
+            get(move || std::future::ready(Extension(LentBody::from(lent.clone()))))
+        });
+        let serving = Serving::start(ring, Limits::default(), router);
+        let mut clients: Vec<_> = (0..5).map(|_| serving.connect()).collect();
+        for client in &mut clients {
+            client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        }
+        for client in &mut clients {
+            assert!(client.answer().body == content(2 << 20));
+        }
+        // One that leaves in the middle.
+        let mut leaving = serving.connect();
+        leaving.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        leaving.interim();
+        drop((leaving, clients));
+        serving.stop();
+        assert!(lent.try_unfreeze().is_ok(), "somebody has it still");
+    }
+}
+
+/// A body of frames.
+fn frames(frames: Vec<Result<Frame<Bytes>, std::io::Error>>) -> Body {
+    Body::new(StreamBody::new(stream::iter(frames)))
+}
+
+fn data(text: &'static str) -> Result<Frame<Bytes>, std::io::Error> {
+    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+}
+
+#[test]
+fn trailers_go_to_who_takes_them() {
+    let router = Router::new().route(
+        "/",
+        get(async || {
+            let mut fields = HeaderMap::new();
+            fields.insert("x-sum", HeaderValue::from_static("9"));
+            fields.insert(CONTENT_LENGTH, HeaderValue::from_static("9"));
+            frames(vec![data("abc"), data(""), Ok(Frame::trailers(fields))])
+        }),
+    );
+    let serving = Serving::start(RINGS[0], Limits::default(), router);
+    let answer = serving.ask(b"GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\n\r\n");
+    assert_eq!((answer.text(), answer.trailers.len()), ("abc", 1), "{answer:?}");
+    assert_eq!(answer.trailers[0], ("x-sum".to_owned(), "9".to_owned()));
+    let answer = serving.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!((answer.text(), answer.trailers.len()), ("abc", 0));
+    let answer = serving.ask(b"GET / HTTP/1.0\r\nTE: trailers\r\n\r\n");
+    assert_eq!((answer.text(), answer.trailers.len()), ("abc", 0));
+}
+
+/// Starts a server of these answers, by path.
+fn breaking(ring: RingUse) -> Serving {
+    let with_length = |len: &'static str, body: Body| {
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(len));
+        response
+    };
+    let failing = || vec![data("abc"), Err(std::io::Error::other("the disk is gone"))];
+    let router = Router::new()
+        .route("/right", get(async move || with_length("3", frames(vec![data("abc")]))))
+        .route("/short", get(async move || with_length("5", frames(vec![data("abc")]))))
+        .route("/long", get(async move || with_length("2", frames(vec![data("abc")]))))
+        .route("/fails", get(async move || frames(failing())))
+        .route(
+            "/panics-late",
+            get(async || {
+                let frames = stream::iter([true, false]).map(|first| {
+                    assert!(first, "as the test wants it");
+                    data("abc")
+                });
+                Body::new(StreamBody::new(frames))
+            }),
+        )
+        .route("/panics", get(async || -> &'static str { panic!("as the test wants it") }))
+        .route("/switches", get(StatusCode::SWITCHING_PROTOCOLS));
+    Serving::start(ring, Limits::default(), router)
+}
+
+#[test]
+fn an_answer_that_breaks_off_ends_its_connection_alone() {
+    for ring in RINGS {
+        let serving = breaking(ring);
+        let mut other = serving.connect();
+        let mut cut = 0;
+        for (path, whole) in [
+            ("right", Some(&b"abc"[..])),
+            ("short", None),
+            ("long", None),
+            ("fails", None),
+            ("panics-late", None),
+        ] {
+            let mut client = serving.connect();
+            client.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            match whole {
+                Some(whole) => assert_eq!(client.answer().body, whole),
+                None => {
+                    cut += 1;
+                    let rest = client.rest();
+                    let text = String::from_utf8_lossy(&rest);
+                    assert!(!text.ends_with("0\r\n\r\n"), "{path}: {text}");
+                    assert!(!text.ends_with("\r\n\r\nab"), "{path}: {text}");
+                }
+            }
+            other.send(b"GET /right HTTP/1.1\r\nHost: h\r\n\r\n");
+            assert_eq!(other.answer().text(), "abc");
+        }
+        assert_eq!(serving.stop().cut_short, cut);
+    }
+}
+
+#[test]
+fn a_service_that_fails_is_a_500() {
+    for ring in RINGS {
+        let serving = breaking(ring);
+        let mut other = serving.connect();
+        for path in ["panics", "switches"] {
+            let mut client = serving.connect();
+            client.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.is_last()), (500, true), "{path}");
+            client.ends();
+            other.send(b"GET /right HTTP/1.1\r\nHost: h\r\n\r\n");
+            assert_eq!(other.answer().text(), "abc");
+        }
+        assert_eq!(serving.stop().failed, 2);
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_ends_the_answer() {
+    const LEN: usize = 32 << 20;
+    for ring in RINGS {
+        let shrinking = Arc::new(file(LEN));
+        let router = Router::new().route("/", {
+            let shrinking = Arc::clone(&shrinking);
+            get(async move || Extension(LentBody::file(shrinking, 0..LEN as u64)))
+        });
+        let serving = Serving::start(ring, Limits::default(), router);
+        let mut client = serving.connect();
+        client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(client.head().field("content-length"), Some(LEN.to_string().as_str()));
+        // More than sockets and pipes hold is still to be read. (What they hold are the file's own pages, of which
+        // the last would end in zeros where the file ends within it.)
+        shrinking.set_len(LEN as u64 / 2).expect("shrinks");
+        let rest = client.rest();
+        assert!(rest.len() <= LEN / 2, "{} bytes came", rest.len());
+        assert!(rest == content(LEN)[..rest.len()], "what came is none of the file");
+        // And one that is short from the start.
+        shrinking.set_len(100).expect("shrinks");
+        for len in [101, 70_000, LEN] {
+            let lying = Router::new().route("/", {
+                let shrinking = Arc::clone(&shrinking);
+                get(async move || Extension(LentBody::file(shrinking, 0..len as u64)))
+            });
+            let serving = Serving::start(ring, Limits::default(), lying);
+            let mut client = serving.connect();
+            client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+            let rest = client.rest();
+            assert!(rest.len() < 500, "{len}: {} bytes came", rest.len());
+            assert_eq!(serving.stop().cut_short, 1);
+        }
+        assert_eq!(serving.stop().cut_short, 1);
+    }
+}

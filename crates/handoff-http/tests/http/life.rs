@@ -1,0 +1,234 @@
+//! Crowds, clients that stand still or leave, and the end of a server.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use axum::extract::Request;
+use axum::routing::{any, get};
+use axum::{Extension, Router};
+use handoff::{Buffer, Driver, Wait};
+use handoff_http::{LentBody, Limits, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::serving::{PATIENCE, RINGS, Serving, content};
+
+const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+
+fn hello() -> Router {
+    Router::new().fallback(any(async || "hello"))
+}
+
+#[test]
+fn a_thousand_connections() {
+    const CROWD: usize = 1_000;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("may be raised");
+    for ring in RINGS {
+        let serving = Serving::start(ring, Limits::default(), hello());
+        let mut clients: Vec<_> = (0..CROWD).map(|_| serving.connect()).collect();
+        for _ in 0..3 {
+            for client in &mut clients {
+                client.send(HELLO);
+            }
+            for client in &mut clients {
+                assert_eq!(client.answer().text(), "hello");
+            }
+        }
+        drop(clients);
+        let served = serving.stop();
+        assert_eq!((served.requests, served.most_open), (3_000, 1_000), "{served:?}");
+        assert_eq!((served.open, served.cut_short), (0, 0), "{served:?}");
+    }
+}
+
+#[test]
+fn no_more_are_served_at_once_than_allowed() {
+    for ring in RINGS {
+        let limits = Limits { connections: 2, ..Limits::default() };
+        let serving = Serving::start(ring, limits, hello());
+        let mut clients: Vec<_> = (0..5).map(|_| serving.connect()).collect();
+        for client in &mut clients {
+            client.send(HELLO);
+        }
+        for mut client in clients {
+            assert_eq!(client.answer().text(), "hello");
+        }
+        let served = serving.stop();
+        assert_eq!((served.connections, served.most_open), (5, 2), "{served:?}");
+    }
+}
+
+#[test]
+fn who_stands_still_is_disconnected() {
+    let quick = Duration::from_millis(300);
+    for ring in RINGS {
+        let lent = Buffer::from(content(32 << 20)).freeze();
+        let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
+        file.set_len(32 << 20).expect("grows");
+        let router = Router::new()
+            .route("/lent", {
+                let lent = lent.clone();
+                get(async move || Extension(LentBody::from(lent)))
+            })
+            .route("/file", get(async move || Extension(LentBody::file(file, 0..32 << 20))))
+            .fallback(any("hello"));
+        let limits = Limits { stall: quick, idle: quick, ..Limits::default() };
+        let serving = Serving::start(ring, limits, router);
+        let mut idle = serving.connect();
+        idle.send(HELLO);
+        assert_eq!(idle.answer().text(), "hello");
+        idle.ends();
+        for path in ["lent", "file"] {
+            let mut still = serving.connect();
+            still.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            std::thread::sleep(6 * quick);
+            let came = still.rest().len();
+            assert!(came < 32 << 20, "{path}: all of {came} bytes came");
+        }
+        assert_eq!(serving.stop().cut_short, 2);
+        assert!(lent.try_unfreeze().is_ok());
+    }
+}
+
+#[test]
+fn a_server_ends_when_its_requests_have() {
+    for ring in RINGS {
+        let (begin, begun) = std::sync::mpsc::channel();
+        let slow = async move |request: Request| {
+            begin.send(()).expect("somebody waits");
+            // Its end comes with the body's.
+            axum::body::to_bytes(request.into_body(), 100).await.expect("the body");
+            "done"
+        };
+        let router = hello().route("/slow", any(slow));
+        let limits = Limits { grace: Duration::from_secs(2), ..Limits::default() };
+        let serving = Serving::start(ring, limits, router);
+        let (mut idle, mut busy) = (serving.connect(), serving.connect());
+        let mut endless = serving.connect();
+        idle.send(HELLO);
+        assert_eq!(idle.answer().text(), "hello");
+        for client in [&mut busy, &mut endless] {
+            client.send(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n");
+            begun.recv_timeout(PATIENCE).expect("it begins");
+        }
+        let address = serving.address;
+        let stopping = std::thread::spawn(move || serving.stop());
+        idle.ends();
+        busy.send(b"x");
+        let answer = busy.answer();
+        assert_eq!((answer.text(), answer.is_last()), ("done", true));
+        busy.ends();
+        assert!(TcpStream::connect(address).is_err(), "it listens still");
+        let served = stopping.join().expect("ends");
+        endless.ends();
+        assert_eq!((served.requests, served.cut_short, served.open), (3, 1, 0), "{served:?}");
+    }
+}
+
+/// Numbers that differ, and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % below
+    }
+}
+
+#[test]
+fn hostile_bytes_hurt_nobody_else() {
+    let whole =
+        b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for ring in RINGS {
+        let quick = Duration::from_millis(100);
+        let limits = Limits { head_time: quick, body_time: quick, ..Limits::default() };
+        let router = Router::new().fallback(any(async |body: axum::body::Bytes| body));
+        let serving = Serving::start(ring, limits, router);
+        let mut good = serving.connect();
+        let mut numbers = Numbers(7);
+        for round in 0..300 {
+            let mut bytes = whole.repeat(1 + numbers.next(3));
+            for _ in 0..numbers.next(4) {
+                let at = numbers.next(bytes.len());
+                match numbers.next(3) {
+                    0 => bytes[at] = numbers.next(256) as u8,
+                    1 => drop(bytes.remove(at)),
+                    _ => bytes.insert(at, b"\r\n: 0f"[numbers.next(6)]),
+                }
+            }
+            bytes.truncate(1 + numbers.next(bytes.len()));
+            let mut client = serving.connect();
+            client.try_send(&bytes);
+            if round % 3 == 0 {
+                client.end();
+                client.rest();
+            }
+            drop(client);
+            good.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi");
+            assert_eq!(good.answer().text(), "hi", "round {round}");
+        }
+        drop(good);
+        assert_eq!(serving.stop().failed, 0);
+    }
+}
+
+#[test]
+fn dropped_at_any_point_it_leaves_nothing() {
+    let request =
+        b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+    for ring in RINGS {
+        let driver = Driver::builder().ring(ring).build().expect("a driver");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("binds");
+        let lent = Buffer::from(content(1 << 20)).freeze();
+        let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
+        file.set_len(200_000).expect("grows");
+        for polls in 0..60 {
+            let router: Router = Router::new().fallback(any({
+                let (lent, file) = (lent.clone(), file.clone());
+                async move |body: axum::body::Bytes| match body.first() {
+                    Some(b'f') => Extension(LentBody::file(file, 0..200_000)),
+                    _ => Extension(LentBody::from(lent)),
+                }
+            }));
+            let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+            let (far, peer) = listener.accept().expect("accepts");
+            let client = std::thread::spawn(move || {
+                use std::io::{Read as _, Write as _};
+                // It may be gone at each of these.
+                let _ = (&near).write_all(request);
+                std::thread::sleep(Duration::from_millis(2));
+                let _ = (&near).write_all(if polls % 2 == 0 { b"abc" } else { b"foo" });
+                let _ = (&near).read_to_end(&mut Vec::new());
+            });
+            let server = Server::new(&driver, Limits::default());
+            {
+                let socket = driver.socket(far).expect("attaches");
+                let stop = std::future::pending();
+                let mut serving = pin!(server.serve_connection(socket, peer, router, stop));
+                let mut left = polls;
+                let some = poll_fn(|context| {
+                    if left == 0 {
+                        return Poll::Ready(());
+                    }
+                    left -= 1;
+                    serving.as_mut().poll(context).map(|ended| ended.expect("is of TCP"))
+                });
+                // Where it waits for more than happens, it is dropped there.
+                let _ = driver.block_on(driver.timeout(Duration::from_millis(50), some));
+            }
+            let begin = Instant::now();
+            while driver.in_flight() > 0 {
+                driver.turn(Wait::AtMost(Duration::from_millis(10))).expect("turns");
+                assert!(begin.elapsed() < PATIENCE, "{polls} polls: {driver:?}");
+            }
+            assert_eq!(server.served().open, 0);
+            client.join().expect("ends");
+        }
+        assert!(lent.try_unfreeze().is_ok(), "somebody has it still");
+    }
+}

@@ -1,0 +1,10 @@
+//! The server over loopback: what RFC 9112 asks for, clients that are slow or hostile, services that fail.
+
+mod answers;
+mod bodies;
+mod curl;
+mod life;
+mod refused;
+mod requests;
+mod runtimes;
+mod serving;
