@@ -150,6 +150,35 @@ fn framed_messages_come_back_whole() {
 }
 
 #[test]
+fn an_axum_program_answers_from_memory_and_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("file"), content()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_http"));
+    let mut server = Listening::start(command.arg("127.0.0.1:0").arg(directory.path()));
+    let ask = |request: &str, body: &[u8]| {
+        let mut client = TcpStream::connect(&server.address).expect("it listens");
+        let len = body.len();
+        let head = format!(
+            "{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).expect("sent");
+        client.write_all(body).expect("sent");
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).expect("to its end");
+        let end = all.windows(4).position(|it| it == b"\r\n\r\n").expect("a head");
+        (String::from_utf8_lossy(&all[9..12]).into_owned(), all.split_off(end + 4))
+    };
+    for _ in 0..2 {
+        assert!(ask("GET /page", b"") == ("200".to_owned(), vec![b'.'; 1 << 20]));
+    }
+    assert!(ask("GET /files/file", b"") == ("200".to_owned(), content()));
+    assert_eq!(ask("GET /files/..%2Ffile", b"").0, "404");
+    assert!(ask("POST /echo", &content()[..1 << 20]).1 == content()[..1 << 20]);
+    server.child.kill().expect("it runs");
+    server.child.wait().expect("ends");
+}
+
+#[test]
 fn a_socket_that_nobody_listens_at_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
