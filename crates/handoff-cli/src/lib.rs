@@ -33,6 +33,7 @@ mod quantity;
 mod rds;
 mod relay;
 mod report;
+mod serve;
 pub mod stop;
 mod tour;
 
@@ -54,6 +55,7 @@ Examples:
   handoff cp file tcp://host:9000 send a file to another machine, which waits for it with:
   handoff cp tcp-listen://:9000 file
   handoff relay tcp-listen://:8080 tcp://host:80   connections passed on to another address
+  handoff serve public --listen :8080   the files of a directory over HTTP
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff report --quick          what the benches find here, and doctor, as one page
   handoff blk add loop disk.img   a block device on a file, served by a loop in the kernel
@@ -100,6 +102,8 @@ pub enum Command {
     Cp(cp::Args),
     /// Pass TCP connections on to another address, without copying
     Relay(relay::Args),
+    /// Serve the files of a directory over HTTP, from the page cache's pages
+    Serve(serve::Args),
     /// Measure beside baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
     /// Write one page of what handoff can do on this machine
@@ -182,6 +186,7 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Cp(args) => cp::run(args, context),
         Command::Relay(args) => relay::run(args, context),
+        Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Report(args) => report::run(args, context),
         Command::Blk(args) => blk::run(args, context),

@@ -89,7 +89,15 @@ pub(crate) async fn serve<S, B>(
         running.as_mut().poll(context)
     });
     if let Err(cut) = ended.await {
-        tracing::info!(%peer, %cut, "a connection was cut short");
+        match cut {
+            Cut::Connection(_) | Cut::Stalled | Cut::Left | Cut::Refused(_) => {
+                tracing::info!(%peer, %cut, "an answer was cut short");
+            }
+            // For whoever runs the server to see to.
+            Cut::FileEnded | Cut::Body(_) | Cut::Length(_) => {
+                tracing::warn!(%peer, %cut, "an answer was cut short");
+            }
+        }
         common.book.write(|served| served.cut_short += 1);
     }
 }

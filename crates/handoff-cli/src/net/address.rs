@@ -115,6 +115,15 @@ fn split_scheme(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Endpoint {
+    /// Takes `addr:port` or `:port` apart, where a listener is to wait.
+    ///
+    /// # Errors
+    ///
+    /// What makes it none.
+    pub(crate) fn to_listen_at(text: &str) -> Result<Self, AddressError> {
+        Self::parse(text.as_bytes(), text, true)
+    }
+
     fn parse(rest: &[u8], shown: &str, listens: bool) -> Result<Self, AddressError> {
         let wrong = |what: &str| Err(AddressError(format!("\"{shown}\": {what}")));
         let Ok(rest) = std::str::from_utf8(rest) else {

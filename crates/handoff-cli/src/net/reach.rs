@@ -20,6 +20,9 @@ use crate::Failure;
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// Connections that wait to be accepted; the kernel's own limit may be lower.
+const BACKLOG: i32 = 1024;
+
 /// Which addresses may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
@@ -197,18 +200,33 @@ impl Listener {
         };
         let mut errors = Vec::new();
         for address in addresses {
-            match Self::listen(address, family) {
+            match Self::listen(address, family, false) {
                 Ok(socket) => return Ok(Self { socket, visitors: Visitors::new(from) }),
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
         }
-        Err(Failure::failed(format!(
-            "can't listen on tcp-listen://{endpoint}: {}",
-            errors.join("; ")
-        )))
+        Err(Failure::failed(format!("can't listen on {endpoint}: {}", errors.join("; "))))
     }
 
-    fn listen(address: SocketAddr, family: Family) -> io::Result<Socket> {
+    /// Listens once more at the same address, for another thread: the kernel spreads connections over both.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor for it.
+    pub(crate) fn beside(&self) -> Result<Self, Failure> {
+        let address = self.address()?;
+        let only_v6 = address.is_ipv6() && self.socket.only_v6().unwrap_or_default();
+        let family = if only_v6 { Family::V6 } else { Family::Any };
+        // The first was bound without, so that a port in use is one.
+        let socket =
+            self.socket.set_reuse_port(true).and_then(|()| Self::listen(address, family, true));
+        let socket = socket.map_err(|error| {
+            Failure::failed(format!("listening on {address} with several threads: {error}"))
+        })?;
+        Ok(Self { socket, visitors: self.visitors.for_another() })
+    }
+
+    fn listen(address: SocketAddr, family: Family, shared: bool) -> io::Result<Socket> {
         let kind = Type::STREAM.nonblocking();
         let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
         // What it accepts has these from it.
@@ -217,8 +235,9 @@ impl Listener {
             socket.set_only_v6(family == Family::V6 || !address.ip().is_unspecified())?;
         }
         socket.set_reuse_address(true)?;
+        socket.set_reuse_port(shared)?;
         socket.bind(&address.into())?;
-        socket.listen(128)?;
+        socket.listen(BACKLOG)?;
         Ok(socket)
     }
 

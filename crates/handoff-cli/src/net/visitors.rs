@@ -49,6 +49,11 @@ impl Visitors {
         Self { from: from.to_vec(), said: Cell::new(None), unsaid: Cell::new(0) }
     }
 
+    /// The same addresses, for another thread, which says its own lines.
+    pub(crate) fn for_another(&self) -> Self {
+        Self::new(&self.from)
+    }
+
     /// Whether this peer may connect, which is said where it may not.
     pub(crate) fn lets_in(&self, peer: SocketAddr) -> bool {
         let may = self.may_come(peer.ip());

@@ -23,14 +23,13 @@ use std::time::Duration;
 use handoff::{Driver, Executor, Intake, Region, RouteEngine};
 use handoff_nic::Prepared;
 use ipnet::IpNet;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
 use crate::net::nic::{self, Bound};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
-use crate::net::visitors;
+use crate::net::{descriptors, visitors};
 use crate::{Context, Failure, clock, output, quantity};
 use ledger::Ledger;
 
@@ -266,11 +265,7 @@ fn addresses(args: &Args) -> Result<(Endpoint, Endpoint), Failure> {
 
 /// A driver with room for all connections, in a process that may have as many descriptors as it can.
 fn driver(args: &Args) -> Result<Driver, Failure> {
-    let limit = getrlimit(Resource::Nofile);
-    let most = Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = setrlimit(Resource::Nofile, most) {
-        tracing::info!(%error, "the limit on open files stays as it is");
-    }
+    descriptors::allow_all();
     let connections = args.max_connections;
     Driver::builder()
         .entries(1024)

@@ -1,0 +1,12 @@
+//! The limit on open files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn allow_all() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::info!(%error, "the limit on open files stays as it is");
+    }
+}

@@ -1,0 +1,200 @@
+//! What of a file a request wants: all, a range, or word that it is unchanged (RFC 9110, sections 13 and 14).
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use http::header::{
+    HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+};
+use http::{HeaderMap, Method};
+
+/// What tells one state of a file from another.
+pub(super) struct State {
+    pub(super) size: u64,
+    /// Strong: of the time of change in nanoseconds and the size.
+    pub(super) etag: String,
+    /// In whole seconds, as HTTP has it; `None` before 1970.
+    pub(super) modified: Option<SystemTime>,
+}
+
+/// What is wanted of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Whole,
+    Part(Range<u64>),
+    /// 304.
+    Unchanged,
+    /// 412.
+    NotThis,
+    /// 416.
+    NoSuchPart,
+}
+
+impl State {
+    pub(super) fn new(size: u64, seconds: i64, nanoseconds: u64) -> Self {
+        let since = u64::try_from(seconds).ok().map(Duration::from_secs);
+        Self {
+            size,
+            etag: format!("\"{seconds:x}-{nanoseconds:x}-{size:x}\""),
+            modified: since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)),
+        }
+    }
+
+    /// What a request wants of it, at this time.
+    pub(super) fn wanted(&self, method: &Method, fields: &HeaderMap, now: SystemTime) -> Wanted {
+        let is_later = |date| self.modified.is_none_or(|modified| modified > date);
+        if fields.contains_key(IF_MATCH) {
+            if !self.is_named(fields, &IF_MATCH, false) {
+                return Wanted::NotThis;
+            }
+        } else if date(fields, &IF_UNMODIFIED_SINCE).is_some_and(is_later) {
+            return Wanted::NotThis;
+        }
+        if fields.contains_key(IF_NONE_MATCH) {
+            if self.is_named(fields, &IF_NONE_MATCH, true) {
+                return Wanted::Unchanged;
+            }
+        } else if date(fields, &IF_MODIFIED_SINCE).is_some_and(|date| !is_later(date)) {
+            return Wanted::Unchanged;
+        }
+        if method != Method::GET || !self.may_be_in_parts(fields, now) {
+            return Wanted::Whole;
+        }
+        let Some(range) = text(fields, &RANGE) else { return Wanted::Whole };
+        self.part(range).unwrap_or(Wanted::Whole)
+    }
+
+    /// Whether a list of tags has this state's, `W/` before it or not.
+    fn is_named(&self, fields: &HeaderMap, name: &HeaderName, weak: bool) -> bool {
+        let values = fields.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| {
+            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+            tag == "*" || tag == self.etag
+        })
+    }
+
+    fn may_be_in_parts(&self, fields: &HeaderMap, now: SystemTime) -> bool {
+        let Some(state) = fields.get(IF_RANGE) else { return true };
+        let Ok(state) = state.to_str() else { return false };
+        if state.starts_with('"') || state.starts_with("W/") {
+            return state == self.etag;
+        }
+        // A file that changed in this second may change once more in it.
+        let settled = self.modified.is_some_and(|modified| modified + Duration::from_secs(1) < now);
+        settled && httpdate::parse_http_date(state).ok() == self.modified
+    }
+
+    /// The one range of a field; `None` where it is none, or several.
+    fn part(&self, field: &str) -> Option<Wanted> {
+        let (unit, range) = field.split_once('=')?;
+        let (first, last) = range.trim().split_once('-')?;
+        if !unit.trim().eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        let range = if first.is_empty() {
+            let len = number(last)?.min(self.size);
+            self.size - len..self.size
+        } else {
+            let first = number(first)?;
+            let end = match last {
+                "" => self.size,
+                last => number(last).filter(|last| first <= *last)?.saturating_add(1),
+            };
+            first..end.min(self.size)
+        };
+        Some(if range.is_empty() { Wanted::NoSuchPart } else { Wanted::Part(range) })
+    }
+}
+
+/// A number of digits alone; one that is too large is as large as can be.
+fn number(digits: &str) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// The text of a field that is there once.
+fn text<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = fields.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+fn date(fields: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
+    httpdate::parse_http_date(text(fields, name)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    /// Of 1,000 bytes, changed on 2001-09-09 at 01:46:40.
+    fn wanted(fields: &[(HeaderName, &'static str)]) -> Wanted {
+        let state = State::new(1_000, 1_000_000_000, 5);
+        let fields = fields.iter().cloned();
+        let fields: HeaderMap =
+            fields.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
+        state.wanted(&Method::GET, &fields, SystemTime::now())
+    }
+
+    const ETAG: &str = "\"3b9aca00-5-3e8\"";
+    const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
+    const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
+
+    #[test]
+    fn ranges() {
+        for (range, told) in [
+            ("bytes=0-0", Wanted::Part(0..1)),
+            ("bytes=0-999", Wanted::Part(0..1_000)),
+            ("Bytes = 10-", Wanted::Part(10..1_000)),
+            ("bytes=990-2000", Wanted::Part(990..1_000)),
+            ("bytes=999-99999999999999999999999", Wanted::Part(999..1_000)),
+            ("bytes=-1", Wanted::Part(999..1_000)),
+            ("bytes=-5000", Wanted::Part(0..1_000)),
+            ("bytes=-0", Wanted::NoSuchPart),
+            ("bytes=1000-", Wanted::NoSuchPart),
+            ("bytes=99999999999999999999999-", Wanted::NoSuchPart),
+            ("bytes=5-4", Wanted::Whole),
+            ("bytes=0-1,5-6", Wanted::Whole),
+            ("bytes=", Wanted::Whole),
+            ("bytes=-", Wanted::Whole),
+            ("bytes=a-b", Wanted::Whole),
+            ("bytes=+1-2", Wanted::Whole),
+            ("lines=0-1", Wanted::Whole),
+        ] {
+            assert_eq!(wanted(&[(RANGE, range)]), told, "{range}");
+        }
+        let empty = State::new(0, 0, 0);
+        assert_eq!(empty.part("bytes=-1"), Some(Wanted::NoSuchPart));
+        assert_eq!(empty.part("bytes=0-"), Some(Wanted::NoSuchPart));
+    }
+
+    #[test]
+    fn states() {
+        let range = (RANGE, "bytes=0-0");
+        let part = Wanted::Part(0..1);
+        for (fields, told) in [
+            (vec![(IF_NONE_MATCH, ETAG)], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "\"a\", \"3b9aca00-5-3e8\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "*"), range.clone()], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "\"a\""), (IF_MODIFIED_SINCE, DATE)], Wanted::Whole),
+            (vec![(IF_MODIFIED_SINCE, DATE)], Wanted::Unchanged),
+            (vec![(IF_MODIFIED_SINCE, BEFORE)], Wanted::Whole),
+            (vec![(IF_MODIFIED_SINCE, "yesterday")], Wanted::Whole),
+            (vec![(IF_MATCH, ETAG)], Wanted::Whole),
+            (vec![(IF_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::NotThis),
+            (vec![(IF_MATCH, "\"a\"")], Wanted::NotThis),
+            (vec![(IF_UNMODIFIED_SINCE, DATE)], Wanted::Whole),
+            (vec![(IF_UNMODIFIED_SINCE, BEFORE)], Wanted::NotThis),
+            (vec![(IF_RANGE, ETAG), range.clone()], part),
+            (vec![(IF_RANGE, "\"a\""), range.clone()], Wanted::Whole),
+            (vec![(IF_RANGE, "W/\"3b9aca00-5-3e8\""), range.clone()], Wanted::Whole),
+            (vec![(IF_RANGE, DATE), range.clone()], Wanted::Part(0..1)),
+            (vec![(IF_RANGE, BEFORE), range], Wanted::Whole),
+        ] {
+            assert_eq!(wanted(&fields), told, "{fields:?}");
+        }
+    }
+}

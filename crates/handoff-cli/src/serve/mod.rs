@@ -1,0 +1,164 @@
+//! `handoff serve`: the files of a directory over HTTP, from the page cache's own pages.
+//!
+//! Contracts:
+//! - nothing outside of the directory is opened, whatever names, `..` and symbolic links say;
+//! - whatever ends the command, no request is accepted any more, and those under way have --grace seconds;
+//! - what was sent, and what of it was copied, is in the report.
+//!
+//! The way: [`root`] (from a path to an open file) -> [`conditions`] (what of it is wanted) -> [`files`] (the
+//! service) -> [`worker`] (a thread that serves) -> [`report`].
+
+mod conditions;
+mod files;
+mod report;
+mod root;
+mod worker;
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::clock::Clock;
+use crate::failure::Failed;
+use crate::net::address::Endpoint;
+use crate::net::patience::Patience;
+use crate::net::reach::{Family, Listener};
+use crate::net::{descriptors, visitors};
+use crate::{Context, Failure, output, quantity};
+use report::{Counts, Report};
+use root::Root;
+use worker::Worker;
+
+const EXAMPLES: &str = "\
+Examples:
+  handoff serve public                                 http://127.0.0.1:8080/, for this machine alone
+  handoff serve public --listen :80 --threads 4        for all who reach this machine
+  handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report at the end
+  handoff serve public --from 192.0.2.0/24 --listen :8080
+
+Files of 64 KiB and more go from the page cache's own pages: lent (get-buf, needs the module of this name), or
+by splice(2), of which nobody reports whether it copies; smaller ones are read and copied. One range of a request
+is answered by itself, of several the whole file. A directory is answered by its index.html. Names that begin
+with a dot are not served, but .well-known is; symbolic links are followed within the directory. A file that
+shrinks while it is sent ends the connection. -v logs each request. SIGINT, SIGTERM and SIGHUP end it: no new
+connections, requests under way have --grace seconds, and the report is printed.";
+
+/// Arguments of `handoff serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// The directory whose files are served
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+
+    /// Where to wait for connections: addr:port, or :port for all addresses (port 0 takes a free one and
+    /// says which)
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    pub listen: String,
+
+    /// Threads that serve, each with a ring of its own; the kernel spreads connections over them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+
+    /// The most connections at once, shared out evenly to the threads; more wait to be accepted
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub max_connections: u32,
+
+    /// Seconds after which a connection without a request is closed
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = quantity::seconds_above_0)]
+    pub idle: Duration,
+
+    /// Seconds that requests under way have to end after SIGINT, SIGTERM or SIGHUP
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
+    pub grace: Duration,
+
+    /// Serve only these addresses: ADDR/LEN, or one ADDR; may be said several times. Others are answered 403
+    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
+    pub from: Vec<IpNet>,
+
+    /// IPv4 only
+    #[arg(short = '4', conflicts_with = "v6")]
+    pub v4: bool,
+
+    /// IPv6 only
+    #[arg(short = '6')]
+    pub v6: bool,
+}
+
+/// Serves until it is stopped.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] for an address or directory that makes no sense, [`Failure::NotPossible`] where the kernel
+/// lacks what it takes, [`Failure::Stopped`] after a signal, when the report is out.
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let endpoint = Endpoint::to_listen_at(&args.listen).map_err(Failure::usage)?;
+    let root = Root::open(&args.directory)?;
+    descriptors::allow_all();
+    let family = Family::of(args.v4, args.v6);
+    let patience = Patience::new(&context.stop, None);
+    let first = Listener::bind(&endpoint, family, &args.from, patience)?;
+    let address = first.address()?;
+    let mut listeners = Vec::new();
+    for _ in 1..args.threads {
+        listeners.push(first.beside()?);
+    }
+    listeners.push(first);
+    eprintln!("handoff: listening on http://{address}");
+    visitors::warn(address, &args.from, "read these files");
+    let clock = Clock::start();
+    let counts = serve(args, context, &root, listeners)?;
+    let report = Report::new(&clock, args.threads, counts);
+    if context.json {
+        output::json(&report)?
+    } else {
+        output::text(&report.text())?
+    }
+    context.stop.check()
+}
+
+/// Serves on all threads, until a signal comes or one of them fails.
+fn serve(
+    args: &Args,
+    context: &Context,
+    root: &Root,
+    listeners: Vec<Listener>,
+) -> Result<Counts, Failure> {
+    let (quit, watched) = UnixStream::pair().failed("watching threads")?;
+    let mut workers = Vec::new();
+    for listener in listeners {
+        workers.push(Worker {
+            args,
+            root: root.try_clone().failed("sharing a directory")?,
+            listener,
+            stop: context.stop.clone(),
+            quit: watched.try_clone().failed("watching threads")?,
+        });
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|worker| {
+                let quit = &quit;
+                scope.spawn(move || {
+                    let served = worker.serve();
+                    if served.is_err() {
+                        // The others end with it.
+                        let _ = quit.shutdown(std::net::Shutdown::Both);
+                    }
+                    served
+                })
+            })
+            .collect();
+        let mut counts = Counts::default();
+        for thread in threads {
+            match thread.join() {
+                Ok(served) => counts.add(served?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(counts)
+    })
+}

@@ -1,0 +1,108 @@
+//! What was served, for a person and for a program.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use handoff::Tally;
+use handoff_http::Served;
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::output;
+
+/// What one thread has served, or all of them.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) served: Served,
+    /// Answers, by their status.
+    pub(super) statuses: BTreeMap<u16, u64>,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.served.add(&other.served);
+        for (status, answers) in other.statuses {
+            *self.statuses.entry(status).or_default() += answers;
+        }
+    }
+}
+
+/// The result; its fields are those of `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    threads: u16,
+    connections: u64,
+    /// At once; of several threads, the sum of what each had.
+    most_open: u64,
+    requests: u64,
+    /// Answers to them, by status.
+    statuses: BTreeMap<u16, u64>,
+    /// Malformed, too large or too slow; most are not among the requests.
+    refused: u64,
+    /// Answers that ended before their end.
+    cut_short: u64,
+    /// Heads included.
+    bytes: u64,
+    seconds: f64,
+    bytes_per_s: f64,
+    requests_per_s: f64,
+    /// Of this process, in user and kernel mode.
+    cpu_seconds: f64,
+    /// Out of files.
+    #[serde(serialize_with = "output::tally")]
+    taken: Tally,
+    /// Into sockets.
+    #[serde(serialize_with = "output::tally")]
+    given: Tally,
+}
+
+impl Report {
+    pub(super) fn new(clock: &Clock, threads: u16, counts: Counts) -> Self {
+        let (seconds, cpu_seconds) = clock.read();
+        let Counts { served, statuses } = counts;
+        let bytes = served.sent.total();
+        Self {
+            threads,
+            connections: served.connections,
+            most_open: served.most_open,
+            requests: served.requests,
+            statuses,
+            refused: served.refused,
+            cut_short: served.cut_short,
+            bytes,
+            seconds,
+            bytes_per_s: bytes as f64 / seconds,
+            requests_per_s: served.requests as f64 / seconds,
+            cpu_seconds,
+            taken: served.read,
+            given: served.sent,
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{} connections, at most {} at once; {} requests, {} refused, {} cut short; {} bytes in {:.3} s, \
+             {:.1} MB/s, {:.3} s of CPU\n",
+            self.connections,
+            self.most_open,
+            self.requests,
+            self.refused,
+            self.cut_short,
+            self.bytes,
+            self.seconds,
+            self.bytes_per_s / 1e6,
+            self.cpu_seconds,
+        );
+        for (status, answers) in &self.statuses {
+            let _ = writeln!(text, "  {status:<15} {answers} answers");
+        }
+        for (way, tally) in [("file -> serve", self.taken), ("serve -> socket", self.given)] {
+            let Tally { zero_copy, copied, unknown } = tally;
+            let _ = writeln!(
+                text,
+                "  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown"
+            );
+        }
+        text
+    }
+}

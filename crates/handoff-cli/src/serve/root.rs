@@ -1,0 +1,201 @@
+//! The directory that is served: from a request's path to an open file, and never out of it.
+//!
+//! Contracts:
+//! - the kernel keeps every step of a path beneath the directory (`RESOLVE_BENEATH`, Linux 5.6), also while files
+//!   and links are exchanged.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use percent_encoding::percent_decode_str;
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
+use rustix::io::Errno;
+
+use crate::Failure;
+
+/// How often an exchange of files under way is looked through.
+const LOOKS: usize = 16;
+
+/// The directory.
+pub(super) struct Root(OwnedFd);
+
+/// What a path leads to.
+pub(super) enum Found {
+    File {
+        file: File,
+        stat: Stat,
+        /// Its name, for what is in it.
+        name: Vec<u8>,
+    },
+    /// A directory that was named without the slash behind it.
+    Directory,
+    Nothing(Missing),
+}
+
+/// Why nothing was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    NoName,
+    NotThere,
+    NotAllowed,
+    /// Out of descriptors, mostly.
+    NotNow(Errno),
+}
+
+impl Root {
+    /// Opens a directory.
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+        let root = openat(CWD, path, flags, Mode::empty()).map(Self).map_err(|error| {
+            let path = path.display();
+            match error {
+                Errno::NOTDIR => Failure::usage(format!("{path} is no directory")),
+                Errno::NOENT => Failure::usage(format!("there is no directory {path}")),
+                error => Failure::failed(format!("opening the directory {path}: {error}")),
+            }
+        })?;
+        match root.open_beneath(b".") {
+            Ok(_) => Ok(root),
+            Err(Errno::NOSYS | Errno::PERM) => Err(Failure::not_possible(
+                "opening files beneath a directory alone takes openat2(2), which Linux has from 5.6 on, and some \
+                 containers forbid",
+            )),
+            Err(error) => Err(Failure::failed(format!("reading {}: {error}", path.display()))),
+        }
+    }
+
+    /// The same directory once more.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Finds what a request's path names.
+    pub(super) fn find(&self, path: &str) -> Found {
+        let path: Vec<u8> = percent_decode_str(path.trim_start_matches('/')).collect();
+        if path.contains(&0) {
+            return Found::Nothing(Missing::NoName);
+        }
+        // Neither `..` nor what is hidden.
+        let mut names = path.split(|byte| *byte == b'/');
+        if names.any(|name| name.starts_with(b".") && name != b".well-known") {
+            return Found::Nothing(Missing::NotThere);
+        }
+        let in_directory = path.is_empty() || path.ends_with(b"/");
+        let name = if in_directory { [&path, &b"index.html"[..]].concat() } else { path };
+        match self.open_file(&name) {
+            Ok((file, stat)) => match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => Found::File { file: file.into(), stat, name },
+                FileType::Directory if !in_directory => Found::Directory,
+                _ => Found::Nothing(Missing::NotThere),
+            },
+            Err(error) => Found::Nothing(match error {
+                Errno::NOENT
+                | Errno::NOTDIR
+                | Errno::LOOP
+                | Errno::XDEV
+                | Errno::NAMETOOLONG
+                | Errno::NXIO
+                | Errno::NODEV => Missing::NotThere,
+                Errno::ACCESS | Errno::PERM => Missing::NotAllowed,
+                error => Missing::NotNow(error),
+            }),
+        }
+    }
+
+    fn open_file(&self, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+        let file = self.open_beneath(name)?;
+        let stat = fstat(&file)?;
+        Ok((file, stat))
+    }
+
+    fn open_beneath(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        // A pipe or device does not hold up the thread.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let mut opened = Err(Errno::AGAIN);
+        for _ in 0..LOOKS {
+            opened = openat2(&self.0, name, flags, Mode::empty(), beneath);
+            if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
+                break;
+            }
+        }
+        opened
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn found(root: &Root, path: &str) -> String {
+        match root.find(path) {
+            Found::File { file, .. } => io::read_to_string(file).expect("reads"),
+            Found::Directory => "a directory".to_owned(),
+            Found::Nothing(missing) => format!("{missing:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_outside_is_found() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path().join("root");
+        fs::create_dir_all(dir.join("sub dir")).expect("makes");
+        fs::create_dir_all(dir.join(".well-known")).expect("makes");
+        for (name, text) in [
+            ("root/a", "inside"),
+            ("root/index.html", "index"),
+            ("root/sub dir/b", "below"),
+            ("root/.hidden", "hidden"),
+            ("root/.well-known/c", "known"),
+            ("secret", "outside"),
+        ] {
+            fs::write(place.path().join(name), text).expect("writes");
+        }
+        symlink("../secret", dir.join("out")).expect("links");
+        symlink(place.path().join("secret"), dir.join("absolute")).expect("links");
+        symlink("/proc/self/root", dir.join("proc")).expect("links");
+        symlink("sub dir/b", dir.join("in")).expect("links");
+        symlink("circle", dir.join("circle")).expect("links");
+        rustix::fs::mknodat(CWD, dir.join("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("makes");
+        let root = Root::open(&dir).expect("opens");
+        for (path, told) in [
+            ("/a", "inside"),
+            ("//a", "inside"),
+            ("/%61", "inside"),
+            ("/", "index"),
+            ("/sub%20dir/b", "below"),
+            ("/sub%20dir%2fb", "below"),
+            ("/in", "below"),
+            ("/sub%20dir", "a directory"),
+            ("/sub%20dir/", "NotThere"),
+            ("/.well-known/c", "known"),
+            ("/../secret", "NotThere"),
+            ("/..%2fsecret", "NotThere"),
+            ("/%2e%2e/secret", "NotThere"),
+            ("/sub%20dir/../../secret", "NotThere"),
+            ("/sub%20dir/../a", "NotThere"),
+            ("/.hidden", "NotThere"),
+            ("/./a", "NotThere"),
+            ("/out", "NotThere"),
+            ("/absolute", "NotThere"),
+            ("/proc/etc/passwd", "NotThere"),
+            ("/circle", "NotThere"),
+            ("/pipe", "NotThere"),
+            ("/a/", "NotThere"),
+            ("/a%00", "NoName"),
+            ("/%zz", "NotThere"),
+            ("/%", "NotThere"),
+        ] {
+            assert_eq!(found(&root, path), told, "{path}");
+        }
+        let long = format!("/{}", "x".repeat(5_000));
+        assert_eq!(found(&root, &long), "NotThere");
+        assert_eq!(Root::open(&dir.join("a")).err().map(|it| it.code()), Some(2));
+        assert_eq!(Root::open(&dir.join("none")).err().map(|it| it.code()), Some(2));
+    }
+}

@@ -1,0 +1,67 @@
+//! A thread that serves, with a driver of its own.
+
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+
+use futures_util::future::select;
+use handoff::Driver;
+use handoff_http::{Limits, Server};
+
+use super::Args;
+use super::files::Files;
+use super::report::Counts;
+use super::root::Root;
+use crate::failure::Failed;
+use crate::net::reach::Listener;
+use crate::{Failure, Stop};
+
+pub(super) struct Worker<'a> {
+    pub(super) args: &'a Args,
+    pub(super) root: Root,
+    pub(super) listener: Listener,
+    pub(super) stop: Stop,
+    /// Readable when another thread has failed.
+    pub(super) quit: UnixStream,
+}
+
+impl Worker<'_> {
+    /// Serves until it is to stop.
+    pub(super) fn serve(self) -> Result<Counts, Failure> {
+        let args = self.args;
+        let connections = args.max_connections.div_ceil(u32::from(args.threads));
+        let driver = driver(connections)?;
+        if let Some(reason) = driver.ring_unavailable() {
+            eprintln!("handoff: note: plain system calls instead of io_uring: {reason}");
+        }
+        let limits = Limits {
+            connections: connections as usize,
+            idle: args.idle,
+            grace: args.grace,
+            // Nobody reads bodies here.
+            body: 64 << 10,
+            ..Limits::default()
+        };
+        let (listener, visitors) = self.listener.on(&driver)?;
+        let files = Files::new(self.root, visitors);
+        let quit = driver.file(self.quit).failed("watching threads")?;
+        let quit = quit.readable().failed("watching threads")?;
+        let server = Server::new(&driver, limits);
+        let stop = async {
+            select(pin!(self.stop.wait(&driver)), quit).await;
+        };
+        driver.block_on(server.serve(listener, files.clone(), stop)).failed("serving")?;
+        Ok(Counts { served: server.served(), statuses: files.statuses() })
+    }
+}
+
+/// A driver with room for so many connections.
+fn driver(connections: u32) -> Result<Driver, Failure> {
+    Driver::builder()
+        .entries(1024)
+        // What a connection receives and sends, and pieces of a file that are lent.
+        .in_flight(64 + connections as usize * 24)
+        .registered_buffers((64 + connections * 16).min(16_384))
+        .registered_files((64 + connections * 4).min(16_384))
+        .build()
+        .map_err(Failure::not_possible)
+}

@@ -1,0 +1,115 @@
+//! Files, ranges of them, and their states.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::session::{Running, content, directory};
+
+#[test]
+fn files_come_whole_and_in_ranges() {
+    let lengths = [0, 1, 5_000, 65_535, 65_536, 3_000_001];
+    let names: Vec<String> = lengths.iter().map(|len| format!("{len}.bin")).collect();
+    let files: Vec<_> = names.iter().map(String::as_str).zip(lengths).collect();
+    let place = directory(&files);
+    let serving = Running::start(place.path(), &[]);
+    let mut bytes = 0;
+    for (name, len) in files {
+        let all = content(len);
+        let answer = serving.ask(&format!("GET /{name}"), "");
+        assert_eq!((answer.status, answer.body == all), (200, true), "{name}");
+        assert_eq!(answer.field("content-length"), Some(len.to_string().as_str()));
+        assert_eq!(answer.field("content-type"), Some("application/octet-stream"));
+        assert_eq!(answer.field("accept-ranges"), Some("bytes"));
+        bytes += len;
+        let head = serving.ask(&format!("HEAD /{name}"), "Range: bytes=0-0\r\n");
+        assert_eq!((head.status, head.body.len()), (200, 0));
+        assert_eq!(head.field("content-length"), Some(len.to_string().as_str()));
+        let part = serving.ask(&format!("GET /{name}"), "Range: bytes=100-\r\n");
+        if len <= 100 {
+            let told = format!("bytes */{len}");
+            assert_eq!((part.status, part.field("content-range")), (416, Some(told.as_str())));
+        } else {
+            let told = format!("bytes 100-{}/{len}", len - 1);
+            assert_eq!((part.status, part.field("content-range")), (206, Some(told.as_str())));
+            assert!(part.body == all[100..], "{name}");
+            bytes += len - 100;
+        }
+    }
+    let report = serving.stop();
+    assert_eq!(report["statuses"]["200"], 12, "{report}");
+    let sum = |tally: &serde_json::Value| {
+        ["zero_copy", "copied", "unknown"]
+            .map(|it| tally[it].as_u64().expect("a number"))
+            .iter()
+            .sum::<u64>()
+    };
+    assert_eq!(sum(&report["taken"]), bytes as u64, "{report}");
+    assert_eq!(report["bytes"], sum(&report["given"]), "{report}");
+}
+
+#[test]
+fn a_file_is_asked_for_by_its_state() {
+    let place = directory(&[("page.html", 10)]);
+    let serving = Running::start(place.path(), &[]);
+    let answer = serving.ask("GET /page.html", "");
+    assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+    let etag = answer.field("etag").expect("has one").to_owned();
+    let modified = answer.field("last-modified").expect("has one").to_owned();
+    for fields in
+        [format!("If-None-Match: {etag}\r\n"), format!("If-Modified-Since: {modified}\r\n")]
+    {
+        let unchanged = serving.ask("GET /page.html", &fields);
+        assert_eq!((unchanged.status, unchanged.body.len()), (304, 0), "{fields}");
+        assert_eq!(unchanged.field("etag"), Some(etag.as_str()));
+        assert_eq!(unchanged.field("content-length"), None);
+    }
+    let range = format!("Range: bytes=2-3\r\nIf-Range: {etag}\r\n");
+    assert_eq!(serving.ask("GET /page.html", &range).body, content(10)[2..4]);
+    fs::write(place.path().join("page.html"), b"longer than before").expect("writes");
+    let changed = serving.ask("GET /page.html", &range);
+    assert_eq!((changed.status, &changed.body[..]), (200, &b"longer than before"[..]));
+    let failed = serving.ask("GET /page.html", &format!("If-Match: {etag}\r\n"));
+    assert_eq!(failed.status, 412);
+}
+
+#[test]
+fn directories_and_what_is_not_there() {
+    let place = directory(&[("index.html", 3), ("a b/index.html", 4), ("bare/file", 5)]);
+    symlink("/etc", place.path().join("etc")).expect("links");
+    let serving = Running::start(place.path(), &[]);
+    assert_eq!(serving.ask("GET /", "").body.len(), 3);
+    let moved = serving.ask("GET //a%20b?c=d", "");
+    assert_eq!((moved.status, moved.field("location")), (301, Some("/a%20b/?c=d")));
+    assert_eq!(serving.ask("GET /a%20b/", "").body.len(), 4);
+    for (request, status) in [
+        ("GET /bare/", 404),
+        ("GET /none", 404),
+        ("GET /etc/passwd", 404),
+        ("GET /%2e%2e/%2e%2e/etc/passwd", 404),
+        ("GET /a%00b", 400),
+        ("DELETE /bare/file", 405),
+        ("POST /", 405),
+    ] {
+        assert_eq!(serving.ask(request, "").status, status, "{request}");
+    }
+    let refused = serving.ask("PUT /bare/file", "Content-Length: 0\r\n");
+    assert_eq!(refused.field("allow"), Some("GET, HEAD"));
+}
+
+#[test]
+fn curl_resumes_a_file() {
+    let place = directory(&[("file", 1_000_000)]);
+    let serving = Running::start(place.path(), &[]);
+    let half = place.path().join("half");
+    fs::write(&half, &content(1_000_000)[..400_000]).expect("writes");
+    let url = format!("http://{}/file", serving.address);
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*", "--continue-at", "-"]);
+    let Ok(output) = curl.arg("--output").arg(&half).arg(&url).output() else {
+        handoff_lab::skip!("there is no curl here");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read(&half).expect("is there") == content(1_000_000));
+    assert_eq!(serving.stop()["statuses"]["206"], 1);
+}

@@ -1,0 +1,6 @@
+//! `handoff serve` as a user meets it: files and what is asked of them, limits, signals, mistakes.
+
+mod ends;
+mod files;
+mod refused;
+mod session;

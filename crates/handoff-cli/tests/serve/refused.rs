@@ -1,0 +1,64 @@
+//! Mistakes on the command line, and clients who are not let in.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::session::{PATIENCE, Running, ask, command, directory};
+
+fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
+    let output = command(place, options).output().expect("starts");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let place = directory(&[("file", 1)]);
+    let busy = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = busy.local_addr().expect("bound").to_string();
+    for (path, options, code, words) in [
+        ("file", &[][..], 2, "is no directory"),
+        ("none", &[], 2, "there is no directory"),
+        ("", &["--listen", "127.0.0.1"], 2, "port is missing"),
+        ("", &["--listen", "::1:80"], 2, "brackets"),
+        ("", &["--listen", "192.0.2.1:0"], 1, "can't listen on 192.0.2.1:0"),
+        ("", &["--listen", &address], 1, "in use"),
+        ("", &["--threads", "0"], 2, "threads"),
+        ("", &["--idle", "0"], 2, "above 0"),
+    ] {
+        let (ended, errors) = said(&place.path().join(path), options);
+        assert_eq!(ended, Some(code), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_also_for_several_threads() {
+    let place = directory(&[("file", 1)]);
+    for threads in ["1", "2"] {
+        let serving = Running::start(place.path(), &["--threads", threads]);
+        let address = serving.address.to_string();
+        for other in ["1", "2"] {
+            let (code, errors) = said(place.path(), &["--listen", &address, "--threads", other]);
+            assert_eq!(code, Some(1), "{errors}");
+            assert!(errors.contains("in use"), "{errors}");
+        }
+    }
+}
+
+#[test]
+fn only_those_who_are_named_are_served() {
+    let place = directory(&[("file", 1)]);
+    let serving = Running::start(place.path(), &["--from", "127.0.0.1"]);
+    assert_eq!(serving.ask("GET /file", "").status, 200);
+    let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("binds");
+    stranger.connect(&serving.address.into()).expect("connects");
+    stranger.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    assert_eq!(ask(stranger.into(), "GET /file", "").status, 403);
+    serving.signal(rustix::process::Signal::TERM);
+    let ended = serving.end();
+    assert!(ended.errors.contains("turned a connection from 127.0.0.2"), "{ended:?}");
+    assert_eq!(ended.report["statuses"]["403"], 1);
+}
