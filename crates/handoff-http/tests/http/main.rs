@@ -4,6 +4,7 @@ mod answers;
 mod bodies;
 mod curl;
 mod life;
+mod pages;
 mod refused;
 mod requests;
 mod runtimes;

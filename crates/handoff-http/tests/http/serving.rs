@@ -66,10 +66,7 @@ impl Serving {
     }
 
     pub(crate) fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.address).expect("connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
-        stream.set_nodelay(true).expect("is of TCP");
-        Client { stream, received: Vec::new() }
+        Client::to(self.address)
     }
 
     /// One request of a connection of its own.
@@ -120,6 +117,13 @@ fn fields(parsed: &[httparse::Header<'_>]) -> Vec<(String, String)> {
 }
 
 impl Client {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        stream.set_nodelay(true).expect("is of TCP");
+        Self { stream, received: Vec::new() }
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("sends");
     }
