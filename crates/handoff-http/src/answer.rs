@@ -33,6 +33,9 @@ use crate::wire::{self, Head, Refusal};
 const NO_TRAILERS: [HeaderName; 7] =
     [CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
+/// Bytes that most heads have room in.
+const HEAD: usize = 512;
+
 /// What an answer has to know of its request.
 pub(crate) struct Terms<'a> {
     pub(crate) common: &'a Common,
@@ -156,6 +159,7 @@ fn ends<B: Body>(parts: &Parts, lent: Option<&LentBody>, body: &B, terms: &Terms
 }
 
 fn put_head(parts: &Parts, ends: Ends, terms: &Terms<'_>, to: &mut Vec<u8>) {
+    to.reserve(HEAD);
     let reason = parts.status.canonical_reason().unwrap_or_default();
     put_line(to, &[b"HTTP/1.1 ", parts.status.as_str().as_bytes(), b" ", reason.as_bytes()]);
     if !parts.headers.contains_key(DATE) {

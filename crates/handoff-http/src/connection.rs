@@ -117,7 +117,8 @@ impl Connection<'_> {
         let mut stop = pin!(stop);
         let still_sends = loop {
             match self.next(&mut stop).await {
-                Next::Request(head) => match self.serve(*head, service).await? {
+                // Apart, so that a connection is small while it waits.
+                Next::Request(head) => match Box::pin(self.serve(*head, service)).await? {
                     After::GoesOn => {}
                     After::Over => break !self.input.received.is_empty(),
                     After::Unread => break true,
@@ -126,7 +127,7 @@ impl Connection<'_> {
                     tracing::debug!(peer = %self.peer, %refusal, "a request was refused");
                     self.common.book.write(|served| served.refused += 1);
                     let terms = Terms::of_none(self.common);
-                    answer::refuse(refusal, &mut self.output, &terms).await?;
+                    Box::pin(answer::refuse(refusal, &mut self.output, &terms)).await?;
                     break true;
                 }
                 Next::Nothing => return self.output.give_back().await,

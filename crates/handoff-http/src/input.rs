@@ -7,17 +7,16 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use handoff::{Buffer, Driver, Error, Result, Socket, Transfer};
+use handoff::{Buffer, Driver, Result, Socket, Transfer};
+
+use crate::room;
 
 /// Bytes that are received at once where nobody knows how many will come.
 const ROOM: usize = 4 << 10;
 /// Bytes of a body that are received at once.
 const PIECE: usize = 64 << 10;
-/// How long to wait where the driver has as many operations under way as it can.
-const AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) struct Input {
     driver: Driver,
@@ -84,35 +83,17 @@ impl Input {
 
     /// What the receive under way gives, or one of up to `room` bytes; `None` at the end.
     async fn next(&mut self, room: usize) -> Result<Option<Buffer>> {
-        loop {
-            if self.ended {
-                return Ok(None);
-            }
-            match self.start(room) {
-                Err(Error::Busy { .. }) => self.driver.sleep(AGAIN).await?,
-                Err(error) => return Err(error),
-                Ok(()) => return poll_fn(|context| self.poll_receive(context)).await,
-            }
+        if self.ended {
+            return Ok(None);
         }
-    }
-
-    fn start(&mut self, room: usize) -> Result<()> {
-        if self.receiving.is_some() {
-            return Ok(());
+        if self.receiving.is_none() {
+            let spare = self.spare.take_if(|_| room == ROOM);
+            let mut buffer = spare.unwrap_or_else(|| Buffer::from(vec![0; room]));
+            buffer.set_len(room);
+            let receive = |buffer| self.socket.receive_into(buffer);
+            self.receiving = Some(room::start(&self.driver, buffer, receive).await?);
         }
-        let spare = self.spare.take_if(|_| room == ROOM);
-        let mut buffer = spare.unwrap_or_else(|| Buffer::from(vec![0; room]));
-        buffer.set_len(room);
-        match self.socket.receive_into(buffer) {
-            Ok(receiving) => {
-                self.receiving = Some(receiving);
-                Ok(())
-            }
-            Err(refused) => {
-                self.keep(refused.buffer);
-                Err(refused.error)
-            }
-        }
+        poll_fn(|context| self.poll_receive(context)).await
     }
 
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buffer>>> {

@@ -28,6 +28,7 @@ mod lent_body;
 mod limits;
 mod output;
 mod request_body;
+mod room;
 mod served;
 mod server;
 pub mod wire;

@@ -20,7 +20,7 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body: 413 for a longer one. Default 16 MiB.
     pub body: u64,
-    /// Connections at once; more wait in the kernel. Default 1,024.
+    /// Connections at once, at least one; more wait in the kernel. Default 1,024.
     pub connections: usize,
     /// How long a connection may wait for its first request or its next. Default 60 s.
     pub idle: Duration,
@@ -29,8 +29,8 @@ pub struct Limits {
     /// How long the next bytes of a body may take while the service waits for them: 408 after that.
     /// Default 30 s.
     pub body_time: Duration,
-    /// How long the client may take none of the next 256 KiB of an answer; it is disconnected after that.
-    /// Default 30 s.
+    /// How long the client may take for the next 256 KiB of an answer, or of a file that is spliced for any byte;
+    /// it is disconnected after that. Default 30 s.
     pub stall: Duration,
     /// How long requests under way have to end when the server is to stop. Default 10 s.
     pub grace: Duration,

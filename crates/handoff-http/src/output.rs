@@ -17,11 +17,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use handoff::{
-    Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Refused, Route, Sending, Sent, Socket,
-    Tally,
+    Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, Sent, Socket, Tally,
 };
 
 use crate::cut::Cut;
+use crate::room;
 use crate::served::Book;
 
 /// From so many bytes on a piece is lent; smaller ones are copied, several together.
@@ -32,8 +32,6 @@ const PIECE: usize = 256 << 10;
 const ROUTED_FROM: u64 = 64 << 10;
 /// The most sends that the kernel has not taken.
 const UNTAKEN: usize = 4;
-/// How long to wait where the driver has as many operations under way as it can.
-const AGAIN: Duration = Duration::from_millis(5);
 
 /// What is on loan on a connection. Whoever polls the connection looks at it.
 pub(crate) struct Loans {
@@ -173,7 +171,8 @@ impl Output {
             return self.route(file, range).await;
         }
         let buffer = Buffer::from(vec![0; len as usize]);
-        let read = file.read_at(buffer, range.start).map_err(|refused| refused.error)?.await;
+        let read = |buffer| file.read_at(buffer, range.start);
+        let read = room::start(&self.driver, buffer, read).await?.await;
         let bytes = read.result? as u64;
         self.loans.book.write(|served| served.read.copied += bytes);
         if bytes < len {
@@ -236,22 +235,15 @@ impl Output {
         Ok(self.driver.timeout(self.stall, back).await?)
     }
 
-    async fn send<B: Lend>(&mut self, mut buffer: B) -> Result<(), Cut> {
+    async fn send<B: Lend>(&mut self, buffer: B) -> Result<(), Cut> {
         while self.untaken.len() >= UNTAKEN {
             self.wait_for_first().await?;
         }
-        loop {
-            match self.socket.send(buffer).map(Sending::split) {
-                Ok((sent, loan)) => {
-                    self.untaken.push_back(sent.cancel_on_drop());
-                    self.loans.on_loan.borrow_mut().push_back(B::on_loan(loan));
-                    return Ok(());
-                }
-                Err(Refused { buffer: back, error: Error::Busy { .. } }) => buffer = back,
-                Err(refused) => return Err(refused.error.into()),
-            }
-            self.driver.sleep(AGAIN).await?;
-        }
+        let send = |buffer| self.socket.send(buffer);
+        let (sent, loan) = room::start(&self.driver, buffer, send).await?.split();
+        self.untaken.push_back(sent.cancel_on_drop());
+        self.loans.on_loan.borrow_mut().push_back(B::on_loan(loan));
+        Ok(())
     }
 
     async fn wait_for_first(&mut self) -> Result<(), Cut> {

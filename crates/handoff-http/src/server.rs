@@ -34,6 +34,9 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// runs: on an [`Executor`](handoff::Executor), on [`Driver::block_on`], or in tokio's current-thread runtime beside
 /// `handoff::tokio::drive`. They need not be `Send`.
 ///
+/// A service's future is dropped when its client resets the connection. One that only ends its own direction gets
+/// its answer.
+///
 /// ```no_run
 /// use axum::{Router, routing::get};
 /// use handoff::Driver;
@@ -79,7 +82,8 @@ impl Server {
         B: Body<Data = Bytes>,
         B::Error: Display,
     {
-        let limits = &self.common.limits;
+        let (limits, driver) = (&self.common.limits, &self.common.driver);
+        let most = limits.connections.max(1);
         let mut stop = stop.shared();
         let mut open = FuturesUnordered::new();
         // What is accepted has it from there.
@@ -87,9 +91,9 @@ impl Server {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
         loop {
-            if open.len() >= limits.connections {
+            if open.len() >= most {
                 listener.pause();
-                let room = pin!(until_below(&mut open, limits.connections));
+                let room = pin!(until_below(&mut open, most));
                 if let Either::Left(_) = select(&mut stop, room).await {
                     break;
                 }
@@ -102,7 +106,7 @@ impl Server {
                 }
                 Either::Right((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    let moment = pin!(self.common.driver.sleep(AGAIN));
+                    let moment = pin!(driver.sleep(AGAIN));
                     beside(&mut open, select(&mut stop, moment)).await;
                 }
             }
@@ -110,7 +114,7 @@ impl Server {
         self.common.stopping.set(true);
         drop(listener);
         let over = until_below(&mut open, 1);
-        if let Err(Error::TimedOut { .. }) = self.common.driver.timeout(limits.grace, over).await {
+        if let Err(Error::TimedOut { .. }) = driver.timeout(limits.grace, over).await {
             let left = open.len() as u64;
             tracing::warn!(left, "connections were under way when the time to end was over");
             self.common.book.write(|served| served.cut_short += left);

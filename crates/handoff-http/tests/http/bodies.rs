@@ -201,7 +201,7 @@ fn a_service_learns_that_its_client_has_left() {
         });
         let mut client = serving.connect();
         client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n123");
-        std::thread::sleep(Duration::from_millis(20));
+        serving.until(|served| served.requests == 1);
         drop(client);
         let told = told.recv_timeout(PATIENCE).expect("it is told");
         assert_eq!(told, Err(BodyError::Disconnected));

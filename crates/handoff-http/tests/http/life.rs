@@ -81,10 +81,10 @@ fn who_stands_still_is_disconnected() {
         idle.send(HELLO);
         assert_eq!(idle.answer().text(), "hello");
         idle.ends();
-        for path in ["lent", "file"] {
+        for (cut, path) in [(1, "lent"), (2, "file")] {
             let mut still = serving.connect();
             still.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
-            std::thread::sleep(6 * quick);
+            serving.until(|served| served.cut_short == cut);
             let came = still.rest().len();
             assert!(came < 32 << 20, "{path}: all of {came} bytes came");
         }
@@ -104,7 +104,7 @@ fn a_server_ends_when_its_requests_have() {
             "done"
         };
         let router = hello().route("/slow", any(slow));
-        let limits = Limits { grace: Duration::from_secs(2), ..Limits::default() };
+        let limits = Limits { grace: Duration::from_secs(4), ..Limits::default() };
         let serving = Serving::start(ring, limits, router);
         let (mut idle, mut busy) = (serving.connect(), serving.connect());
         let mut endless = serving.connect();

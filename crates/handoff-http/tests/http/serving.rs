@@ -5,11 +5,14 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use bytes::Bytes;
+use futures_util::future::select;
 use handoff::{Driver, RingUse};
 use handoff_http::{Limits, RequestBody, Served, Server};
 use http::{Request, Response};
@@ -27,6 +30,8 @@ pub(crate) struct Serving {
     /// Dropped, it stops the server.
     stop: UnixStream,
     thread: JoinHandle<Served>,
+    /// Its counts of a moment ago.
+    served: Arc<Mutex<Served>>,
 }
 
 impl Serving {
@@ -48,6 +53,8 @@ impl Serving {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
+        let served = Arc::<Mutex<Served>>::default();
+        let tell = Arc::clone(&served);
         let thread = std::thread::spawn(move || {
             let driver = Driver::builder().ring(ring).in_flight(16_384).build().expect("a driver");
             let listener = driver.listen(listener).expect("listens");
@@ -57,12 +64,33 @@ impl Serving {
                 // It is closed, if nothing else.
                 let _ = stopped.readable().expect("has room").await;
             };
-            driver.block_on(server.serve(listener, make(), stop)).expect("the kernel goes on");
-            let served = server.served();
-            drop(server);
-            served
+            let serving = pin!(server.serve(listener, make(), stop));
+            let telling = pin!(async {
+                loop {
+                    *tell.lock().expect("nobody panics") = server.served();
+                    driver.sleep(Duration::from_millis(20)).await.expect("it is driven");
+                }
+            });
+            let both = async {
+                select(serving, telling).await;
+            };
+            driver.block_on(both).expect("the kernel goes on");
+            server.served()
         });
-        Self { address, stop, thread }
+        Self { address, stop, thread, served }
+    }
+
+    /// Waits until its counts are so.
+    pub(crate) fn until(&self, so: impl Fn(&Served) -> bool) {
+        let begin = Instant::now();
+        loop {
+            let served = *self.served.lock().expect("nobody panics");
+            if so(&served) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "it stays at {served:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn connect(&self) -> Client {

@@ -1,0 +1,28 @@
+//! Operations on a driver that may have as many under way as it can.
+
+use std::time::Duration;
+
+use handoff::{Driver, Error, Refused, Result};
+
+/// How long to wait before the next attempt.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Starts an operation as soon as the driver has room for it.
+///
+/// # Errors
+///
+/// Why it can't be started at all.
+pub(crate) async fn start<B, T>(
+    driver: &Driver,
+    mut buffer: B,
+    operation: impl Fn(B) -> Result<T, Refused<B>>,
+) -> Result<T> {
+    loop {
+        match operation(buffer) {
+            Ok(started) => return Ok(started),
+            Err(Refused { buffer: back, error: Error::Busy { .. } }) => buffer = back,
+            Err(refused) => return Err(refused.error),
+        }
+        driver.sleep(AGAIN).await?;
+    }
+}
