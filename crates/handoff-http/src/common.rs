@@ -14,6 +14,8 @@ pub(crate) struct Common {
     pub(crate) limits: Limits,
     pub(crate) dates: Dates,
     pub(crate) book: Rc<Book>,
+    /// Why files are not lent from the page cache, if they can't be: splice is tried first then.
+    pub(crate) unlent: Option<String>,
     /// No request follows those that are under way.
     pub(crate) stopping: Cell<bool>,
 }
@@ -25,7 +27,22 @@ impl Common {
             limits,
             dates: Dates::new(),
             book: Rc::default(),
+            unlent: why_unlent(driver),
             stopping: Cell::new(false),
         }
     }
+}
+
+#[cfg(feature = "getbuf")]
+fn why_unlent(driver: &Driver) -> Option<String> {
+    use handoff::Error;
+    driver.get_buf().err().map(|error| match error {
+        Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. } => reason,
+        error => error.to_string(),
+    })
+}
+
+#[cfg(not(feature = "getbuf"))]
+fn why_unlent(_: &Driver) -> Option<String> {
+    Some("it was built without (feature getbuf)".to_owned())
 }

@@ -76,7 +76,7 @@ pub(crate) async fn serve<S, B>(
     let driver = &common.driver;
     let mut connection = Connection {
         input: Input::new(driver, &socket),
-        output: Output::new(driver, &socket, common.limits.stall, &common.book),
+        output: Output::new(&common, &socket),
         common: &common,
         driver,
         socket,

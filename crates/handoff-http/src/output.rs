@@ -17,9 +17,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use handoff::{
-    Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, Sent, Socket, Tally,
+    Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, RouteEngine, Sent, Socket,
+    Tally,
 };
 
+use crate::common::Common;
 use crate::cut::Cut;
 use crate::room;
 use crate::served::Book;
@@ -105,6 +107,7 @@ pub(crate) struct Output {
     driver: Driver,
     socket: Socket,
     stall: Duration,
+    splices: bool,
     /// What goes out with the next send.
     pub(crate) gathered: Vec<u8>,
     untaken: VecDeque<Sent>,
@@ -112,12 +115,13 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(driver: &Driver, socket: &Socket, stall: Duration, book: &Rc<Book>) -> Self {
-        let loans = Loans { on_loan: RefCell::default(), book: Rc::clone(book) };
+    pub(crate) fn new(common: &Common, socket: &Socket) -> Self {
+        let loans = Loans { on_loan: RefCell::default(), book: Rc::clone(&common.book) };
         Self {
-            driver: driver.clone(),
+            driver: common.driver.clone(),
             socket: socket.clone(),
-            stall,
+            stall: common.limits.stall,
+            splices: common.unlent.is_some(),
             gathered: Vec::new(),
             untaken: VecDeque::new(),
             loans: Rc::new(loans),
@@ -184,8 +188,19 @@ impl Output {
 
     async fn route(&mut self, file: &handoff::File, range: Range<u64>) -> Result<(), Cut> {
         self.flush().await?;
+        if self.splices {
+            let route = Route::new(&self.driver, (file, range.clone()), &self.socket);
+            match self.run(route.only(RouteEngine::Splice), &range).await {
+                // This file can't be spliced.
+                Err(Cut::Connection(Error::EngineUnavailable { .. })) => {}
+                over => return over,
+            }
+        }
+        self.run(Route::new(&self.driver, (file, range.clone()), &self.socket), &range).await
+    }
+
+    async fn run(&self, route: Route, range: &Range<u64>) -> Result<(), Cut> {
         let len = range.end - range.start;
-        let route = Route::new(&self.driver, (file, range), &self.socket);
         let progress = route.progress();
         let mut routed = Routed { route, book: &self.loans.book };
         let running = pin!(routed.route.run());

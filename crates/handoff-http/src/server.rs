@@ -67,6 +67,12 @@ impl Server {
         self.common.book.read()
     }
 
+    /// Why ranges of files are not lent from the page cache (`handoff::GetBuf`, feature `getbuf`), if they are not:
+    /// they are spliced then.
+    pub fn files_unlent(&self) -> Option<&str> {
+        self.common.unlent.as_deref()
+    }
+
     /// Serves what comes to a listener until `stop` ends. Then it accepts no more, idle connections end, and
     /// requests under way have [`Limits::grace`]. Dropped, it ends all at once.
     ///

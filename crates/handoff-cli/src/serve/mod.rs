@@ -33,17 +33,18 @@ use worker::Worker;
 
 const EXAMPLES: &str = "\
 Examples:
-  handoff serve public                                 http://127.0.0.1:8080/, for this machine alone
+  handoff serve public                                 http://127.0.0.1:8080/, for this machine
   handoff serve public --listen :80 --threads 4        for all who reach this machine
-  handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report at the end
+  handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report
   handoff serve public --from 192.0.2.0/24 --listen :8080
 
-Files of 64 KiB and more go from the page cache's own pages: lent (get-buf, needs the module of this name), or
-by splice(2), of which nobody reports whether it copies; smaller ones are read and copied. One range of a request
-is answered by itself, of several the whole file. A directory is answered by its index.html. Names that begin
-with a dot are not served, but .well-known is; symbolic links are followed within the directory. A file that
-shrinks while it is sent ends the connection. -v logs each request. SIGINT, SIGTERM and SIGHUP end it: no new
-connections, requests under way have --grace seconds, and the report is printed.";
+Files of 64 KiB and more go from the page cache's own pages: lent (get-buf, needs the module of
+this name), or by splice(2), of which nobody reports whether it copies. Smaller ones are read and
+copied. One range of a request is answered by itself, of several the whole file. A directory is
+answered by its index.html. Names that begin with a dot are not served, but .well-known is; symbolic
+links are followed within the directory. A file that shrinks while it is sent ends the connection.
+-v logs each request. SIGINT, SIGTERM and SIGHUP end it: no new connections, requests under way have
+--grace seconds, and the report is printed.";
 
 /// Arguments of `handoff serve`.
 #[derive(Debug, clap::Args)]
@@ -128,12 +129,13 @@ fn serve(
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let mut workers = Vec::new();
-    for listener in listeners {
+    for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {
             args,
             root: root.try_clone().failed("sharing a directory")?,
             listener,
             stop: context.stop.clone(),
+            tells: number == 0,
             quit: watched.try_clone().failed("watching threads")?,
         });
     }

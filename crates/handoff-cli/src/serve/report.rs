@@ -16,6 +16,8 @@ pub(super) struct Counts {
     pub(super) served: Served,
     /// Answers, by their status.
     pub(super) statuses: BTreeMap<u16, u64>,
+    /// What goes otherwise than it could.
+    pub(super) notes: Vec<String>,
 }
 
 impl Counts {
@@ -23,6 +25,11 @@ impl Counts {
         self.served.add(&other.served);
         for (status, answers) in other.statuses {
             *self.statuses.entry(status).or_default() += answers;
+        }
+        for note in other.notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
         }
     }
 }
@@ -54,12 +61,13 @@ pub(super) struct Report {
     /// Into sockets.
     #[serde(serialize_with = "output::tally")]
     given: Tally,
+    notes: Vec<String>,
 }
 
 impl Report {
     pub(super) fn new(clock: &Clock, threads: u16, counts: Counts) -> Self {
         let (seconds, cpu_seconds) = clock.read();
-        let Counts { served, statuses } = counts;
+        let Counts { served, statuses, notes } = counts;
         let bytes = served.sent.total();
         Self {
             threads,
@@ -76,6 +84,7 @@ impl Report {
             cpu_seconds,
             taken: served.read,
             given: served.sent,
+            notes,
         }
     }
 

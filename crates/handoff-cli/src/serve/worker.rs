@@ -20,6 +20,8 @@ pub(super) struct Worker<'a> {
     pub(super) root: Root,
     pub(super) listener: Listener,
     pub(super) stop: Stop,
+    /// Says what all threads would.
+    pub(super) tells: bool,
     /// Readable when another thread has failed.
     pub(super) quit: UnixStream,
 }
@@ -30,9 +32,6 @@ impl Worker<'_> {
         let args = self.args;
         let connections = args.max_connections.div_ceil(u32::from(args.threads));
         let driver = driver(connections)?;
-        if let Some(reason) = driver.ring_unavailable() {
-            eprintln!("handoff: note: plain system calls instead of io_uring: {reason}");
-        }
         let limits = Limits {
             connections: connections as usize,
             idle: args.idle,
@@ -46,11 +45,23 @@ impl Worker<'_> {
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
         let server = Server::new(&driver, limits);
+        let mut notes = Vec::new();
+        if let Some(reason) = driver.ring_unavailable() {
+            notes.push(format!("plain system calls instead of io_uring: {reason}"));
+        }
+        if let Some(reason) = server.files_unlent() {
+            notes.push(format!("get-buf can't serve: {reason}"));
+        }
+        if self.tells {
+            for note in &notes {
+                eprintln!("handoff: note: {note}");
+            }
+        }
         let stop = async {
             select(pin!(self.stop.wait(&driver)), quit).await;
         };
         driver.block_on(server.serve(listener, files.clone(), stop)).failed("serving")?;
-        Ok(Counts { served: server.served(), statuses: files.statuses() })
+        Ok(Counts { served: server.served(), statuses: files.statuses(), notes })
     }
 }
 

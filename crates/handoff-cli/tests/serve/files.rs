@@ -45,6 +45,9 @@ fn files_come_whole_and_in_ranges() {
             .sum::<u64>()
     };
     assert_eq!(sum(&report["taken"]), bytes as u64, "{report}");
+    // Whichever way serves: where it is not the best, the reason is told.
+    let lent = report["notes"].as_array().expect("a list").is_empty();
+    assert!(lent || report["notes"].to_string().contains("get-buf can't serve"), "{report}");
     assert_eq!(report["bytes"], sum(&report["given"]), "{report}");
 }
 

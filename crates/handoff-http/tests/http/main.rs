@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod curl;
+mod hyper;
 mod life;
 mod pages;
 mod refused;
