@@ -130,7 +130,7 @@ impl Connection<'_> {
                     Box::pin(answer::refuse(refusal, &mut self.output, &terms)).await?;
                     break true;
                 }
-                Next::Nothing => return self.output.give_back().await,
+                Next::Nothing => break false,
             }
         };
         self.output.finish().await?;

@@ -90,7 +90,7 @@ impl Rest {
                 if let Some(piece) = chunks.next(&mut input.received, limits)? {
                     return Ok(piece);
                 }
-                if !input.more().await? {
+                if !input.many_more().await? {
                     return Err(Unfed::Cut(Cut::Left));
                 }
             },

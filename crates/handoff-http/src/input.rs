@@ -15,6 +15,8 @@ use crate::room;
 
 /// Bytes that are received at once where nobody knows how many will come.
 const ROOM: usize = 4 << 10;
+/// The same within a body in chunks.
+const ROOM_FOR_MANY: usize = 16 << 10;
 /// Bytes of a body that are received at once.
 const PIECE: usize = 64 << 10;
 
@@ -48,7 +50,16 @@ impl Input {
 
     /// Waits for bytes behind those that were received; false at the end.
     pub(crate) async fn more(&mut self) -> Result<bool> {
-        Ok(match self.next(ROOM).await? {
+        self.receive(ROOM).await
+    }
+
+    /// As [`more`](Self::more), where many may come.
+    pub(crate) async fn many_more(&mut self) -> Result<bool> {
+        self.receive(ROOM_FOR_MANY).await
+    }
+
+    async fn receive(&mut self, room: usize) -> Result<bool> {
+        Ok(match self.next(room).await? {
             Some(buffer) => {
                 self.received.extend_from_slice(&buffer);
                 self.keep(buffer);
@@ -64,8 +75,11 @@ impl Input {
         let most = usize::try_from(left).unwrap_or(usize::MAX);
         if self.received.is_empty() {
             let Some(buffer) = self.next(most.clamp(ROOM, PIECE)).await? else { return Ok(None) };
-            // A buffer for the body alone has no bytes behind it.
-            if buffer.capacity() > ROOM && buffer.len() >= buffer.capacity() / 4 {
+            // All of it is the body's, and not too much of the memory is wasted.
+            if buffer.len() <= most
+                && buffer.capacity() > ROOM
+                && buffer.len() >= buffer.capacity() / 4
+            {
                 return Ok(Some(Bytes::from(buffer.freeze())));
             }
             self.received.extend_from_slice(&buffer);

@@ -34,6 +34,8 @@ const PIECE: usize = 256 << 10;
 const ROUTED_FROM: u64 = 64 << 10;
 /// The most sends that the kernel has not taken.
 const UNTAKEN: usize = 4;
+/// Sends after which others have their turn: without a ring a send may be over at once.
+const TURN: u32 = 16;
 
 /// What is on loan on a connection. Whoever polls the connection looks at it.
 pub(crate) struct Loans {
@@ -111,6 +113,8 @@ pub(crate) struct Output {
     /// What goes out with the next send.
     pub(crate) gathered: Vec<u8>,
     untaken: VecDeque<Sent>,
+    /// Sends in all.
+    sends: u32,
     loans: Rc<Loans>,
 }
 
@@ -124,6 +128,7 @@ impl Output {
             splices: common.unlent.is_some(),
             gathered: Vec::new(),
             untaken: VecDeque::new(),
+            sends: 0,
             loans: Rc::new(loans),
         }
     }
@@ -254,6 +259,10 @@ impl Output {
         while self.untaken.len() >= UNTAKEN {
             self.wait_for_first().await?;
         }
+        self.sends = self.sends.wrapping_add(1);
+        if self.sends.is_multiple_of(TURN) {
+            others_first().await;
+        }
         let send = |buffer| self.socket.send(buffer);
         let (sent, loan) = room::start(&self.driver, buffer, send).await?.split();
         self.untaken.push_back(sent.cancel_on_drop());
@@ -286,4 +295,17 @@ impl Drop for Routed<'_> {
             served.read += self.route.taken();
         });
     }
+}
+
+/// Lets the thread's other futures go on.
+async fn others_first() {
+    let mut waited = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
