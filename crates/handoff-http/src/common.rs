@@ -1,6 +1,8 @@
 //! What all connections of a server share.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use handoff::Driver;
@@ -14,6 +16,8 @@ pub(crate) struct Common {
     pub(crate) limits: Limits,
     pub(crate) dates: Dates,
     pub(crate) book: Rc<Book>,
+    /// How many connections each client has.
+    pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Why files are not lent from the page cache, if they can't be: splice is tried first then.
     pub(crate) unlent: Option<String>,
     /// No request follows those that are under way.
@@ -27,6 +31,7 @@ impl Common {
             limits,
             dates: Dates::new(),
             book: Rc::default(),
+            clients: RefCell::default(),
             unlent: why_unlent(driver),
             stopping: Cell::new(false),
         }

@@ -22,6 +22,8 @@ pub struct Limits {
     pub body: u64,
     /// Connections at once, at least one; more wait in the kernel. Default 1,024.
     pub connections: usize,
+    /// Connections of one client address at once; more are closed at once. Default: as many as all may have.
+    pub per_client: usize,
     /// How long a connection may wait for its first request or its next. Default 60 s.
     pub idle: Duration,
     /// How long a head may take from its first byte to its last: 408 after that. Default 10 s.
@@ -44,6 +46,7 @@ impl Default for Limits {
             fields: 100,
             body: 16 << 20,
             connections: 1024,
+            per_client: usize::MAX,
             idle: Duration::from_secs(60),
             head_time: Duration::from_secs(10),
             body_time: Duration::from_secs(30),

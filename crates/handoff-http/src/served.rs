@@ -13,6 +13,8 @@ pub struct Served {
     pub open: u64,
     /// The most at once.
     pub most_open: u64,
+    /// Connections closed at once, since their client had as many as it may; not among those that came.
+    pub turned_away: u64,
     /// Requests that the service was given.
     pub requests: u64,
     /// Requests that were refused before the service was done with them: malformed, too large, too slow.
@@ -33,6 +35,7 @@ impl Served {
         self.connections += other.connections;
         self.open += other.open;
         self.most_open += other.most_open;
+        self.turned_away += other.turned_away;
         self.requests += other.requests;
         self.refused += other.refused;
         self.failed += other.failed;

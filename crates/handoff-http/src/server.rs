@@ -1,8 +1,9 @@
 //! The server: connections are accepted as long as there is room, until it is time to stop.
 
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -22,7 +23,7 @@ use crate::connection;
 use crate::exchange::caught;
 use crate::limits::Limits;
 use crate::request_body::RequestBody;
-use crate::served::{Book, Served};
+use crate::served::Served;
 
 /// After a failure to accept that says nothing of when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -108,7 +109,13 @@ impl Server {
             match beside(&mut open, accepting).await {
                 Either::Left(_) => break,
                 Either::Right((Ok((socket, peer)), _)) => {
-                    open.push(self.connection(socket, peer, service.clone(), stop.clone()));
+                    match Open::enter(&self.common, peer, limits.per_client) {
+                        Some(counted) => {
+                            let (service, stop) = (service.clone(), stop.clone());
+                            open.push(self.connection(socket, peer, counted, service, stop));
+                        }
+                        None => tracing::info!(%peer, "a client has as many connections as it may"),
+                    }
                 }
                 Either::Right((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -148,7 +155,9 @@ impl Server {
     {
         set_tcp_nodelay(&socket, true)
             .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
-        self.connection(socket, peer, service, stop).await;
+        if let Some(counted) = Open::enter(&self.common, peer, usize::MAX) {
+            self.connection(socket, peer, counted, service, stop).await;
+        }
         Ok(())
     }
 
@@ -156,6 +165,7 @@ impl Server {
         &self,
         socket: Socket,
         peer: SocketAddr,
+        counted: Open,
         service: S,
         stop: impl Future<Output = ()>,
     ) -> impl Future<Output = ()>
@@ -166,7 +176,6 @@ impl Server {
         B::Error: Display,
     {
         let common = Rc::clone(&self.common);
-        let open = Open::new(&common.book);
         async move {
             let book = Rc::clone(&common.book);
             let served = connection::serve(common, socket, peer, service, stop);
@@ -174,7 +183,7 @@ impl Server {
                 tracing::error!(%peer, "an answer's body panicked");
                 book.write(|served| served.cut_short += 1);
             }
-            drop(open);
+            drop(counted);
         }
     }
 }
@@ -188,23 +197,41 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// A connection that is counted as open.
-struct Open(Rc<Book>);
+/// A connection that is counted as open, for its client too.
+struct Open {
+    common: Rc<Common>,
+    client: IpAddr,
+}
 
 impl Open {
-    fn new(book: &Rc<Book>) -> Self {
-        book.write(|served| {
+    /// Counts a connection; `None` where its client has `most` already.
+    fn enter(common: &Rc<Common>, peer: SocketAddr, most: usize) -> Option<Self> {
+        let client = peer.ip().to_canonical();
+        let mut clients = common.clients.borrow_mut();
+        let own = clients.entry(client).or_default();
+        if *own >= most {
+            common.book.write(|served| served.turned_away += 1);
+            return None;
+        }
+        *own += 1;
+        common.book.write(|served| {
             served.connections += 1;
             served.open += 1;
             served.most_open = served.most_open.max(served.open);
         });
-        Self(Rc::clone(book))
+        Some(Self { common: Rc::clone(common), client })
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.write(|served| served.open -= 1);
+        self.common.book.write(|served| served.open -= 1);
+        if let Entry::Occupied(mut own) = self.common.clients.borrow_mut().entry(self.client) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
     }
 }
 

@@ -67,6 +67,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
+    /// The most connections of one client address at each thread; more are closed at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_per_client: Option<u32>,
+
     /// Seconds after which a connection without a request is closed
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = quantity::seconds_above_0)]
     pub idle: Duration,

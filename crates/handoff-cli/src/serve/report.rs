@@ -41,6 +41,8 @@ pub(super) struct Report {
     connections: u64,
     /// At once; of several threads, the sum of what each had.
     most_open: u64,
+    /// For --max-per-client.
+    turned_away: u64,
     requests: u64,
     /// Answers to them, by status.
     statuses: BTreeMap<u16, u64>,
@@ -73,6 +75,7 @@ impl Report {
             threads,
             connections: served.connections,
             most_open: served.most_open,
+            turned_away: served.turned_away,
             requests: served.requests,
             statuses,
             refused: served.refused,

@@ -34,6 +34,7 @@ impl Worker<'_> {
         let driver = driver(connections)?;
         let limits = Limits {
             connections: connections as usize,
+            per_client: args.max_per_client.map_or(usize::MAX, |most| most as usize),
             idle: args.idle,
             grace: args.grace,
             // Nobody reads bodies here.

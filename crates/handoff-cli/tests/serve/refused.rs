@@ -1,5 +1,6 @@
 //! Mistakes on the command line, and clients who are not let in.
 
+use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
@@ -45,6 +46,16 @@ fn a_port_in_use_is_one_also_for_several_threads() {
             assert!(errors.contains("in use"), "{errors}");
         }
     }
+}
+
+#[test]
+fn a_client_has_no_more_than_its_share() {
+    let place = directory(&[("file", 1)]);
+    let serving = Running::start(place.path(), &["--max-per-client", "1"]);
+    let first = serving.connect();
+    assert_eq!(serving.connect().read(&mut [0]).expect("is closed"), 0);
+    assert_eq!(ask(first, "GET /file", "").status, 200);
+    assert_eq!(serving.stop()["turned_away"], 1);
 }
 
 #[test]

@@ -62,6 +62,28 @@ fn no_more_are_served_at_once_than_allowed() {
 }
 
 #[test]
+fn a_client_has_no_more_than_its_share() {
+    for ring in RINGS {
+        let limits = Limits { per_client: 2, ..Limits::default() };
+        let serving = Serving::start(ring, limits, hello());
+        for round in 1..4 {
+            let mut own = [serving.connect(), serving.connect()];
+            for client in &mut own {
+                client.send(HELLO);
+                assert_eq!(client.answer().text(), "hello");
+            }
+            serving.connect().ends();
+            let mut other = serving.connect_from([127, 0, 0, 2]);
+            other.send(HELLO);
+            assert_eq!(other.answer().text(), "hello");
+            drop((own, other));
+            serving.until(|served| served.open == 0 && served.turned_away == round);
+        }
+        assert_eq!(serving.stop().connections, 9);
+    }
+}
+
+#[test]
 fn who_stands_still_is_disconnected() {
     let quick = Duration::from_millis(300);
     for ring in RINGS {

@@ -97,6 +97,15 @@ impl Serving {
         Client::to(self.address)
     }
 
+    /// From another address of this machine.
+    pub(crate) fn connect_from(&self, source: [u8; 4]) -> Client {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&stream, &SocketAddr::from((source, 0))).expect("binds");
+        connect(&stream, &self.address).expect("connects");
+        Client::of(stream.into())
+    }
+
     /// One request of a connection of its own.
     pub(crate) fn ask(&self, request: &[u8]) -> Answer {
         let mut client = self.connect();
@@ -146,7 +155,10 @@ fn fields(parsed: &[httparse::Header<'_>]) -> Vec<(String, String)> {
 
 impl Client {
     pub(crate) fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("connects");
+        Self::of(TcpStream::connect(address).expect("connects"))
+    }
+
+    fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
         stream.set_nodelay(true).expect("is of TCP");
         Self { stream, received: Vec::new() }
