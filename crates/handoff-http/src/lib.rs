@@ -13,7 +13,7 @@
 //! [`Server::served`] tells how many bytes were copied.
 //!
 //! [`Limits`] has what clients may have, and the statuses that tell them so. What is not there: HTTP/2, TLS, upgrades
-//! (`CONNECT` is answered 501), and several ranges or compression, which are the service's part.
+//! (`CONNECT` is answered 501), and ranges or compression, which are the service's part.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

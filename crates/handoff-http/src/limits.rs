@@ -20,7 +20,8 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body: 413 for a longer one. Default 16 MiB.
     pub body: u64,
-    /// Connections at once, at least one; more wait in the kernel. Default 1,024.
+    /// Connections at once, at least one; more wait in the kernel, as many as the listener's backlog has room for
+    /// (128 of one of the standard library). Default 1,024.
     pub connections: usize,
     /// Connections of one client address at once; more are closed at once. Default: as many as all may have.
     pub per_client: usize,

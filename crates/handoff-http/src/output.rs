@@ -5,7 +5,7 @@
 //! - at most [`UNTAKEN`] sends wait for the client's room, so that a slow client holds back the body;
 //! - dropped, it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -37,8 +37,13 @@ const UNTAKEN: usize = 4;
 /// Sends after which others have their turn: without a ring a send may be over at once.
 const TURN: u32 = 16;
 
-/// What is on loan on a connection. Whoever polls the connection looks at it.
+/// What is on its way on a connection. Whoever polls the connection looks at it, so that nothing is kept which is
+/// over.
 pub(crate) struct Loans {
+    /// Sends that the kernel has not taken all of.
+    untaken: RefCell<VecDeque<Sent>>,
+    /// Why one of them ended early.
+    failure: Cell<Option<Error>>,
     on_loan: RefCell<VecDeque<Loan>>,
     book: Rc<Book>,
 }
@@ -70,6 +75,14 @@ impl Loan {
 impl Loans {
     /// Takes back what has come back; whether that is all.
     pub(crate) fn look(&self, context: &mut Context<'_>) -> bool {
+        self.untaken.borrow_mut().retain_mut(|sent| match Pin::new(sent).poll(context) {
+            Poll::Ready(Ok(_)) => false,
+            Poll::Ready(Err(error)) => {
+                self.failure.set(Some(error));
+                false
+            }
+            Poll::Pending => true,
+        });
         let mut on_loan = self.on_loan.borrow_mut();
         on_loan.retain_mut(|loan| match loan.poll(context) {
             Poll::Ready(receipt) => {
@@ -112,7 +125,6 @@ pub(crate) struct Output {
     splices: bool,
     /// What goes out with the next send.
     pub(crate) gathered: Vec<u8>,
-    untaken: VecDeque<Sent>,
     /// Sends in all.
     sends: u32,
     loans: Rc<Loans>,
@@ -120,14 +132,18 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(common: &Common, socket: &Socket) -> Self {
-        let loans = Loans { on_loan: RefCell::default(), book: Rc::clone(&common.book) };
+        let loans = Loans {
+            untaken: RefCell::default(),
+            failure: Cell::default(),
+            on_loan: RefCell::default(),
+            book: Rc::clone(&common.book),
+        };
         Self {
             driver: common.driver.clone(),
             socket: socket.clone(),
             stall: common.limits.stall,
             splices: common.unlent.is_some(),
             gathered: Vec::new(),
-            untaken: VecDeque::new(),
             sends: 0,
             loans: Rc::new(loans),
         }
@@ -240,8 +256,9 @@ impl Output {
     /// Waits until the kernel has taken everything.
     pub(crate) async fn finish(&mut self) -> Result<(), Cut> {
         self.flush().await?;
-        while !self.untaken.is_empty() {
-            self.wait_for_first().await?;
+        let mut untaken = self.loans.untaken.borrow().len();
+        while untaken > 0 {
+            untaken = self.until_below(untaken).await?;
         }
         Ok(())
     }
@@ -256,28 +273,33 @@ impl Output {
     }
 
     async fn send<B: Lend>(&mut self, buffer: B) -> Result<(), Cut> {
-        while self.untaken.len() >= UNTAKEN {
-            self.wait_for_first().await?;
-        }
+        self.until_below(UNTAKEN).await?;
         self.sends = self.sends.wrapping_add(1);
         if self.sends.is_multiple_of(TURN) {
             others_first().await;
         }
         let send = |buffer| self.socket.send(buffer);
         let (sent, loan) = room::start(&self.driver, buffer, send).await?.split();
-        self.untaken.push_back(sent.cancel_on_drop());
+        self.loans.untaken.borrow_mut().push_back(sent.cancel_on_drop());
         self.loans.on_loan.borrow_mut().push_back(B::on_loan(loan));
         Ok(())
     }
 
-    async fn wait_for_first(&mut self) -> Result<(), Cut> {
-        let Some(first) = self.untaken.front_mut() else { return Ok(()) };
-        let taken = self.driver.timeout(self.stall, first).await;
-        self.untaken.pop_front();
-        match taken {
-            Ok(taken) => taken.map(|_| ()).map_err(Cut::from),
+    /// Waits until fewer than so many sends are untaken; how many are.
+    async fn until_below(&mut self, most: usize) -> Result<usize, Cut> {
+        let loans = &self.loans;
+        let fewer = poll_fn(|context| {
+            loans.look(context);
+            let untaken = loans.untaken.borrow().len();
+            match loans.failure.take() {
+                Some(error) => Poll::Ready(Err(Cut::from(error))),
+                None if untaken < most => Poll::Ready(Ok(untaken)),
+                None => Poll::Pending,
+            }
+        });
+        match self.driver.timeout(self.stall, fewer).await {
             Err(Error::TimedOut { .. }) => Err(Cut::Stalled),
-            Err(error) => Err(error.into()),
+            waited => waited?,
         }
     }
 }

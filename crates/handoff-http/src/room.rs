@@ -5,7 +5,7 @@ use std::time::Duration;
 use handoff::{Driver, Error, Refused, Result};
 
 /// How long to wait before the next attempt.
-const AGAIN: Duration = Duration::from_millis(5);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts an operation as soon as the driver has room for it.
 ///

@@ -51,6 +51,8 @@ impl Serving {
         B::Error: Display,
     {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        // Crowds come faster than they are accepted, and the standard library has 128 of them wait.
+        rustix::net::listen(&listener, 4096).expect("listens");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
         let served = Arc::<Mutex<Served>>::default();
