@@ -201,7 +201,7 @@ async fn put_file(
     output: &mut Output,
     terms: &Terms<'_>,
 ) -> Result<(), Cut> {
-    if range.is_empty() {
+    if range.is_empty() || output.put_cached(&file, &range).await? {
         return Ok(());
     }
     let file = Arc::try_unwrap(file).or_else(|shared| shared.try_clone());

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use handoff::{
     Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, RouteEngine, Sent, Socket,
     Tally,
 };
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::common::Common;
 use crate::cut::Cut;
@@ -198,13 +200,37 @@ impl Output {
         let buffer = Buffer::from(vec![0; len as usize]);
         let read = |buffer| file.read_at(buffer, range.start);
         let read = room::start(&self.driver, buffer, read).await?.await;
-        let bytes = read.result? as u64;
-        self.loans.book.write(|served| served.read.copied += bytes);
-        if bytes < len {
+        if (read.result? as u64) < len {
             return Err(Cut::FileEnded);
         }
+        self.put_read(read.buffer).await
+    }
+
+    /// Puts a short range of a file if the page cache has all of it, which takes one call; whether it is done.
+    pub(crate) async fn put_cached(
+        &mut self,
+        file: &std::fs::File,
+        range: &Range<u64>,
+    ) -> Result<bool, Cut> {
+        let len = range.end - range.start;
+        if len >= ROUTED_FROM {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; len as usize];
+        let pieces = &mut [IoSliceMut::new(&mut bytes)];
+        let read = preadv2(file, pieces, range.start, ReadWriteFlags::NOWAIT);
+        if read.is_ok_and(|read| read == bytes.len()) {
+            self.put_read(Buffer::from(bytes)).await?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Sends what was read of a file, behind what was gathered.
+    async fn put_read(&mut self, buffer: Buffer) -> Result<(), Cut> {
+        self.loans.book.write(|served| served.read.copied += buffer.len() as u64);
         let head = Buffer::from(std::mem::take(&mut self.gathered));
-        self.send(vec![head, read.buffer]).await
+        self.send(vec![head, buffer]).await
     }
 
     async fn route(&mut self, file: &handoff::File, range: Range<u64>) -> Result<(), Cut> {
