@@ -2,5 +2,6 @@
 
 mod ends;
 mod files;
+mod guest;
 mod refused;
 mod session;

@@ -68,13 +68,14 @@ pub(crate) fn command(directory: &Path, options: &[&str]) -> Command {
 impl Running {
     /// Starts on a free port of loopback.
     pub(crate) fn start(directory: &Path, options: &[&str]) -> Self {
-        let mut command = command(directory, &["--listen", "127.0.0.1:0", "--json"]);
-        let mut child = command
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("starts");
+        let mut command = command(directory, &["--listen", "127.0.0.1:0"]);
+        command.args(options);
+        Self::start_as(command)
+    }
+
+    pub(crate) fn start_as(mut command: Command) -> Self {
+        let command = command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
         errors.read_line(&mut line).expect("reads");
