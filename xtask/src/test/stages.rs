@@ -38,8 +38,9 @@ const OF_KERNELS: [&str; 30] = [
     "wakers",
 ];
 
-/// Tests of the command that depend on what an old kernel lacks.
-const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user";
+/// Tests of the command and of HTTP that depend on what an old kernel lacks.
+const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::answers::,http::bodies::,\
+                              http::life::,http::requests::,serve::ends::";
 
 /// Tests that need Linux 7.3 are in modules of this name; on 7.3 nothing else runs but one test of
 /// whether it boots.
