@@ -11,6 +11,9 @@ use crate::date::Dates;
 use crate::limits::Limits;
 use crate::served::Book;
 
+/// Operations of the driver that each connection may have at any time: a receive, and a send.
+const SHARE: usize = 2;
+
 pub(crate) struct Common {
     pub(crate) driver: Driver,
     pub(crate) limits: Limits,
@@ -20,14 +23,22 @@ pub(crate) struct Common {
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Why files are not lent from the page cache, if they can't be: splice is tried first then.
     pub(crate) unlent: Option<String>,
+    /// Connections that are served at once.
+    pub(crate) most: usize,
+    /// Operations of the driver beyond each connection's [`SHARE`].
+    spare: usize,
     /// No request follows those that are under way.
     pub(crate) stopping: Cell<bool>,
 }
 
 impl Common {
     pub(crate) fn new(driver: &Driver, limits: Limits) -> Self {
+        let limit = driver.in_flight_limit();
+        let most = limits.connections.min(limit / SHARE).max(1);
         Self {
             driver: driver.clone(),
+            most,
+            spare: limit.saturating_sub(most * SHARE),
             limits,
             dates: Dates::new(),
             book: Rc::default(),
@@ -35,6 +46,12 @@ impl Common {
             unlent: why_unlent(driver),
             stopping: Cell::new(false),
         }
+    }
+
+    /// Whether a connection may have more than its share. What is under way by shares counts here too, so all
+    /// that goes beyond them leaves each its own.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.driver.in_flight() < self.spare
     }
 }
 

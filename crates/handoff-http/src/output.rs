@@ -3,6 +3,7 @@
 //! Contracts:
 //! - bytes leave in the order in which they were given;
 //! - at most [`UNTAKEN`] sends wait for the client's room, so that a slow client holds back the body;
+//! - at most [`ON_LOAN`] are lent, so that slow clients leave the driver room for others;
 //! - dropped, it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
 
 use std::cell::{Cell, RefCell};
@@ -36,6 +37,8 @@ const PIECE: usize = 256 << 10;
 const ROUTED_FROM: u64 = 64 << 10;
 /// The most sends that the kernel has not taken.
 const UNTAKEN: usize = 4;
+/// The most sends of a connection that are on loan, where the driver has operations to spare; else it is one.
+const ON_LOAN: usize = 16;
 /// Sends after which others have their turn: without a ring a send may be over at once.
 const TURN: u32 = 16;
 
@@ -121,6 +124,7 @@ impl Lend for Frozen {
 }
 
 pub(crate) struct Output {
+    common: Rc<Common>,
     driver: Driver,
     socket: Socket,
     stall: Duration,
@@ -133,7 +137,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(common: &Common, socket: &Socket) -> Self {
+    pub(crate) fn new(common: &Rc<Common>, socket: &Socket) -> Self {
         let loans = Loans {
             untaken: RefCell::default(),
             failure: Cell::default(),
@@ -141,6 +145,7 @@ impl Output {
             book: Rc::clone(&common.book),
         };
         Self {
+            common: Rc::clone(common),
             driver: common.driver.clone(),
             socket: socket.clone(),
             stall: common.limits.stall,
@@ -282,11 +287,14 @@ impl Output {
     /// Waits until the kernel has taken everything.
     pub(crate) async fn finish(&mut self) -> Result<(), Cut> {
         self.flush().await?;
-        let mut untaken = self.loans.untaken.borrow().len();
-        while untaken > 0 {
-            untaken = self.until_below(untaken).await?;
+        loop {
+            // Also where all was taken: one of them may have failed.
+            let untaken = self.loans.untaken.borrow().len();
+            self.until(|loans| loans.untaken.borrow().len() < untaken.max(1)).await?;
+            if self.loans.untaken.borrow().is_empty() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Waits until everything that was lent is back.
@@ -299,7 +307,11 @@ impl Output {
     }
 
     async fn send<B: Lend>(&mut self, buffer: B) -> Result<(), Cut> {
-        self.until_below(UNTAKEN).await?;
+        self.until(|loans| {
+            let most = if self.common.has_spare() { ON_LOAN } else { 1 };
+            loans.untaken.borrow().len() < UNTAKEN && loans.on_loan.borrow().len() < most
+        })
+        .await?;
         self.sends = self.sends.wrapping_add(1);
         if self.sends.is_multiple_of(TURN) {
             others_first().await;
@@ -311,19 +323,18 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until fewer than so many sends are untaken; how many are.
-    async fn until_below(&mut self, most: usize) -> Result<usize, Cut> {
+    /// Waits until it is so, and fails where a send has.
+    async fn until(&self, is_so: impl Fn(&Loans) -> bool) -> Result<(), Cut> {
         let loans = &self.loans;
-        let fewer = poll_fn(|context| {
+        let so = poll_fn(|context| {
             loans.look(context);
-            let untaken = loans.untaken.borrow().len();
             match loans.failure.take() {
                 Some(error) => Poll::Ready(Err(Cut::from(error))),
-                None if untaken < most => Poll::Ready(Ok(untaken)),
+                None if is_so(loans) => Poll::Ready(Ok(())),
                 None => Poll::Pending,
             }
         });
-        match self.driver.timeout(self.stall, fewer).await {
+        match self.driver.timeout(self.stall, so).await {
             Err(Error::TimedOut { .. }) => Err(Cut::Stalled),
             waited => waited?,
         }

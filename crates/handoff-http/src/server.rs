@@ -57,8 +57,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on `driver`, which needs room for the connections: an operation for each that waits, and some
-    /// for each that is answered ([`DriverBuilder::in_flight`](handoff::DriverBuilder::in_flight)).
+    /// A server on `driver`, which needs room for the connections: two operations for each, a receive and a send.
+    /// Where it has less, fewer connections are served at once ([`serve`](Self::serve) warns of it); where it has
+    /// more, answers lend more before the client has room
+    /// ([`DriverBuilder::in_flight`](handoff::DriverBuilder::in_flight)).
     pub fn new(driver: &Driver, limits: Limits) -> Self {
         Self { common: Rc::new(Common::new(driver, limits)) }
     }
@@ -90,7 +92,15 @@ impl Server {
         B::Error: Display,
     {
         let (limits, driver) = (&self.common.limits, &self.common.driver);
-        let most = limits.connections.max(1);
+        let most = self.common.most;
+        if most < limits.connections {
+            let wanted = limits.connections;
+            tracing::warn!(
+                most,
+                wanted,
+                "the driver has no room for so many connections (in_flight)"
+            );
+        }
         let mut stop = stop.shared();
         let mut open = FuturesUnordered::new();
         // What is accepted has it from there.

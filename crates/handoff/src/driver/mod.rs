@@ -292,6 +292,11 @@ impl Driver {
         self.reactor.records.borrow().len() + self.reactor.lanes.len()
     }
 
+    /// The most operations that may be under way at once: [`DriverBuilder::in_flight`].
+    pub fn in_flight_limit(&self) -> usize {
+        self.reactor.records.borrow().limit()
+    }
+
     /// Runs a future to its end, turning the driver meanwhile.
     ///
     /// # Errors

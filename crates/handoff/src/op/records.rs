@@ -87,6 +87,10 @@ impl Records {
         Self { records: Vec::new(), free: Vec::new(), limit, waits: 0, last_held: Cell::new(0) }
     }
 
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Says whether [`insert`](Self::insert) has room for what is no wait.
     pub(crate) fn check_room(&self) -> Result<()> {
         if self.len() - self.waits >= self.limit {

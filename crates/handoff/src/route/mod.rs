@@ -378,10 +378,11 @@ impl Route {
             && !socket.shared.queue.borrow().is_idle()
         {
             // Sends that were accepted before go first: an empty one is over when they are.
-            let sending = socket.send(Buffer::from(Vec::new())).map_err(|refused| refused.error)?;
-            sending.split().0.await?;
+            let empty = || socket.send(Buffer::from(Vec::new())).map_err(|refused| refused.error);
+            splice::with_room(&self.driver, empty).await?.split().0.await?;
         }
         let way = splice::Splicing {
+            driver: Rc::clone(&self.driver),
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
