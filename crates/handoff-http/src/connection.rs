@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::future::{Either, select};
 use handoff::{Driver, Error, Socket};
 use http::{Request, Response, StatusCode};
@@ -85,8 +85,10 @@ pub(crate) async fn serve<S, B>(
     let loans = connection.output.loans();
     let mut running = pin!(connection.run(&mut service, stop));
     let ended = poll_fn(|context| {
+        let ended = running.as_mut().poll(context);
+        // What was sent just now is looked at too: it keeps operations of the driver.
         loans.look(context);
-        running.as_mut().poll(context)
+        ended
     });
     if let Err(cut) = ended.await {
         match cut {
@@ -120,7 +122,7 @@ impl Connection<'_> {
                 // Apart, so that a connection is small while it waits.
                 Next::Request(head) => match Box::pin(self.serve(*head, service)).await? {
                     After::GoesOn => {}
-                    After::Over => break !self.input.received.is_empty(),
+                    After::Over => break !self.input.is_ended(),
                     After::Unread => break true,
                 },
                 Next::Refused(refusal) => {
@@ -143,6 +145,10 @@ impl Connection<'_> {
     /// Waits for the next request.
     async fn next(&mut self, stop: impl Future<Output = ()> + Unpin) -> Next {
         let limits = &self.common.limits;
+        // Empty lines behind a request are no beginning of the next.
+        while self.input.received.starts_with(b"\r\n") {
+            self.input.received.advance(2);
+        }
         if self.input.received.is_empty() {
             let first = pin!(self.driver.timeout(limits.idle, self.input.more()));
             match select(stop, first).await {
@@ -218,24 +224,26 @@ impl Connection<'_> {
         })
     }
 
-    /// Passes over what the service has left of a body, if that is little; whether it is gone.
+    /// Passes over what the service has left of a body, if that is little and comes in time; whether it is gone.
     async fn discard(&mut self, rest: &mut Rest) -> bool {
         let limits = &self.common.limits;
-        let mut left = DISCARDED;
-        while !rest.is_over() {
-            if matches!(rest, Rest::Length(len) if *len > left) {
-                return false;
+        let input = &mut self.input;
+        let passing = async {
+            let mut left = DISCARDED;
+            while !rest.is_over() {
+                if matches!(rest, Rest::Length(len) if *len > left) {
+                    return false;
+                }
+                let Ok(piece) = rest.next(input, limits).await else { return false };
+                if let Piece::Data(bytes) = piece {
+                    let Some(fewer) = left.checked_sub(bytes.len() as u64) else { return false };
+                    left = fewer;
+                }
             }
-            let next = rest.next(&mut self.input, limits);
-            let Ok(Ok(piece)) = self.driver.timeout(limits.body_time, next).await else {
-                return false;
-            };
-            if let Piece::Data(bytes) = piece {
-                let Some(fewer) = left.checked_sub(bytes.len() as u64) else { return false };
-                left = fewer;
-            }
-        }
-        true
+            true
+        };
+        // One time for all of it: a client that drips would stay for days.
+        self.driver.timeout(limits.body_time, passing).await.unwrap_or(false)
     }
 
     /// A client that still sends would have its answer taken away by a reset, so it gets a moment to read.

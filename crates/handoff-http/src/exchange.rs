@@ -24,6 +24,7 @@ use crate::input::Input;
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::request_body::{BodyError, Feeder, RequestBody};
+use crate::room;
 use crate::served::Book;
 use crate::wire::{Chunked, Framing, Piece, Refusal};
 
@@ -145,7 +146,8 @@ impl Feeding<'_> {
         if terms.awaits_continue.get() && !terms.begun.get() {
             if input.received.is_empty() {
                 let go_on = Buffer::from(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec());
-                drop(socket.send(go_on).map_err(|refused| refused.error)?);
+                let send = |buffer| socket.send(buffer);
+                drop(room::start(driver, go_on, send).await?);
             }
             terms.awaits_continue.set(false);
         }

@@ -20,7 +20,7 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body: 413 for a longer one. Default 16 MiB.
     pub body: u64,
-    /// Connections at once, at least one; more wait in the kernel, as many as the listener's backlog has room for
+    /// Connections at once, at least one, and half as many as the driver may have operations at most; more wait in the kernel, as many as the listener's backlog has room for
     /// (128 of one of the standard library). Default 1,024.
     pub connections: usize,
     /// Connections of one client address at once; more are closed at once. Default: as many as all may have.
@@ -29,8 +29,9 @@ pub struct Limits {
     pub idle: Duration,
     /// How long a head may take from its first byte to its last: 408 after that. Default 10 s.
     pub head_time: Duration,
-    /// How long the next bytes of a body may take while the service waits for them: 408 after that.
-    /// Default 30 s.
+    /// How long the next bytes of a body may take while the service waits for them: 408 after that. There is no
+    /// least rate: a service that reads a body to its end bounds the whole itself. What a service has left of a
+    /// body may take so long in all. Default 30 s.
     pub body_time: Duration,
     /// How long the client may take for the next 256 KiB of an answer, or of a file that is spliced for any byte;
     /// it is disconnected after that. Default 30 s.

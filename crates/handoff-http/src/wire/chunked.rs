@@ -9,7 +9,7 @@ use crate::limits::Limits;
 
 /// Bytes of the line before a chunk: its size and extensions.
 const LINE: usize = 256;
-/// Bytes of such lines that a body may have beyond one for each 256 bytes of it.
+/// Bytes of such lines that a body may have beyond as many as it has itself.
 const LINES: u64 = 16 << 10;
 
 /// What comes next of a body.
@@ -135,7 +135,8 @@ fn take_line(received: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
 fn size(line: &[u8]) -> Result<u64, Refusal> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);
-    let extends = matches!(rest.trim_ascii_start(), [b';', extension @ ..]
+    let blanks = rest.iter().take_while(|byte| b" \t".contains(byte)).count();
+    let extends = matches!(&rest[blanks..], [b';', extension @ ..]
         if extension.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control()));
     if !(1..=16).contains(&digits.len()) || !(rest.is_empty() || extends) {
         return Err(Refusal::bad("a chunk's size is no number of at most 16 hexadecimal digits"));

@@ -107,6 +107,8 @@ fn each_with_its_status() {
             (chunked("1\r\nx\n"), 400),
             (chunked("1;a\rb\r\nx\r\n"), 400),
             (chunked("1;\u{1}\r\nx\r\n"), 400),
+            (chunked("1\r;a\r\nx\r\n"), 400),
+            (chunked("1\u{c};a\r\nx\r\n"), 400),
             (chunked(&format!("1;{long}\r\nx\r\n")), 400),
             (chunked(&format!("1;{}\r\nx\r\n", &long[..200]).repeat(100)), 400),
             (chunked("10000000000000001\r\nx\r\n"), 400),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use bytes::Bytes;
 use futures_util::future::select;
-use handoff::{Driver, RingUse};
+use handoff::{Driver, DriverBuilder, RingUse};
 use handoff_http::{Limits, RequestBody, Served, Server};
 use http::{Request, Response};
 use http_body::Body;
@@ -50,6 +50,20 @@ impl Serving {
         B: Body<Data = Bytes> + 'static,
         B::Error: Display,
     {
+        Self::start_on(Driver::builder().ring(ring).in_flight(16_384), limits, make)
+    }
+
+    pub(crate) fn start_on<S, B>(
+        driver: DriverBuilder,
+        limits: Limits,
+        make: impl FnOnce() -> S + Send + 'static,
+    ) -> Self
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
+        S::Error: Display,
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Display,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         // Crowds come faster than they are accepted, and the standard library has 128 of them wait.
         rustix::net::listen(&listener, 4096).expect("listens");
@@ -58,7 +72,7 @@ impl Serving {
         let served = Arc::<Mutex<Served>>::default();
         let tell = Arc::clone(&served);
         let thread = std::thread::spawn(move || {
-            let driver = Driver::builder().ring(ring).in_flight(16_384).build().expect("a driver");
+            let driver = driver.build().expect("a driver");
             let listener = driver.listen(listener).expect("listens");
             let server = Server::new(&driver, limits);
             let stopped = driver.file(stopped).expect("attaches");
@@ -193,7 +207,7 @@ impl Client {
         }
     }
 
-    fn take(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         while self.received.len() < len {
             assert!(self.more(), "ended after {} of {len} bytes", self.received.len());
         }
