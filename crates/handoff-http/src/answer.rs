@@ -39,6 +39,8 @@ const HEAD: usize = 512;
 /// What an answer has to know of its request.
 pub(crate) struct Terms<'a> {
     pub(crate) common: &'a Common,
+    /// The connection ends behind this answer, since the server is to stop.
+    stopping: &'a Cell<bool>,
     /// The request was for a head alone.
     pub(crate) head_only: bool,
     pub(crate) version: Version,
@@ -52,9 +54,10 @@ pub(crate) struct Terms<'a> {
 }
 
 impl<'a> Terms<'a> {
-    pub(crate) fn new(common: &'a Common, head: &Head) -> Self {
+    pub(crate) fn new(common: &'a Common, stopping: &'a Cell<bool>, head: &Head) -> Self {
         Self {
             common,
+            stopping,
             head_only: head.request.method() == http::Method::HEAD,
             version: head.request.version(),
             takes_trailers: head.takes_trailers,
@@ -65,9 +68,10 @@ impl<'a> Terms<'a> {
     }
 
     /// Of what is no request.
-    pub(crate) fn of_none(common: &'a Common) -> Self {
+    pub(crate) fn of_none(common: &'a Common, stopping: &'a Cell<bool>) -> Self {
         Self {
             common,
+            stopping,
             head_only: false,
             version: Version::HTTP_11,
             takes_trailers: false,
@@ -116,7 +120,7 @@ where
     let lent = parts.extensions.remove::<LentBody>();
     let ends = ends(&parts, lent.as_ref(), &body, terms);
     let goes_on = terms.keeps_alive.get()
-        && !terms.common.stopping.get()
+        && !terms.stopping.get()
         && ends != Ends::WithConnection
         && !terms.awaits_continue.get()
         && !wire::has_token(&parts.headers, &CONNECTION, "close");
@@ -128,6 +132,12 @@ where
             Some(LentBody(Lent::Frozen(frozen))) => output.put_frozen(&frozen).await?,
             Some(LentBody(Lent::File(file, range))) => {
                 put_file(file, range, output, terms).await?;
+            }
+            None if ends == Ends::WithConnection => {
+                // An end that comes before its time must not look like the end of the body.
+                output.ends_by_reset(true);
+                put_body(body, ends, output, terms).await?;
+                output.ends_by_reset(false);
             }
             None => put_body(body, ends, output, terms).await?,
         }

@@ -27,8 +27,8 @@ pub(crate) struct Common {
     pub(crate) most: usize,
     /// Operations of the driver beyond each connection's [`SHARE`].
     spare: usize,
-    /// No request follows those that are under way.
-    pub(crate) stopping: Cell<bool>,
+    /// Answers under way.
+    pub(crate) answering: Cell<u64>,
 }
 
 impl Common {
@@ -44,7 +44,7 @@ impl Common {
             book: Rc::default(),
             clients: RefCell::default(),
             unlent: why_unlent(driver),
-            stopping: Cell::new(false),
+            answering: Cell::new(0),
         }
     }
 

@@ -1,10 +1,12 @@
 //! A connection: one request after another, until either side has enough.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::future::poll_fn;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
@@ -51,8 +53,26 @@ enum After {
     Unread,
 }
 
+/// An answer that is counted while it is under way.
+struct Answering<'a>(&'a Cell<u64>);
+
+impl<'a> Answering<'a> {
+    fn new(common: &'a Common) -> Self {
+        common.answering.update(|answers| answers + 1);
+        Self(&common.answering)
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.update(|answers| answers - 1);
+    }
+}
+
 struct Connection<'a> {
     common: &'a Common,
+    /// No request follows the one that is under way.
+    stopping: &'a Cell<bool>,
     driver: &'a Driver,
     socket: Socket,
     peer: SocketAddr,
@@ -74,17 +94,23 @@ pub(crate) async fn serve<S, B>(
     B::Error: Display,
 {
     let driver = &common.driver;
+    let stopping = Cell::new(false);
     let mut connection = Connection {
         input: Input::new(driver, &socket),
         output: Output::new(&common, &socket),
         common: &common,
+        stopping: &stopping,
         driver,
         socket,
         peer,
     };
     let loans = connection.output.loans();
-    let mut running = pin!(connection.run(&mut service, stop));
+    let mut running = pin!(connection.run(&mut service));
+    let mut stop = pin!(stop);
     let ended = poll_fn(|context| {
+        if !stopping.get() && stop.as_mut().poll(context).is_ready() {
+            stopping.set(true);
+        }
         let ended = running.as_mut().poll(context);
         // What was sent just now is looked at too: it keeps operations of the driver.
         loans.look(context);
@@ -105,20 +131,15 @@ pub(crate) async fn serve<S, B>(
 }
 
 impl Connection<'_> {
-    async fn run<S, B>(
-        &mut self,
-        service: &mut S,
-        stop: impl Future<Output = ()>,
-    ) -> Result<(), Cut>
+    async fn run<S, B>(&mut self, service: &mut S) -> Result<(), Cut>
     where
         S: Service<Request<RequestBody>, Response = Response<B>>,
         S::Error: Display,
         B: Body<Data = Bytes>,
         B::Error: Display,
     {
-        let mut stop = pin!(stop);
         let still_sends = loop {
-            match self.next(&mut stop).await {
+            match self.next().await {
                 // Apart, so that a connection is small while it waits.
                 Next::Request(head) => match Box::pin(self.serve(*head, service)).await? {
                     After::GoesOn => {}
@@ -128,14 +149,17 @@ impl Connection<'_> {
                 Next::Refused(refusal) => {
                     tracing::debug!(peer = %self.peer, %refusal, "a request was refused");
                     self.common.book.write(|served| served.refused += 1);
-                    let terms = Terms::of_none(self.common);
+                    let terms = Terms::of_none(self.common, self.stopping);
+                    let _answering = Answering::new(self.common);
                     Box::pin(answer::refuse(refusal, &mut self.output, &terms)).await?;
                     break true;
                 }
                 Next::Nothing => break false,
             }
         };
+        let answering = Answering::new(self.common);
         self.output.finish().await?;
+        drop(answering);
         if self.socket.shutdown(Shutdown::Write).is_ok() && still_sends {
             self.linger().await;
         }
@@ -143,7 +167,7 @@ impl Connection<'_> {
     }
 
     /// Waits for the next request.
-    async fn next(&mut self, stop: impl Future<Output = ()> + Unpin) -> Next {
+    async fn next(&mut self) -> Next {
         let limits = &self.common.limits;
         // Empty lines behind a request are no beginning of the next.
         while self.input.received.starts_with(b"\r\n") {
@@ -151,6 +175,9 @@ impl Connection<'_> {
         }
         if self.input.received.is_empty() {
             let first = pin!(self.driver.timeout(limits.idle, self.input.more()));
+            let stopping = self.stopping;
+            // Whoever polls the connection sets it.
+            let stop = poll_fn(|_| if stopping.get() { Poll::Ready(()) } else { Poll::Pending });
             match select(stop, first).await {
                 Either::Right((Ok(Ok(true)), _)) => {}
                 // It has left, or was silent for too long.
@@ -203,7 +230,7 @@ impl Connection<'_> {
     {
         let common = self.common;
         common.book.write(|served| served.requests += 1);
-        let terms = Terms::new(common, &head);
+        let terms = Terms::new(common, self.stopping, &head);
         let (body, feeder) = RequestBody::new(head.framing);
         let mut request = head.request.map(|()| body);
         request.extensions_mut().insert(Peer(self.peer));
@@ -216,7 +243,9 @@ impl Connection<'_> {
             rest: &mut rest,
             input: &mut self.input,
         };
+        let answering = Answering::new(common);
         exchange(service, request, feeding, &mut self.output, &terms, &common.book).await?;
+        drop(answering);
         Ok(match (terms.keeps_alive.get(), rest.is_over()) {
             (true, _) if self.discard(&mut rest).await => After::GoesOn,
             (false, true) => After::Over,

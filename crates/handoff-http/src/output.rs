@@ -23,6 +23,7 @@ use handoff::{
     Tally,
 };
 use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::common::Common;
 use crate::cut::Cut;
@@ -158,6 +159,14 @@ impl Output {
 
     pub(crate) fn loans(&self) -> Rc<Loans> {
         Rc::clone(&self.loans)
+    }
+
+    /// Has the connection's end be a reset, or an end as usual.
+    pub(crate) fn ends_by_reset(&self, reset: bool) {
+        let linger = reset.then_some(Duration::ZERO);
+        if let Err(error) = set_socket_linger(&self.socket, linger) {
+            tracing::debug!(%error, "the end of a connection stays as it is");
+        }
     }
 
     /// Puts bytes behind those that were put, and lends them where they are many.

@@ -35,8 +35,9 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// runs: on an [`Executor`](handoff::Executor), on [`Driver::block_on`], or in tokio's current-thread runtime beside
 /// `handoff::tokio::drive`. They need not be `Send`.
 ///
-/// A service's future is dropped when its client resets the connection. One that only ends its own direction gets
-/// its answer.
+/// A service's future is dropped when its client resets the connection, if the request's body was taken whole (or
+/// there is none) and nothing was received behind it; else a reset is noticed with the next receive or send. A client
+/// that only ends its own direction gets its answer.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -134,12 +135,12 @@ impl Server {
                 }
             }
         }
-        self.common.stopping.set(true);
         drop(listener);
         let over = until_below(&mut open, 1);
         if let Err(Error::TimedOut { .. }) = driver.timeout(limits.grace, over).await {
-            let left = open.len() as u64;
-            tracing::warn!(left, "connections were under way when the time to end was over");
+            // Others only wait for their client's end.
+            let left = self.common.answering.get().min(open.len() as u64);
+            tracing::warn!(left, "answers were under way when the time to end was over");
             self.common.book.write(|served| served.cut_short += left);
         }
     }

@@ -13,7 +13,7 @@ use handoff::{Buffer, Driver, Wait};
 use handoff_http::{LentBody, Limits, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::serving::{PATIENCE, RINGS, Serving, content};
+use crate::serving::{Client, PATIENCE, RINGS, Serving, content};
 
 const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
 
@@ -242,6 +242,64 @@ fn late_bytes_take_no_last_answer_away() {
         came += client.rest().len();
         assert_eq!(came, LEN);
         serving.stop();
+    }
+}
+
+#[test]
+fn a_server_that_has_stopped_serves_again() {
+    let (first, second) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
+    let (first, second) = (first.expect("binds"), second.expect("binds"));
+    let driver = Driver::new().expect("a driver");
+    let server = Server::new(&driver, Limits::default());
+    let address = second.local_addr().expect("bound");
+    let client = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        let mut client = Client::to(address);
+        client.send(HELLO);
+        client.answer()
+    });
+    let serving = async {
+        let listener = driver.listen(first).expect("listens");
+        server.serve(listener, hello(), std::future::ready(())).await;
+        let listener = driver.listen(second).expect("listens");
+        let stop = async {
+            let _ = driver.sleep(Duration::from_secs(1)).await;
+        };
+        server.serve(listener, hello(), stop).await;
+    };
+    driver.block_on(serving).expect("it is driven");
+    let answer = client.join().expect("is answered");
+    assert_eq!((answer.text(), answer.is_last()), ("hello", false));
+}
+
+#[test]
+fn a_client_that_never_pauses_stops_too() {
+    for ring in RINGS {
+        let serving =
+            Serving::start(ring, Limits { grace: PATIENCE, ..Limits::default() }, hello());
+        let mut busy = serving.connect();
+        let mut answers = busy.stream.try_clone().expect("has a descriptor");
+        let asking = std::thread::spawn(move || {
+            let begin = Instant::now();
+            // It ends with the connection.
+            while begin.elapsed() < Duration::from_secs(8) {
+                if std::io::Write::write_all(&mut busy.stream, &HELLO.repeat(200)).is_err() {
+                    break;
+                }
+            }
+            begin.elapsed()
+        });
+        let reading = std::thread::spawn(move || {
+            let mut came = Vec::new();
+            let _ = std::io::Read::read_to_end(&mut answers, &mut came);
+            came
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        serving.stop();
+        let came = reading.join().expect("reads");
+        let last = String::from_utf8_lossy(&came[came.len().saturating_sub(300)..]).into_owned();
+        assert!(last.contains("connection: close"), "{last}");
+        assert!(asking.join().expect("asks") < Duration::from_secs(6));
     }
 }
 
