@@ -7,7 +7,7 @@ use handoff::Error;
 pub(crate) enum Cut {
     #[error("{0}")]
     Connection(#[from] Error),
-    #[error("the client takes nothing of the answer")]
+    #[error("the client takes too little of the answer")]
     Stalled,
     #[error("the client has ended the connection within the request's body")]
     Left,

@@ -33,8 +33,9 @@ pub struct Limits {
     /// least rate: a service that reads a body to its end bounds the whole itself. What a service has left of a
     /// body may take so long in all. Default 30 s.
     pub body_time: Duration,
-    /// How long the client may take for the next 256 KiB of an answer, or of a file that is spliced for any byte;
-    /// it is disconnected after that. Default 30 s.
+    /// How long the client may take for the next 256 KiB of an answer; it is disconnected after that. Of a file that
+    /// is spliced any byte is enough, and twice this time may pass before it is noticed that none was taken. Default
+    /// 30 s.
     pub stall: Duration,
     /// How long requests under way have to end when the server is to stop. Default 10 s.
     pub grace: Duration,

@@ -191,6 +191,25 @@ fn breaking(ring: RingUse) -> Serving {
 }
 
 #[test]
+fn a_body_without_a_length_breaks_off_by_a_reset() {
+    use std::io::{ErrorKind, Read as _};
+    for ring in RINGS {
+        let serving = breaking(ring);
+        for path in ["fails", "panics-late"] {
+            let mut client = serving.connect();
+            client.send(format!("GET /{path} HTTP/1.0\r\n\r\n").as_bytes());
+            let end = client.stream.read_to_end(&mut Vec::new());
+            assert_eq!(
+                end.map_err(|error| error.kind()),
+                Err(ErrorKind::ConnectionReset),
+                "{path}"
+            );
+        }
+        serving.stop();
+    }
+}
+
+#[test]
 fn an_answer_that_breaks_off_ends_its_connection_alone() {
     for ring in RINGS {
         let serving = breaking(ring);

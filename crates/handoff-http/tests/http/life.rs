@@ -304,6 +304,19 @@ fn a_client_that_never_pauses_stops_too() {
 }
 
 #[test]
+fn who_only_lingers_is_not_cut_short() {
+    for ring in RINGS {
+        let limits = Limits { grace: Duration::from_millis(300), ..Limits::default() };
+        let serving = Serving::start(ring, limits, hello());
+        let mut client = serving.connect();
+        client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        assert_eq!(client.answer().text(), "hello");
+        // It has its answer, and does not end its side.
+        assert_eq!(serving.stop().cut_short, 0);
+    }
+}
+
+#[test]
 fn a_server_ends_when_its_requests_have() {
     for ring in RINGS {
         let (begin, begun) = std::sync::mpsc::channel();
