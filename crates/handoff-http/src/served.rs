@@ -13,7 +13,8 @@ pub struct Served {
     pub open: u64,
     /// The most at once.
     pub most_open: u64,
-    /// Connections closed at once, since their client had as many as it may; not among those that came.
+    /// Connections closed at once, since their client is not admitted or had as many as it may; not among those
+    /// that came.
     pub turned_away: u64,
     /// Requests that the service was given.
     pub requests: u64,

@@ -55,6 +55,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Server {
     common: Rc<Common>,
+    admits: Rc<dyn Fn(SocketAddr) -> bool>,
 }
 
 impl Server {
@@ -63,7 +64,14 @@ impl Server {
     /// more, answers lend more before the client has room
     /// ([`DriverBuilder::in_flight`](handoff::DriverBuilder::in_flight)).
     pub fn new(driver: &Driver, limits: Limits) -> Self {
-        Self { common: Rc::new(Common::new(driver, limits)) }
+        Self { common: Rc::new(Common::new(driver, limits)), admits: Rc::new(|_| true) }
+    }
+
+    /// Serves only those clients that `admits` says yes to. [`Server::serve`] asks when it has accepted a connection,
+    /// and closes the others at once ([`Served::turned_away`]): they take none of [`Limits::connections`].
+    #[must_use]
+    pub fn admitting(self, admits: impl Fn(SocketAddr) -> bool + 'static) -> Self {
+        Self { admits: Rc::new(admits), ..self }
     }
 
     /// What was served so far.
@@ -119,6 +127,9 @@ impl Server {
             let accepting = select(&mut stop, listener.accept());
             match beside(&mut open, accepting).await {
                 Either::Left(_) => break,
+                Either::Right((Ok((_, peer)), _)) if !(self.admits)(peer) => {
+                    self.common.book.write(|served| served.turned_away += 1);
+                }
                 Either::Right((Ok((socket, peer)), _)) => {
                     match Open::enter(&self.common, peer, limits.per_client) {
                         Some(counted) => {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
-use handoff_http::{LentBody, Peer, RequestBody};
+use handoff_http::{LentBody, RequestBody};
 use http::header::{
     ACCEPT_RANGES, ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION,
     X_CONTENT_TYPE_OPTIONS,
@@ -23,7 +23,6 @@ use tower_service::Service;
 
 use super::conditions::{State, Wanted};
 use super::root::{Found, Missing, Root};
-use crate::net::visitors::Visitors;
 
 /// Answers requests for the files of a directory. Clones are of the same.
 #[derive(Clone)]
@@ -31,7 +30,6 @@ pub(super) struct Files(Rc<Shared>);
 
 struct Shared {
     root: Root,
-    visitors: Visitors,
     /// Answers, by their status.
     statuses: RefCell<BTreeMap<u16, u64>>,
 }
@@ -55,8 +53,8 @@ impl Service<Request<RequestBody>> for Files {
 }
 
 impl Files {
-    pub(super) fn new(root: Root, visitors: Visitors) -> Self {
-        Self(Rc::new(Shared { root, visitors, statuses: RefCell::default() }))
+    pub(super) fn new(root: Root) -> Self {
+        Self(Rc::new(Shared { root, statuses: RefCell::default() }))
     }
 
     /// Answers so far, by their status.
@@ -65,10 +63,6 @@ impl Files {
     }
 
     fn answer(&self, request: &Request<RequestBody>) -> Response<String> {
-        let peer = request.extensions().get::<Peer>();
-        if peer.is_some_and(|Peer(peer)| !self.0.visitors.lets_in(*peer)) {
-            return plain(StatusCode::FORBIDDEN, "these files are for others");
-        }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             let response = plain(StatusCode::METHOD_NOT_ALLOWED, "files are read by GET and HEAD");
             return with(response, ALLOW, "GET, HEAD");

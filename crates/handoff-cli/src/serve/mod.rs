@@ -79,7 +79,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
-    /// Serve only these addresses: ADDR/LEN, or one ADDR; may be said several times. Others are answered 403
+    /// Serve only these addresses: ADDR/LEN, or one ADDR; may be said several times. Others are
+    /// disconnected at once
     #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
     pub from: Vec<IpNet>,
 

@@ -41,7 +41,7 @@ pub(super) struct Report {
     connections: u64,
     /// At once; of several threads, the sum of what each had.
     most_open: u64,
-    /// For --max-per-client.
+    /// For --from and --max-per-client.
     turned_away: u64,
     requests: u64,
     /// Answers to them, by status.

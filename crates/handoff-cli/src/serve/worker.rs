@@ -42,10 +42,10 @@ impl Worker<'_> {
             ..Limits::default()
         };
         let (listener, visitors) = self.listener.on(&driver)?;
-        let files = Files::new(self.root, visitors);
+        let files = Files::new(self.root);
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
-        let server = Server::new(&driver, limits);
+        let server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));
         let mut notes = Vec::new();
         if let Some(reason) = driver.ring_unavailable() {
             notes.push(format!("plain system calls instead of io_uring: {reason}"));

@@ -61,15 +61,23 @@ fn a_client_has_no_more_than_its_share() {
 #[test]
 fn only_those_who_are_named_are_served() {
     let place = directory(&[("file", 1)]);
-    let serving = Running::start(place.path(), &["--from", "127.0.0.1"]);
+    let options = ["--from", "127.0.0.1", "--max-connections", "2", "--idle", "600"];
+    let serving = Running::start(place.path(), &options);
+    // Silent, they have no place among the connections.
+    let strangers = [(); 2].map(|()| {
+        let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("binds");
+        stranger.connect(&serving.address.into()).expect("connects");
+        stranger.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        stranger
+    });
     assert_eq!(serving.ask("GET /file", "").status, 200);
-    let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("binds");
-    stranger.connect(&serving.address.into()).expect("connects");
-    stranger.set_read_timeout(Some(PATIENCE)).expect("can wait");
-    assert_eq!(ask(stranger.into(), "GET /file", "").status, 403);
+    for mut stranger in strangers {
+        assert_eq!(stranger.read(&mut [0]).expect("is closed"), 0);
+    }
     serving.signal(rustix::process::Signal::TERM);
     let ended = serving.end();
     assert!(ended.errors.contains("turned a connection from 127.0.0.2"), "{ended:?}");
-    assert_eq!(ended.report["statuses"]["403"], 1);
+    assert_eq!(ended.report["turned_away"], 2, "{ended:?}");
+    assert_eq!(ended.report["connections"], 1, "{ended:?}");
 }
