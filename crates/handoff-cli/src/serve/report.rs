@@ -48,6 +48,8 @@ pub(super) struct Report {
     statuses: BTreeMap<u16, u64>,
     /// Malformed, too large or too slow; most are not among the requests.
     refused: u64,
+    /// Requests that a mistake of this program failed: answered 500, and not among the statuses.
+    failed: u64,
     /// Answers that ended before their end.
     cut_short: u64,
     /// Heads included.
@@ -79,6 +81,7 @@ impl Report {
             requests: served.requests,
             statuses,
             refused: served.refused,
+            failed: served.failed,
             cut_short: served.cut_short,
             bytes,
             seconds,
@@ -93,12 +96,13 @@ impl Report {
 
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "{} connections, at most {} at once; {} requests, {} refused, {} cut short; {} bytes in {:.3} s, \
-             {:.1} MB/s, {:.3} s of CPU\n",
+            "{} connections, at most {} at once; {} requests, {} refused, {} failed, {} cut short; {} bytes in \
+             {:.3} s, {:.1} MB/s, {:.3} s of CPU\n",
             self.connections,
             self.most_open,
             self.requests,
             self.refused,
+            self.failed,
             self.cut_short,
             self.bytes,
             self.seconds,
@@ -116,5 +120,20 @@ impl Report {
             );
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_requests_are_told() {
+        let served = Served { failed: 3, ..Served::default() };
+        let mut counts = Counts::default();
+        counts.add(Counts { served, ..Counts::default() });
+        let report = Report::new(&Clock::start(), 1, counts);
+        assert!(report.text().contains(", 3 failed, "), "{}", report.text());
+        assert_eq!(serde_json::to_value(&report).expect("is JSON")["failed"], 3);
     }
 }
