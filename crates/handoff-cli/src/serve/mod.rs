@@ -14,6 +14,8 @@ mod report;
 mod root;
 mod worker;
 
+use std::any::Any;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// The most connections at once, shared out evenly to the threads; more wait to be accepted
+    /// The most connections at once, shared out evenly to the threads, one each at least; more wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
@@ -101,6 +103,9 @@ pub struct Args {
 /// lacks what it takes, [`Failure::Stopped`] after a signal, when the report is out.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let endpoint = Endpoint::to_listen_at(&args.listen).map_err(Failure::usage)?;
+    if args.max_connections < u32::from(args.threads) {
+        return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
+    }
     let root = Root::open(&args.directory)?;
     descriptors::allow_all();
     let family = Family::of(args.v4, args.v6);
@@ -137,6 +142,7 @@ fn serve(
     for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {
             args,
+            connections: share(args.max_connections, args.threads, number),
             root: root.try_clone().failed("sharing a directory")?,
             listener,
             stop: context.stop.clone(),
@@ -144,28 +150,93 @@ fn serve(
             quit: watched.try_clone().failed("watching threads")?,
         });
     }
+    let tasks = workers.into_iter().map(|worker| move || worker.serve()).collect();
+    let mut counts = Counts::default();
+    for served in on_threads(&quit, tasks) {
+        counts.add(served?);
+    }
+    Ok(counts)
+}
+
+/// What the thread of this number has of `most`.
+fn share(most: u32, threads: u16, number: usize) -> u32 {
+    let threads = u32::from(threads);
+    most / threads + u32::from(number < (most % threads) as usize)
+}
+
+/// Runs each on a thread of its own. One that fails or panics shuts `quit` down, so that the others end with it.
+fn on_threads<T: Send>(
+    quit: &UnixStream,
+    tasks: Vec<impl FnOnce() -> Result<T, Failure> + Send>,
+) -> Vec<Result<T, Failure>> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|worker| {
-                let quit = &quit;
-                scope.spawn(move || {
-                    let served = worker.serve();
-                    if served.is_err() {
-                        // The others end with it.
-                        let _ = quit.shutdown(std::net::Shutdown::Both);
-                    }
-                    served
-                })
-            })
-            .collect();
-        let mut counts = Counts::default();
-        for thread in threads {
-            match thread.join() {
-                Ok(served) => counts.add(served?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+        let mut threads = Vec::new();
+        for task in tasks {
+            threads.push(scope.spawn(move || {
+                let mut guard = Quits { quit, well: false };
+                let result = task();
+                guard.well = result.is_ok();
+                result
+            }));
         }
-        Ok(counts)
+        let ends = threads.into_iter().map(|thread| thread.join());
+        ends.map(|end| end.unwrap_or_else(|panic| Err(panicked(&*panic)))).collect()
     })
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    let words = words.or_else(|| panic.downcast_ref().copied()).unwrap_or("it did not say why");
+    Failure::failed(format!("a thread that serves panicked: {words}"))
+}
+
+/// Shuts `quit` down when it is dropped, unless all went well.
+struct Quits<'a> {
+    quit: &'a UnixStream,
+    well: bool,
+}
+
+impl Drop for Quits<'_> {
+    fn drop(&mut self) {
+        if !self.well {
+            // Shut down already, it tells the others as well.
+            let _ = self.quit.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_others() {
+        let (quit, watched) = UnixStream::pair().expect("a pair");
+        watched.set_read_timeout(Some(Duration::from_secs(60))).expect("can wait");
+        let tasks = vec![true, false].into_iter();
+        let tasks = tasks.map(|panics| {
+            let mut watched = watched.try_clone().expect("clones");
+            move || {
+                assert!(!panics, "on purpose");
+                watched.read(&mut [0]).failed("waiting")
+            }
+        });
+        let ends = on_threads(&quit, tasks.collect());
+        let failure = ends[0].as_ref().expect_err("it panicked");
+        assert_eq!(failure.code(), 1);
+        assert!(format!("{failure:?}").contains("panicked: on purpose"), "{failure:?}");
+        assert_eq!(ends[1].as_ref().ok(), Some(&0));
+    }
+
+    #[test]
+    fn shares_are_all_there_is() {
+        for (most, threads) in [(1, 1), (3, 3), (10, 4), (1_024, 3), (65_536, 255)] {
+            let shares: Vec<_> =
+                (0..usize::from(threads)).map(|number| share(most, threads, number)).collect();
+            assert_eq!(shares.iter().sum::<u32>(), most);
+            assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+        }
+    }
 }

@@ -17,6 +17,8 @@ use crate::{Failure, Stop};
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,
+    /// The most at once.
+    pub(super) connections: u32,
     pub(super) root: Root,
     pub(super) listener: Listener,
     pub(super) stop: Stop,
@@ -30,10 +32,9 @@ impl Worker<'_> {
     /// Serves until it is to stop.
     pub(super) fn serve(self) -> Result<Counts, Failure> {
         let args = self.args;
-        let connections = args.max_connections.div_ceil(u32::from(args.threads));
-        let driver = driver(connections)?;
+        let driver = driver(self.connections)?;
         let limits = Limits {
-            connections: connections as usize,
+            connections: self.connections as usize,
             per_client: args.max_per_client.map_or(usize::MAX, |most| most as usize),
             idle: args.idle,
             grace: args.grace,

@@ -26,6 +26,7 @@ fn what_makes_no_sense_is_said() {
         ("", &["--listen", "192.0.2.1:0"], 1, "can't listen on 192.0.2.1:0"),
         ("", &["--listen", &address], 1, "in use"),
         ("", &["--threads", "0"], 2, "threads"),
+        ("", &["--threads", "3", "--max-connections", "2"], 2, "below --threads"),
         ("", &["--idle", "0"], 2, "above 0"),
     ] {
         let (ended, errors) = said(&place.path().join(path), options);
