@@ -8,12 +8,19 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 
+/// The first second of the year 10000, which HTTP has no date for.
+const NO_DATE: u64 = 253_402_300_800;
+
+/// Seconds since 1970, and nanoseconds.
+type Time = (i64, u64);
+
 /// What tells one state of a file from another.
 pub(super) struct State {
     pub(super) size: u64,
-    /// Strong: of the time of change in nanoseconds and the size.
+    /// Strong: of the inode, the size, and both times of change in nanoseconds. The time of modification can be set
+    /// to any, so the other is in it too.
     pub(super) etag: String,
-    /// In whole seconds, as HTTP has it; `None` before 1970.
+    /// In whole seconds, as HTTP has it; `None` before 1970 and after 9999.
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -31,12 +38,14 @@ pub(super) enum Wanted {
 }
 
 impl State {
-    pub(super) fn new(size: u64, seconds: i64, nanoseconds: u64) -> Self {
-        let since = u64::try_from(seconds).ok().map(Duration::from_secs);
+    pub(super) fn new(size: u64, modified: Time, changed: Time, inode: u64) -> Self {
+        let since = u64::try_from(modified.0).ok().filter(|since| *since < NO_DATE);
+        let times = format!("{:x}-{:x}-{:x}-{:x}", modified.0, modified.1, changed.0, changed.1);
         Self {
             size,
-            etag: format!("\"{seconds:x}-{nanoseconds:x}-{size:x}\""),
-            modified: since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)),
+            etag: format!("\"{inode:x}-{size:x}-{times}\""),
+            modified: since
+                .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since))),
         }
     }
 
@@ -80,7 +89,8 @@ impl State {
             return state == self.etag;
         }
         // A file that changed in this second may change once more in it.
-        let settled = self.modified.is_some_and(|modified| modified + Duration::from_secs(1) < now);
+        let age = self.modified.and_then(|modified| now.duration_since(modified).ok());
+        let settled = age.is_some_and(|age| age > Duration::from_secs(1));
         settled && httpdate::parse_http_date(state).ok() == self.modified
     }
 
@@ -92,7 +102,12 @@ impl State {
             return None;
         }
         let range = if first.is_empty() {
-            let len = number(last)?.min(self.size);
+            let len = number(last)?;
+            if len > 0 && self.size == 0 {
+                // It can be satisfied (RFC 9110, 14.1.2), but no Content-Range says so.
+                return None;
+            }
+            let len = len.min(self.size);
             self.size - len..self.size
         } else {
             let first = number(first)?;
@@ -131,14 +146,14 @@ mod tests {
 
     /// Of 1,000 bytes, changed on 2001-09-09 at 01:46:40.
     fn wanted(fields: &[(HeaderName, &'static str)]) -> Wanted {
-        let state = State::new(1_000, 1_000_000_000, 5);
+        let state = State::new(1_000, (1_000_000_000, 5), (1_000_000_001, 6), 7);
         let fields = fields.iter().cloned();
         let fields: HeaderMap =
             fields.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
         state.wanted(&Method::GET, &fields, SystemTime::now())
     }
 
-    const ETAG: &str = "\"3b9aca00-5-3e8\"";
+    const ETAG: &str = "\"7-3e8-3b9aca00-5-3b9aca01-6\"";
     const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
     const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
 
@@ -165,9 +180,24 @@ mod tests {
         ] {
             assert_eq!(wanted(&[(RANGE, range)]), told, "{range}");
         }
-        let empty = State::new(0, 0, 0);
-        assert_eq!(empty.part("bytes=-1"), Some(Wanted::NoSuchPart));
+        let empty = State::new(0, (0, 0), (0, 0), 7);
+        assert_eq!(empty.part("bytes=-1"), None);
+        assert_eq!(empty.part("bytes=-0"), Some(Wanted::NoSuchPart));
         assert_eq!(empty.part("bytes=0-"), Some(Wanted::NoSuchPart));
+    }
+
+    #[test]
+    fn times_without_a_date() {
+        for (seconds, has_one) in [
+            (-1, false),
+            (0, true),
+            (253_402_300_799, true),
+            (253_402_300_800, false),
+            (i64::MAX, false),
+        ] {
+            let state = State::new(1, (seconds, 0), (0, 0), 7);
+            assert_eq!(state.modified.is_some(), has_one, "{seconds}");
+        }
     }
 
     #[test]
@@ -176,21 +206,21 @@ mod tests {
         let part = Wanted::Part(0..1);
         for (fields, told) in [
             (vec![(IF_NONE_MATCH, ETAG)], Wanted::Unchanged),
-            (vec![(IF_NONE_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::Unchanged),
-            (vec![(IF_NONE_MATCH, "\"a\", \"3b9aca00-5-3e8\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "\"a\", \"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::Unchanged),
             (vec![(IF_NONE_MATCH, "*"), range.clone()], Wanted::Unchanged),
             (vec![(IF_NONE_MATCH, "\"a\""), (IF_MODIFIED_SINCE, DATE)], Wanted::Whole),
             (vec![(IF_MODIFIED_SINCE, DATE)], Wanted::Unchanged),
             (vec![(IF_MODIFIED_SINCE, BEFORE)], Wanted::Whole),
             (vec![(IF_MODIFIED_SINCE, "yesterday")], Wanted::Whole),
             (vec![(IF_MATCH, ETAG)], Wanted::Whole),
-            (vec![(IF_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::NotThis),
+            (vec![(IF_MATCH, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::NotThis),
             (vec![(IF_MATCH, "\"a\"")], Wanted::NotThis),
             (vec![(IF_UNMODIFIED_SINCE, DATE)], Wanted::Whole),
             (vec![(IF_UNMODIFIED_SINCE, BEFORE)], Wanted::NotThis),
             (vec![(IF_RANGE, ETAG), range.clone()], part),
             (vec![(IF_RANGE, "\"a\""), range.clone()], Wanted::Whole),
-            (vec![(IF_RANGE, "W/\"3b9aca00-5-3e8\""), range.clone()], Wanted::Whole),
+            (vec![(IF_RANGE, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\""), range.clone()], Wanted::Whole),
             (vec![(IF_RANGE, DATE), range.clone()], Wanted::Part(0..1)),
             (vec![(IF_RANGE, BEFORE), range], Wanted::Whole),
         ] {

@@ -69,7 +69,12 @@ impl Files {
         }
         match self.0.root.find(request.uri().path()) {
             Found::File { file, stat, name } => {
-                let state = State::new(stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec);
+                let state = State::new(
+                    stat.st_size as u64,
+                    (stat.st_mtime, stat.st_mtime_nsec),
+                    (stat.st_ctime, stat.st_ctime_nsec),
+                    stat.st_ino,
+                );
                 of_file(file, &state, &name, request)
             }
             Found::Directory => {
@@ -97,8 +102,8 @@ fn of_file(
     name: &[u8],
     request: &Request<RequestBody>,
 ) -> Response<String> {
-    let wanted = state.wanted(request.method(), request.headers(), SystemTime::now());
-    let response = match wanted {
+    let now = SystemTime::now();
+    let response = match state.wanted(request.method(), request.headers(), now) {
         Wanted::Whole => lent(StatusCode::OK, file, 0..state.size, name),
         Wanted::Part(range) => {
             let told = format!("bytes {}-{}/{}", range.start, range.end - 1, state.size);
@@ -120,7 +125,10 @@ fn of_file(
     let response = with(response, ETAG, &state.etag);
     let response = with(response, ACCEPT_RANGES, "bytes");
     match state.modified {
-        Some(modified) => with(response, LAST_MODIFIED, &httpdate::fmt_http_date(modified)),
+        Some(modified) => {
+            // None is later than the answer (RFC 9110, 8.8.2.1).
+            with(response, LAST_MODIFIED, &httpdate::fmt_http_date(modified.min(now)))
+        }
         None => response,
     }
 }

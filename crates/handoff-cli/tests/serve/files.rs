@@ -1,8 +1,11 @@
 //! Files, ranges of them, and their states.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use handoff_lab::skip;
 
 use crate::session::{Running, content, directory};
 
@@ -77,6 +80,49 @@ fn a_file_is_asked_for_by_its_state() {
 }
 
 #[test]
+fn a_file_that_takes_the_place_of_one_of_its_size_and_time_is_another() {
+    let place = directory(&[("file", 10), ("other", 10)]);
+    let (file, other) = (place.path().join("file"), place.path().join("other"));
+    fs::write(&other, b"0123456789").expect("writes");
+    let serving = Running::start(place.path(), &[]);
+    let etag = serving.ask("GET /file", "").field("etag").expect("has one").to_owned();
+    let time = fs::metadata(&file).and_then(|it| it.modified()).expect("has one");
+    File::options().write(true).open(&other).and_then(|it| it.set_modified(time)).expect("sets");
+    fs::rename(&other, &file).expect("takes its place");
+    for fields in
+        [format!("If-None-Match: {etag}\r\n"), format!("Range: bytes=5-\r\nIf-Range: {etag}\r\n")]
+    {
+        let answer = serving.ask("GET /file", &fields);
+        assert_eq!((answer.status, &answer.body[..]), (200, &b"0123456789"[..]), "{fields}");
+    }
+}
+
+#[test]
+fn files_of_other_times_are_served() {
+    // Not every file system has such times.
+    let Ok(place) = tempfile::tempdir_in("/dev/shm") else { skip!("there is no /dev/shm here") };
+    let path = place.path().join("file");
+    fs::write(&path, content(10)).expect("writes");
+    let serving = Running::start(place.path(), &[]);
+    let file = File::options().write(true).open(&path).expect("opens");
+    for (seconds, dated) in [(253_402_300_800, false), (253_402_300_799, true)] {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let kept = file.set_modified(time).and_then(|()| file.metadata()?.modified());
+        if kept.ok() != Some(time) {
+            skip!("the file system keeps no such times");
+        }
+        let answer = serving.ask("GET /file", "");
+        assert_eq!((answer.status, answer.body.len()), (200, 10), "{answer:?}");
+        let modified = answer.field("last-modified").map(str::to_owned);
+        assert_eq!(modified.is_some(), dated, "{answer:?}");
+        // None is in the future, nor does such a one make parts of a file.
+        assert!(modified.is_none_or(|it| !it.contains("9999")), "{answer:?}");
+        let date = "Range: bytes=0-1\r\nIf-Range: Fri, 31 Dec 9999 23:59:59 GMT\r\n";
+        assert_eq!(serving.ask("GET /file", date).status, 200);
+    }
+}
+
+#[test]
 fn directories_and_what_is_not_there() {
     let place = directory(&[("index.html", 3), ("a b/index.html", 4), ("bare/file", 5)]);
     symlink("/etc", place.path().join("etc")).expect("links");
@@ -110,7 +156,7 @@ fn curl_resumes_a_file() {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*", "--continue-at", "-"]);
     let Ok(output) = curl.arg("--output").arg(&half).arg(&url).output() else {
-        handoff_lab::skip!("there is no curl here");
+        skip!("there is no curl here");
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(fs::read(&half).expect("is there") == content(1_000_000));
