@@ -33,7 +33,6 @@ use crate::file::File;
 use crate::getbuf::GetBuf;
 use crate::lease::Intake;
 use crate::mechanism::Engine;
-use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
@@ -377,12 +376,10 @@ impl Route {
         if let RouteSink::Socket(socket) = &self.sink
             && !socket.shared.queue.borrow().is_idle()
         {
-            // Sends that were accepted before go first: an empty one is over when they are.
-            let empty = || socket.send(Buffer::from(Vec::new())).map_err(|refused| refused.error);
-            splice::with_room(&self.driver, empty).await?.split().0.await?;
+            // Sends that were accepted before go first.
+            socket.flush().await?;
         }
         let way = splice::Splicing {
-            driver: Rc::clone(&self.driver),
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,

@@ -8,7 +8,6 @@
 //!   without waiting, and waited for by the driver; a file that is not in the page cache
 //!   holds up the thread, as `sendfile(2)` does;
 //! - before anything was moved, what can't be spliced is told as an engine that is not possible;
-//! - a driver that has no room for an operation is asked again, and nothing that was begun is given up for it;
 //! - after each pipeful the other futures of the thread have their turn, also where neither end ever
 //!   keeps it waiting.
 
@@ -16,7 +15,6 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -27,19 +25,14 @@ use socket2::SockRef;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::reactor::Reactor;
-use crate::sleep::Sleep;
 use crate::socket::Socket;
 use crate::transfer::Readiness;
 
 /// Bytes that the pipe is asked to hold.
 const ROOM: usize = 1 << 20;
 
-/// How long to wait for room in a driver that has as much under way as it can.
-const AGAIN: Duration = Duration::from_millis(20);
-
 /// From where to where, and by a pipe between.
 pub(crate) struct Splicing {
-    pub(crate) driver: Rc<Reactor>,
     pub(crate) from: End,
     /// What of a file; `None` for streams.
     pub(crate) range: Option<Range<u64>>,
@@ -135,7 +128,7 @@ impl Splicing {
         }
         loop {
             match splice(self.from.file.as_fd(), offset.as_mut(), fill, None, len, FLAGS) {
-                Err(Errno::AGAIN) => self.wait(|| self.from.file.readable()).await?,
+                Err(Errno::AGAIN) => wait(self.from.file.readable()).await?,
                 Err(Errno::INTR) => {}
                 taken => return taken,
             }
@@ -146,7 +139,7 @@ impl Splicing {
         let mut left = held;
         while left > 0 {
             match splice(drain, None, self.to.file.as_fd(), self.offset.as_mut(), left, FLAGS) {
-                Err(Errno::AGAIN) => self.wait(|| self.to.file.writable()).await?,
+                Err(Errno::AGAIN) => wait(self.to.file.writable()).await?,
                 Err(Errno::INTR) => {}
                 Ok(0) => return Err(Errno::PIPE),
                 Ok(bytes) => {
@@ -158,26 +151,15 @@ impl Splicing {
         }
         Ok(())
     }
-
-    async fn wait(&self, ready: impl Fn() -> Result<Readiness>) -> Result<(), Errno> {
-        let failed =
-            |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-        with_room(&self.driver, ready).await.map_err(failed)?.await.map_err(failed)
-    }
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 /// What a pipe holds at least: 16 pages.
 const PIPE: usize = 16 * 4096;
 
-/// Starts an operation as soon as the driver has room for it.
-pub(super) async fn with_room<T>(driver: &Rc<Reactor>, start: impl Fn() -> Result<T>) -> Result<T> {
-    loop {
-        match start() {
-            Err(Error::Busy { .. }) => Sleep::new(driver, Instant::now() + AGAIN).await?,
-            started => return started,
-        }
-    }
+async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
+    let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    ready.map_err(failed)?.await.map_err(failed)
 }
 
 fn unavailable(reason: &str) -> Error {
