@@ -148,6 +148,6 @@ mod guest {
         assert_ne!(ended.code, Some(0), "{ended:?}");
         assert!(ended.stderr.contains("missing0"), "{ended:?}");
         let mut sender = cp(&["/dev/zero", "tcp://127.0.0.1:1", "--nic", "lo"]);
-        Running::start(&mut sender).end().says(2, "receiving");
+        Running::start(&mut sender).end().says(2, "--nic needs a connection as SRC");
     }
 }
