@@ -32,6 +32,12 @@ impl Write for Stdout {
     }
 }
 
+/// The line of a report that says what became of the bytes that went this way.
+pub(crate) fn tally_line(way: &str, tally: Tally) -> String {
+    let Tally { zero_copy, copied, unknown } = tally;
+    format!("  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown\n")
+}
+
 /// Prints `value` as one indented JSON value.
 ///
 /// # Errors

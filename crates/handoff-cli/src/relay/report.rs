@@ -90,14 +90,10 @@ impl Report {
             self.cpu_seconds,
         );
         for (engine, directions) in &self.engines {
-            let _ = writeln!(text, "  {engine:17} {directions} directions");
+            let _ = writeln!(text, "  {engine:15} {directions} directions");
         }
         for (way, tally) in [("socket -> relay", self.taken), ("relay -> socket", self.given)] {
-            let Tally { zero_copy, copied, unknown } = tally;
-            let _ = writeln!(
-                text,
-                "  {way:17} {zero_copy} zero-copy, {copied} copied, {unknown} unknown"
-            );
+            text.push_str(&output::tally_line(way, tally));
         }
         for (failure, count) in &self.failures {
             let _ = writeln!(text, "  failed {count} times: {failure}");

@@ -113,11 +113,7 @@ impl Report {
             let _ = writeln!(text, "  {status:<15} {answers} answers");
         }
         for (way, tally) in [("file -> serve", self.taken), ("serve -> socket", self.given)] {
-            let Tally { zero_copy, copied, unknown } = tally;
-            let _ = writeln!(
-                text,
-                "  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown"
-            );
+            text.push_str(&output::tally_line(way, tally));
         }
         text
     }
