@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_sys::ublk::{self, ControlCommand, DeviceInfo, Parameters};
+use handoff_sys::workers;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -125,6 +126,7 @@ impl Control {
     ///
     /// `command.addr` is 0 or points to `command.len` bytes that the driver may read and write.
     unsafe fn command(&mut self, number: u32, command: ControlCommand) -> io::Result<i32> {
+        workers::keep()?;
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), number)
             .cmd(command.to_entry_bytes())
             .build();

@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 
+use handoff_sys::workers;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::life::{FILES, PIECES};
@@ -93,6 +94,7 @@ pub(crate) fn takes_memory(engine: Engine, spec: &Spec, limits: &Limits) -> Opti
 /// beside its requests.
 pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
     let Shape { engine, depth, pieces, one_worker, .. } = shape;
+    workers::keep()?;
     let mut ring: IoUring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()

@@ -21,5 +21,6 @@ pub mod sqe;
 pub mod tcp;
 pub mod ublk;
 pub mod udp;
+pub mod workers;
 pub mod zcrx;
 pub mod zerocopy;

@@ -344,3 +344,29 @@ fn a_wait_without_reading_leaves_the_bytes_and_can_be_dropped() {
         assert_eq!(read.result.unwrap(), 4);
     }
 }
+
+/// The kernel ends the workers of a thread whose last ring has gone, and one that is about to end leaves
+/// undone what the thread's next ring gives it.
+#[test]
+fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
+    let worker = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
+    let is_there = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        tasks.flatten().any(|task| {
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.trim_end() == worker)
+        })
+    };
+    let driver = Driver::new().unwrap();
+    if driver.ring_unavailable().is_some() {
+        return;
+    }
+    // Writes to a file system in memory always go to a worker.
+    let file = tempfile::tempfile_in("/dev/shm").unwrap();
+    let write = driver.file(file).unwrap().write_at(Buffer::from(vec![1; 4096]), 0).unwrap();
+    assert_eq!(driver.block_on(write).unwrap().result.unwrap(), 4096);
+    assert!(is_there(), "no worker did it");
+    drop(driver);
+    thread::sleep(Duration::from_millis(300));
+    assert!(is_there(), "the worker has ended");
+}

@@ -5,6 +5,7 @@
 
 mod guest {
     mod contents;
+    mod control;
     mod device;
     mod exchange;
     mod file_systems;

@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::slice;
 
 use handoff_sys::ring_setup::{self, CQE_F_BUFFER, CQE_F_MORE};
+use handoff_sys::workers;
 use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
 
 use super::token::{STAGE_RECEIVE, Token};
@@ -148,6 +149,7 @@ macro_rules! any {
 impl Queues {
     /// Queues for one thread.
     pub(crate) fn new(entries: u32, shape: Shape) -> io::Result<Self> {
+        workers::keep()?;
         // The queue's indirection is of no use to us, and costs a look for each request (Linux 6.6).
         Self::build(entries, shape, true).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => Self::build(entries, shape, false),
