@@ -5,7 +5,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     os::fd::AsRawFd as _,
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -56,6 +59,8 @@ impl Side {
 struct Plug {
     /// 0, or 1 for the cable that leads onward.
     cable: u8,
+    /// Which addresses it has.
+    network: u16,
     side: Side,
 }
 
@@ -69,12 +74,12 @@ impl Plug {
     }
 
     fn v4(self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 78, self.cable, self.side.number())
+        let [high, low] = self.network.to_be_bytes();
+        Ipv4Addr::new(10, high, low, self.side.number())
     }
 
     fn v6(self) -> Ipv6Addr {
-        let (cable, host) = (self.cable.into(), self.side.number().into());
-        Ipv6Addr::new(0xfd00, 0x78, cable, 0, 0, 0, 0, host)
+        Ipv6Addr::new(0xfd00, 0x78, self.network, 0, 0, 0, 0, self.side.number().into())
     }
 
     fn mac(self) -> [u8; 6] {
@@ -262,7 +267,8 @@ impl Pair {
     /// Joins a host to a new one.
     fn joined(host: Namespace, cable: u8, kind: Kind, mtu: u32) -> Result<Self, TopologyError> {
         let hosts = [host, Namespace::new()?];
-        let plugs = [Side::Left, Side::Right].map(|side| Plug { cable, side });
+        let network = new_network();
+        let plugs = [Side::Left, Side::Right].map(|side| Plug { cable, network, side });
         let devices = match &kind {
             Kind::Made(kind) => {
                 hosts[0].run(|| join(plugs, &hosts[1], kind.clone(), mtu))??;
@@ -298,6 +304,16 @@ impl Pair {
         self.right.reaches(&self.left)?;
         Ok(self)
     }
+}
+
+/// The number of a network that no other pair has, nor had lately: parts of the kernel know hosts by their
+/// addresses alone, whatever namespace they are in, and do not forget them. RDS is one.
+fn new_network() -> u16 {
+    static MADE: AtomicU16 = AtomicU16::new(0);
+    // Pairs of a process lie far from those of its neighbours.
+    const APART: u16 = 0x9e37;
+    (std::process::id() as u16)
+        .wrapping_add(MADE.fetch_add(1, Ordering::Relaxed).wrapping_mul(APART))
 }
 
 /// Makes both ends of a cable, the first in the calling thread's namespace.

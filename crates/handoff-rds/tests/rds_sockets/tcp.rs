@@ -23,6 +23,7 @@ pub(crate) struct Driver {
     next_port: u16,
     /// By which connection the newest map came, when, and the ports that it calls congested.
     last_map: Option<(ConnectionId, Instant, Vec<u16>)>,
+    maps_sent: u64,
 }
 
 struct Stream {
@@ -44,6 +45,7 @@ impl Driver {
             begin: Instant::now(),
             next_port: 20_000,
             last_map: None,
+            maps_sent: 0,
         }
     }
 
@@ -59,6 +61,11 @@ impl Driver {
 
     pub(crate) fn connections(&self) -> usize {
         self.streams.len()
+    }
+
+    /// How many maps were begun.
+    pub(crate) fn maps_sent(&self) -> u64 {
+        self.maps_sent
     }
 
     /// The newest map that came, for a failure's message.
@@ -146,7 +153,10 @@ impl Driver {
                 stream.unsent.extend(write.header);
                 match write.body {
                     Body::Empty => {}
-                    Body::Map(map) => stream.unsent.extend(map.as_bytes()),
+                    Body::Map(map) => {
+                        self.maps_sent += 1;
+                        stream.unsent.extend(map.as_bytes());
+                    }
                     Body::Message(message) => {
                         Self::copy(&mut self.host, message, &mut stream.unsent)
                     }

@@ -94,7 +94,8 @@ fn the_kernel_tells_of_its_connections_sockets_and_queues() {
     assert!(unread().is_empty());
 
     let kernel = asking(&peers.pair.left);
-    let nobody = (std::net::Ipv4Addr::new(10, 78, 0, 77), 4000).into();
+    let [a, b, c, _] = peers.pair.left.v4().octets();
+    let nobody = (std::net::Ipv4Addr::new(a, b, c, 77), 4000).into();
     left.send(nobody, (vec![1; 88], 0), 0, Mode::Copy).expect("is accepted");
     let waiting = kernel.messages(Queue::Waiting).expect("tells");
     let there = Queued { local: left.local_addr(), peer: nobody, len: 88 };

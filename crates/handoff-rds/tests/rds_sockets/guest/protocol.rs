@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use handoff_rds::kernel::{Mode, Socket};
+use handoff_rds::kernel::{Information, Mode, Socket};
 use handoff_rds::protocol::Limits;
 use handoff_rds::wire::PORT;
 use handoff_rds::{End, Error};
@@ -102,10 +102,18 @@ fn talk(peers: &Peers, lanes: u8) -> Talk {
     Talk { driver, kernel, seen: Seen::default(), ended: Vec::new() }
 }
 
+/// How many maps the kernel has read, of all peers.
+fn maps_read() -> u64 {
+    let counters = Information::open().and_then(|kernel| kernel.counters()).expect("tells");
+    let one = counters.iter().find(|it| it.name == "cong_update_received");
+    one.expect("there is such a counter").value
+}
+
 /// Many messages both ways.
 fn both_ways(lanes: u8) {
     const COUNT: u32 = 400;
     let peers = Peers::new();
+    let before = maps_read();
     let mut talk = talk(&peers, lanes);
     for number in 0..COUNT {
         talk.send(number);
@@ -120,6 +128,8 @@ fn both_ways(lanes: u8) {
     }
     let counted = talk.driver.host.statistics();
     assert_eq!(counted.restarts, 0, "{counted:?}");
+    let (came, sent) = (maps_read() - before, talk.driver.maps_sent());
+    assert!(came <= sent, "{came} maps came of {sent}: another host has an address of these");
     // The way back.
     let to = SocketAddr::from((peers.pair.left.v4(), PORTS[0]));
     let (mut sent, mut seen) = (0, Seen::default());
