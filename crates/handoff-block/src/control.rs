@@ -16,7 +16,8 @@ use rustix::io::Errno;
 
 use crate::Error;
 
-const CONTROL: &str = "/dev/ublk-control";
+/// Where the driver takes commands. It is not there while the module `ublk_drv` is not loaded.
+pub const CONTROL: &str = "/dev/ublk-control";
 /// How often the driver is asked whether a number is free.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of a set of processors, as many as the kernel may have.

@@ -54,7 +54,7 @@ mod spec;
 pub mod state;
 pub mod target;
 
-pub use control::{Control, DeviceState, Found};
+pub use control::{CONTROL, Control, DeviceState, Found};
 pub use error::Error;
 pub use limits::Limits;
 pub use own_device::OwnDevice;

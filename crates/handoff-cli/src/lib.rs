@@ -34,6 +34,7 @@ mod rds;
 mod relay;
 mod report;
 mod serve;
+mod service;
 pub mod stop;
 mod tour;
 

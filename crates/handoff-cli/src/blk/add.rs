@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{self, Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -13,7 +14,7 @@ use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
 
 use super::pressure;
 use super::supervise::{self, Task};
-use crate::{Context, Failure, output};
+use crate::{Context, Failure, output, service};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -219,16 +220,34 @@ fn read(path: &Path, file: &mut File, buffer: &mut [u8]) -> Result<usize, Failur
 }
 
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
+    load_driver();
     // What keeps everything from being done is said at once.
     Control::open()?;
     if foreground {
-        return supervise::watch(task, context, |id, record| tell(id, record, context));
+        return supervise::watch(task, context, |id, record| {
+            tell(id, record, context)?;
+            service::ready(&format!("/dev/ublkb{id}"));
+            Ok(())
+        });
     }
     let id = supervise::detach(task)?;
     let record = Directory::of(id)
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     tell(id, &record, context)
+}
+
+/// Loads the driver where it is a module and this user may. If it is missing afterwards, opening it says what
+/// to do.
+fn load_driver() {
+    if Path::new(handoff_block::CONTROL).exists() {
+        return;
+    }
+    let loading = Command::new("modprobe").arg("ublk_drv").stdin(Stdio::null()).output();
+    match loading {
+        Ok(loaded) if loaded.status.success() => tracing::info!("loaded ublk_drv"),
+        refused => tracing::debug!(?refused, "ublk_drv was not loaded"),
+    }
 }
 
 /// Prints what came to be.

@@ -15,7 +15,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use super::address::Endpoint;
 use super::patience::Patience;
 use super::visitors::Visitors;
-use crate::Failure;
+use crate::failure::Failed as _;
+use crate::{Failure, service};
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -172,20 +173,27 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 pub(crate) struct Listener {
     socket: Socket,
     visitors: Visitors,
+    /// Whether systemd has opened it.
+    passed: bool,
 }
 
 impl Listener {
-    /// Listens, for those of these addresses, or all where none are given.
+    /// Listens, for those of these addresses, or all where none are given. If systemd has opened a socket
+    /// for this process, that is the one, whatever the endpoint.
     ///
     /// # Errors
     ///
-    /// An address that is not this machine's, a port in use, a name that is unknown.
+    /// An address that is not this machine's, a port in use, a name that is unknown, a socket that does not
+    /// listen.
     pub(crate) fn bind(
         endpoint: &Endpoint,
         family: Family,
         from: &[IpNet],
         patience: Patience<'_>,
     ) -> Result<Self, Failure> {
+        if let Some(passed) = service::socket()? {
+            return Self::passed(passed.into(), from);
+        }
         let addresses = if endpoint.host.is_empty() {
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port));
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
@@ -201,19 +209,42 @@ impl Listener {
         let mut errors = Vec::new();
         for address in addresses {
             match Self::listen(address, family, false) {
-                Ok(socket) => return Ok(Self { socket, visitors: Visitors::new(from) }),
+                Ok(socket) => {
+                    return Ok(Self { socket, visitors: Visitors::new(from), passed: false });
+                }
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
         }
         Err(Failure::failed(format!("can't listen on {endpoint}: {}", errors.join("; "))))
     }
 
-    /// Listens once more at the same address, for another thread: the kernel spreads connections over both.
+    fn passed(socket: Socket, from: &[IpNet]) -> Result<Self, Failure> {
+        let listens = socket.is_listener().unwrap_or_default()
+            && socket.local_addr().is_ok_and(|address| address.as_socket().is_some());
+        if !listens {
+            return Err(Failure::usage(
+                "the socket that systemd passes does not listen for TCP: ListenStream= in its .socket unit takes a \
+                 port or ADDR:PORT",
+            ));
+        }
+        prepare(SockRef::from(&socket))
+            .and_then(|()| socket.set_nonblocking(true))
+            .failed("preparing the socket that systemd passes")?;
+        Ok(Self { socket, visitors: Visitors::new(from), passed: true })
+    }
+
+    /// Listens once more at the same address, for another thread: the kernel spreads connections over both. A
+    /// socket of systemd's is shared instead, as only its user may listen there.
     ///
     /// # Errors
     ///
     /// When there is no descriptor for it.
     pub(crate) fn beside(&self) -> Result<Self, Failure> {
+        if self.passed {
+            let socket =
+                self.socket.try_clone().failed("sharing the socket that systemd passes")?;
+            return Ok(Self { socket, visitors: self.visitors.for_another(), passed: true });
+        }
         let address = self.address()?;
         let only_v6 = address.is_ipv6() && self.socket.only_v6().unwrap_or_default();
         let family = if only_v6 { Family::V6 } else { Family::Any };
@@ -223,7 +254,7 @@ impl Listener {
         let socket = socket.map_err(|error| {
             Failure::failed(format!("listening on {address} with several threads: {error}"))
         })?;
-        Ok(Self { socket, visitors: self.visitors.for_another() })
+        Ok(Self { socket, visitors: self.visitors.for_another(), passed: false })
     }
 
     fn listen(address: SocketAddr, family: Family, shared: bool) -> io::Result<Socket> {

@@ -30,7 +30,7 @@ use crate::net::nic::{self, Bound};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::net::{descriptors, visitors};
-use crate::{Context, Failure, clock, output, quantity};
+use crate::{Context, Failure, clock, output, quantity, service};
 use ledger::Ledger;
 
 const EXAMPLES: &str = "\
@@ -217,6 +217,7 @@ fn relay(
     };
     let address = listener.address()?;
     eprintln!("handoff: listening on tcp://{address}");
+    service::ready(&format!("listening on tcp://{address}"));
     visitors::warn(address, &args.from, "use it");
     let relay = Rc::new(Relay {
         engine: args.engine.only(),

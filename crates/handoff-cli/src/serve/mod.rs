@@ -28,7 +28,7 @@ use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{Family, Listener};
 use crate::net::{descriptors, visitors};
-use crate::{Context, Failure, output, quantity};
+use crate::{Context, Failure, output, quantity, service};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;
@@ -118,6 +118,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     listeners.push(first);
     eprintln!("handoff: listening on http://{address}");
+    service::ready(&format!("listening on http://{address}"));
     visitors::warn(address, &args.from, "read these files");
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners)?;

@@ -4,4 +4,5 @@ mod ends;
 mod files;
 mod guest;
 mod refused;
+mod service;
 mod session;

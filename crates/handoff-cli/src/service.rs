@@ -1,0 +1,40 @@
+//! What systemd and a service that it runs tell each other. Outside of systemd nothing is told and nothing
+//! asked.
+//!
+//! Kernel interface: none; `sd_notify(3)` and `sd_listen_fds(3)`.
+
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sd_notify::NotifyState;
+
+use crate::Failure;
+
+/// Tells that what was asked for is there, and says what that is.
+pub(crate) fn ready(what: &str) {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(what)]) {
+        tracing::warn!(%error, "systemd is not told");
+    }
+}
+
+/// The one socket that systemd has opened for this process, the first time that it is asked for.
+///
+/// # Errors
+///
+/// When there are several.
+pub(crate) fn socket() -> Result<Option<OwnedFd>, Failure> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Ok(None);
+    }
+    let passed = sd_notify::listen_fds()
+        .map_err(|error| Failure::failed(format!("the sockets that systemd passes: {error}")))?;
+    // SAFETY: systemd has opened them for this process, and they are taken once.
+    let mut passed: Vec<_> = passed.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+    match passed.len() {
+        0 | 1 => Ok(passed.pop()),
+        many => Err(Failure::usage(format!(
+            "systemd passes {many} sockets, and one is listened on: leave one address in the .socket unit"
+        ))),
+    }
+}
