@@ -1,15 +1,18 @@
 # `make help` lists the targets. Each works from a fresh clone on Debian 12 with Rust, gcc and make.
 
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 CARGO ?= cargo
 # Where rustup puts cargo, for shells that did not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 HANDOFF := target/release/handoff
+ARCHIVE := target/release/libhandoff_capi.a
+DIST := target/dist
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test soak bench report install clean
+.PHONY: help setup build dist demo test soak bench report install packages clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -19,12 +22,16 @@ setup: ## Install missing Debian packages (as root; nothing to do the second tim
 
 build: ## Build the command, its man pages and completions, and the library for C
 	$(CARGO) build --release --package handoff-cli --package handoff-capi
-	scripts/libhandoff target/release/libhandoff_capi.a target/dist/lib
-	$(HANDOFF) man --all target/dist/man1
-	mkdir -p $(addprefix target/dist/,bash zsh fish)
-	$(HANDOFF) completions bash > target/dist/bash/handoff
-	$(HANDOFF) completions zsh > target/dist/zsh/_handoff
-	$(HANDOFF) completions fish > target/dist/fish/handoff.fish
+	@$(MAKE) --no-print-directory dist
+
+# What is made of the command and of the library.
+dist:
+	scripts/libhandoff $(ARCHIVE) $(DIST)/lib
+	$(HANDOFF) man --all $(DIST)/man1
+	mkdir -p $(addprefix $(DIST)/,bash zsh fish)
+	$(HANDOFF) completions bash > $(DIST)/bash/handoff
+	$(HANDOFF) completions zsh > $(DIST)/zsh/_handoff
+	$(HANDOFF) completions fish > $(DIST)/fish/handoff.fish
 
 demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)
@@ -32,6 +39,7 @@ demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same i
 test: setup ## Run the checks and all tests, in stages; the last line counts them
 	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2
 	@scripts/setup curl netcat-openbsd socat || echo "without them, tests against them are skipped" >&2
+	@scripts/setup debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
 	@$(CARGO) xtask test
 
 soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures/long-runs.md
@@ -58,15 +66,19 @@ install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/handoff bpf/blk_policy.h bpf/blk.h bpf/kernel.h
 	install -D -m 644 crates/handoff-capi/include/handoff.h $(DESTDIR)$(PREFIX)/include/handoff.h
-	install -D -m 644 target/release/libhandoff_capi.a $(DESTDIR)$(PREFIX)/lib/libhandoff.a
-	cp --no-dereference target/dist/lib/libhandoff.so* $(DESTDIR)$(PREFIX)/lib/
-	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/handoff-capi/handoff.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/handoff.pc
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/dist/man1/*.1
-	install -D -m 644 target/dist/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
-	install -D -m 644 target/dist/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
-	install -D -m 644 target/dist/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
+	install -D -m 644 $(ARCHIVE) $(DESTDIR)$(LIBDIR)/libhandoff.a
+	cp --no-dereference $(DIST)/lib/libhandoff.so* $(DESTDIR)$(LIBDIR)/
+	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' crates/handoff-capi/handoff.pc.in \
+	    > $(DESTDIR)$(LIBDIR)/pkgconfig/handoff.pc
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(DIST)/man1/*.1
+	install -D -m 644 $(DIST)/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
+	install -D -m 644 $(DIST)/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
+	install -D -m 644 $(DIST)/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
+
+packages: setup build ## Pack it as Debian packages, in target/packages
+	@scripts/setup debhelper dh-dkms fakeroot
+	scripts/packages target/packages HANDOFF=$(HANDOFF) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -1,0 +1,33 @@
+# In a guest: installs the packages in /root, uses them, installs them again and purges them.
+set -eu
+mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers /var/log
+: >/var/lib/dpkg/status
+: >/var/log/dpkg.log
+all() { find / -xdev -path /var/lib/dpkg -prune -o -path /tmp -prune -o -print | sort; }
+use() {
+    handoff --version
+    handoff doctor >/dev/null
+    handoff cp /root/life.sh /tmp/copy
+    cmp /root/life.sh /tmp/copy
+    rm /tmp/copy
+    [ ! -e /dev/ublk-control ] || [ "$1" = again ]
+    # It loads the driver itself.
+    handoff blk add null --size 1m --id 7
+    [ -b /dev/ublkb7 ]
+    handoff blk del 7
+    # As a trigger of the C library's package does.
+    ldconfig
+    ldconfig -p | grep libhandoff.so.0
+}
+ldconfig
+all >/tmp/before
+# The guest's own packages have left no record.
+dpkg --force-depends,unsafe-io --install /root/*.deb
+use once
+dpkg --force-depends,unsafe-io --install /root/*.deb
+use again
+dpkg --purge --force-depends handoff libhandoff0
+ldconfig
+all >/tmp/after
+diff /tmp/before /tmp/after
+echo purged

@@ -1,0 +1,143 @@
+//! Packages are made, looked at, installed in a guest, used, installed over themselves and purged there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn done(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let [out, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
+    out.into_owned()
+}
+
+/// The library for C, which Cargo builds beside the tests of all packages; the newest.
+fn library() -> Option<PathBuf> {
+    let program = std::env::current_exe().expect("has a path");
+    let beside = fs::read_dir(program.parent().expect("is in a directory")).expect("can be read");
+    let paths = beside.map(|entry| entry.expect("can be read").path());
+    let ours = paths.filter(|path| {
+        let name = path.file_name().expect("has one").to_string_lossy();
+        name.starts_with("libhandoff_capi-") && name.ends_with(".a")
+    });
+    ours.max_by_key(|path| path.metadata().and_then(|it| it.modified()).expect("is a file"))
+}
+
+/// Makes all packages.
+fn pack(into: &Path, library: &Path) -> Vec<PathBuf> {
+    let variables = [
+        format!("HANDOFF={}", env!("CARGO_BIN_EXE_handoff")),
+        format!("ARCHIVE={}", library.display()),
+        format!("DIST={}", into.join("dist").display()),
+    ];
+    done(Command::new("make").arg("dist").args(&variables).current_dir(ROOT));
+    let packing = into.join("packages");
+    fs::create_dir(&packing).expect("makes");
+    let mut command = Command::new("scripts/packages");
+    command.arg(&packing).args(&variables).current_dir(ROOT);
+    // Whoever packs has an address; lintian knows that this one is none.
+    command.env("DEBEMAIL", "handoff@debian.org");
+    done(command.env("COMPRESSION", "-Zgzip -z1"));
+    let found = fs::read_dir(&packing).expect("can be read").map(|it| it.expect("is").path());
+    let mut found: Vec<_> =
+        found.filter(|it| it.extension().is_some_and(|it| it == "deb")).collect();
+    found.sort();
+    found
+}
+
+/// A program in C is built with what the library's packages install, and runs.
+fn build_with(packages: &[&PathBuf], place: &Path) {
+    let root = place.join("root");
+    for package in packages {
+        done(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root));
+    }
+    let found = fs::read_dir(root.join("usr/lib")).expect("is there").flatten().next();
+    let libraries = found.expect("one architecture").path();
+    let mut asked = Command::new("pkg-config");
+    asked.args(["--cflags", "--libs", "handoff"]).env("PKG_CONFIG_SYSROOT_DIR", &root);
+    let flags = done(asked.env("PKG_CONFIG_LIBDIR", libraries.join("pkgconfig")));
+    let [source, program] = ["main.c", "main"].map(|name| place.join(name));
+    let text = "#include <handoff.h>\nint main(void) { return handoff_version() == 0; }\n";
+    fs::write(&source, text).expect("writes");
+    let mut compiler = Command::new("gcc");
+    compiler.arg("-o").arg(&program).arg(&source).args(flags.split_whitespace());
+    done(&mut compiler);
+    done(Command::new(program).env("LD_LIBRARY_PATH", libraries));
+}
+
+/// systemd takes the units, in a root of their own that has the units of this machine beside.
+fn verify_units(package: &Path, place: &Path) {
+    let here = Path::new("/lib/systemd/system");
+    let mut analyze = Command::new("systemd-analyze");
+    if !here.exists() || analyze.arg("--version").output().is_err() {
+        return;
+    }
+    let root = place.join("units");
+    done(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root));
+    done(Command::new("cp").arg("--recursive").arg(here).arg(root.join("usr/lib/systemd")));
+    let tools = root.join("sbin");
+    fs::create_dir(&tools).expect("makes");
+    fs::copy("/bin/true", tools.join("modprobe")).expect("copies");
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["verify", "--man=no"]).arg(format!("--root={}", root.display()));
+    analyze.args(["handoff-blk@data.service", "handoff-relay@8080.service"]);
+    done(analyze.args(["handoff-serve@80.service", "handoff-serve@80.socket"]));
+}
+
+/// The files of a package, without directories.
+fn files(package: &Path) -> Vec<String> {
+    let listed = done(Command::new("dpkg-deb").arg("--contents").arg(package));
+    let paths = listed.lines().filter_map(|line| line.split(" ./").nth(1));
+    paths.filter(|path| !path.ends_with('/')).map(str::to_owned).collect()
+}
+
+#[test]
+fn packages_are_installed_used_and_purged() {
+    if Command::new("dh").arg("--version").output().is_err() {
+        handoff_lab::skip!("no debhelper: apt-get install debhelper dh-dkms fakeroot");
+    }
+    let Some(library) = library() else {
+        handoff_lab::skip!("no library for C beside this test: cargo test --workspace builds it");
+    };
+    let place = tempfile::tempdir().expect("a directory");
+    let packages = pack(place.path(), &library);
+    let names: Vec<_> = packages
+        .iter()
+        .map(|path| path.file_name().expect("has one").to_string_lossy().into_owned())
+        .map(|name| name.split('_').next().expect("has a name").to_owned())
+        .collect();
+    assert_eq!(names, ["handoff-dkms", "handoff", "libhandoff-dev", "libhandoff0"]);
+
+    // All sources of the modules are in the package.
+    let modules = files(&packages[0]);
+    for module in ["getbuf", "wire"] {
+        for source in fs::read_dir(Path::new(ROOT).join("kmod").join(module)).expect("is there") {
+            let name = source.expect("can be read").file_name();
+            let ending = format!("/{module}/{}", name.display());
+            assert!(modules.iter().any(|path| path.ends_with(&ending)), "{ending} of {modules:?}");
+        }
+    }
+    assert!(modules.iter().any(|path| path.ends_with("/dkms.conf")), "{modules:?}");
+    if Command::new("lintian").arg("--version").output().is_ok() {
+        let said = done(Command::new("lintian").arg("--allow-root").args(&packages));
+        assert_eq!(said, "");
+    }
+
+    verify_units(&packages[1], place.path());
+    build_with(&[&packages[2], &packages[3]], place.path());
+
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packages/life.sh");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["lab", "run", "--timeout", "240", "--put", script]);
+    // Neither dkms nor a compiler is in the guest; the lab builds the same sources for it.
+    command.arg("--put").arg(&packages[1]).arg("--put").arg(&packages[3]);
+    let output = command.args(["--", "sh", "/root/life.sh"]).output().expect("handoff starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        handoff_lab::skip!("{errors}");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.ends_with("purged\n"), "{text}\n{errors}");
+}
