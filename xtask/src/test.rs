@@ -169,7 +169,7 @@ impl Session {
         let whole = ["clippy", "--workspace", "--all-features"];
         self.check("lints", &[&whole[..], &HOW].concat());
         // The one package with features.
-        let bare = ["clippy", "--package=handoff"];
+        let bare = ["clippy", "--package=handoff-io"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
         if self.soak {
             // Each builds from its archive, with the archives of the packages that it uses.
@@ -219,7 +219,7 @@ impl Session {
 
     /// The random tests of what is lent once more, built with the address sanitizer, which is part of the compiler.
     fn sanitized(&mut self) {
-        let mut command = cargo(&["test", "--package=handoff", "--all-features"]);
+        let mut command = cargo(&["test", "--package=handoff-io", "--all-features"]);
         command.args(["--test=loans", "--test=frozen"]);
         // With a target of their own, build scripts and macros stay as they are.
         command.args([

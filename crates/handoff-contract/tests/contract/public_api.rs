@@ -24,7 +24,7 @@ fn the_public_api_is_the_checked_in_one() {
     fs::write(&rustdoc, RUSTDOC).unwrap();
     fs::set_permissions(&rustdoc, fs::Permissions::from_mode(0o755)).unwrap();
     let built = Command::new(env!("CARGO"))
-        .args(["rustdoc", "--quiet", "--package=handoff", "--lib", "--all-features"])
+        .args(["rustdoc", "--quiet", "--package=handoff-io", "--lib", "--all-features"])
         .args(["--", "-Zunstable-options", "--output-format=json", "--document-hidden-items"])
         .env("RUSTDOC", &rustdoc)
         .current_dir(&root)
