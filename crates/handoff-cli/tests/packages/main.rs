@@ -1,4 +1,6 @@
-//! The Debian packages, made of the development build.
+//! What is installed: Debian packages, made of the development build, and the profile for containers.
+
+mod profile;
 
 mod native {
     pub(crate) mod lab {

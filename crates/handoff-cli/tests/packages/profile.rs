@@ -1,0 +1,117 @@
+//! The profile for containers, in force: what needs no root works with and without io_uring, and little else is
+//! allowed.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use seccompiler::{BpfMap, BpfProgram, TargetArch};
+use serde_json::{Value, json};
+
+const PROFILE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/seccomp/handoff.json"));
+
+/// The profile as a filter, without these calls.
+fn filter(without: &str) -> BpfProgram {
+    let profile: Value = serde_json::from_str(PROFILE).expect("is JSON");
+    let allowed = profile["syscalls"].as_array().expect("a list").iter().flat_map(|rule| {
+        assert_eq!(rule["action"], "SCMP_ACT_ALLOW");
+        rule["names"].as_array().expect("a list")
+    });
+    let names = allowed.map(|name| name.as_str().expect("a name"));
+    let kept = names.filter(|name| without.is_empty() || !name.starts_with(without));
+    let calls: Vec<_> = kept.map(|name| json!({ "syscall": name })).collect();
+    let filter = json!({ "main": {
+        "mismatch_action": { "errno": profile["defaultErrnoRet"] },
+        "match_action": "allow",
+        "filter": calls,
+    }});
+    let target = TargetArch::try_from(std::env::consts::ARCH).expect("is known");
+    let compiled: BpfMap =
+        seccompiler::compile_from_json(filter.to_string().as_bytes(), target).expect("compiles");
+    compiled.into_values().next().expect("one filter")
+}
+
+/// `handoff` with these arguments, under the filter.
+fn handoff(filter: &BpfProgram, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let filter = filter.clone();
+    // SAFETY: between fork and exec, two system calls.
+    unsafe {
+        command.pre_exec(move || {
+            seccompiler::apply_filter(&filter)
+                .map_err(|_| std::io::ErrorKind::PermissionDenied.into())
+        })
+    };
+    command
+}
+
+/// The report of a command that has to end well, and what it said.
+fn report(command: &mut Command) -> (Value, String) {
+    let output = command.output().expect("starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{}\n{said}", output.status);
+    (serde_json::from_slice(&output.stdout).expect("is JSON"), said)
+}
+
+/// A command that listens, and the address.
+fn listening(mut command: Command) -> (Child, String) {
+    let mut child = command.spawn().expect("starts");
+    let errors = BufReader::new(child.stderr.as_mut().expect("piped"));
+    let lines = errors.lines().map(|line| line.expect("reads"));
+    let address = lines
+        .into_iter()
+        .find_map(|line| Some(line.split_once("listening on ")?.1.split_once("://")?.1.to_owned()));
+    (child, address.expect("it listens"))
+}
+
+#[test]
+fn a_file_is_copied_served_and_relayed_with_io_uring_and_without() {
+    let place = tempfile::tempdir().expect("a directory");
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at * 7 / 5) as u8).collect();
+    let [source, copy] = ["source", "copy"].map(|name| place.path().join(name));
+    let [source_name, copy_name] = [&source, &copy].map(|path| path.to_str().expect("text"));
+    fs::write(&source, &content).expect("writes");
+    for (without, plain) in [("", false), ("io_uring", true)] {
+        let filter = filter(without);
+        let receive = ["cp", "--json", "-f", "tcp-listen://127.0.0.1:0", copy_name];
+        let (receiver, address) = listening(handoff(&filter, &receive));
+        let to = format!("tcp://{address}");
+        let (_, said) =
+            report(&mut handoff(&filter, &["cp", "--json", "--verify", source_name, &to]));
+        assert_eq!(said.contains("plain system calls"), plain, "{said}");
+        assert!(receiver.wait_with_output().expect("ends").status.success());
+        assert!(fs::read(&copy).expect("reads") == content);
+
+        let directory = place.path().to_str().expect("text");
+        let serve = ["serve", directory, "--listen", "127.0.0.1:0"];
+        let (mut server, target) = listening(handoff(&filter, &serve));
+        let target = format!("tcp://{target}");
+        let relay = ["relay", "--connections", "1", "tcp-listen://127.0.0.1:0", &target];
+        let (mut relay, address) = listening(handoff(&filter, &relay));
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let request = b"GET /source HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).expect("sends");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("receives");
+        assert!(answer.ends_with(&content), "{} bytes", answer.len());
+        drop(stream);
+        assert!(relay.wait().expect("ends").success());
+        server.kill().and_then(|()| server.wait()).expect("is there");
+    }
+}
+
+#[test]
+fn doctor_sees_io_uring_and_what_is_forbidden() {
+    let (found, _) = report(&mut handoff(&filter(""), &["doctor", "--json"]));
+    let state = |name: &str| {
+        let mut all = found.as_array().expect("a list").iter();
+        let one = all.find(|it| it["mechanism"] == name);
+        one.unwrap_or_else(|| panic!("{found}"))["state"].clone()
+    };
+    assert_eq!(state("io_uring"), "yes");
+    assert_eq!(state("network namespace"), "no", "unshare is not in the profile");
+}
