@@ -66,7 +66,7 @@ mod transfer;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::File;
+pub use file::{Alignment, File};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
