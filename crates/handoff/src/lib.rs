@@ -70,7 +70,10 @@ pub use file::{Alignment, File};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
-pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef, Window};
+pub use lease::{
+    DmaBuf, DmaBufQueue, DmaBufSpan, Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef,
+    Window,
+};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
@@ -96,5 +99,6 @@ pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
+pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use transfer::{Readiness, Transfer, Transferred};

@@ -69,6 +69,12 @@ impl Bed {
         self.pair.right.namespace().run(inside).expect("enters")
     }
 
+    /// A queue of the receiving NIC, not bound.
+    pub(crate) fn binding(&self, queue: u32) -> RxBinding {
+        let look = || RxBinding::new(self.pair.right.device(), queue);
+        self.pair.right.namespace().run(look).expect("enters").expect("is there")
+    }
+
     pub(crate) fn listen(&self, address: impl Into<IpAddr>, port: u16) -> TcpListener {
         let address = (address.into(), port);
         let bound = self.pair.right.namespace().run(|| TcpListener::bind(address));
