@@ -27,6 +27,7 @@
 //! |---|---|
 //! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
 //! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`], [`RxQueue`] or [`Window`] |
+//! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
 //! | read and write files | [`File`] |
 //! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |

@@ -194,3 +194,86 @@ impl<'a> Gathering<'a> {
         self.staging.finish().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// On the lab's kernel, with its NVMe disk.
+    mod guest {
+        use std::fs::{File, OpenOptions};
+        use std::io::Write;
+        use std::net::{TcpListener, TcpStream};
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        use std::thread;
+
+        use clap::Parser as _;
+        use handoff::{Region, RxBinding};
+        use rustix::fs::OFlags;
+
+        use super::super::*;
+        use crate::cp::Args;
+        use crate::net::address::Address;
+        use crate::{Context, Stop};
+
+        const DISK: &str = "/dev/disk/by-id/nvme-tests";
+        const LEN: usize = 1 << 20;
+
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+
+        fn content() -> Vec<u8> {
+            (0..LEN).map(|at| (at * 7 % 251) as u8).collect()
+        }
+
+        /// As a disk whose DMA takes no gaps refuses pieces that are as it says.
+        #[test]
+        fn a_disk_that_refuses_pieces_gets_copies() {
+            let args = Line::try_parse_from(["cp", "a", "b", "--nic", "lo"]).expect("parses").args;
+            let stop = Stop::on_signals().expect("handles signals");
+            let context = Context { json: true, stop };
+            let job = Job::new(&args, &context, Address::Pipe, Address::Pipe).expect("a driver");
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            let buffered = options.open(DISK).expect("the guest has the disk");
+            let direct = options.custom_flags(OFlags::DIRECT.bits() as i32).open(DISK);
+            let direct = job.driver.file(direct.expect("opens")).expect("attaches");
+            let file = Ranged::new(&job.driver, buffered, Some(direct), DISK.to_owned());
+            let file = file.expect("attaches");
+            assert_eq!(file.unit(), 4);
+            file.claim_unit(1);
+
+            let area = Region::anonymous(512 * ALIGNMENT as usize).expect("memory");
+            let queue = job.driver.rx_queue(area, &RxBinding::without_device()).expect("binds");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+            let mut sender = TcpStream::connect(listener.local_addr().expect("bound"));
+            let sender = thread::spawn(move || {
+                sender.as_mut().map(|it| it.write_all(&content()).is_ok()).ok()
+            });
+            let socket = job.driver.socket(listener.accept().expect("accepts").0);
+            let mut receiver = socket.expect("attaches").receive(&queue).expect("starts");
+            let mut gathering = Gathering::new(&job, &file).expect("memory");
+            let gathered = job.driver.block_on(async {
+                let mut offset = 0;
+                while offset < LEN as u64 {
+                    let mut span = receiver.next_span().await.expect("goes on").expect("receives");
+                    while !span.is_empty() {
+                        let piece = span.split_to(span.len().min(1_449));
+                        let len = piece.len() as u64;
+                        gathering.put(piece, offset, false).await?;
+                        offset += len;
+                    }
+                }
+                gathering.finish().await
+            });
+            assert_eq!(gathered.expect("runs").expect("writes"), LEN as u64);
+            assert_eq!(sender.join().expect("ends"), Some(true));
+            assert_eq!((file.unit(), file.tally().zero_copy), (ALIGNMENT as usize, LEN as u64));
+            assert!(job.notes().iter().any(|note| note.contains("copied first")));
+            let mut there = vec![0; LEN];
+            File::open(DISK).and_then(|disk| disk.read_exact_at(&mut there, 0)).expect("reads");
+            assert!(there == content(), "what is on the disk differs");
+        }
+    }
+}

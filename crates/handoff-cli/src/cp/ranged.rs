@@ -69,6 +69,12 @@ impl Ranged {
         self.unit.get()
     }
 
+    /// Says what the file system does not.
+    #[cfg(test)]
+    pub(super) fn claim_unit(&self, unit: usize) {
+        self.unit.set(unit);
+    }
+
     /// The length of the next piece, at most `most` bytes of the `left` ones: the end of a file that
     /// is not aligned is a piece of its own.
     pub(super) fn piece(&self, most: usize, left: u64) -> usize {
