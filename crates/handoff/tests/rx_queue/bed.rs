@@ -97,7 +97,7 @@ impl Bed {
 }
 
 /// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
-fn run(end: &PairEnd, script: &str) -> String {
+pub(crate) fn run(end: &PairEnd, script: &str) -> String {
     let mut shell = Command::new("unshare");
     let script = format!("mount -t sysfs sysfs /sys && {script}");
     shell.args(["--mount", "sh", "-euc", &script]);
