@@ -149,6 +149,45 @@ fn framed_messages_come_back_whole() {
     assert!(said.starts_with("4 messages from 127.0.0.1"), "{said}");
 }
 
+/// A message of blocks, of numbers that differ from block to block.
+fn message(first: u64, count: u32) -> (Vec<u8>, Vec<u8>) {
+    let mut header = first.to_le_bytes().to_vec();
+    header.extend(count.to_le_bytes());
+    header.extend([0; 4]);
+    let words = (0..u64::from(count) * 512).flat_map(|word| (first * 512 + word).to_le_bytes());
+    (header, words.collect())
+}
+
+/// Sends blocks to a server of them, and gives what the disk has to have, from its beginning.
+fn send_blocks(mut client: TcpStream) -> Vec<u8> {
+    let mut disk = vec![0; 100 * 4096];
+    for (first, count) in [(0, 1), (7, 16), (40, 3), (99, 1), (23, 16), (8, 2)] {
+        let (header, blocks) = message(first, count);
+        client.write_all(&header).expect("sent");
+        client.write_all(&blocks).expect("sent");
+        let mut answer = [0; 16];
+        client.read_exact(&mut answer).expect("an answer");
+        assert_eq!(answer[..], header);
+        let begin = first as usize * 4096;
+        disk[begin..begin + blocks.len()].copy_from_slice(&blocks);
+    }
+    disk
+}
+
+#[test]
+fn blocks_behind_headers_go_to_a_file() {
+    // A place on a disk: a file system in memory may know no O_DIRECT.
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let path = directory.path().join("disk");
+    fs::write(&path, [0; 100 * 4096]).expect("written");
+    let program = env!("CARGO_BIN_EXE_store-blocks");
+    let server = Listening::start(Command::new(program).arg("127.0.0.1:0").arg(&path));
+    let disk = send_blocks(TcpStream::connect(&server.address).expect("connects"));
+    let said = server.end();
+    assert!(said.starts_with("39 blocks by "), "{said}");
+    assert!(fs::read(&path).expect("there") == disk, "what is on the disk differs");
+}
+
 #[test]
 fn an_axum_program_answers_from_memory_and_files() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -193,6 +232,64 @@ mod guest {
     use super::*;
 
     use handoff_lab::topology::{self, Pair};
+
+    /// Two hosts joined by software NICs, where queue 3 of the receiving one has what comes to port 4003.
+    fn wired() -> Pair {
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let device = pair.right.device();
+        for setting in
+            ["-G DEVICE tcp-data-split on", "-N DEVICE flow-type tcp4 dst-port 4003 action 3"]
+        {
+            let mut ethtool = Command::new("ethtool");
+            ethtool.args(setting.replace("DEVICE", device).split(' '));
+            said(pair.right.namespace().attach(&mut ethtool));
+        }
+        pair
+    }
+
+    fn connect(pair: &Pair) -> TcpStream {
+        let address = (pair.right.v4(), 4003);
+        let connected = pair.left.namespace().run(|| TcpStream::connect(address));
+        connected.expect("enters").expect("it listens")
+    }
+
+    #[test]
+    fn blocks_go_from_the_nic_to_a_disk_and_nobody_copies() {
+        const DISK: &str = "/dev/disk/by-id/nvme-tests";
+        let pair = wired();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(DISK)
+            .and_then(|mut disk| disk.write_all(&[0; 100 * 4096]).and_then(|()| disk.sync_all()))
+            .expect("the guest has the disk");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_store-blocks"));
+        command.args([&format!("{}:4003", pair.right.v4()), DISK, pair.right.device(), "3"]);
+        let server = Listening::start(pair.right.namespace().attach(&mut command));
+        let disk = send_blocks(connect(&pair));
+        let said = server.end();
+        assert_eq!(said, "39 blocks by zcrx: 0 bytes copied to memory, 0 in it\n");
+        let mut there = vec![0; disk.len()];
+        fs::File::open(DISK).and_then(|mut file| file.read_exact(&mut there)).expect("read");
+        assert!(there == disk, "what is on the disk differs");
+    }
+
+    #[test]
+    fn a_nic_receives_into_memory_that_another_process_reads() {
+        let pair = wired();
+        let directory = tempfile::tempdir().expect("a directory");
+        let seen = directory.path().join("seen");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memory-of-others"));
+        command.arg(format!("{}:4003", pair.right.v4())).arg(&seen);
+        command.args([pair.right.device(), "3"]);
+        let receiver = Listening::start(pair.right.namespace().attach(&mut command));
+        connect(&pair).write_all(&content()).expect("sent");
+        let said = receiver.end();
+        let expected = format!(
+            "received by zcrx-dmabuf: Tally {{ zero_copy: {BYTES}, copied: 0, unknown: 0 }}\n"
+        );
+        assert_eq!(said, expected);
+        assert!(fs::read(&seen).expect("there") == content(), "what was seen differs");
+    }
 
     #[test]
     fn a_datagram_is_answered_and_comes_back() {

@@ -102,11 +102,36 @@ mod native {
 
 mod guest {
     use super::*;
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use rustix::process::Signal;
 
     fn devices() -> usize {
         let names = std::fs::read_dir("/dev").expect("devices").flatten().map(|it| it.file_name());
         names.filter(|name| name.to_string_lossy().starts_with("ublkb")).count()
+    }
+
+    #[test]
+    fn packets_reach_an_nvme_disk_and_nobody_copies() {
+        const DISK: &str = "/dev/disk/by-id/nvme-tests";
+        let mut mkfs = Command::new("mkfs.ext4");
+        let made = mkfs.args(["-q", "-F", DISK, "512M"]).output().expect("starts");
+        assert!(made.status.success(), "{made:?}");
+        let directory = tempfile::tempdir().expect("a directory");
+        mount(DISK, directory.path(), c"ext4", MountFlags::empty(), None).expect("mounts");
+        let output = tour(directory.path()).output().expect("runs");
+        unmount(directory.path(), UnmountFlags::empty()).expect("nobody uses it");
+        let report = report(&output);
+        let tcp = &report["chains"][0];
+        let hops = tcp["hops"].as_array().expect("hops");
+        let staged = |hop: &Value| hop["from"] == "memory" && hop["to"] == "memory";
+        assert!(!hops.iter().any(staged), "{tcp:#}");
+        for (from, to) in [("ring", "socket"), ("socket", "memory"), ("memory", "file")] {
+            let hop = hop(tcp, from, to);
+            assert_eq!((&hop["bytes"], &hop["copied_by_report"]), (&(4 << 20).into(), &0.into()));
+            assert!(hop["copied_by_witness"].as_u64() < Some(4096), "{hop}");
+        }
+        let server = hop(tcp, "block device", "files (stripe)");
+        assert!(server["copied_by_witness"].as_u64() < Some(4096), "{server}");
     }
 
     #[test]

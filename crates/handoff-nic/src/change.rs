@@ -12,6 +12,7 @@ use handoff_sys::netlink::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
+use crate::rules::Target;
 use crate::settings::{ChannelKind, Ring};
 use crate::{Flow, even};
 
@@ -53,12 +54,22 @@ pub enum Change {
         /// Whether the driver had spread evenly on its own.
         even: bool,
     },
+    /// A new RSS context, for packets that rules send there.
+    Context {
+        /// Its number.
+        context: u32,
+        /// Its table.
+        to: Vec<u32>,
+    },
     /// A new rule.
     Rule {
         /// Which packets it matches.
         flow: Flow,
-        /// Where it sends them.
+        /// Where it sends them; with a context, what is added to the context's queues.
         queue: u32,
+        /// The RSS context, if it sends them to one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context: Option<u32>,
     },
 }
 
@@ -81,7 +92,8 @@ impl Change {
             Self::Ring { setting, to, .. } => kernel.set_ring(index, *setting, *to),
             Self::Feature { name, on } => kernel.set_feature(index, name, *on),
             Self::Table { to, .. } => kernel.set_table(index, to),
-            Self::Rule { flow, queue } => kernel.add_rule(index, flow, *queue),
+            Self::Context { context, to } => kernel.make_context(index, *context, to),
+            Self::Rule { flow, queue, context } => kernel.add_rule(index, flow, *queue, *context),
         }
     }
 
@@ -101,7 +113,10 @@ impl Change {
             Self::Feature { name, on } => kernel.set_feature(index, name, !on),
             Self::Table { even: true, .. } => kernel.set_table(index, &[]),
             Self::Table { from, .. } => kernel.set_table(index, from),
-            Self::Rule { flow, queue } => kernel.remove_rule(index, flow, *queue),
+            Self::Context { context, .. } => kernel.remove_context(index, *context),
+            Self::Rule { flow, queue, context } => {
+                kernel.remove_rule(index, flow, Target::new(*queue, *context))
+            }
         }
     }
 
@@ -132,9 +147,17 @@ impl Change {
                     Standing::Other(format!("leads to {}", list(&entries)))
                 }
             }
-            Self::Rule { flow, queue } => {
+            Self::Context { context, to } => {
+                let tables = kernel.tables(index)?;
+                match tables.iter().find(|table| table.context == *context) {
+                    None => Standing::Before,
+                    Some(table) if table.entries == *to => Standing::After,
+                    Some(table) => Standing::Other(format!("leads to {}", list(&table.entries))),
+                }
+            }
+            Self::Rule { flow, queue, context } => {
                 let rules = kernel.rules(index)?.unwrap_or_default();
-                match rules.find(flow, *queue) {
+                match rules.find(flow, Target::new(*queue, *context)) {
                     Some(_) => Standing::After,
                     None => Standing::Before,
                 }
@@ -151,6 +174,7 @@ impl Change {
             Self::Ring { setting: Ring::BufferLength, .. } => "rx buffers".to_owned(),
             Self::Feature { name, .. } => name.clone(),
             Self::Table { .. } => "RSS".to_owned(),
+            Self::Context { context, .. } => format!("RSS context {context}"),
             Self::Rule { flow, .. } => format!("rule for {flow}"),
         }
     }
@@ -209,6 +233,8 @@ impl fmt::Display for Change {
                     list(to)
                 )
             }
+            Self::Context { to, .. } => write!(f, "spreads over {}", list(to)),
+            Self::Rule { context: Some(context), .. } => write!(f, "to RSS context {context}"),
             Self::Rule { queue, .. } => write!(f, "to queue {queue}"),
         }
     }
@@ -238,8 +264,16 @@ mod tests {
                  own traffic moves to queues 0, 1, 2",
             ),
             (
-                Change::Rule { flow: Flow::port(Ip::V4, 80), queue: 3 },
+                Change::Context { context: 1, to: vec![2, 3, 2, 3] },
+                "RSS context 1: spreads over queues 2, 3",
+            ),
+            (
+                Change::Rule { flow: Flow::port(Ip::V4, 80), queue: 3, context: None },
                 "rule for TCP over IPv4 to port 80: to queue 3",
+            ),
+            (
+                Change::Rule { flow: Flow::port(Ip::V6, 80), queue: 0, context: Some(1) },
+                "rule for TCP over IPv6 to port 80: to RSS context 1",
             ),
         ] {
             assert_eq!(change.to_string(), text);

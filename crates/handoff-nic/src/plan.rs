@@ -24,6 +24,8 @@ pub struct Plan {
     /// The flows to steer, each with its queue: 0 is the lowest queue set aside; numbers beyond the
     /// highest start again at the lowest.
     pub flows: Vec<(Flow, usize)>,
+    /// Whether each flow is spread over all queues set aside, by an RSS context, in place of being steered to one.
+    pub spread: bool,
     /// Bytes of the rings' buffers; `None` leaves them. (The chunk size of a queue is given when it is
     /// bound.)
     pub buffer_length: Option<u32>,
@@ -36,6 +38,7 @@ impl Default for Plan {
         Self {
             queues: Wanted::Count(1),
             flows: Vec::new(),
+            spread: false,
             buffer_length: None,
             hardware_gro: false,
         }
@@ -219,11 +222,36 @@ impl Target {
             }
         }
         changes.extend(self.narrowing(nic)?);
+        let (context, making) = self.context(nic)?.unzip();
+        changes.extend(making.flatten());
         for (flow, place) in &self.plan.flows {
-            let queue = self.queues[place % self.queues.len()];
-            changes.extend(leading(nic, flow, queue)?);
+            let queue = match context {
+                Some(_) => 0,
+                None => self.queues[place % self.queues.len()],
+            };
+            changes.extend(leading(nic, flow, queue, context)?);
         }
         Ok(changes.into_iter().map(Step::from).collect())
+    }
+
+    /// The context that flows are spread by, and making it unless it exists. It has only what rules send there, so
+    /// the host's own traffic is narrowed all the same.
+    fn context(&self, nic: &Nic) -> Result<Option<(u32, Option<Change>)>, Error> {
+        if !self.plan.spread || self.plan.flows.is_empty() || self.queues.len() < 2 {
+            return Ok(None);
+        }
+        let Some(table) = nic.table() else {
+            let cause = "its driver has no RSS, which could spread over several queues";
+            return Err(Error::not_possible(format!("{}: {cause}", nic.name)));
+        };
+        let to: Vec<u32> = self.queues.iter().copied().cycle().take(table.entries.len()).collect();
+        let mut others = nic.tables.iter().filter(|table| table.context != 0);
+        if let Some(ours) = others.find(|table| table.entries == to) {
+            return Ok(Some((ours.context, None)));
+        }
+        let is_free = |context: &u32| nic.tables.iter().all(|table| table.context != *context);
+        let context = (1..).find(is_free).expect("contexts are fewer than numbers");
+        Ok(Some((context, Some(Change::Context { context, to }))))
     }
 
     /// Takes the queues from the host's own traffic.
@@ -262,17 +290,30 @@ impl Target {
     }
 }
 
-/// The rule that steers a flow to a queue, unless it exists.
-pub(crate) fn leading(nic: &Nic, flow: &Flow, queue: u32) -> Result<Option<Change>, Error> {
-    let change = Change::Rule { flow: *flow, queue };
+/// The rule that steers a flow to a queue, or to a context, unless it exists.
+pub(crate) fn leading(
+    nic: &Nic,
+    flow: &Flow,
+    queue: u32,
+    context: Option<u32>,
+) -> Result<Option<Change>, Error> {
+    let change = Change::Rule { flow: *flow, queue, context };
+    let target = crate::rules::Target::new(queue, context);
     let Some(rules) = &nic.rules else { return Ok(Some(change)) };
     match rules.covering(flow) {
         None => Ok(Some(change)),
-        Some(rule) if rule.target == crate::rules::Target::Queue(queue) => Ok(None),
+        Some(rule) if rule.target == target => Ok(None),
         Some(rule) => Err(Error::failed(format!(
-            "rule {} of {} decides about {flow} already, and does not lead to queue {queue}: \
+            "rule {} of {} decides about {flow} already, and does not lead to {}: \
              ethtool -N {} delete {}",
-            rule.location, nic.name, nic.name, rule.location
+            rule.location,
+            nic.name,
+            match context {
+                Some(context) => format!("RSS context {context}"),
+                None => format!("queue {queue}"),
+            },
+            nic.name,
+            rule.location
         ))),
     }
 }
@@ -284,6 +325,7 @@ mod tests {
     use crate::nic::tests::card;
     use crate::queues::Bound;
     use crate::rules::{self, Rule};
+    use crate::settings::Table;
 
     /// As chosen by a user who may configure the interface.
     fn target(plan: &Plan, nic: &Nic) -> Target {
@@ -362,6 +404,33 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_spread_by_a_context_that_is_made_once() {
+        let flows = [80, 81].map(|port| (Flow::port(Ip::V4, port), 0)).to_vec();
+        let plan =
+            Plan { queues: Wanted::These(vec![2, 3]), flows, spread: true, ..Plan::default() };
+        let mut nic = card(4, 4);
+        nic.rings.as_mut().expect("has some").data_split = Some(2);
+        nic.tables[0].entries = even(4, 2);
+        // Somebody else's.
+        nic.tables.push(Table { context: 1, entries: vec![1] });
+        let steps = texts(&plan, &nic);
+        let to = |port| format!("rule for TCP over IPv4 to port {port}: to RSS context 2");
+        assert_eq!(steps[0], "RSS context 2: spreads over queues 2, 3");
+        assert_eq!(steps[1..], [to(80), to(81)]);
+        // One queue needs none.
+        let one = Plan { queues: Wanted::These(vec![3]), ..plan.clone() };
+        assert!(texts(&one, &nic).iter().all(|text| !text.contains("RSS")), "{one:?}");
+        nic.tables.push(Table { context: 2, entries: vec![2, 3, 2, 3] });
+        let rules = &mut nic.rules.as_mut().expect("has some").rules;
+        let led = rules::Target::Context { context: 2, first: 0 };
+        rules.push(Rule { location: 0, flow: Some(Flow::port(Ip::V4, 80)), target: led });
+        assert_eq!(texts(&plan, &nic), [to(81)]);
+        nic.tables.clear();
+        let error = target(&plan, &nic).steps(&nic).expect_err("has no RSS").to_string();
+        assert!(error.contains("no RSS"), "{error}");
+    }
+
+    #[test]
     fn what_is_as_wanted_needs_no_step() {
         let mut nic = card(4, 8);
         nic.rings.as_mut().expect("has some").data_split = Some(2);
@@ -394,10 +463,10 @@ mod tests {
         let one = Flow::connection(ends[0], ends[1]).expect("fits");
         let rules = &mut nic.rules.as_mut().expect("has some").rules;
         rules.push(Rule { location: 5, flow: Some(port), target: rules::Target::Queue(2) });
-        assert_eq!(leading(&nic, &one, 2).expect("led there"), None);
-        let error = leading(&nic, &one, 3).expect_err("led elsewhere").to_string();
+        assert_eq!(leading(&nic, &one, 2, None).expect("led there"), None);
+        let error = leading(&nic, &one, 3, None).expect_err("led elsewhere").to_string();
         assert!(error.contains("rule 5") && error.contains("delete 5"), "{error}");
-        assert!(leading(&nic, &Flow::port(Ip::V4, 81), 3).expect("free").is_some());
+        assert!(leading(&nic, &Flow::port(Ip::V4, 81), 3, None).expect("free").is_some());
     }
 
     #[test]

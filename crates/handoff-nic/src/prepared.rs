@@ -133,7 +133,7 @@ impl Prepared {
             let cause = format!("queue {queue} of {} was not set aside", self.name());
             return Err(Error::usage(cause));
         }
-        let rule = leading(&self.shared.look()?, &flow, queue)?;
+        let rule = leading(&self.shared.look()?, &flow, queue, None)?;
         if let Some(rule) = &rule {
             self.shared.carry_out(rule).inspect_err(|_| self.shared.take_back(rule))?;
         }

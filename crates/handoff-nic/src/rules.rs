@@ -47,12 +47,20 @@ pub struct Rules {
     pub rules: Vec<Rule>,
 }
 
+impl Target {
+    /// As a rule says it: a queue, or what is added to those of a context.
+    pub(crate) fn new(queue: u32, context: Option<u32>) -> Self {
+        match context {
+            Some(context) => Self::Context { context, first: queue },
+            None => Self::Queue(queue),
+        }
+    }
+}
+
 impl Rules {
-    /// The rule that sends exactly this flow to this queue.
-    pub(crate) fn find(&self, flow: &Flow, queue: u32) -> Option<&Rule> {
-        self.rules
-            .iter()
-            .find(|rule| rule.flow == Some(*flow) && rule.target == Target::Queue(queue))
+    /// The rule that sends exactly this flow there.
+    pub(crate) fn find(&self, flow: &Flow, target: Target) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.flow == Some(*flow) && rule.target == target)
     }
 
     /// The rule that decides about all packets of this flow, if there is one.
@@ -97,12 +105,22 @@ impl Kernel {
     }
 
     /// Adds a rule behind the existing ones, or where the driver chooses.
-    pub(crate) fn add_rule(&self, index: u32, flow: &Flow, queue: u32) -> Result<(), Refusal> {
+    pub(crate) fn add_rule(
+        &self,
+        index: u32,
+        flow: &Flow,
+        queue: u32,
+        context: Option<u32>,
+    ) -> Result<(), Refusal> {
         let mut ask = Classification::new(abi::GRXCLSRLCNT);
         // SAFETY: ETHTOOL_GRXCLSRLCNT reads and writes an ethtool_rxnfc without locations.
         unsafe { self.ioctl(index, &mut ask) }?;
         let mut add = Classification::new(abi::SRXCLSRLINS);
         add.rule = flow.rule(queue);
+        if let Some(context) = context {
+            add.rule.flow_type |= abi::FLOW_RSS;
+            add.count = context;
+        }
         add.rule.location = if ask.data & abi::LOCATION_SPECIAL != 0 {
             abi::LOCATION_ANY
         } else {
@@ -115,10 +133,15 @@ impl Kernel {
         unsafe { self.ioctl(index, &mut add) }
     }
 
-    /// Removes the rule that sends this flow to this queue, wherever it is.
-    pub(crate) fn remove_rule(&self, index: u32, flow: &Flow, queue: u32) -> Result<(), Refusal> {
+    /// Removes the rule that sends this flow there, wherever the rule is.
+    pub(crate) fn remove_rule(
+        &self,
+        index: u32,
+        flow: &Flow,
+        target: Target,
+    ) -> Result<(), Refusal> {
         let rules = self.rules(index)?.unwrap_or_default();
-        let Some(rule) = rules.find(flow, queue) else { return Ok(()) };
+        let Some(rule) = rules.find(flow, target) else { return Ok(()) };
         let mut remove = Classification::new(abi::SRXCLSRLDEL);
         remove.rule.location = rule.location;
         // SAFETY: ETHTOOL_SRXCLSRLDEL reads an ethtool_rxnfc without locations.

@@ -211,9 +211,30 @@ impl Kernel {
 
     /// Sets the table of context 0; with an empty one the driver spreads evenly again.
     pub(crate) fn set_table(&self, index: u32, entries: &[u32]) -> Result<(), Refusal> {
-        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
-        done(self.ethtool(abi::MSG_RSS_SET, about(index).with(abi::A_RSS_INDIR, &bytes))?)
+        done(self.ethtool(abi::MSG_RSS_SET, about(index).with(abi::A_RSS_INDIR, &bytes(entries)))?)
     }
+
+    /// Makes a context of this number, which must be free.
+    pub(crate) fn make_context(
+        &self,
+        index: u32,
+        context: u32,
+        entries: &[u32],
+    ) -> Result<(), Refusal> {
+        let asked = about(index)
+            .with(abi::A_RSS_CONTEXT, &context.to_ne_bytes())
+            .with(abi::A_RSS_INDIR, &bytes(entries));
+        done(self.ethtool(abi::MSG_RSS_CREATE, asked)?)
+    }
+
+    pub(crate) fn remove_context(&self, index: u32, context: u32) -> Result<(), Refusal> {
+        let asked = about(index).with(abi::A_RSS_CONTEXT, &context.to_ne_bytes());
+        done(self.ethtool(abi::MSG_RSS_DELETE, asked)?)
+    }
+}
+
+fn bytes(entries: &[u32]) -> Vec<u8> {
+    entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect()
 }
 
 fn one(answers: Option<Vec<Attributes>>) -> Option<Attributes> {

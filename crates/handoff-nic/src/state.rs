@@ -277,7 +277,7 @@ mod tests {
 
     fn record() -> Record {
         let mut record = Record::new(KEY, "eth7", "02:00:00:00:00:07", &[3]);
-        record.changes.push(Change::Rule { flow: Flow::port(Ip::V4, 80), queue: 3 });
+        record.changes.push(Change::Rule { flow: Flow::port(Ip::V4, 80), queue: 3, context: None });
         record
     }
 

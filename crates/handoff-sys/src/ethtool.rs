@@ -311,6 +311,10 @@ pub const A_CHANNELS_COMBINED_COUNT: u16 = 9;
 pub const MSG_RSS_GET: u8 = 38;
 /// `ETHTOOL_MSG_RSS_SET`.
 pub const MSG_RSS_SET: u8 = 48;
+/// `ETHTOOL_MSG_RSS_CREATE_ACT` (Linux 6.17).
+pub const MSG_RSS_CREATE: u8 = 49;
+/// `ETHTOOL_MSG_RSS_DELETE_ACT` (Linux 6.17).
+pub const MSG_RSS_DELETE: u8 = 50;
 /// `ETHTOOL_A_RSS_CONTEXT`; the default one has none.
 pub const A_RSS_CONTEXT: u16 = 2;
 /// `ETHTOOL_A_RSS_INDIR`, an array of u32: queues. An empty one sets the driver's own.

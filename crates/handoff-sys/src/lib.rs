@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod clone_buffers;
+pub mod dma_buf;
 pub mod ethtool;
 pub mod getbuf;
 pub mod hangup;

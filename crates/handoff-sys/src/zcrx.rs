@@ -21,6 +21,8 @@ pub const EVENT_ALLOC_FAIL: u32 = 0;
 pub const EVENT_DESC_FLAG_STATS: u32 = 1;
 /// `IORING_ZCRX_AREA_SHIFT`: the bit at which the area's number begins in a place.
 pub const AREA_SHIFT: u32 = 48;
+/// `IORING_ZCRX_AREA_DMABUF`: the area is a dma-buf.
+pub const AREA_DMABUF: u32 = 1;
 /// The most entries of a refill queue.
 pub const MAX_REFILL_ENTRIES: u32 = 1 << 15;
 
@@ -54,15 +56,15 @@ pub struct Offsets {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Area {
-    /// Address, on a page's boundary.
+    /// Address, on a page's boundary; 0 for a dma-buf.
     pub addr: u64,
     /// Bytes, whole pages.
     pub len: u64,
     /// Filled in: the token to set in the places given back.
     pub rq_area_token: u64,
-    /// Zero: memory of this process.
+    /// Zero: memory of this process; or [`AREA_DMABUF`].
     pub flags: u32,
-    /// Zero.
+    /// Of a dma-buf its descriptor, else zero.
     pub dmabuf_fd: u32,
     /// Zero.
     pub reserved: [u64; 2],

@@ -11,7 +11,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
+use rustix::fs::{
+    AtFlags, FileType, FsWord, OFlags, StatxFlags, fcntl_getfl, fstat, fstatfs, statx,
+};
 
 use crate::error::{Error, Result};
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
@@ -45,13 +47,30 @@ pub struct File {
     driver: Rc<Reactor>,
 }
 
+/// What direct I/O on a file has to be aligned to, in bytes: see [`File::alignment`].
+///
+/// ```no_run
+/// # fn example(file: &handoff::File) {
+/// if let Some(handoff::Alignment { memory, blocks }) = file.alignment() {
+///     println!("pieces of memory at multiples of {memory}, which fill blocks of {blocks}");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Address and length of each piece of memory: what the device's DMA asks for.
+    pub memory: usize,
+    /// The offset in the file, and the length of all pieces of a read or write together.
+    pub blocks: usize,
+}
+
 impl File {
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
         let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
-        // A file system in memory takes the flag, and is its page cache.
-        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT)
-            && fstatfs(&fd).map_err(failed)?.f_type != TMPFS;
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
+        // A file system in memory takes the flag, and is its page cache. The nodes of devices lie in one, too.
+        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT)
+            && (kind == FileType::BlockDevice || fstatfs(&fd).map_err(failed)?.f_type != TMPFS);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
         let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
@@ -62,6 +81,20 @@ impl File {
     /// no CPU does.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// What reads and writes past the page cache have to be aligned to; `None` where the file is not
+    /// [direct](Self::is_direct), or the file system does not tell (`STATX_DIOALIGN`, Linux 6.1).
+    ///
+    /// Several pieces that are read or written together are each aligned to `memory`, in address and length, and
+    /// all of them together to `blocks`.
+    pub fn alignment(&self) -> Option<Alignment> {
+        let asked = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
+        let told = statx(self, "", AtFlags::EMPTY_PATH, asked).ok().filter(|_| self.direct)?;
+        let (memory, blocks) =
+            (told.stx_dio_mem_align as usize, told.stx_dio_offset_align as usize);
+        let is_told = told.stx_mask & libc::STATX_DIOALIGN != 0 && memory > 0 && blocks > 0;
+        is_told.then_some(Alignment { memory, blocks })
     }
 
     /// Reads at `offset` until the buffer's length in use is filled or the file ends.
@@ -86,7 +119,7 @@ impl File {
         self.transfer(Direction::Read, None, buffer)
     }
 
-    /// Writes all of the buffer's length in use at `offset`.
+    /// Writes all of the buffer's length in use at `offset`; several pieces by one request.
     ///
     /// # Errors
     ///

@@ -27,6 +27,7 @@
 //! |---|---|
 //! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
 //! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`], [`RxQueue`] or [`Window`] |
+//! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
 //! | read and write files | [`File`] |
 //! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |
@@ -66,11 +67,14 @@ mod transfer;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::File;
+pub use file::{Alignment, File};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
-pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef, Window};
+pub use lease::{
+    DmaBuf, DmaBufQueue, DmaBufSpan, Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef,
+    Window,
+};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]
@@ -96,5 +100,6 @@ pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
+pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use transfer::{Readiness, Transfer, Transferred};

@@ -57,6 +57,8 @@ impl fmt::Display for Engine {
 pub enum ReceiveEngine {
     /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).
     Zcrx,
+    /// The same into a dma-buf, memory of others (tried on Linux 7.2): the kernel cannot copy there.
+    ZcrxDmabuf,
     /// The same without a device: the kernel copies (Linux 7.2).
     ZcrxNodev,
     /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps what comes in whole pages, and copies the
@@ -73,6 +75,7 @@ impl ReceiveEngine {
     pub fn name(self) -> &'static str {
         match self {
             Self::Zcrx => "zcrx",
+            Self::ZcrxDmabuf => "zcrx-dmabuf",
             Self::ZcrxNodev => "zcrx-nodev",
             Self::TcpZerocopyReceive => "tcp-zerocopy-receive",
             Self::Multishot => "multishot",

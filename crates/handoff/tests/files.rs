@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use handoff::{Buffer, Driver, Error, Region, Transfer, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
 use traffic::{drivers, filled, pattern, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -369,4 +370,126 @@ fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
     drop(driver);
     thread::sleep(Duration::from_millis(300));
     assert!(is_there(), "the worker has ended");
+}
+
+#[test]
+fn pieces_are_written_and_read_by_one_request() {
+    for driver in drivers() {
+        let mut region = Region::anonymous(1 << 20).unwrap();
+        if driver.ring_unavailable().is_none() {
+            driver.register(&region).unwrap();
+        }
+        // More than one request takes, and empty ones.
+        let lens: Vec<usize> = (0..1_500).map(|number| number % 7 * 50).collect();
+        let pieces: Vec<_> =
+            lens.iter().enumerate().map(|(seed, len)| filled(&mut region, seed, *len)).collect();
+        let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        let file = driver.file(tempfile::tempfile().unwrap()).unwrap();
+        let over = driver.block_on(file.write_at(pieces, 5).unwrap()).unwrap();
+        assert_eq!(over.result.unwrap(), expected.len());
+        let mut pieces = over.buffer;
+        pieces.iter_mut().for_each(|piece| piece.fill(0));
+        // Past the end by one piece and a half.
+        let over = driver.block_on(file.read_at(pieces, 455).unwrap()).unwrap();
+        assert_eq!(over.result.unwrap(), expected.len() - 450);
+        let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
+        assert!(got[..expected.len() - 450] == expected[450..]);
+        assert!(got[expected.len() - 450..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn pieces_enter_a_pipe_together() {
+    for driver in drivers() {
+        if driver.ring_unavailable().is_some() {
+            continue;
+        }
+        // Each write is a packet, and a read takes one.
+        let (reader, writer) = pipe_with(PipeFlags::DIRECT).unwrap();
+        let file = driver.file(writer).unwrap();
+        let pieces: Vec<_> = (0..5).map(|seed| Buffer::from(pattern(seed, 100))).collect();
+        let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        driver.block_on(file.write(pieces).unwrap()).unwrap().result.unwrap();
+        let mut got = vec![0; 1_000];
+        assert_eq!(rustix::io::read(&reader, &mut got).unwrap(), 500);
+        assert!(got[..500] == expected);
+    }
+}
+
+mod guest {
+    use super::*;
+
+    const DISK: &str = "/dev/disk/by-id/nvme-tests";
+    const PIECE: usize = 1_448;
+    const PIECES: usize = 46;
+    const LEN: usize = 64 << 10;
+
+    fn disk(driver: &Driver) -> handoff::File {
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(DISK);
+        driver.file(opened.expect("the guest has the disk")).unwrap()
+    }
+
+    /// As a NIC puts packets into an area: each begins at a page, or some bytes behind it.
+    fn pieces(region: &mut Region, behind: usize) -> Vec<Buffer> {
+        let mut left = LEN;
+        (0..PIECES)
+            .map(|seed| {
+                let mut page = region.take(4096).unwrap();
+                drop(page.split_to(behind));
+                let len = left.min(PIECE);
+                left -= len;
+                page.set_len(len);
+                page.copy_from_slice(&pattern(seed, len));
+                page
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pieces_of_packets_fill_blocks_of_a_disk() {
+        for driver in drivers() {
+            let file = disk(&driver);
+            assert_eq!(file.alignment(), Some(handoff::Alignment { memory: 4, blocks: 512 }));
+            for registered in [false, true] {
+                if registered && driver.ring_unavailable().is_some() {
+                    continue;
+                }
+                let mut region = Region::anonymous(2 * PIECES * 4096).unwrap();
+                if registered {
+                    driver.register(&region).unwrap();
+                }
+                for behind in [0, 28] {
+                    let pieces = pieces(&mut region, behind);
+                    let expected: Vec<u8> =
+                        pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+                    let over = driver.block_on(file.write_at(pieces, 8192).unwrap()).unwrap();
+                    assert_eq!(over.result.unwrap(), LEN);
+                    let mut pieces = over.buffer;
+                    pieces.iter_mut().for_each(|piece| piece.fill(0));
+                    let over = driver.block_on(file.read_at(pieces, 8192).unwrap()).unwrap();
+                    assert_eq!(over.result.unwrap(), LEN);
+                    let got: Vec<u8> =
+                        over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
+                    assert!(got == expected);
+                    let mut got = vec![0; LEN];
+                    File::open(DISK).unwrap().read_exact_at(&mut got, 8192).unwrap();
+                    assert!(got == expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_at_odd_places_are_refused_and_come_back() {
+        for driver in drivers() {
+            let file = disk(&driver);
+            let mut region = Region::anonymous(PIECES * 4096).unwrap();
+            let pieces = pieces(&mut region, 30);
+            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap();
+            assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(over.buffer.len(), PIECES);
+            assert!(over.buffer[1][..] == pattern(1, PIECE));
+        }
+    }
 }

@@ -253,7 +253,10 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
+    /// # Errors
+    ///
+    /// More than was allowed (--max-size).
+    pub(super) fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
         match self.job.args.max_size {
             Some(most) if offset.saturating_add(len) > most => {
                 Err(Failure::failed(format!("the sender sent more than {most} bytes (--max-size)")))
@@ -321,6 +324,14 @@ impl<'a> Intake<'a> {
                 Err(Failure::failed("the sender sent no checksum"))
             }
             _ => Ok((bytes, ours)),
+        }
+    }
+
+    /// What pieces are aligned to that go past the page cache.
+    pub(super) fn unit(&self) -> usize {
+        match self.outlet {
+            Outlet::File { file, .. } => file.unit(),
+            Outlet::Stream { .. } => 1,
         }
     }
 

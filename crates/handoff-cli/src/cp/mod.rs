@@ -14,6 +14,7 @@ pub mod checksum;
 pub mod coverage;
 mod destination;
 mod extents;
+mod gathering;
 mod greet;
 mod in_kernel;
 mod intake;
@@ -382,8 +383,9 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure
     let target = target(job)?;
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
+    let held = if job.args.direct { gathering::HELD * streams } else { 0 };
     let nic = prepared
-        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.region(len)))
+        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.region(len + held)))
         .transpose()?;
     let offer = Offer { sends: false, length: None, sparse: false };
     let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use handoff::{Driver, File, Payload, PayloadMut, Tally, Transfer};
+use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer};
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -23,6 +23,8 @@ pub(super) struct Ranged {
     buffered: File,
     direct: Option<File>,
     tally: Rc<Cell<Tally>>,
+    /// What pieces of memory are aligned to that are written together.
+    unit: Rc<Cell<usize>>,
     /// What it is called in messages.
     name: Rc<str>,
 }
@@ -39,8 +41,13 @@ impl Ranged {
         direct: Option<File>,
         name: String,
     ) -> Result<Self, Failure> {
+        let alignment = direct.as_ref().and_then(File::alignment);
+        let unit = alignment
+            .filter(|it| ALIGNMENT.is_multiple_of(it.blocks as u64))
+            .map_or(ALIGNMENT as usize, |it| it.memory);
         Ok(Self {
             buffered: driver.file(buffered).failed("attaching a file")?,
+            unit: Rc::new(Cell::new(unit)),
             direct,
             tally: Rc::default(),
             name: name.into(),
@@ -55,6 +62,17 @@ impl Ranged {
     /// Whether any of it can go past the page cache.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_some()
+    }
+
+    /// What the address and length of each piece are multiples of that goes past the page cache with others.
+    pub(super) fn unit(&self) -> usize {
+        self.unit.get()
+    }
+
+    /// Says what the file system does not.
+    #[cfg(test)]
+    pub(super) fn claim_unit(&self, unit: usize) {
+        self.unit.set(unit);
     }
 
     /// The length of the next piece, at most `most` bytes of the `left` ones: the end of a file that
@@ -119,6 +137,41 @@ impl Ranged {
         let writing = writing.failed("writing")?;
         self.count(offset, len);
         Ok(writing)
+    }
+
+    /// Begins to write pieces, each at multiples of [`unit`](Self::unit), that fill pages from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub(super) fn write_pieces(
+        &self,
+        pieces: Vec<Span>,
+        offset: u64,
+    ) -> Result<Transfer<Vec<Span>>, Failure> {
+        let file = self.direct.as_ref().unwrap_or(&self.buffered);
+        file.write_at(pieces, offset).failed("writing")
+    }
+
+    /// Ends such a write: gives the pieces back where the disk takes none of them, and asks for whole pages
+    /// from then on.
+    ///
+    /// # Errors
+    ///
+    /// As [`written`](Self::written).
+    pub(super) fn pieces_written(
+        &self,
+        over: handoff::Transferred<Vec<Span>>,
+    ) -> Result<Option<Vec<Span>>, Failure> {
+        let invalid = rustix::io::Errno::INVAL.raw_os_error();
+        if matches!(&over.result, Err(error) if error.raw_os_error() == Some(invalid)) {
+            self.unit.set(ALIGNMENT as usize);
+            return Ok(Some(over.buffer));
+        }
+        let mut tally = self.tally.get();
+        tally.zero_copy += self.written(over)?.iter().map(|span| span.len() as u64).sum::<u64>();
+        self.tally.set(tally);
+        Ok(None)
     }
 
     /// The buffer of a finished write.

@@ -19,9 +19,9 @@ use socket2::SockRef;
 
 use super::Job;
 use super::checksum::PieceSum;
+use super::gathering::Gathering;
 use super::intake::{Frames, Intake, Outlet, Portion, Writes};
 use super::report::{Hop, Report, Transferred};
-use super::staging::Staging;
 use super::tell::tell;
 use super::wire::Frame;
 use crate::Failure;
@@ -157,17 +157,19 @@ struct Connection<'a> {
     intake: &'a Intake<'a>,
     receiver: &'a mut Receiver,
     writes: Writes<Span>,
-    /// For what does not lie as a direct write wants it.
-    staging: Option<Staging<'a>>,
+    /// For a file past the page cache.
+    gathering: Option<Gathering<'a>>,
 }
 
 impl<'a> Connection<'a> {
     fn new(intake: &'a Intake<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
-        let staging = match intake.outlet {
-            Outlet::File { file, .. } if file.is_direct() => Some(Staging::new(intake.job, file)?),
+        let gathering = match intake.outlet {
+            Outlet::File { file, .. } if file.is_direct() => {
+                Some(Gathering::new(intake.job, file)?)
+            }
             _ => None,
         };
-        Ok(Self { intake, receiver, writes: Writes::default(), staging })
+        Ok(Self { intake, receiver, writes: Writes::default(), gathering })
     }
 
     /// Takes frames in, to the end of the transfer.
@@ -222,21 +224,20 @@ impl<'a> Connection<'a> {
 
     /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
     async fn put(&mut self, part: Span, offset: u64, last: bool) -> Result<(), Failure> {
-        match &mut self.staging {
-            Some(staging) if !staging.may_pass(&part, offset) => {
-                self.intake.job.progress.inc(part.len() as u64);
-                staging.put(&part, offset, last).await
+        let len = part.len();
+        match &mut self.gathering {
+            Some(gathering) => {
+                self.intake.check_size(offset, len as u64)?;
+                self.intake.job.progress.inc(len as u64);
+                gathering.put(part, offset, last).await
             }
-            _ => {
-                let len = part.len();
-                self.intake.put(part, len, offset, &mut self.writes).await
-            }
+            None => self.intake.put(part, len, offset, &mut self.writes).await,
         }
     }
 
     async fn finish(self) -> Result<(), Failure> {
-        if let Some(staging) = self.staging {
-            let copied = staging.finish().await?;
+        if let Some(gathering) = self.gathering {
+            let copied = gathering.finish().await?;
             self.intake.staged.set(self.intake.staged.get() + copied);
         }
         self.intake.finish(self.writes).await
@@ -267,7 +268,13 @@ fn hops(intake: &Intake<'_>, receivers: &[Receiver], registered: bool) -> Vec<Ho
             from: "memory",
             to: "memory",
             engine: "memcpy".to_owned(),
-            reason: "direct writes need aligned memory".to_owned(),
+            reason: match receivers.iter().any(|it| it.engine().0 == ReceiveEngine::Zcrx) {
+                true => format!(
+                    "direct writes take pieces at multiples of {} bytes here, and these lay at others",
+                    intake.unit()
+                ),
+                false => "direct writes need aligned memory".to_owned(),
+            },
             tally: copied(intake.staged.get()),
         });
     }

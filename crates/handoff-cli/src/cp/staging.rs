@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use handoff::{Buffer, Transfer};
+use handoff::{Buffer, Span, Transfer};
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
@@ -38,14 +38,6 @@ impl<'a> Staging<'a> {
         free.truncate(BUFFERS);
         let writes = VecDeque::new();
         Ok(Self { file, capacity, free, filling: None, filled: 0, writes, copied: 0 })
-    }
-
-    /// Whether bytes that belong at `offset` may be written from where they are: a NIC that puts a page
-    /// of payload in each packet delivers them so.
-    pub(super) fn may_pass(&self, bytes: &[u8], offset: u64) -> bool {
-        let here = bytes.as_ptr().addr() as u64;
-        self.filling.is_none()
-            && [here, bytes.len() as u64, offset].iter().all(|it| it.is_multiple_of(ALIGNMENT))
     }
 
     /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
@@ -82,6 +74,23 @@ impl<'a> Staging<'a> {
         if last { self.flush().await } else { Ok(()) }
     }
 
+    /// Writes bytes that belong at `offset`, a page's boundary, while others are gathered.
+    ///
+    /// # Errors
+    ///
+    /// As [`put`](Self::put).
+    pub(super) async fn put_apart(&mut self, spans: &[Span], offset: u64) -> Result<(), Failure> {
+        let gathered = (self.filling.take(), std::mem::take(&mut self.filled));
+        let mut at = offset;
+        for span in spans {
+            self.put(span, at, false).await?;
+            at += span.len() as u64;
+        }
+        self.flush().await?;
+        (self.filling, self.filled) = gathered;
+        Ok(())
+    }
+
     /// A buffer that is free, once there is one.
     async fn buffer(&mut self) -> Result<Buffer, Failure> {
         if let Some(buffer) = self.free.pop() {
@@ -94,7 +103,11 @@ impl<'a> Staging<'a> {
     }
 
     /// Writes what was gathered: whole pages past the page cache, the rest through it.
-    async fn flush(&mut self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    ///
+    /// Those of earlier writes.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         let Some((mut buffer, start)) = self.filling.take() else { return Ok(()) };
         let filled = std::mem::take(&mut self.filled);
         let whole =

@@ -21,7 +21,8 @@ version of IP.
 
 Queues are taken from the highest down, but never queue 0, nor a queue that others have bound or
 steer traffic to. If there are too few, the number of channels is raised. With several queues,
-ports take turns; both versions of IP go to the same queue.
+ports take turns; both versions of IP go to the same queue. With --spread the connections of a
+port go to all queues, each to one.
 
 A COMMAND has HANDOFF_NIC and HANDOFF_NIC_QUEUES (such as 2,3) in its environment. When it ends,
 everything is put back, and its exit code is that of `handoff`. With --json its standard output
@@ -48,6 +49,9 @@ pub struct PrepareArgs {
     /// Steer TCP connections to this local port to the queues; may be repeated
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
+    /// Spread the connections of each port over all queues, by an RSS context (Linux 6.17)
+    #[arg(long, requires = "port")]
+    pub spread: bool,
     /// Set the length of the rings' buffers
     #[arg(long, value_name = "BYTES")]
     pub rx_buf_len: Option<u32>,
@@ -74,6 +78,7 @@ impl PrepareArgs {
                 queues => Wanted::These(queues.to_vec()),
             },
             flows,
+            spread: self.spread,
             buffer_length: self.rx_buf_len,
             hardware_gro: self.hw_gro,
         }

@@ -14,8 +14,8 @@ use crate::{Failure, Stop};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";
-/// A page of payload, and the headers.
-const MTU: u32 = 4_148;
+/// That of most networks: payload fills no page.
+const MTU: u32 = 1_500;
 
 /// How the hosts are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

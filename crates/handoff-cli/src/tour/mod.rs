@@ -44,8 +44,9 @@ Examples:
 
 Needs root, and mkfs.ext4; with --lab, what the lab needs.";
 
-/// The guest's disks, of which the devices are made.
-const DISKS: [&str; 4] = ["near-1", "near-2", "far-1", "far-2"];
+/// The guest's disks, of which the devices are made. Those that take what a NIC has put anywhere in memory are NVMe.
+const NEAR: [&str; 2] = ["near-1", "near-2"];
+const FAR: [&str; 2] = ["far-1", "far-2"];
 
 /// Arguments of `handoff tour`.
 #[derive(Debug, clap::Args)]
@@ -111,10 +112,12 @@ fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
     // Room for the file, and for what the file system needs itself.
     let bytes = args.size + (32 << 20);
     let disk = |name: &str| Disk { name: name.into(), content: DiskContent::Scratch(bytes) };
-    let machine = Machine { disks: DISKS.map(disk).to_vec(), ..Machine::default() };
+    let (disks, nvme) = (NEAR.map(disk).to_vec(), FAR.map(disk).to_vec());
+    let machine = Machine { disks, nvme, ..Machine::default() };
     let mut arguments =
         vec!["tour".to_owned(), "--json".to_owned(), format!("--size={}", args.size)];
-    arguments.extend(DISKS.map(|name| format!("--part=/dev/disk/by-id/virtio-{name}")));
+    arguments.extend(NEAR.map(|name| format!("--part=/dev/disk/by-id/virtio-{name}")));
+    arguments.extend(FAR.map(|name| format!("--part=/dev/disk/by-id/nvme-{name}")));
     let (nothing, stop) = (Carried::default(), context.stop.flag());
     let (code, printed) = command::run_ourselves(&machine, &nothing, &arguments, None, stop)
         .map_err(|error| lab::failure(error, context))?;

@@ -123,9 +123,10 @@ fn a_sender_that_sends_nothing_or_too_much_is_given_up_on() {
     receiver.end().says(1, "--idle");
     sender.end().says(1, "--idle");
     drop(input);
-    for raw in [false, true] {
+    for (raw, direct) in [(false, false), (true, false), (false, true), (true, true)] {
         let raw = if raw { &["--raw"][..] } else { &[] };
-        let receiver = receive(&[raw, &["--max-size", "1m"]].concat());
+        let direct = if direct { &["--direct"][..] } else { &[] };
+        let receiver = receive(&[raw, direct, &["--max-size", "1m"]].concat());
         let mut sender = cp(&[raw, &["-", &receiver.address()]].concat());
         let file = directory.path().join("long");
         fs::write(&file, pattern(4 << 20)).unwrap();

@@ -2,19 +2,22 @@
 
 mod guest {
     use std::fs;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::os::fd::AsFd as _;
-    use std::process::Command;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
     use handoff_lab::topology::{Pair, PairEnd};
     use handoff_sys::tcp;
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use rustix::process::Signal;
+    use serde::Deserialize as _;
     use serde_json::Value;
 
-    use crate::session::{Ended, PATIENCE, Running, cp, path, pattern, transfer};
+    use crate::session::{Ended, PATIENCE, Running, cp, is_long, path, pattern, transfer};
 
     /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
     fn settings(end: &PairEnd) -> String {
@@ -65,6 +68,170 @@ mod guest {
             assert!(hop["copied"].as_u64() < Some(5_000) && hop["unknown"] == 0, "{sent}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
             assert_eq!(settings(&pair.right), before);
+        }
+    }
+
+    /// ext4 on a disk whose DMA asks for multiples of 4 bytes, unmounted when dropped.
+    struct Nvme(tempfile::TempDir);
+
+    impl Nvme {
+        fn new(mebibytes: u64) -> Self {
+            const DISK: &str = "/dev/disk/by-id/nvme-tests";
+            let mut mkfs = Command::new("mkfs.ext4");
+            mkfs.args(["-q", "-F", "-O", "^has_journal", DISK, &format!("{mebibytes}M")]);
+            let made = mkfs.output().expect("starts");
+            assert!(made.status.success(), "{made:?}");
+            let directory = tempfile::tempdir().expect("a directory");
+            mount(DISK, directory.path(), c"ext4", MountFlags::empty(), None).expect("mounts");
+            Self(directory)
+        }
+    }
+
+    impl Drop for Nvme {
+        fn drop(&mut self) {
+            unmount(self.0.path(), UnmountFlags::empty()).expect("nobody uses it");
+        }
+    }
+
+    /// Has the sender's NIC cut frames into packets, or the sender's kernel.
+    fn segmentation(pair: &Pair, by_nic: bool) {
+        let mut ethtool = Command::new("ethtool");
+        ethtool.args(["-K", pair.left.device(), "tso", if by_nic { "on" } else { "off" }]);
+        let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// What the receiving side reports, and the meter of it.
+    struct Metered {
+        report: Value,
+        meter: Value,
+    }
+
+    impl Metered {
+        /// Sends `source` to `copy` over the NICs, and counts what the receiver's kernel copies.
+        fn transfer(pair: &Pair, source: &Path, copy: &Path, both: &[&str]) -> Self {
+            let listen = format!("tcp-listen://{}:0", pair.right.v4());
+            let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+            command.args(["meter", "--json", "--", env!("CARGO_BIN_EXE_handoff"), "cp", "--json"]);
+            command.args(["--direct", "--force", "--nic", pair.right.device()]).args(both);
+            command.args([&listen, path(copy)]).stdin(Stdio::null());
+            let receiver = Running::start(pair.right.namespace().attach(&mut command));
+            let mut sender = cp(&[path(source), &receiver.address()]);
+            sender.args(both).args(["--engine", "uring-zc"]);
+            let sent = Running::start(pair.left.namespace().attach(&mut sender)).end();
+            let received = receiver.end();
+            assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
+            let begin = received.stderr.find("\n{").expect("a report among the lines");
+            let mut values = serde_json::Deserializer::from_str(&received.stderr[begin..]);
+            let report = Value::deserialize(&mut values).expect("a report");
+            let meter = serde_json::from_slice(&received.stdout).expect("the meter's");
+            Self { report, meter }
+        }
+
+        /// Bytes copied from one place of the receiver's memory to another, by its own word.
+        fn staged(&self) -> u64 {
+            let hops = self.report["hops"].as_array().expect("hops");
+            let is_staging = |hop: &&Value| hop["from"] == "memory" && hop["to"] == "memory";
+            hops.iter().filter(is_staging).map(|hop| hop["copied"].as_u64().expect("known")).sum()
+        }
+
+        /// Bytes of the last hop.
+        fn to_file(&self, how: &str) -> u64 {
+            let hops = self.report["hops"].as_array().expect("hops");
+            hops.last().expect("a hop")[how].as_u64().expect("known")
+        }
+
+        /// What the kernel copied on the way from the NIC to the disk, by the meter's word.
+        fn copied_by_kernel(&self) -> u64 {
+            const ON_THE_WAY: [&str; 5] =
+                ["io_zcrx_", "io_recvzc", "io_write", "tcp_recvmsg", "__x64_sys_pwrite"];
+            let places = self.meter["places"].as_array().expect("places");
+            let on_the_way = |place: &&Value| {
+                let path = place["path"].as_array().expect("a path");
+                path.iter().chain([&place["function"]]).filter_map(Value::as_str).any(|function| {
+                    ON_THE_WAY.iter().any(|beginning| function.starts_with(beginning))
+                })
+            };
+            places.iter().filter(on_the_way).map(|it| it["bytes"].as_u64().expect("a number")).sum()
+        }
+    }
+
+    /// Files of so many blocks of 8 MiB, which all differ.
+    struct Blocks(Vec<u8>, usize);
+
+    impl Blocks {
+        const LEN: usize = 8 << 20;
+        const APART: usize = 1_237;
+
+        fn new(count: usize) -> Self {
+            Self(pattern(Self::LEN + count * Self::APART), count)
+        }
+
+        fn all(&self) -> impl Iterator<Item = &[u8]> {
+            (0..self.1).map(|at| &self.0[at * Self::APART..][..Self::LEN])
+        }
+
+        fn write(&self, path: &Path) {
+            let mut file = fs::File::create(path).expect("makes");
+            self.all().for_each(|block| file.write_all(block).expect("writes"));
+        }
+
+        fn are(&self, path: &Path) -> bool {
+            let mut file = fs::File::open(path).expect("is there");
+            let mut there = vec![0; Self::LEN];
+            let same = |block| file.read_exact(&mut there).is_ok() && there == block;
+            self.all().all(same) && file.metadata().expect("is a file").len() == self.len()
+        }
+
+        fn len(&self) -> u64 {
+            (self.1 * Self::LEN) as u64
+        }
+    }
+
+    /// A file of 1 GiB in its long form.
+    #[test]
+    fn packets_fill_the_blocks_of_a_disk_and_nobody_copies() {
+        let long = is_long();
+        let blocks = Blocks::new(if long { 128 } else { 1 });
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let disk = Nvme::new(if long { 1_200 } else { 64 });
+        // The guest has little memory.
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let (source, copy) = (directory.path().join("source"), disk.0.path().join("copy"));
+        blocks.write(&source);
+        for both in [&["--raw"][..], &["--verify"], &["--streams", "3"]] {
+            // Frames of the sender that arrive as one, or packets.
+            segmentation(&pair, both[0] == "--raw");
+            let done = Metered::transfer(&pair, &source, &copy, both);
+            let report = &done.report;
+            assert_eq!((&report["hops"][0]["engine"]), &"zcrx", "{report}");
+            assert_eq!((&report["hops"][0]["copied"], done.staged()), (&0.into(), 0), "{report}");
+            assert_eq!(done.to_file("zero_copy"), blocks.len(), "{report}");
+            assert_eq!(done.to_file("copied"), 0, "{report}");
+            // What the two programs tell each other first.
+            assert!(done.copied_by_kernel() < 4_096, "{:#}", done.meter);
+            assert!(blocks.are(&copy), "what is on the disk differs");
+            fs::remove_file(&copy).expect("is there");
+        }
+    }
+
+    #[test]
+    fn what_lies_at_odd_places_is_copied_and_counted() {
+        const LEN: u64 = (1 << 20) + 4_001;
+        let disk = Nvme::new(64);
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), disk.0.path().join("copy"));
+        fs::write(&source, pattern(LEN as usize)).expect("writes");
+        // Only the end does not fill a page; or each packet's payload is of odd length.
+        for (mtu, staged) in [(1_500, LEN % 4_096), (1_501, LEN)] {
+            let pair = Pair::wire(mtu).expect("a pair of NICs");
+            segmentation(&pair, false);
+            let done = Metered::transfer(&pair, &source, &copy, &["--raw"]);
+            let report = &done.report;
+            assert_eq!(done.staged(), staged, "{report}");
+            assert_eq!(done.to_file("zero_copy"), LEN - LEN % 4_096, "{report}");
+            assert_eq!(done.to_file("copied"), LEN % 4_096, "{report}");
+            assert!(fs::read(&copy).expect("is there") == pattern(LEN as usize));
         }
     }
 

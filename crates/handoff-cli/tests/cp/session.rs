@@ -12,6 +12,11 @@ use handoff_lab::topology::Namespace;
 /// Longer than anything here takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Whether tests are to run in their long form.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("HANDOFF_SOAK").is_some()
+}
+
 /// Bytes that differ from place to place, and do not repeat with pages or pieces.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -144,12 +149,13 @@ impl Running {
 }
 
 fn wait(child: &mut Child) -> ExitStatus {
+    let patience = if is_long() { PATIENCE * 30 } else { PATIENCE };
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
             return status;
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             child.kill().expect("a child can be killed");
             panic!("it hangs");
         }

@@ -30,6 +30,8 @@ fn of_sending(engine: Engine) -> &'static [&'static str] {
 fn of_receiving(engine: ReceiveEngine) -> &'static [&'static str] {
     match engine {
         ReceiveEngine::Zcrx => &["zcrx"],
+        // As zcrx itself; whether there are dma-bufs shows when one is bound.
+        ReceiveEngine::ZcrxDmabuf => &["zcrx"],
         ReceiveEngine::ZcrxNodev => &["zcrx without device"],
         ReceiveEngine::TcpZerocopyReceive => &["TCP_ZEROCOPY_RECEIVE"],
         ReceiveEngine::Multishot => &["multishot receive", "provided buffer ring"],
@@ -50,6 +52,7 @@ fn table(known: &[Capability]) -> String {
     let sending = [Engine::UringZc, Engine::MsgZerocopy, Engine::Copy];
     let receiving = [
         ReceiveEngine::Zcrx,
+        ReceiveEngine::ZcrxDmabuf,
         ReceiveEngine::ZcrxNodev,
         ReceiveEngine::TcpZerocopyReceive,
         ReceiveEngine::Multishot,

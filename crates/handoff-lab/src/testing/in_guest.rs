@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::guest::Guest;
 use crate::job::{self, Ending, Job};
 use crate::kernel::KernelChoice;
-use crate::machine::{Machine, Put};
+use crate::machine::{Disk, DiskContent, Machine, Put};
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
 
@@ -17,6 +17,9 @@ use crate::tool::StopFlag;
 const DIRECTORY: &str = "/opt/handoff/tests";
 /// How many pairs tests and benches use at a time.
 const VIRTIO_NET: u8 = 2;
+/// Bytes of an NVMe disk that tests may overwrite, `/dev/disk/by-id/nvme-tests`. Only what is written takes
+/// memory.
+const NVME: u64 = 1536 << 20;
 
 /// What the guests of all stages share.
 #[derive(Debug)]
@@ -41,6 +44,7 @@ impl<'a> Guests<'a> {
         let Plan { machine, companions, .. } = self.plan;
         let virtio_net = machine.virtio_net.max(VIRTIO_NET);
         let mut machine = Machine { kernel: kernel.clone(), virtio_net, ..machine.clone() };
+        machine.nvme.push(Disk { name: "tests".into(), content: DiskContent::Scratch(NVME) });
         for program in programs {
             let target = Path::new(DIRECTORY).join(&program.name);
             machine.puts.push(Put { source: self.stripped.of(&program.path), target });

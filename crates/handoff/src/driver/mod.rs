@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
-use crate::lease::{Pool, RxBinding, RxQueue, Window};
+use crate::lease::{DmaBuf, DmaBufQueue, Pool, RxBinding, RxQueue, Window};
 use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
@@ -220,8 +220,22 @@ impl Driver {
     /// for it, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
-        let queue = RxQueue::bind(&self.reactor.io, &self.reactor.due, number, &region, binding)?;
+        let (io, due) = (&self.reactor.io, &self.reactor.due);
+        let queue = RxQueue::bind(io, due, number, &region, None, binding)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
+        Ok(queue)
+    }
+
+    /// Binds an rx queue of a NIC, with memory of others as what it receives into. See [`DmaBufQueue`].
+    ///
+    /// # Errors
+    ///
+    /// As [`rx_queue`](Self::rx_queue); when the dma-buf is not in whole chunks, or smaller than the NIC's ring.
+    pub fn dma_buf_queue(&self, memory: &DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
+        let number = self.reactor.rx_queues.borrow().len() as u32;
+        let (io, due) = (&self.reactor.io, &self.reactor.due);
+        let queue = DmaBufQueue::bind(io, due, number, memory, binding)?;
+        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
         Ok(queue)
     }
 

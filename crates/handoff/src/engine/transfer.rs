@@ -23,7 +23,7 @@ use socket2::{SockAddr, SockRef};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
-use crate::op::{Attached, Direction, Loan, TransferOp, TransferState};
+use crate::op::{Attached, Direction, Layout, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
 use crate::ring::{Backend, Key, Ring, Token};
@@ -31,7 +31,10 @@ use crate::ring::{Backend, Key, Ring, Token};
 /// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
 const PIPE_ROOM: usize = 4096;
 
-fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
+fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
+    if let Some(loan) = op.left_in_pieces() {
+        return vector(op, loan, layout, ring);
+    }
     let (AddressRange { start, len, slot }, offset) = op.left(Some(ring.id));
     // The file's own position is named by -1.
     let offset = offset.unwrap_or(u64::MAX);
@@ -63,6 +66,22 @@ fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
     })
 }
 
+/// Several pieces at once: past the page cache the whole has to be aligned to blocks, and each piece only to
+/// what the device's DMA asks for.
+fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
+    let pieces = layout.vector(loan, op.done);
+    let (start, len) = (pieces.as_ptr(), pieces.len() as u32);
+    let offset = op.offset_left().unwrap_or(u64::MAX);
+    let slot = loan.common_slot(ring.id).filter(|_| ring.writes_vectors_registered);
+    with_target!(op.file, |fd| match (op.direction, slot) {
+        (Direction::Read, Some(slot)) =>
+            opcode::ReadvFixed::new(fd, start, len, slot).offset(offset).build(),
+        (Direction::Read, None) => opcode::Readv::new(fd, start, len).offset(offset).build(),
+        (_, Some(slot)) => opcode::WritevFixed::new(fd, start, len, slot).offset(offset).build(),
+        (_, None) => opcode::Writev::new(fd, start, len).offset(offset).build(),
+    })
+}
+
 /// A stream's request goes on by itself until it has all.
 fn receive_flags(op: &TransferOp) -> i32 {
     if op.direction == Direction::ReceiveAll { libc::MSG_WAITALL } else { 0 }
@@ -76,9 +95,13 @@ fn is_ready(op: &TransferOp) -> bool {
     unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
 }
 
-fn call(op: &TransferOp) -> i32 {
+fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
     if op.pollable && !op.direction.is_told_by_calls() && !is_ready(op) {
         return -libc::EAGAIN;
+    }
+    // A pipe that is ready has something, or room for little.
+    if let Some(loan) = op.left_in_pieces().filter(|_| !op.pollable) {
+        return call_vector(op, layout.vector(loan, op.done));
     }
     let (AddressRange { start, len, .. }, offset) = op.left(None);
     let fd = op.file.raw();
@@ -103,6 +126,24 @@ fn call(op: &TransferOp) -> i32 {
             (Direction::AwaitRead | Direction::AwaitWrite, _) => 0,
         }
     };
+    outcome(result)
+}
+
+fn call_vector(op: &TransferOp, pieces: &[libc::iovec]) -> i32 {
+    let (fd, start, len) = (op.file.raw(), pieces.as_ptr(), pieces.len() as i32);
+    // SAFETY: the pieces belong to the record, alone and for the length of the call.
+    outcome(unsafe {
+        match (op.direction, op.offset_left()) {
+            (Direction::Read, Some(offset)) => libc::preadv(fd, start, len, offset as libc::off_t),
+            (Direction::Read, None) => libc::readv(fd, start, len),
+            (_, Some(offset)) => libc::pwritev(fd, start, len, offset as libc::off_t),
+            (_, None) => libc::writev(fd, start, len),
+        }
+    })
+}
+
+/// Of a call, as a completion has it.
+fn outcome(result: isize) -> i32 {
     if result < 0 {
         -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
     } else {
@@ -174,7 +215,7 @@ fn check_reception(core: &Core, op: &TransferOp) -> Result<()> {
 fn start(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
-        let op = records.transfer(key);
+        let (op, layout) = records.transfer_and_layout(key);
         let ended = match check_reception(core, op) {
             // The kernel would wait for a byte.
             Ok(()) if op.direction == Direction::ReceiveAll && op.total == 0 => Some(Ok(0)),
@@ -190,9 +231,9 @@ fn start(core: &Core, key: Key) {
                 let mut ring = ring.borrow_mut();
                 match ring.make_room(1) {
                     Ok(()) => {
-                        let entry = entry(op, &ring)
+                        let entry = entry(op, layout, &ring)
                             .user_data(Token { key, stage: STAGE_TRANSFER }.to_user_data());
-                        // SAFETY: range and address belong to the record, which keeps them in place until
+                        // SAFETY: range, pieces and address belong to the record, which keeps them in place until
                         // the completion.
                         unsafe { ring.push(&entry) };
                         op.state = TransferState::InKernel;
@@ -201,11 +242,13 @@ fn start(core: &Core, key: Key) {
                 }
             }
             Backend::Readiness(_) => {
-                if op.pollable && (!op.direction.is_told_by_calls() || call_until_blocked(op)) {
+                if op.pollable
+                    && (!op.direction.is_told_by_calls() || call_until_blocked(op, layout))
+                {
                     drop(records);
                     return wait_for_file(core, key);
                 }
-                while !op.is_over() && op.took(call(op)) {}
+                while !op.is_over() && op.took(call(op, layout)) {}
             }
         }
     }
@@ -214,9 +257,9 @@ fn start(core: &Core, key: Key) {
 }
 
 /// Goes on for as long as nothing has to be waited for; whether it does now.
-fn call_until_blocked(op: &mut TransferOp) -> bool {
+fn call_until_blocked(op: &mut TransferOp, layout: &mut Layout) -> bool {
     loop {
-        let result = call(op);
+        let result = call(op, layout);
         match op.took(result) {
             true if op.is_blocked(result) => return true,
             true => {}
@@ -239,13 +282,13 @@ fn wait_for_file(core: &Core, key: Key) {
 pub(crate) fn ready(core: &Core, key: Key) {
     let again = {
         let mut records = core.records.borrow_mut();
-        let op = records.transfer(key);
+        let (op, layout) = records.transfer_and_layout(key);
         if op.came_back() {
             let done = op.done;
             op.end(Err(Error::Canceled { done }));
         }
         let by_call = !core.io.has_ring() && !op.direction.is_told_by_calls();
-        !op.holder.is_gone() && !op.is_over() && (!by_call || op.took(call(op)))
+        !op.holder.is_gone() && !op.is_over() && (!by_call || op.took(call(op, layout)))
     };
     if again { start(core, key) } else { advance(core, key) }
 }

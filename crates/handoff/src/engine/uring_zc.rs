@@ -188,9 +188,7 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     if !ring.vectored_registered || op.total == 0 {
         return None;
     }
-    let mut slots = op.loan.as_ref()?.pieces().iter().map(|piece| piece.slot(ring.id));
-    let first = slots.next()??;
-    slots.all(|slot| slot == Some(first)).then_some(first)
+    op.loan.as_ref()?.common_slot(ring.id)
 }
 
 /// What a completion leaves to do about its send.

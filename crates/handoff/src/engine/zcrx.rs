@@ -13,6 +13,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use crate::core::Core;
 use crate::error::Error;
+use crate::mechanism::ReceiveEngine;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
@@ -120,6 +121,13 @@ fn weigh(core: &Core, key: Key, flow: &mut Flow) {
 fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     let held = !op.holder.is_gone();
     let flow = flow(op);
+    if flow.engine() == ReceiveEngine::ZcrxDmabuf {
+        let reason = "bytes of the connection came another way than the rx queue, or unsplit, and the kernel \
+                      cannot copy them into a dma-buf: steer the port to the queue before anybody connects";
+        let error = unavailable(op, reason);
+        op.end(Err(error));
+        return false;
+    }
     if flow.queue.replenish(core.io.ring_raw()) {
         return true;
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod area;
 pub(crate) mod arrivals;
+pub(crate) mod dma_buf;
 pub(crate) mod due;
 pub(crate) mod intake;
 #[cfg_attr(
@@ -23,6 +24,7 @@ pub(crate) mod span_ref;
 pub(crate) mod window;
 
 pub(crate) use arrivals::Arrivals;
+pub use dma_buf::{DmaBuf, DmaBufQueue, DmaBufSpan};
 pub(crate) use due::{Due, Mark};
 pub use intake::Intake;
 pub(crate) use kernel::Bytes;

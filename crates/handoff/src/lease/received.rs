@@ -58,6 +58,14 @@ impl Ticket {
         Self::new(Origin::Shared(whole))
     }
 
+    fn is_of_queue(&self) -> bool {
+        match &*self.0 {
+            Origin::Queue(..) => true,
+            Origin::Shared(whole) => whole.is_of_queue(),
+            Origin::Nowhere | Origin::Pool(..) => false,
+        }
+    }
+
     /// The memory that the chunk is of, where there is one.
     fn memory(&self) -> Option<&Arc<Backing>> {
         match &*self.0 {
@@ -148,6 +156,22 @@ impl Span {
         len: usize,
     ) -> Self {
         Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), offset)) }
+    }
+
+    /// Where in the memory of its chunk it begins.
+    pub(crate) fn offset(&self) -> usize {
+        let begin = self.ticket.memory().map(|memory| memory.start().as_ptr().addr());
+        begin.map_or(0, |begin| self.start.as_ptr().addr() - begin)
+    }
+
+    /// Bytes, of memory that may be nobody's to look at.
+    pub(crate) fn count(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the bytes are in the area of an [`RxQueue`](crate::RxQueue), not in a [`Pool`](crate::Pool).
+    pub fn is_of_queue(&self) -> bool {
+        self.ticket.is_of_queue()
     }
 
     /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.

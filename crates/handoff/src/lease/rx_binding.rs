@@ -1,6 +1,6 @@
 //! Which rx queue of a NIC, with which memory; and binding it.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use handoff_sys::{query, zcrx};
@@ -8,6 +8,7 @@ use rustix::mm::MapFlags;
 use rustix::net;
 
 use super::area;
+use super::dma_buf::DmaBuf;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Region, map, page_size};
@@ -81,8 +82,12 @@ impl RxBinding {
         self.interface.map_or(0, |interface| interface.ring)
     }
 
-    fn engine(&self) -> ReceiveEngine {
-        if self.interface.is_some() { ReceiveEngine::Zcrx } else { ReceiveEngine::ZcrxNodev }
+    fn engine(&self, dma_buf: bool) -> ReceiveEngine {
+        match (&self.interface, dma_buf) {
+            (_, true) => ReceiveEngine::ZcrxDmabuf,
+            (Some(_), _) => ReceiveEngine::Zcrx,
+            (None, _) => ReceiveEngine::ZcrxNodev,
+        }
     }
 }
 
@@ -101,15 +106,17 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Binds the queue for this driver, with the region as what it receives into.
+    /// Binds the queue for this driver, with the region as what it receives into; where there is a dma-buf, the
+    /// region only stands for it.
     pub(super) fn new(
         io: &Io,
         place: u32,
         region: &Region,
+        dma_buf: Option<&DmaBuf>,
         binding: &RxBinding,
     ) -> Result<(Self, RefillQueue)> {
-        let unavailable =
-            |reason: String| Error::EngineUnavailable { engine: binding.engine().name(), reason };
+        let engine = binding.engine(dma_buf.is_some());
+        let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         if region.free() != region.len() {
             return Err(Error::Invalid(
                 "an rx queue takes a whole region, and buffers were cut from this one",
@@ -129,6 +136,12 @@ impl Bound {
             return Err(Error::Invalid(
                 "a chunk is a power of two, at least a page and at most the region",
             ));
+        }
+        if let Some(dma_buf) = dma_buf.filter(|memory| !memory.len().is_multiple_of(chunk)) {
+            return Err(unavailable(format!(
+                "the dma-buf has {} bytes, which are no whole chunks of {chunk}: take one that is a multiple",
+                dma_buf.len()
+            )));
         }
         // A kernel that can't be asked has neither.
         let known = query::zcrx().unwrap_or_default();
@@ -169,8 +182,17 @@ impl Bound {
             len: area.len() as u64,
             ..zcrx::Area::default()
         };
+        if let Some(dma_buf) = dma_buf {
+            pages = zcrx::Area {
+                len: area.len() as u64,
+                flags: zcrx::AREA_DMABUF,
+                dmabuf_fd: dma_buf.as_fd().as_raw_fd() as u32,
+                ..zcrx::Area::default()
+            };
+        }
         // SAFETY: both pieces of memory are kept by the queue, which the driver keeps until its ring
-        // is closed; the region is whole, so nobody has a piece of it but the spans handed out.
+        // is closed; the region is whole, so nobody has a piece of it but the spans handed out. Those of a
+        // dma-buf, which the kernel keeps, are not looked at.
         unsafe {
             zcrx::bind(
                 ring.io.as_raw_fd(),
@@ -180,14 +202,14 @@ impl Bound {
                 counts.then_some(&events),
             )
         }
-        .map_err(|error| explain(binding, chunk, area.len(), error))?;
+        .map_err(|error| explain(binding, engine, chunk, area.len(), error))?;
 
         // SAFETY: the kernel has laid the queue out in this memory, with as many entries.
         let refill = unsafe {
             RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries)
         };
         let bound = Self {
-            engine: binding.engine(),
+            engine,
             id: registration.zcrx_id,
             area,
             token: pages.rq_area_token,
@@ -199,7 +221,13 @@ impl Bound {
     }
 }
 
-fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error) -> Error {
+fn explain(
+    binding: &RxBinding,
+    engine: ReceiveEngine,
+    chunk: usize,
+    len: usize,
+    error: std::io::Error,
+) -> Error {
     let queue = binding.queue;
     let reason = match error.raw_os_error() {
         Some(libc::EPERM) => "binding an rx queue needs CAP_NET_ADMIN: run as root".to_owned(),
@@ -212,6 +240,13 @@ fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error)
         Some(libc::EOPNOTSUPP) => {
             "the NIC's driver can't give an rx queue memory of a program (handoff nic show)"
                 .to_owned()
+        }
+        Some(libc::ERANGE | libc::E2BIG)
+            if chunk > page_size() && engine == ReceiveEngine::ZcrxDmabuf =>
+        {
+            format!(
+                "the NIC has no rx queue {queue}, or the dma-buf is not in pieces of {chunk} bytes"
+            )
         }
         Some(libc::ERANGE | libc::E2BIG) if chunk > page_size() => format!(
             "the NIC has no rx queue {queue}, or the area is not in pieces of {chunk} bytes: take \
@@ -231,8 +266,5 @@ fn explain(binding: &RxBinding, chunk: usize, len: usize, error: std::io::Error)
         }
         _ => return Error::io("binding an rx queue", error),
     };
-    Error::EngineUnavailable {
-        engine: binding.engine().name(),
-        reason: format!("{reason} ({error})"),
-    }
+    Error::EngineUnavailable { engine: engine.name(), reason: format!("{reason} ({error})") }
 }

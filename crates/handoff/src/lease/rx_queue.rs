@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use handoff_sys::zcrx;
 
 use super::area;
+use super::dma_buf::DmaBuf;
 use super::due::Due;
 use super::received::Span;
 use super::rx_binding::{Bound, RxBinding};
@@ -122,12 +123,13 @@ impl RxQueue {
         due: &Rc<Due>,
         number: u32,
         region: &Region,
+        dma_buf: Option<&DmaBuf>,
         binding: &RxBinding,
     ) -> Result<Self> {
         let ring = io
             .ring_descriptor()
             .map_err(|error| Error::io("keeping the ring of an rx queue open", error))?;
-        let (bound, refill) = Bound::new(io, number, region, binding)?;
+        let (bound, refill) = Bound::new(io, number, region, dma_buf, binding)?;
         Ok(Self { shared: RxShared::new(due, ring, bound, refill) })
     }
 

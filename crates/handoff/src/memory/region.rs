@@ -137,6 +137,15 @@ fn map_transparent(len: usize) -> io::Result<Arc<Backing>> {
     Ok(backing)
 }
 
+/// Takes `len` bytes of address space that nobody may access.
+fn reserve(len: usize) -> io::Result<Arc<Backing>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: the kernel chooses an address that is free.
+    let start =
+        unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags) }?;
+    Ok(own(NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len, true))
+}
+
 /// Makes a mapping whose address nobody else knows a backing; it is zeroed and can be read and
 /// written, unless whoever cuts pieces from it sees to it that they are used accordingly.
 pub(crate) fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
@@ -233,6 +242,13 @@ impl Region {
                 Ok(Self { pages: Pages::BaseInsteadOfHuge(reason), ..Self::anonymous(len)? })
             }
         }
+    }
+
+    /// Address space that stands for memory which is not this process's: whoever looks there faults.
+    pub(crate) fn inaccessible(len: usize) -> Result<Self> {
+        let backing = reserve(round_up(len, page_size())?)
+            .map_err(|error| Error::io("taking address space", error))?;
+        Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 
     /// What the region is made of.

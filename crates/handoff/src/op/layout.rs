@@ -11,6 +11,7 @@ use socket2::SockAddr;
 use super::loan::Loan;
 use super::send::SendOp;
 use crate::memory::AddressRange;
+use crate::ring::MAX_REQUEST;
 
 /// The longest header that goes before a lent payload, in bytes.
 pub const MAX_HEADER: usize = 64;
@@ -78,8 +79,23 @@ impl Layout {
             // A header is no longer than the shortest pieces that go at once.
             room -= left.len();
         }
-        let mut skip = op.done.saturating_sub(op.header_len());
-        for piece in op.loan.iter().flat_map(Loan::pieces) {
+        let skip = op.done.saturating_sub(op.header_len());
+        if let Some(loan) = &op.loan {
+            room = self.push_pieces(loan, skip, room);
+        }
+        self.of_iovecs(op, op.message_room() - room)
+    }
+
+    /// Lays out what is left of the pieces of a transfer, as far as one request takes it.
+    pub(crate) fn vector(&mut self, loan: &Loan, skip: usize) -> &[libc::iovec] {
+        self.iovecs.clear();
+        self.push_pieces(loan, skip, MAX_REQUEST);
+        &self.iovecs
+    }
+
+    /// Lays out pieces behind their first `skip` bytes, in at most `room` bytes; the room that is left.
+    fn push_pieces(&mut self, loan: &Loan, mut skip: usize, mut room: usize) -> usize {
+        for piece in loan.pieces() {
             // Empty ones are left out as well.
             if skip >= piece.len() {
                 skip -= piece.len();
@@ -95,7 +111,7 @@ impl Layout {
             room -= iov_len;
             skip = 0;
         }
-        self.of_iovecs(op, op.message_room() - room)
+        room
     }
 
     /// As [`message`](Self::message) for what is left of a send as several datagrams that is one range, without a

@@ -107,6 +107,13 @@ impl Loan {
         }
     }
 
+    /// The slot in `ring` that all its pieces lie in.
+    pub(crate) fn common_slot(&self, ring: u32) -> Option<u16> {
+        let mut slots = self.pieces().iter().map(|piece| piece.slot(ring));
+        let first = slots.next()??;
+        slots.all(|slot| slot == Some(first)).then_some(first)
+    }
+
     /// Whether only requests of the ring can use it.
     pub(crate) fn is_of_kernel(&self) -> bool {
         self.of_kernel().is_some()

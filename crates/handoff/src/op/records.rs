@@ -228,6 +228,14 @@ impl Records {
         }
     }
 
+    pub(crate) fn transfer_and_layout(&mut self, key: Key) -> (&mut TransferOp, &mut Layout) {
+        let record = &mut *self.records[key.index as usize];
+        match &mut record.op {
+            Op::Transfer(op) => (op, &mut record.layout),
+            _ => unreachable!("the key of a transfer names a transfer"),
+        }
+    }
+
     pub(crate) fn receive(&mut self, key: Key) -> &mut ReceiveOp {
         match self.get(key) {
             Op::Receive(op) => op,

@@ -11,7 +11,7 @@ use super::loan::Loan;
 use super::socket_state::SocketShared;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
-use crate::memory::AddressRange;
+use crate::memory::{AddressRange, Piece};
 use crate::ring::{Endpoint, Key, MAX_REQUEST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,12 +200,25 @@ impl TransferOp {
 
     /// The next range, with its slot in `ring`, and where it goes in the file.
     pub(crate) fn left(&self, ring: Option<u32>) -> (AddressRange, Option<u64>) {
-        let offset = self.offset.map(|offset| offset + self.done as u64);
+        let offset = self.offset_left();
         let left = self.loan.as_ref().and_then(|loan| loan.first(self.done, ring));
         let none = AddressRange { start: std::ptr::dangling_mut(), len: 0, slot: None };
         let mut span = left.unwrap_or(none);
         span.len = span.len.min(MAX_REQUEST);
         (span, offset)
+    }
+
+    /// Where in the file the next range goes.
+    pub(crate) fn offset_left(&self) -> Option<u64> {
+        self.offset.map(|offset| offset + self.done as u64)
+    }
+
+    /// The loan, where several pieces of it are left to be read or written by one request.
+    pub(crate) fn left_in_pieces(&self) -> Option<&Loan> {
+        let vectored = matches!(self.direction, Direction::Read | Direction::Write);
+        let loan = self.loan.as_ref().filter(|_| vectored)?;
+        let last = loan.pieces().last().map_or(0, Piece::len);
+        (loan.pieces().len() > 1 && self.total - self.done > last).then_some(loan)
     }
 
     /// Whether that is the outcome of a request that has to wait.

@@ -12,6 +12,7 @@ pub(crate) struct Features {
     pub(crate) reports_usage: bool,
     pub(crate) vectored_registered: bool,
     pub(crate) receives_registered: bool,
+    pub(crate) writes_vectors_registered: bool,
 }
 
 impl Features {
@@ -27,10 +28,12 @@ impl Features {
         let receive = opcode::Recv::new(nowhere, std::ptr::null_mut(), 0)
             .ioprio(sqe::RECVSEND_FIXED_BUF)
             .build();
+        let vector = opcode::WritevFixed::new(nowhere, std::ptr::null(), 0, 0).build();
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
             receives_registered: Self::knows(io, &receive)?,
+            writes_vectors_registered: Self::knows(io, &vector)?,
         })
     }
 

@@ -78,6 +78,8 @@ pub(crate) struct Ring {
     pub(crate) vectored_registered: bool,
     /// Whether RECV takes registered buffers (Linux 7.2).
     pub(crate) receives_registered: bool,
+    /// Whether READV and WRITEV take registered buffers (Linux 6.15).
+    pub(crate) writes_vectors_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
     /// Requests submitted since deferred work was run.
@@ -120,6 +122,7 @@ impl Ring {
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
             receives_registered: features.receives_registered,
+            writes_vectors_registered: features.writes_vectors_registered,
             buffers: Slots::new(buffers),
             files: Slots::new(files),
             since_work: 0,

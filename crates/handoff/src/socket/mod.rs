@@ -5,6 +5,7 @@ pub(crate) mod group;
 pub(crate) mod lane;
 pub(crate) mod listen;
 pub(crate) mod receive;
+pub(crate) mod receive_dma_buf;
 mod receive_into;
 pub(crate) mod send;
 

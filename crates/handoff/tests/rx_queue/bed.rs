@@ -69,6 +69,12 @@ impl Bed {
         self.pair.right.namespace().run(inside).expect("enters")
     }
 
+    /// A queue of the receiving NIC, not bound.
+    pub(crate) fn binding(&self, queue: u32) -> RxBinding {
+        let look = || RxBinding::new(self.pair.right.device(), queue);
+        self.pair.right.namespace().run(look).expect("enters").expect("is there")
+    }
+
     pub(crate) fn listen(&self, address: impl Into<IpAddr>, port: u16) -> TcpListener {
         let address = (address.into(), port);
         let bound = self.pair.right.namespace().run(|| TcpListener::bind(address));
@@ -91,7 +97,7 @@ impl Bed {
 }
 
 /// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
-fn run(end: &PairEnd, script: &str) -> String {
+pub(crate) fn run(end: &PairEnd, script: &str) -> String {
     let mut shell = Command::new("unshare");
     let script = format!("mount -t sysfs sysfs /sys && {script}");
     shell.args(["--mount", "sh", "-euc", &script]);

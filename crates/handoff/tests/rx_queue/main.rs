@@ -11,6 +11,7 @@ mod receiving;
 mod guest {
     mod arriving;
     mod copied;
+    mod dma_buf;
     mod endings;
     mod fixture;
     mod refused;

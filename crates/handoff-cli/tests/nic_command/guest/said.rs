@@ -48,6 +48,10 @@ fn a_dry_run_says_all_and_does_nothing() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("queues 2, 3 get only what rules send there"), "{text}");
     assert!(text.ends_with("queues 2,3 would be set aside\n"), "{text}");
+    let spread = host.answer(&[&arguments[..], &["--spread"]].concat());
+    let steps = spread["steps"].as_array().expect("a list");
+    assert_eq!(steps[2]["text"], "RSS context 1: spreads over queues 2, 3");
+    assert_eq!(steps[3]["change"]["rule"]["context"], 1, "{steps:?}");
     assert_eq!(host.settings(), before);
     nothing_is_left();
 }

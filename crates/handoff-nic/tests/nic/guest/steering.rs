@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-use handoff_nic::{Error, Flow};
+use handoff_nic::{Error, Flow, Nic, Plan};
 
 use super::card::{Card, PORT, plan};
 use crate::zcrx::Receiver;
@@ -60,6 +60,58 @@ fn a_port_of_both_versions_arrives_at_its_queue() {
     let count = arrived(&before, &card.counters());
     assert_eq!(count[3], 0, "{count:?}");
     assert!(count[..3].iter().sum::<u64>() > 16 * MIB as u64, "{count:?}");
+}
+
+#[test]
+fn a_port_is_spread_over_queues_by_a_context_and_the_host_keeps_to_its_own() {
+    const CONNECTIONS: usize = 16;
+    let card = Card::new();
+    let before = card.settings();
+    let spread = Plan { spread: true, ..plan(2) };
+    let prepared = card.prepare(&spread).expect("is fit");
+    let context = |nic: &Nic| nic.tables.iter().find(|table| table.context != 0).cloned();
+    let ours = context(&card.look()).expect("is made");
+    assert_eq!(ours.queues(), [2, 3].into());
+    let right = &card.pair.right;
+    for address in [IpAddr::V4(right.v4()), right.v6().into()] {
+        let before = card.counters();
+        for _ in 0..CONNECTIONS {
+            let (left, right) = connect(&card, address, PORT);
+            carry(&left, &right);
+        }
+        let count = arrived(&before, &card.counters());
+        // By chance all go to one of the two once in 30,000 times.
+        assert!(count[2] > MIB as u64 && count[3] > MIB as u64, "{address}: {count:?}");
+        assert!(count[..2].iter().all(|bytes| *bytes < 100_000), "{address}: {count:?}");
+        let before = card.counters();
+        for port in 9_000..9_008 {
+            let (left, right) = connect(&card, address, port);
+            carry(&left, &right);
+        }
+        let count = arrived(&before, &card.counters());
+        assert_eq!(count[2..4], [0, 0], "{address}: {count:?}");
+    }
+    // Another who looks for queues finds them taken.
+    for queue in [2, 3] {
+        let why = card.look().use_of(queue).expect("taken");
+        assert!(why.contains("is what rule"), "{why}");
+    }
+    // After a kill, as after this, the record alone is there.
+    prepared.keep().expect("writes");
+    let undone = card.restore(card.name()).expect("is there");
+    assert!(undone.put_back.iter().any(|what| what == "RSS context 1"), "{undone:?}");
+    assert_eq!((context(&card.look()), card.settings()), (None, before));
+    card.nothing_is_written_down();
+}
+
+#[test]
+fn contexts_that_others_changed_stay() {
+    let card = Card::new();
+    let prepared = card.prepare(&Plan { spread: true, ..plan(2) }).expect("is fit");
+    card.sh(&format!("ethtool -X {} context 1 equal 2", card.name()));
+    let undone = prepared.undo().expect("puts the rest back");
+    assert!(undone.left.iter().any(|left| left.contains("RSS context 1")), "{undone:?}");
+    assert_eq!(card.look().tables.len(), 2);
 }
 
 #[test]

@@ -1,6 +1,10 @@
-//! A process of its own that holds spans of a queue until it is killed.
+//! Processes of their own that hold spans of a queue until they are killed.
 
-use handoff::RxBinding;
+use std::fs::File;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::{DmaBuf, RxBinding};
 
 use crate::bed::port;
 use crate::receiving::{QUEUE, area, driver, receiver};
@@ -24,4 +28,38 @@ fn holds_spans() {
         }
     };
     driver.block_on(keeping).expect("runs");
+}
+
+/// Receives into memory of another process, and says where.
+#[test]
+#[ignore = "a process of its own, which another test kills"]
+fn tells_places() {
+    let memory = std::env::var("MEMORY").expect("set");
+    let memory = File::options().read(true).write(true).open(memory).expect("is there");
+    let dma_buf = DmaBuf::of_memfd(memory).expect("udmabuf");
+    let device = std::env::var("DEVICE").expect("set");
+    let binding = RxBinding::new(&device, QUEUE).expect("is there");
+    let driver = driver();
+    // Who had it before may not have let go.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let queue = loop {
+        match driver.dma_buf_queue(&dma_buf, &binding) {
+            Ok(queue) => break queue,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port(QUEUE))).expect("binds");
+    println!("LISTENS");
+    let socket = driver.socket(listener.accept().expect("accepts").0).expect("attaches");
+    let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
+    let mut kept = Vec::new();
+    let telling = async {
+        while let Some(span) = receiver.next_span().await {
+            let span = span.expect("receives");
+            println!("AT {} {}", span.offset(), span.len());
+            kept.push(span);
+        }
+    };
+    driver.block_on(telling).expect("runs");
 }

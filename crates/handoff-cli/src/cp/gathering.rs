@@ -1,0 +1,279 @@
+//! The bytes of one connection on their way past the page cache, from where the NIC has put them.
+//!
+//! Direct writes take whole blocks, and a NIC delivers by the packet. Spans at multiples of what the disk's DMA
+//! asks for go to the disk several at once, until they fill pages of the file. What lies at odd places is
+//! [staged](super::staging), which copies it.
+//!
+//! Contracts:
+//! - bytes go where they belong, each once: what is held here is what directly precedes what comes next;
+//! - a disk that refuses such pieces all the same gets copies, from then on too, and a note says so;
+//! - at most [`PIECES`] spans are held while nothing comes, and [`VECTORS`] times that on their way.
+
+use std::collections::VecDeque;
+
+use handoff::{Span, Transfer};
+
+use super::Job;
+use super::ranged::{ALIGNMENT, Ranged};
+use super::staging::Staging;
+use crate::Failure;
+
+/// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some 400 KiB.
+const RUN: usize = 512 << 10;
+
+/// The most spans that are, since each keeps a chunk from the NIC.
+const PIECES: usize = 512;
+
+/// The most writes of spans under way.
+const VECTORS: usize = 3;
+
+/// Memory in chunks of an rx queue that each connection may hold while nothing comes, in bytes.
+pub(super) const HELD: usize = PIECES * ALIGNMENT as usize;
+
+/// Gathers the bytes of one connection.
+pub(super) struct Gathering<'a> {
+    file: &'a Ranged,
+    job: &'a Job<'a>,
+    /// Spans that follow each other, from a page's boundary in the file on.
+    run: Vec<Span>,
+    start: u64,
+    len: usize,
+    /// With where they belong, oldest first.
+    writes: VecDeque<(Transfer<Vec<Span>>, u64)>,
+    staging: Staging<'a>,
+}
+
+/// From here to the next page's boundary.
+fn to_boundary(offset: u64) -> usize {
+    (offset.next_multiple_of(ALIGNMENT) - offset) as usize
+}
+
+impl<'a> Gathering<'a> {
+    /// # Errors
+    ///
+    /// When there is no memory.
+    pub(super) fn new(job: &'a Job<'a>, file: &'a Ranged) -> Result<Self, Failure> {
+        let staging = Staging::new(job, file)?;
+        let (run, writes) = (Vec::new(), VecDeque::new());
+        Ok(Self { file, job, run, start: 0, len: 0, writes, staging })
+    }
+
+    /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of earlier writes.
+    pub(super) async fn put(
+        &mut self,
+        mut span: Span,
+        mut offset: u64,
+        last: bool,
+    ) -> Result<(), Failure> {
+        let fitting = self.fitting(&span);
+        if fitting > 0 {
+            let rest = if fitting < span.len() { Some(span.split_to(fitting)) } else { None };
+            let (head, rest) = match rest {
+                Some(head) => (head, Some(span)),
+                None => (span, None),
+            };
+            self.take(head, offset).await?;
+            offset += fitting as u64;
+            match rest {
+                Some(rest) => span = rest,
+                None if last => return self.flush().await,
+                None => return Ok(()),
+            }
+        }
+        self.end_run().await?;
+        self.staging.put(&span, offset, false).await?;
+        if last { self.flush().await } else { Ok(()) }
+    }
+
+    /// How many of the first bytes can be written from where they lie. A span of a pool keeps much more of it
+    /// than its bytes, so it is not held, and goes only as whole pages.
+    fn fitting(&self, span: &Span) -> usize {
+        let unit = if span.is_of_queue() { self.file.unit() } else { ALIGNMENT as usize };
+        match span.as_ptr().addr().is_multiple_of(unit) {
+            true => span.len() - span.len() % unit,
+            false => 0,
+        }
+    }
+
+    /// Takes bytes that can be written from where they lie; those before a page's boundary go where the others
+    /// of that page went.
+    async fn take(&mut self, mut span: Span, mut offset: u64) -> Result<(), Failure> {
+        if self.run.is_empty() {
+            let before = to_boundary(offset);
+            let reaches = before < span.len() && before.is_multiple_of(self.file.unit());
+            if !reaches || (before > 0 && !span.is_of_queue()) {
+                return self.staging.put(&span, offset, false).await;
+            }
+            if before > 0 {
+                let head = span.split_to(before);
+                self.staging.put(&head, offset, false).await?;
+                offset += before as u64;
+            }
+            self.staging.flush().await?;
+            self.start = offset;
+        }
+        let of_queue = span.is_of_queue();
+        self.len += span.len();
+        self.run.push(span);
+        if self.len >= RUN || self.run.len() == PIECES || !of_queue {
+            self.write_pages().await?;
+        }
+        // So short that they fill no page.
+        if self.run.len() == PIECES { self.end_run().await } else { Ok(()) }
+    }
+
+    /// Writes the pages that the run fills; what is left of it is less than one.
+    async fn write_pages(&mut self) -> Result<(), Failure> {
+        let over = self.len % ALIGNMENT as usize;
+        let whole = self.len - over;
+        if whole == 0 {
+            return Ok(());
+        }
+        let mut left = whole;
+        let at = self.run.iter().position(|span| match left.checked_sub(span.len()) {
+            Some(behind) => {
+                left = behind;
+                false
+            }
+            None => true,
+        });
+        let mut rest = self.run.split_off(at.unwrap_or(self.run.len()));
+        if left > 0 {
+            self.run.push(rest[0].split_to(left));
+        }
+        let spans = std::mem::replace(&mut self.run, rest);
+        let offset = self.start;
+        (self.start, self.len) = (offset + whole as u64, over);
+        self.writes.push_back((self.file.write_pieces(spans, offset)?, offset));
+        if self.writes.len() > VECTORS { self.wait_for_one().await } else { Ok(()) }
+    }
+
+    /// Waits for the oldest write, and copies what the disk refused.
+    async fn wait_for_one(&mut self) -> Result<(), Failure> {
+        let Some((write, offset)) = self.writes.pop_front() else { return Ok(()) };
+        let Some(refused) = self.file.pieces_written(write.await)? else { return Ok(()) };
+        self.job.note(
+            "the disk takes no pieces of a page, in spite of what it says: they are copied first"
+                .to_owned(),
+        );
+        self.staging.put_apart(&refused, offset).await
+    }
+
+    /// What comes next can't be written with the run.
+    async fn end_run(&mut self) -> Result<(), Failure> {
+        self.write_pages().await?;
+        let mut offset = self.start;
+        self.len = 0;
+        for span in self.run.drain(..) {
+            self.staging.put(&span, offset, false).await?;
+            offset += span.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// What comes next belongs elsewhere.
+    async fn flush(&mut self) -> Result<(), Failure> {
+        self.end_run().await?;
+        self.staging.flush().await
+    }
+
+    /// Waits for all writes; the bytes that were copied on the way.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writes.
+    pub(super) async fn finish(mut self) -> Result<u64, Failure> {
+        self.flush().await?;
+        while !self.writes.is_empty() {
+            self.wait_for_one().await?;
+        }
+        self.staging.finish().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// On the lab's kernel, with its NVMe disk.
+    mod guest {
+        use std::fs::{File, OpenOptions};
+        use std::io::Write;
+        use std::net::{TcpListener, TcpStream};
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        use std::thread;
+
+        use clap::Parser as _;
+        use handoff::{Region, RxBinding};
+        use rustix::fs::OFlags;
+
+        use super::super::*;
+        use crate::cp::Args;
+        use crate::net::address::Address;
+        use crate::{Context, Stop};
+
+        const DISK: &str = "/dev/disk/by-id/nvme-tests";
+        const LEN: usize = 1 << 20;
+
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+
+        fn content() -> Vec<u8> {
+            (0..LEN).map(|at| (at * 7 % 251) as u8).collect()
+        }
+
+        /// As a disk whose DMA takes no gaps refuses pieces that are as it says.
+        #[test]
+        fn a_disk_that_refuses_pieces_gets_copies() {
+            let args = Line::try_parse_from(["cp", "a", "b", "--nic", "lo"]).expect("parses").args;
+            let stop = Stop::on_signals().expect("handles signals");
+            let context = Context { json: true, stop };
+            let job = Job::new(&args, &context, Address::Pipe, Address::Pipe).expect("a driver");
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            let buffered = options.open(DISK).expect("the guest has the disk");
+            let direct = options.custom_flags(OFlags::DIRECT.bits() as i32).open(DISK);
+            let direct = job.driver.file(direct.expect("opens")).expect("attaches");
+            let file = Ranged::new(&job.driver, buffered, Some(direct), DISK.to_owned());
+            let file = file.expect("attaches");
+            assert_eq!(file.unit(), 4);
+            file.claim_unit(1);
+
+            let area = Region::anonymous(512 * ALIGNMENT as usize).expect("memory");
+            let queue = job.driver.rx_queue(area, &RxBinding::without_device()).expect("binds");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+            let mut sender = TcpStream::connect(listener.local_addr().expect("bound"));
+            let sender = thread::spawn(move || {
+                sender.as_mut().map(|it| it.write_all(&content()).is_ok()).ok()
+            });
+            let socket = job.driver.socket(listener.accept().expect("accepts").0);
+            let mut receiver = socket.expect("attaches").receive(&queue).expect("starts");
+            let mut gathering = Gathering::new(&job, &file).expect("memory");
+            let gathered = job.driver.block_on(async {
+                let mut offset = 0;
+                while offset < LEN as u64 {
+                    let mut span = receiver.next_span().await.expect("goes on").expect("receives");
+                    while !span.is_empty() {
+                        let piece = span.split_to(span.len().min(1_449));
+                        let len = piece.len() as u64;
+                        gathering.put(piece, offset, false).await?;
+                        offset += len;
+                    }
+                }
+                gathering.finish().await
+            });
+            assert_eq!(gathered.expect("runs").expect("writes"), LEN as u64);
+            assert_eq!(sender.join().expect("ends"), Some(true));
+            assert_eq!((file.unit(), file.tally().zero_copy), (ALIGNMENT as usize, LEN as u64));
+            assert!(job.notes().iter().any(|note| note.contains("copied first")));
+            let mut there = vec![0; LEN];
+            File::open(DISK).and_then(|disk| disk.read_exact_at(&mut there, 0)).expect("reads");
+            assert!(there == content(), "what is on the disk differs");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Memory of others as what a NIC receives into: a dma-buf, an rx queue over it, and spans that are no bytes.
+//!
+//! Minimum kernel: 6.16 for areas of dma-bufs (tried on 7.2). Capability, NIC and ring: as for
+//! [`RxQueue`](crate::RxQueue). Return signal: we hold what is theirs; a dropped span is an entry in the refill
+//! queue.
+//!
+//! Contracts:
+//! - nothing here reads or writes the memory: in this process an address range that nobody may access stands for
+//!   it, so that places in it are told and given back as those of other areas are;
+//! - a span says where its bytes are in the dma-buf, and the NIC puts no others there before it is dropped.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use handoff_sys::dma_buf;
+
+use super::due::Due;
+use super::received::Span;
+use super::rx_binding::RxBinding;
+use super::rx_queue::{RxQueue, RxStats};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::ring::Io;
+
+/// Memory of a GPU, of a storage card, or of a memfd that another process has mapped, as a dma-buf.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Others read this memory while we receive into it.
+/// let memory = handoff::SharedRegion::memfd(16 << 20)?;
+/// let dma_buf = handoff::DmaBuf::of_memfd(&memory)?;
+/// assert_eq!(dma_buf.len(), 16 << 20);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct DmaBuf {
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl DmaBuf {
+    /// Takes a dma-buf that its exporter gave a descriptor of.
+    ///
+    /// # Errors
+    ///
+    /// When the descriptor is no dma-buf.
+    pub fn new(fd: impl Into<OwnedFd>) -> Result<Self> {
+        let fd = fd.into();
+        let len = dma_buf::len(fd.as_fd())
+            .map_err(|error| Error::io("looking at a dma-buf", error))?
+            .ok_or(Error::Invalid("the descriptor is no dma-buf: its exporter gives one"))?;
+        Ok(Self { fd, len: len as usize })
+    }
+
+    /// Makes one of all pages of a memfd, by `/dev/udmabuf` (Linux 4.20), which root may open. The memfd is
+    /// sealed against shrinking, and not against writing, as a [`SharedRegion`](crate::SharedRegion) is.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no udmabuf, the user may not use it, or the file is no such memfd.
+    pub fn of_memfd(memfd: impl AsFd) -> Result<Self> {
+        let made = || {
+            let len = rustix::fs::fstat(&memfd)?.st_size as u64;
+            dma_buf::of_memfd(memfd.as_fd(), 0, len)
+        };
+        Self::new(made().map_err(|error: std::io::Error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EBADFD) => Error::Invalid(
+                "a dma-buf is made of a memfd in whole pages, sealed against shrinking and not against writing, \
+                 of at most the size_limit_mb of udmabuf",
+            ),
+            _ => Error::io("making a dma-buf of a memfd (/dev/udmabuf)", error),
+        })?)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl AsFd for DmaBuf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// An rx queue of a NIC that receives into a [`DmaBuf`], bound until the driver and all spans are gone.
+///
+/// The kernel cannot copy there. So all packets of a connection have to come by the queue, split, from the first
+/// on: steer the port before anybody connects. If bytes came another way, the receive ends with an error.
+///
+/// ```no_run
+/// use handoff::{DmaBuf, Driver, RxBinding, SharedRegion};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let connection = std::net::TcpStream::connect("192.0.2.1:9000")?;
+/// # fn tell(offset: usize, len: usize) {}
+/// let memory = SharedRegion::memfd(16 << 20)?;
+/// let driver = Driver::builder().zero_copy_receive(true).build()?;
+/// let queue = driver.dma_buf_queue(&DmaBuf::of_memfd(&memory)?, &RxBinding::new("eth0", 3)?)?;
+/// let mut receiver = driver.socket(connection)?.receive_to_dma_buf(&queue)?;
+/// driver.block_on(async {
+///     while let Some(span) = receiver.next_span().await {
+///         let span = span?;
+///         tell(span.offset(), span.len()); // whoever has the memory looks there
+///     } // dropped when the owner is done
+///     Ok::<_, handoff::Error>(())
+/// })??;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DmaBufQueue(pub(crate) RxQueue);
+
+impl DmaBufQueue {
+    /// Binds what is the driver's rx queue of this number from now on, and kept by it.
+    pub(crate) fn bind(
+        io: &Io,
+        due: &Rc<Due>,
+        number: u32,
+        memory: &DmaBuf,
+        binding: &RxBinding,
+    ) -> Result<Self> {
+        let stand_in = Region::inaccessible(memory.len)?;
+        RxQueue::bind(io, due, number, &stand_in, Some(memory), binding).map(Self)
+    }
+
+    /// Bytes of a chunk: the unit in which the NIC takes memory.
+    pub fn chunk(&self) -> usize {
+        self.0.chunk()
+    }
+
+    /// Chunks in all.
+    pub fn chunks(&self) -> usize {
+        self.0.chunks()
+    }
+
+    /// Spans handed out and not dropped yet; each keeps a chunk.
+    pub fn held(&self) -> usize {
+        self.0.held()
+    }
+
+    /// Why the memory may run dry with the receives that are under way: see
+    /// [`RxQueue::shortfall`](crate::RxQueue::shortfall).
+    pub fn shortfall(&self) -> Option<String> {
+        self.0.shortfall()
+    }
+
+    /// What was received so far.
+    pub fn stats(&self) -> RxStats {
+        self.0.stats()
+    }
+}
+
+/// Received bytes in a [`DmaBuf`], which this process does not look at. Dropping all parts of it gives the chunk
+/// back.
+///
+/// There is no slice of it, and it is not lent on: up to Linux 7.2 a ring sends and writes only memory of its
+/// process. What may be done is to tell the memory's owner the place, to split it, and to give it back.
+///
+/// ```no_run
+/// # async fn example(mut receiver: handoff::DmaBufReceiver) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(span) = receiver.next_span().await {
+///     let mut payload = span?;
+///     let header = payload.split_to(16); // both parts hold the chunk
+///     println!("16 bytes at {}, then {} at {}", header.offset(), payload.len(), payload.offset());
+/// }
+/// # Ok(()) }
+/// ```
+// The span's bytes are never looked at, since they can't be.
+pub struct DmaBufSpan(Span);
+
+impl DmaBufSpan {
+    pub(crate) fn new(span: Span) -> Self {
+        Self(span)
+    }
+
+    /// Where in the dma-buf it begins, in bytes.
+    pub fn offset(&self) -> usize {
+        self.0.offset()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.count()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is past the length.
+    pub fn split_to(&mut self, at: usize) -> Self {
+        Self(self.0.split_to(at))
+    }
+}
+
+impl std::fmt::Debug for DmaBufSpan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DmaBufSpan")
+            .field("offset", &self.offset())
+            .field("len", &self.len())
+            .finish()
+    }
+}
