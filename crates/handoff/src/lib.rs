@@ -70,7 +70,10 @@ pub use file::File;
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
-pub use lease::{Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef, Window};
+pub use lease::{
+    ExportedRxQueue, Intake, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span,
+    SpanRef, Window,
+};
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
 #[cfg(feature = "ublk")]

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
-use crate::lease::{Pool, RxBinding, RxQueue, Window};
+use crate::lease::{ExportedRxQueue, Pool, RxBinding, RxQueue, Window};
 use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
@@ -221,6 +221,18 @@ impl Driver {
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let queue = RxQueue::bind(&self.reactor.io, &self.reactor.due, number, &region, binding)?;
+        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
+        Ok(queue)
+    }
+
+    /// Receives from an rx queue that another driver has bound and [exported](RxQueue::export), into the same
+    /// memory: each driver its own connections, in its own thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`rx_queue`](Self::rx_queue).
+    pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
+        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, exported)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }

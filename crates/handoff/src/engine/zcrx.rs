@@ -88,7 +88,7 @@ pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place])
     let (spans, bytes) = op.arrivals.push_told(told);
     let has_pool = op.pool.is_some();
     let flow = flow(op);
-    flow.queue.arrived(spans, bytes);
+    flow.queue.arrived(spans, bytes, core.io.ring_raw());
     flow.bytes += bytes;
     flow.dry = 0;
     if has_pool {
@@ -126,11 +126,13 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     if !held {
         return false;
     }
-    if flow.queue.holds_any() {
+    // What another ring gives back is told to nobody.
+    let others_hold = flow.queue.others_hold_any();
+    if flow.queue.holds_any() && !others_hold {
         flow.starved = true;
         flow.queue.starve(key);
-    } else if flow.dry < PATIENCE {
-        flow.dry += 1;
+    } else if others_hold || flow.dry < PATIENCE {
+        flow.dry += u32::from(!others_hold);
         op.state = ReceiveState::Watching;
         core.tell_later(Token { key, stage: STAGE_READY });
     } else {
