@@ -383,7 +383,7 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
     let nic = prepared
-        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.region(len)))
+        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.reserved(len)))
         .transpose()?;
     let offer = Offer { sends: false, length: None, sparse: false };
     let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;
