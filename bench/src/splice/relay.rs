@@ -65,8 +65,8 @@ impl<'a> Relay<'a> {
             }
             Way::Spans { chunk } => {
                 let queue = source.own_queue()?;
-                let (driver, intake) = bind(source, &queue, chunk)?;
-                (driver, Some(intake), Some(queue))
+                let (driver, bound) = bind(source, &queue, chunk, 1)?;
+                (driver, Some(Intake::from(&bound)), Some(queue))
             }
         };
         Ok(Self { driver, way, intake, queue, streams, account })
