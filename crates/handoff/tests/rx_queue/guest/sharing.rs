@@ -285,3 +285,47 @@ fn refusals_say_why() {
     let tally = crate::receiving::exchange(&bed, &second, &again, false, MIB);
     assert_eq!(tally, whole(MIB), "{again:?}");
 }
+
+/// The link goes down and comes back, and the number of channels changes, while two rings have the queue.
+#[test]
+fn a_link_that_goes_down_and_other_channels_leave_the_queue_shared() {
+    within(LONG, || {
+        let bed = Bed::new(1_500);
+        let first = driver();
+        let queue = bound(&bed, &first, 2_048);
+        let exported = queue.export().expect("exports");
+        let (give, given) = channel::<(TcpStream, TcpStream)>();
+        let (tell, told) = channel();
+        let other = thread::spawn(move || {
+            let driver = driver();
+            let queue = imported(&driver, &exported);
+            for (left, far) in given {
+                let mut receiver = receiver(&driver, far, &queue);
+                let sender = send(left, MIB);
+                driver.block_on(expect_stream(&mut receiver, MIB)).expect("runs");
+                sender.join().expect("ends");
+                tell.send(receiver.tally()).expect("is heard");
+            }
+        });
+        let device = bed.pair.right.device();
+        for change in [
+            "true".to_owned(),
+            format!("ip link set {device} down && ip link set {device} up"),
+            format!("ethtool -L {device} combined 8"),
+            format!("ethtool -G {device} rx 512"),
+        ] {
+            bed.run(&change);
+            let mut streams = streams(&bed, 2);
+            give.send(streams.pop().expect("two")).expect("is there");
+            let (left, far) = streams.pop().expect("two");
+            let mut receiver = receiver(&first, far, &queue);
+            let sender = send(left, MIB);
+            first.block_on(expect_stream(&mut receiver, MIB)).expect("runs");
+            sender.join().expect("ends");
+            told.recv().expect("receives");
+            assert_eq!(queue.stats().copied, Some(0), "{change}: {queue:?}");
+        }
+        drop(give);
+        other.join().expect("ends well");
+    });
+}
