@@ -28,8 +28,9 @@ fn flow(op: &mut ReceiveOp) -> &mut Flow {
 pub(super) fn request(core: &Core, op: &mut ReceiveOp) -> squeue::Entry {
     let flow = flow(op);
     if std::mem::take(&mut flow.starved) {
-        flow.queue.replenish(core.io.ring_raw());
+        flow.queue.replenish(core.io.ring_raw(), flow.queue.chunks());
     }
+    flow.chunks = flow.queue.chunks();
     let id = flow.queue.id();
     with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, 0).ifq(id).build())
 }
@@ -120,7 +121,7 @@ fn weigh(core: &Core, key: Key, flow: &mut Flow) {
 fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     let held = !op.holder.is_gone();
     let flow = flow(op);
-    if flow.queue.replenish(core.io.ring_raw()) {
+    if flow.queue.replenish(core.io.ring_raw(), flow.chunks) {
         return true;
     }
     if !held {
@@ -229,5 +230,28 @@ mod tests {
         queue.publish(-1);
         assert_eq!(given_back(), spans.iter().map(|place| place.begin).collect::<Vec<_>>());
         assert_eq!(core.records.borrow().len(), 0);
+    }
+
+    /// The area may have grown between the kernel's look for a chunk and what it then told.
+    #[test]
+    fn a_receive_that_found_no_chunk_begins_again_if_there_are_more_by_now() {
+        for (chunks_before, begins_again) in [(CHUNKS - 1, true), (CHUNKS, false)] {
+            let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
+            let core = Core::new(io, 16).unwrap();
+            let (near, _far) = UnixStream::pair().unwrap();
+            let chooser = Chooser::new(Err(String::new()));
+            let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+            let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+            let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+            let mut op = ReceiveOp::new(socket, intake);
+            op.state = ReceiveState::Receiving;
+            flow(&mut op).chunks = chunks_before;
+            let key = core.records.borrow_mut().insert(|| Op::Receive(op));
+            // All are held.
+            queue.arrived(CHUNKS, 0, -1);
+            let told = Completion { data: 0, result: -libc::ENOMEM, flags: 0, spans: 0..0 };
+            receiving::completed(&core, key, &told, &[]);
+            assert_eq!(core.due.has_marks(), begins_again);
+        }
     }
 }

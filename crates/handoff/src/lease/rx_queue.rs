@@ -485,12 +485,11 @@ impl RxShared {
     }
 
     /// Has the kernel take at once what was given back, or gives it more memory, for a receiver that found no chunk
-    /// to copy to; whether it got any.
-    pub(crate) fn replenish(&self, ring: RawFd) -> bool {
-        let chunks = self.memory.chunks();
+    /// to copy to when there were `seen`; whether it has any.
+    pub(crate) fn replenish(&self, ring: RawFd, seen: usize) -> bool {
         self.publish_batch();
         self.memory.refill.has_untaken() && self.flush(ring)
-            || self.memory.grow(ring, self.id, chunks, RxShortage::NoChunk)
+            || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
     }
 
     fn flush(&self, ring: RawFd) -> bool {
