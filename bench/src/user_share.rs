@@ -42,7 +42,9 @@ const ROOM: usize = 64 * PAGE;
 /// Fills in the rows of `subjects`, in their order, and tells on stderr why some have no such figure.
 pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
     for (subject, row) in subjects.iter().zip(rows) {
-        if row.skipped.is_some() || subject.peer || stop.load(Ordering::Relaxed) {
+        // Of one thread there are samples.
+        let threads = subject.config.rings.unwrap_or(1);
+        if row.skipped.is_some() || subject.peer || threads > 1 || stop.load(Ordering::Relaxed) {
             continue;
         }
         match (subject.make)().and_then(|mut engine| of(&mut *engine, stop)) {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff::{Driver, Intake, Region, RingUse, RxBinding};
+use handoff::{Driver, Region, RingUse, RxBinding, RxQueue};
 
 use super::{PATIENCE, far::Network, queues::OwnQueue};
 
@@ -13,7 +13,7 @@ const PAGE: usize = 4_096;
 /// How often a queue is tried whose last user has just gone.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
-/// Gives a queue of the receiving NIC memory of a driver's, in chunks of so many bytes, as soon as the
+/// Gives a queue of the receiving NIC memory of a driver's for so many connections, in chunks of so many bytes, as soon as the
 /// kernel has taken it from its last user. It goes with the driver.
 ///
 /// # Errors
@@ -23,16 +23,17 @@ pub(crate) fn bind(
     network: &impl Network,
     queue: &OwnQueue<'_>,
     chunk: usize,
-) -> Result<(Driver, Intake), String> {
+    connections: usize,
+) -> Result<(Driver, RxQueue), String> {
     let bind = || {
         let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(true).build()?;
         let binding = RxBinding::new(network.device(), queue.number().into())?.chunk(chunk);
         let area = match chunk {
-            PAGE => Region::anonymous(binding.area(1))?,
-            _ => Region::huge(binding.area(1))?,
+            PAGE => Region::anonymous(binding.area(connections))?,
+            _ => Region::huge(binding.area(connections))?,
         };
         let queue = driver.rx_queue(area, &binding)?;
-        Ok::<_, handoff::Error>((driver, Intake::from(&queue)))
+        Ok::<_, handoff::Error>((driver, queue))
     };
     let begin = Instant::now();
     loop {

@@ -80,8 +80,8 @@ impl<'a> Handoff<'a> {
         let (queue, (driver, intake)) = match to {
             To::Area { chunk, .. } => {
                 let queue = network.own_queue()?;
-                let bound = bind(network, &queue, chunk)?;
-                (Some(queue), bound)
+                let (driver, bound) = bind(network, &queue, chunk, 1)?;
+                (Some(queue), (driver, Intake::from(&bound)))
             }
             _ => (None, shared(to).map_err(line)?),
         };

@@ -20,6 +20,7 @@ mod reception;
 mod rows;
 mod send_to;
 mod served;
+mod several;
 
 use std::{
     fmt::Write as _,
@@ -64,6 +65,9 @@ Rows (the ratio is to epoll, of the same wire and check):
   zcrx-nodev            io_uring's zero-copy receive without a NIC, where the kernel copies
   zcrx                  the same with a NIC, which puts payload into chunks of our memory; a
                         visitor looks at each span, or owns it where the row says so
+
+  sockets=4             four connections: by epoll, and by one queue of the NIC that one ring receives
+                        from (rings=1), or two in threads of their own (rings=2)
 
 Wires: MTU 1500; MTU 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole,
 as the sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth

@@ -8,6 +8,7 @@ use super::{
     epoll::Epoll,
     handoff_rows::{By, Handoff, To},
     reception::{Receive, Reception},
+    several,
 };
 use crate::{
     measure::{Engine, Subject},
@@ -83,11 +84,26 @@ fn name_of(to: To) -> String {
     }
 }
 
+/// Rings that share a queue, where several connections come by one; none where there are no such rows. Small chunks
+/// show best what sharing costs.
+fn rings(work: Work) -> &'static [u32] {
+    let Work { load, check, placement } = work;
+    if load == LOADS[1] && !check && placement.is_none() { &[1, 2] } else { &[] }
+}
+
+/// The names of rows of several connections, by so many rings.
+fn name_by_rings(work: Work, rings: u32) -> String {
+    let connections = several::CONNECTIONS;
+    let chunk = format_size(SMALLEST_CHUNK);
+    work.name(&format!("sockets={connections} zcrx chunk={chunk} rings={rings}"))
+}
+
 /// How many rows want a queue of their own, with this load.
 pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     let rows = Work::all(args, load).flat_map(|work| {
         let areas = ways(args, work).filter(|to| matches!(to, To::Area { .. }));
-        areas.map(move |to| work.name(&name_of(to)))
+        let shared = rings(work).iter().map(move |&rings| name_by_rings(work, rings));
+        areas.map(move |to| work.name(&name_of(to))).chain(shared)
     });
     rows.filter(|name| args.run.wants(name)).count()
 }
@@ -116,11 +132,35 @@ pub(super) fn subjects<'a, N: Network>(
                 Subject { name, config, ..subject }
             });
             let others = if work.check { Vec::new() } else { peers(network, work) };
-            iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others)
+            let one = iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others);
+            one.chain(of_several(network, work))
         })
         .collect();
     args.run.keep_wanted(&mut subjects);
     subjects
+}
+
+/// Rows of several connections.
+fn of_several<'a>(network: &'a impl Network, work: Work) -> Vec<Subject<'a>> {
+    let Work { check, .. } = work;
+    let sockets = Some(several::CONNECTIONS);
+    let by_rings = |&rings: &u32| {
+        let chunk = SMALLEST_CHUNK as usize;
+        let made = move || several::by_rings(network, chunk, rings, check);
+        let subject = subject(network, work, "zcrx", made);
+        let (chunk, api) = (Some(SMALLEST_CHUNK), Some(By::Visit.name().to_owned()));
+        let config = Config { sockets, rings: Some(rings), chunk, api, ..subject.config };
+        Subject { name: name_by_rings(work, rings), config, ..subject }
+    };
+    let ours: Vec<_> = rings(work).iter().map(by_rings).collect();
+    if ours.is_empty() {
+        return ours;
+    }
+    let epoll = subject(network, work, "epoll", move || several::by_epoll(network, check));
+    let name = work.name(&format!("sockets={} epoll", several::CONNECTIONS));
+    let config = Config { sockets, ..epoll.config };
+    let epoll = Subject { name, config, baseline: true, ..epoll };
+    iter::once(epoll).chain(ours).collect()
 }
 
 /// Makes what is received from in a way of ours.

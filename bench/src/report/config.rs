@@ -43,6 +43,9 @@ pub struct Config {
     /// Sockets that take turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
+    /// Rings, each in a thread of its own, that receive what comes by one queue of the NIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rings: Option<u32>,
     /// Sockets that get the same bytes, one message each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<u32>,

@@ -1,12 +1,15 @@
-//! One stream through one thread, from a network to another, by a route of the library.
+//! One stream or several through one thread, from a network to another, by routes of the library.
 //!
-//! Each slot is a stream of its own, to its end, since that is when a route tells what was copied.
+//! Each slot has streams of its own, to their ends, since that is when a route tells what was copied.
 
 use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
-use handoff::{Carried, Driver, Intake, RingUse, Route, RouteEngine, RouteSink, RouteSource};
+use futures_util::future::join_all;
+use handoff::{
+    Carried, Driver, Intake, RingUse, Route, RouteEngine, RouteSink, RouteSource, RxQueue,
+};
 
-use super::{Sender, device::Device, streams::Streams};
+use super::{Drain, Sender, device::Device, streams::Streams};
 use crate::{
     measure::{Engine, Slot, Tally},
     network::{account::Account, bed::SHARED, binding::bind, queues::OwnQueue},
@@ -43,7 +46,8 @@ pub(super) struct Relay<'a> {
     driver: Driver,
     way: Way,
     /// What spans are received from.
-    intake: Option<Intake>,
+    intake: Option<RxQueue>,
+    connections: u32,
     // Behind the driver, with which the kernel lets go of it.
     queue: Option<OwnQueue<'a>>,
     streams: &'a Streams,
@@ -51,7 +55,7 @@ pub(super) struct Relay<'a> {
 }
 
 impl<'a> Relay<'a> {
-    pub(super) fn new(streams: &'a Streams, way: Way) -> Result<Self, String> {
+    pub(super) fn new(streams: &'a Streams, way: Way, connections: u32) -> Result<Self, String> {
         if way == Way::Engine(RouteEngine::GetBuf) {
             // A route would tell only when it runs, which is a failure then.
             Device::open()?;
@@ -65,11 +69,33 @@ impl<'a> Relay<'a> {
             }
             Way::Spans { chunk } => {
                 let queue = source.own_queue()?;
-                let (driver, intake) = bind(source, &queue, chunk)?;
-                (driver, Some(intake), Some(queue))
+                let (driver, bound) = bind(source, &queue, chunk, connections as usize)?;
+                driver.register(&bound).map_err(line)?;
+                (driver, Some(bound), Some(queue))
             }
         };
-        Ok(Self { driver, way, intake, queue, streams, account })
+        Ok(Self { driver, way, intake, connections, queue, streams, account })
+    }
+}
+
+/// A stream on its way through.
+struct Stream {
+    route: Route,
+    moved: Rc<Cell<u64>>,
+    sender: Sender,
+    drain: Drain,
+}
+
+impl Relay<'_> {
+    fn stream(&self) -> Result<Stream, String> {
+        let queue = self.queue.as_ref().map_or(SHARED, OwnQueue::number);
+        let (near, sender) = self.streams.source.connect(queue)?;
+        let (far, drain) = self.streams.sink.connect_to_drain()?;
+        let intake = self.intake.as_ref().map(Intake::from);
+        let source = RouteSource::Stream(self.driver.socket(near).map_err(line)?, intake);
+        let sink = RouteSink::Socket(self.driver.socket(far).map_err(line)?);
+        let route = Route::new(&self.driver, source, sink).only(self.way.engine());
+        Ok(Stream { moved: route.progress(), route, sender, drain })
     }
 }
 
@@ -99,30 +125,46 @@ async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slo
 
 impl Engine for Relay<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let queue = self.queue.as_ref().map_or(SHARED, OwnQueue::number);
-        let (near, sender) = self.streams.source.connect(queue)?;
-        let (far, drain) = self.streams.sink.connect_to_drain()?;
-        let source =
-            RouteSource::Stream(self.driver.socket(near).map_err(line)?, self.intake.clone());
-        let sink = RouteSink::Socket(self.driver.socket(far).map_err(line)?);
-        let mut route = Route::new(&self.driver, source, sink).only(self.way.engine());
-        let moved: Rc<Cell<u64>> = route.progress();
-
-        let waited = || sender.kept_waiting().max(drain.kept_waiting());
-        let begun = self.account.begin(waited())?;
-        sender.begin();
+        let mut streams = Vec::new();
+        for _ in 0..self.connections {
+            streams.push(self.stream()?);
+        }
+        let waited = |streams: &[Stream]| {
+            let each =
+                streams.iter().map(|it| it.sender.kept_waiting().max(it.drain.kept_waiting()));
+            each.max().unwrap_or_default()
+        };
+        let begun = self.account.begin(waited(&streams))?;
+        // Of several connections only the queue knows what was copied, for all of them.
+        let queue = self.intake.as_ref().filter(|_| self.connections > 1);
+        let queue_copied = || queue.and_then(|queue| queue.stats().copied);
+        let before = queue_copied();
+        streams.iter().for_each(|stream| stream.sender.begin());
         let slot = slot.anew();
-        let carried = self.driver.block_on(carry(&mut route, &sender, &moved, &slot));
-        let carried = carried.map_err(line)?;
-        let arrived = carried.result.map_err(line).and_then(|()| drain.await_total(carried.bytes));
-        let spent = self.account.end(&begun, waited)?;
-        arrived.map_err(|error| sender.failure().unwrap_or(error))?;
-        let known = carried.taken.unknown + carried.given.unknown == 0;
-        Ok(Tally {
-            bytes: carried.bytes,
-            copied: known.then_some(carried.taken.copied + carried.given.copied),
-            ..spent
-        })
+        let all = streams.iter_mut().map(|stream| {
+            let Stream { route, moved, sender, .. } = stream;
+            carry(route, sender, moved, &slot)
+        });
+        let carried = self.driver.block_on(join_all(all)).map_err(line)?;
+        let (mut bytes, mut copied, mut unknown) = (0, 0, 0);
+        let mut arrived = Ok(());
+        for (carried, stream) in carried.into_iter().zip(&streams) {
+            let Stream { sender, drain, .. } = stream;
+            let came = carried.result.map_err(line).and_then(|()| drain.await_total(carried.bytes));
+            arrived = arrived.and(came.map_err(|error| sender.failure().unwrap_or(error)));
+            bytes += carried.bytes;
+            copied += carried.taken.copied + carried.given.copied;
+            unknown += carried.given.unknown;
+            unknown += if queue.is_none() { carried.taken.unknown } else { 0 };
+        }
+        let spent = self.account.end(&begun, || waited(&streams))?;
+        arrived?;
+        match queue_copied().zip(before) {
+            Some((after, before)) => copied += after - before,
+            None if queue.is_some() => unknown += bytes,
+            None => {}
+        }
+        Ok(Tally { bytes, copied: (unknown == 0).then_some(copied), ..spent })
     }
 
     fn warms_up(&self) -> bool {

@@ -38,6 +38,9 @@ const MTU: u32 = 1_500;
 /// How many pairs of virtio-net devices rows take.
 pub(super) const VIRTIO_NET: u8 = 2;
 
+/// Of a relay of several streams.
+const CONNECTIONS: u32 = 4;
+
 /// Of a relay, the best first: where the NIC has queues that take a program's memory, and anywhere.
 const RELAYS_OF_NIC: [relay::Way; 2] =
     [relay::Way::Spans { chunk: 64 << 10 }, relay::Way::Spans { chunk: 4 << 10 }];
@@ -145,12 +148,23 @@ pub(super) fn subjects<'a>(
         Over::SoftwareNics => &RELAYS_OF_NIC[..],
         Over::VirtioNet => &[],
     };
-    subjects.extend(of_nic.iter().chain(&RELAYS).map(|&way| {
+    let relay = |way: relay::Way, connections: u32| {
         let relay = rows.subject(RELAY, &way.name(), None, move |streams| {
-            Ok(Box::new(Relay::new(streams, way)?))
+            Ok(Box::new(Relay::new(streams, way, connections)?))
         });
-        Subject { baseline: way == relay::Way::Engine(RouteEngine::Splice), ..relay }
-    }));
+        let sockets = (connections > 1).then_some(connections);
+        let name = match sockets {
+            Some(sockets) => format!("{RELAY} sockets={sockets} {}", way.name()),
+            None => relay.name.clone(),
+        };
+        let config = Config { sockets, ..relay.config.clone() };
+        let baseline = way == relay::Way::Engine(RouteEngine::Splice);
+        Subject { name, config, baseline, ..relay }
+    };
+    subjects.extend(of_nic.iter().chain(&RELAYS).map(|&way| relay(way, 1)));
+    if over == Over::SoftwareNics {
+        subjects.extend(of_nic.iter().chain(&RELAYS).map(|&way| relay(way, CONNECTIONS)));
+    }
     subjects.extend(peers.iter().map(|(name, command)| {
         let relay = rows.subject(RELAY, name, None, move |streams| {
             Ok(Box::new(Passed::new(streams, command, cpu, stop)?))

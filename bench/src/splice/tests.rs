@@ -21,10 +21,18 @@ fn names(line: &str) -> Vec<String> {
 
 #[test]
 fn a_row_brings_what_it_compares_with() {
-    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3) + 2);
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3) + 2 + 5);
     assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
     assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
-    assert_eq!(names("--only zcrx.*64k"), ["relay zcrx chunk=64k", "relay splice"]);
+    assert_eq!(
+        names("--only zcrx.*64k"),
+        [
+            "relay zcrx chunk=64k",
+            "relay splice",
+            "relay sockets=4 zcrx chunk=64k",
+            "relay sockets=4 splice"
+        ]
+    );
     assert_eq!(names("--peer x=true --only y.x$"), ["relay splice", "relay x"]);
     assert_eq!(
         names("--only send.virtio-net.get$"),

@@ -36,6 +36,7 @@ mod report;
 mod serve;
 mod service;
 pub mod stop;
+mod threads;
 mod tour;
 
 pub use failure::Failure;

@@ -3,7 +3,7 @@
 //! Kernel interface: `IORING_OP_RECV_ZC`, `IORING_REGISTER_QUERY`; binding an rx queue needs
 //! CAP_NET_ADMIN and restarts the queue, so it is not tried here.
 
-use handoff_sys::query;
+use handoff_sys::{query, zcrx};
 use io_uring::opcode;
 use rustix::thread::CapabilitySet;
 
@@ -23,15 +23,48 @@ pub(super) fn zcrx() -> Finding {
 
 pub(super) fn without_device() -> Finding {
     ring::ring()?;
-    explain(query::zcrx())
+    explain(query::zcrx(), &WITHOUT_DEVICE)
 }
 
-fn explain(answer: std::io::Result<query::Zcrx>) -> Finding {
+pub(super) fn shared() -> Finding {
+    ring::ring()?;
+    explain(query::zcrx(), &SHARED)
+}
+
+pub(super) fn growing() -> Finding {
+    ring::ring()?;
+    explain(query::zcrx(), &GROWING)
+}
+
+/// What a kernel announces.
+struct Announced {
+    name: &'static str,
+    is: fn(&query::Zcrx) -> bool,
+    detail: &'static str,
+}
+
+const WITHOUT_DEVICE: Announced = Announced {
+    name: "ZCRX_REG_NODEV",
+    is: |zcrx| zcrx.register_flags & query::ZCRX_REG_NODEV != 0,
+    detail: "copies everything: for tests and as a fallback",
+};
+
+const SHARED: Announced = Announced {
+    name: "ZCRX_REG_IMPORT",
+    is: |zcrx| zcrx.register_flags & query::ZCRX_REG_IMPORT != 0,
+    detail: "rings of several threads receive from one rx queue",
+};
+
+const GROWING: Announced = Announced {
+    name: "ZCRX_CTRL_ADD_AREA",
+    is: |zcrx| zcrx.nr_ctrl_opcodes >= zcrx::CTRL_OPCODES_WITH_ADD_AREA,
+    detail: "an rx queue begins with little memory, and gets more when chunks run short",
+};
+
+fn explain(answer: std::io::Result<query::Zcrx>, announced: &Announced) -> Finding {
     match answer {
-        Ok(zcrx) if zcrx.register_flags & query::ZCRX_REG_NODEV != 0 => {
-            Ok(Answer::yes().detail("copies everything: for tests and as a fallback"))
-        }
-        Ok(_) => Err(Answer::no("the kernel does not announce ZCRX_REG_NODEV")),
+        Ok(zcrx) if (announced.is)(&zcrx) => Ok(Answer::yes().detail(announced.detail)),
+        Ok(_) => Err(Answer::no(format!("the kernel does not announce {}", announced.name))),
         Err(error) => Err(match error.raw_os_error() {
             // EBADF: a kernel that checks the descriptor before the operation.
             Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => {
@@ -51,14 +84,25 @@ mod tests {
 
     #[test]
     fn the_query_is_read() {
-        let state = |answer| match explain(answer) {
-            Ok(answer) | Err(answer) => answer.state,
+        let all = [WITHOUT_DEVICE, SHARED, GROWING];
+        let states = |answer: &dyn Fn() -> std::io::Result<query::Zcrx>| {
+            let state = |announced| match explain(answer(), announced) {
+                Ok(answer) | Err(answer) => answer.state,
+            };
+            all.each_ref().map(state)
         };
+        let (yes, no, unknown) = (State::Yes, State::No, State::Unknown);
         let mut zcrx = query::Zcrx::default();
-        assert_eq!(state(Ok(zcrx)), State::No);
-        zcrx.register_flags = query::ZCRX_REG_NODEV | 1;
-        assert_eq!(state(Ok(zcrx)), State::Yes);
-        assert_eq!(state(Err(Error::from_raw_os_error(libc::EOPNOTSUPP))), State::No);
-        assert_eq!(state(Err(Error::from_raw_os_error(libc::EPERM))), State::Unknown);
+        zcrx.nr_ctrl_opcodes = 3;
+        assert_eq!(states(&|| Ok(zcrx)), [no, no, no]);
+        zcrx.register_flags = query::ZCRX_REG_NODEV;
+        assert_eq!(states(&|| Ok(zcrx)), [yes, no, no]);
+        zcrx.register_flags = query::ZCRX_REG_IMPORT;
+        assert_eq!(states(&|| Ok(zcrx)), [no, yes, no]);
+        zcrx.nr_ctrl_opcodes = 4;
+        assert_eq!(states(&|| Ok(zcrx)), [no, yes, yes]);
+        let error = |errno| move || Err(Error::from_raw_os_error(errno));
+        assert_eq!(states(&error(libc::EOPNOTSUPP)), [no; 3]);
+        assert_eq!(states(&error(libc::EPERM)), [unknown; 3]);
     }
 }

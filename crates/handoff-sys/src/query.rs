@@ -9,6 +9,8 @@ use std::io;
 const IORING_REGISTER_QUERY: libc::c_uint = 35;
 const IO_URING_QUERY_ZCRX: u32 = 1;
 
+/// `ZCRX_REG_IMPORT`: rings may share a queue.
+pub const ZCRX_REG_IMPORT: u64 = 1 << 0;
 /// `ZCRX_REG_NODEV` (Linux 7.2): a zcrx instance without a device; the kernel copies everything.
 pub const ZCRX_REG_NODEV: u64 = 1 << 1;
 

@@ -1,18 +1,24 @@
 //! Zero-copy receive: binding an rx queue to a ring, its refill queue, its statistics.
 //!
 //! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; all of this was tried on 7.2,
-//! where events, statistics and binding without a device are new). Members that a kernel does not know
-//! yet must be zero.
+//! where events, statistics, binding without a device and sharing between rings are new, but for further
+//! areas, which are new in 7.3). Members that a kernel does not know yet must be zero.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use crate::region::Description;
 
 const IORING_REGISTER_ZCRX_IFQ: libc::c_uint = 32;
 const IORING_REGISTER_ZCRX_CTRL: libc::c_uint = 36;
 const ZCRX_CTRL_FLUSH_RQ: u32 = 0;
+const ZCRX_CTRL_EXPORT: u32 = 1;
 const ZCRX_CTRL_ARM_EVENT: u32 = 2;
+const ZCRX_CTRL_ADD_AREA: u32 = 3;
+const ZCRX_REG_IMPORT: u32 = 1;
+
+/// So many control operations has a kernel that adds areas ([`add_area`]).
+pub const CTRL_OPCODES_WITH_ADD_AREA: u32 = ZCRX_CTRL_ADD_AREA + 1;
 
 /// `ZCRX_EVENT_ALLOC_FAIL`: a refill of the rx ring found no free chunk. The result of an event's
 /// completion.
@@ -121,8 +127,23 @@ struct Control {
     zcrx_id: u32,
     op: u32,
     reserved: [u64; 2],
-    event_type: u32,
-    rest: [u32; 11],
+    argument: Argument,
+}
+
+/// What the operation takes: each of them has the length of the union.
+#[repr(C)]
+union Argument {
+    nothing: [u64; 6],
+    /// `struct zcrx_ctrl_export`: a descriptor, filled in; `struct zcrx_ctrl_arm_event`: the event's type.
+    number: [u32; 12],
+    /// `struct zcrx_ctrl_add_area`: the address of an [`Area`].
+    area: [u64; 6],
+}
+
+impl Default for Argument {
+    fn default() -> Self {
+        Self { nothing: [0; 6] }
+    }
 }
 
 const _: () = assert!(size_of::<Refill>() == 16);
@@ -185,10 +206,61 @@ pub fn flush_refill(ring: RawFd, zcrx_id: u32) -> io::Result<()> {
 ///
 /// `EINVAL` if it was not reported since.
 pub fn arm_event(ring: RawFd, zcrx_id: u32, event_type: u32) -> io::Result<()> {
-    let mut control =
-        Control { zcrx_id, op: ZCRX_CTRL_ARM_EVENT, event_type, ..Control::default() };
+    let mut number = [0; 12];
+    number[0] = event_type;
+    let argument = Argument { number };
+    let mut control = Control { zcrx_id, op: ZCRX_CTRL_ARM_EVENT, argument, ..Control::default() };
     // SAFETY: the kernel only reads the structure.
     unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
+}
+
+/// Gives the NIC further memory, of chunks of the same length (`ZCRX_CTRL_ADD_AREA`, Linux 7.3). Its number
+/// follows that of the last. No area is taken away again before the last ring of the queue is closed.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the kernel lacks this control; `EINVAL` beyond 1,024 areas; `ERANGE` if the area's pieces
+/// are smaller than a chunk; `EFAULT` if the interface is gone; `ENOMEM` above RLIMIT_MEMLOCK.
+///
+/// # Safety
+///
+/// As for the area of [`bind`].
+pub unsafe fn add_area(ring: RawFd, zcrx_id: u32, area: &mut Area) -> io::Result<()> {
+    let mut words = [0; 6];
+    words[0] = std::ptr::from_mut(area) as u64;
+    let argument = Argument { area: words };
+    let mut control = Control { zcrx_id, op: ZCRX_CTRL_ADD_AREA, argument, ..Control::default() };
+    // SAFETY: both structures outlive the call; the memory is as the caller says.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
+}
+
+/// A descriptor by which other rings can have the queue, too (`ZCRX_CTRL_EXPORT`). It keeps the queue bound.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` or `EINVAL` if the kernel lacks this control; when there are no more descriptors.
+pub fn export(ring: RawFd, zcrx_id: u32) -> io::Result<OwnedFd> {
+    let mut control = Control { zcrx_id, op: ZCRX_CTRL_EXPORT, ..Control::default() };
+    // SAFETY: the structure is the kernel's to fill in for the whole call.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }?;
+    // SAFETY: every bit pattern of the union is valid in each of its members; the kernel has put a descriptor
+    // there that is open and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(control.argument.number[0] as RawFd) })
+}
+
+/// Has a ring receive from the queue of an [`export`]ed descriptor as well (`ZCRX_REG_IMPORT`); the id for its
+/// requests. The queue's refill queue and areas serve all of its rings.
+///
+/// # Errors
+///
+/// `EPERM` without CAP_NET_ADMIN; `EBADF` if the descriptor is another thing's; `EINVAL` if the kernel lacks
+/// this, or the ring has no completions of 32 bytes.
+pub fn import(ring: RawFd, exported: RawFd) -> io::Result<u32> {
+    let mut binding =
+        Binding { if_idx: exported as u32, flags: ZCRX_REG_IMPORT, ..Binding::default() };
+    // SAFETY: the structure outlives the call, and names no memory.
+    unsafe { register(ring, IORING_REGISTER_ZCRX_IFQ, &mut binding, 1) }?;
+    Ok(binding.zcrx_id)
 }
 
 /// # Safety

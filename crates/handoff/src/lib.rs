@@ -72,8 +72,8 @@ pub use file::{Alignment, File};
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
 pub use lease::{
-    DmaBuf, DmaBufQueue, DmaBufSpan, Intake, Pool, RxBinding, RxQueue, RxStats, Span, SpanRef,
-    Window,
+    DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake, Pool, RxBinding, RxGrowth, RxQueue,
+    RxShortage, RxStats, Span, SpanRef, Window,
 };
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};

@@ -42,9 +42,8 @@ const OF_KERNELS: [&str; 30] = [
 const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::answers::,http::bodies::,\
                               http::life::,http::requests::,serve::ends::";
 
-/// Tests that need Linux 7.3 are in modules of this name; on 7.3 nothing else runs but one test of
-/// whether it boots.
-const OF_LINUX_73: &str = "kernels::";
+/// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
+const OF_LINUX_73: &str = "kernels::,rx_queue::linux73::,cp::nic::linux73::";
 
 /// Tests that need guests to themselves: those of our RDS engine need the port that the kernel's RDS
 /// takes in every namespace once a test has loaded it, and unloading it can hang.

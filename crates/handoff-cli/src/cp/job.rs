@@ -146,6 +146,18 @@ impl<'a> Job<'a> {
         Ok(region)
     }
 
+    /// Address space for memory that is used bit by bit, or memory of huge pages if those are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As [`region`](Self::region).
+    pub(super) fn reserved(&self, len: usize) -> Result<Region, Failure> {
+        match self.args.huge {
+            true => self.region(len),
+            false => Region::reserved(len).failed("setting memory aside"),
+        }
+    }
+
     /// Registers memory with the ring; whether it is, with a note where that was refused.
     pub(super) fn register(&self, region: &impl Registrable) -> bool {
         match self.driver.register(region) {

@@ -385,7 +385,7 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure
     let streams = usize::from(job.args.streams);
     let held = if job.args.direct { gathering::HELD * streams } else { 0 };
     let nic = prepared
-        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.region(len + held)))
+        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.reserved(len + held)))
         .transpose()?;
     let offer = Offer { sends: false, length: None, sparse: false };
     let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;

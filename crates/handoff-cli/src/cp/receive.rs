@@ -27,6 +27,7 @@ use super::wire::Frame;
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
+use crate::net::arrived::Arrived;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;
@@ -62,7 +63,8 @@ pub(super) fn receive(
     let streams = receiving.connections.len();
     let (pool, mut registered) = pool(job, streams)?;
     if let Some(queue) = receiving.queue {
-        registered &= job.register(queue);
+        // Registered, it would be memory as a whole.
+        registered &= queue.chunks() == queue.chunks_limit() && job.register(queue);
     }
     let mut sockets = Vec::new();
     let mut receivers = Vec::new();
@@ -87,7 +89,8 @@ pub(super) fn receive(
             intake.check()
         })
     });
-    let hops = hops(&intake, &receivers, registered);
+    let nic = receiving.queue.map(Arrived::by);
+    let hops = hops(&intake, &receivers, nic.as_ref(), registered);
     let (holes, attributes) = (intake.holes(), intake.attributes());
     let ended = received.and_then(|(bytes, checksum)| {
         if let Outlet::File { destination, .. } = outlet {
@@ -117,7 +120,8 @@ pub(super) fn receive(
         (_, true) => Some("compare it yourself: --raw tells nothing of the sender's"),
         _ => Some("the same on both sides, of what was sent and what arrived in memory"),
     };
-    Ok(Report::new(job, &clock, Transferred { bytes, holes, streams, checksum, verified, hops }))
+    let done = Transferred { bytes, holes, streams, checksum, verified, hops };
+    Ok(Report { nic, ..Report::new(job, &clock, done) })
 }
 
 const RECEIVING: &str = "receiving from the peer";
@@ -245,10 +249,18 @@ impl<'a> Connection<'a> {
 }
 
 /// From the sockets to the outlet.
-fn hops(intake: &Intake<'_>, receivers: &[Receiver], registered: bool) -> Vec<Hop> {
+fn hops(
+    intake: &Intake<'_>,
+    receivers: &[Receiver],
+    nic: Option<&Arrived>,
+    registered: bool,
+) -> Vec<Hop> {
     let mut tally = Tally::default();
     for receiver in receivers {
         tally += receiver.tally();
+    }
+    if let Some(nic) = nic {
+        tally = nic.settle(tally);
     }
     let copied = |copied| Tally { copied, ..Tally::default() };
     let mut ways: Vec<_> = receivers.iter().map(Receiver::engine).collect();

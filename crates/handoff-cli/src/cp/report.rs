@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Job;
 use crate::clock::Clock;
+use crate::net::arrived::Arrived;
 use crate::output;
 
 /// One way of the bytes from buffer to buffer.
@@ -39,6 +40,8 @@ pub(super) struct Report {
     /// What the checksum was compared with, in words; `null` where with nothing.
     pub(super) verified: Option<&'static str>,
     pub(super) hops: Vec<Hop>,
+    /// Of the queue that was received from; `null` without --nic.
+    pub(super) nic: Option<Arrived>,
     /// What went otherwise than asked, each in a line.
     pub(super) notes: Vec<String>,
 }
@@ -70,6 +73,7 @@ impl Report {
             checksum: done.checksum.map(hexadecimal),
             verified: done.verified,
             hops: done.hops,
+            nic: None,
             notes: job.notes(),
         }
     }
@@ -103,6 +107,9 @@ impl Report {
             let amounts = if amounts.is_empty() { "nothing".into() } else { amounts.join(", ") };
             let way = format!("{} -> {}", hop.from, hop.to);
             let _ = writeln!(text, "  {way:17} {:18} {amounts} ({})", hop.engine, hop.reason);
+        }
+        if let Some(nic) = &self.nic {
+            text.push_str(&nic.text());
         }
         if self.holes > 0 {
             let _ = writeln!(text, "  {} bytes are holes, and were not moved", self.holes);
@@ -140,6 +147,7 @@ mod tests {
             checksum: Some(hexadecimal(255)),
             verified: Some("the same on both sides"),
             hops: vec![hop],
+            nic: None,
             notes: Vec::new(),
         };
         let text = report.text();

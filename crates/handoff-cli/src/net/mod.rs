@@ -1,6 +1,7 @@
 //! TCP peers as the command line names them, and the NIC that they come by.
 
 pub mod address;
+pub(crate) mod arrived;
 pub(crate) mod descriptors;
 pub(crate) mod nic;
 pub(crate) mod patience;

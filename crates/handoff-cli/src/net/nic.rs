@@ -16,9 +16,11 @@ use socket2::{SockAddr, SockRef};
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Memory for the area, in bytes: what cannot run dry, within these.
+/// Memory for the area at most, in bytes: what cannot run dry, within these.
 const LEAST_AREA: usize = 16 << 20;
 const MOST_AREA: usize = 512 << 20;
+/// What the area begins with, beside what the NIC keeps for itself.
+const FIRST: usize = 2 << 20;
 
 /// What arrives for a listener.
 pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
@@ -80,7 +82,7 @@ pub(crate) struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// Binds the queue, with an area for so many connections from `region`.
+    /// Binds the queue, with an area for so many connections from `region`; it begins with less where it can grow.
     ///
     /// # Errors
     ///
@@ -93,6 +95,7 @@ impl<'a> Bound<'a> {
     ) -> Result<Self, Failure> {
         const BINDING: &str = "binding an rx queue";
         let binding = RxBinding::new(prepared.name(), prepared.queues()[0]).failed(BINDING)?;
+        let binding = binding.grows_from(binding.area(0) + FIRST);
         let area = region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
         let queue = driver.rx_queue(area, &binding).failed(BINDING)?;
         Ok(Self { prepared, queue, steered: RefCell::default() })

@@ -74,8 +74,9 @@ struct Ways<'a> {
 
 impl Drop for Ways<'_> {
     fn drop(&mut self) {
-        for route in [&self.up, &self.down] {
-            self.counted.carried(route);
+        let by_queue = self.relay.intake.is_some();
+        for (route, by_queue) in [(&self.up, by_queue), (&self.down, false)] {
+            self.counted.carried(route, by_queue);
             for (engine, reason) in route.passed_over() {
                 self.relay.ledger.note(format!("{engine} can't serve: {reason}"));
             }

@@ -1,18 +1,71 @@
 //! The door: connections are accepted as long as there is room, until it is time to end.
 
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use handoff::Executor;
+use handoff::{Driver, Executor, Readiness};
 
 use super::{Args, Relay, connection};
+use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::{Failure, Stop, clock};
 
 /// After a failure to accept that says nothing of when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
+
+/// When it is time to end.
+pub(super) struct Ends<'a> {
+    pub(super) stop: &'a Stop,
+    /// Readable when another thread has failed.
+    pub(super) quit: UnixStream,
+    pub(super) door: &'a Door,
+}
+
+/// How many connections all threads together still let in.
+pub(super) struct Door {
+    left: AtomicU64,
+    /// Readable, at its other end, when these are 0.
+    closing: UnixStream,
+    closed: UnixStream,
+}
+
+impl Door {
+    pub(super) fn new(connections: Option<u64>) -> Result<Self, Failure> {
+        let (closing, closed) = UnixStream::pair().failed("watching threads")?;
+        Ok(Self { left: AtomicU64::new(connections.unwrap_or(u64::MAX)), closing, closed })
+    }
+
+    fn is_open(&self) -> bool {
+        self.left.load(Relaxed) > 0
+    }
+
+    /// One more was let in; how many are left.
+    fn let_one_in(&self) -> u64 {
+        let fewer = |left: u64| Some(left.saturating_sub(1));
+        let left = self.left.fetch_update(Relaxed, Relaxed, fewer).map_or(0, |left| left - 1);
+        if left == 0 {
+            // Shut down already, it is closed.
+            let _ = self.closing.shutdown(Shutdown::Both);
+        }
+        left
+    }
+
+    fn watch(&self) -> Result<UnixStream, Failure> {
+        self.closed.try_clone().failed("watching threads")
+    }
+}
+
+/// Waits until one of the two ends of a pair is shut down.
+fn readable(driver: &Driver, end: UnixStream) -> Result<Readiness, Failure> {
+    let end = driver.file(end).failed("watching threads")?;
+    end.readable().failed("watching threads")
+}
 
 /// Lets connections in, and waits for those under way when it ends.
 ///
@@ -24,13 +77,18 @@ pub(super) async fn run(
     executor: &Executor,
     listener: Listener,
     args: &Args,
-    stop: &Stop,
+    ends: Ends<'_>,
 ) -> Result<(), Failure> {
     {
-        let stopped = pin!(stop.wait(&relay.driver));
-        let accepting = pin!(accept(relay, executor, listener, args));
+        let stop = ends.stop;
+        let quit = readable(&relay.driver, ends.quit)?;
+        let signalled = pin!(stop.wait(&relay.driver));
+        let stopped = pin!(select(signalled, quit));
+        let accepting = pin!(accept(relay, executor, listener, args, ends.door));
         match select(stopped, accepting).await {
-            Either::Left((failure, _)) if !stop.requested() => return Err(failure),
+            Either::Left((Either::Left((failure, _)), _)) if !stop.requested() => {
+                return Err(failure);
+            }
             Either::Left(_) => {}
             // All that were to come have come, and are through.
             Either::Right((accepted, _)) => return accepted,
@@ -52,24 +110,32 @@ async fn accept(
     executor: &Executor,
     listener: Listener,
     args: &Args,
+    door: &Door,
 ) -> Result<(), Failure> {
     let (mut listener, visitors) = listener.on(&relay.driver)?;
-    let most_open = u64::from(args.max_connections);
-    let mut left = args.connections.unwrap_or(u64::MAX);
-    while left > 0 {
+    let most_open = u64::from(relay.most_open);
+    let mut closed = pin!(readable(&relay.driver, door.watch()?)?);
+    while door.is_open() {
         relay.ledger.until_below(most_open).await;
-        match listener.accept().await {
+        let accepted = match select(pin!(listener.accept()), closed.as_mut()).await {
+            Either::Left((accepted, _)) => accepted,
+            Either::Right(_) => break,
+        };
+        match accepted {
             Ok((client, peer)) => {
                 if !visitors.lets_in(peer) {
                     continue;
+                }
+                if !door.is_open() {
+                    // Another thread has let the last one in.
+                    break;
                 }
                 let Some(counted) = relay.ledger.enter(peer.ip(), args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
                     visitors.turned_away(peer, most);
                     continue;
                 };
-                left -= 1;
-                if left == 0 || relay.ledger.open() >= most_open {
+                if door.let_one_in() == 0 || relay.ledger.open() >= most_open {
                     // The kernel would take more on, whom nobody serves meanwhile.
                     listener.pause();
                 }

@@ -1,45 +1,83 @@
 //! What was relayed: connections, bytes, engines, copies, and how many are open.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use handoff::Route;
 use indicatif::ProgressBar;
 
-use super::report::{Counts, Report};
-use crate::clock::Clock;
+use super::report::Counts;
+use crate::net::arrived::Arrived;
 use crate::progress;
 
-/// The counts. Clones are of the same.
+/// What the ledgers of all threads share.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<All>);
+
+struct All {
+    progress: ProgressBar,
+    open: AtomicU64,
+    told: Mutex<Told>,
+}
+
+/// What is for the report.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) notes: Vec<String>,
+    /// Of threads that have ended, by their number.
+    pub(super) counts: BTreeMap<usize, Counts>,
+    pub(super) nic: Option<Arrived>,
+}
+
+impl Shared {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self(Arc::new(All {
+            progress: progress::bytes(None, quiet),
+            open: AtomicU64::new(0),
+            told: Mutex::default(),
+        }))
+    }
+
+    /// The progress line goes; what is for the report.
+    pub(super) fn close(&self) -> Told {
+        self.0.progress.finish_and_clear();
+        std::mem::take(&mut self.told())
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The counts of a thread. Clones are of the same.
 #[derive(Clone)]
 pub(super) struct Ledger(Rc<Book>);
 
 struct Book {
-    clock: Clock,
-    progress: ProgressBar,
+    all: Shared,
     open: Cell<u64>,
     /// How many of them each client has.
     clients: RefCell<HashMap<IpAddr, u32>>,
     counts: RefCell<Counts>,
-    notes: RefCell<Vec<String>>,
     /// Who waits for connections to end.
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Ledger {
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(super) fn new(all: Shared) -> Self {
         Self(Rc::new(Book {
-            clock: Clock::start(),
-            progress: progress::bytes(None, quiet),
+            all,
             open: Cell::new(0),
             clients: RefCell::default(),
             counts: RefCell::default(),
-            notes: RefCell::default(),
             waiting: RefCell::default(),
         }))
     }
@@ -53,8 +91,8 @@ impl Ledger {
             return None;
         }
         *own += 1;
-        let open = self.0.open.get() + 1;
-        self.0.open.set(open);
+        self.0.open.set(self.0.open.get() + 1);
+        let open = self.0.all.0.open.fetch_add(1, Relaxed) + 1;
         let mut counts = self.0.counts.borrow_mut();
         counts.connections += 1;
         counts.most_open = counts.most_open.max(open);
@@ -87,26 +125,29 @@ impl Ledger {
 
     /// Says something now.
     pub(super) fn say(&self, line: &str) {
-        self.0.progress.suspend(|| eprintln!("handoff: {line}"));
+        self.0.all.0.progress.suspend(|| eprintln!("handoff: {line}"));
     }
 
     /// The progress line goes; the report follows later.
     pub(super) fn clear(&self) {
-        self.0.progress.finish_and_clear();
+        self.0.all.0.progress.finish_and_clear();
     }
 
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
-        if !self.0.notes.borrow().contains(&note) {
+        let mut told = self.0.all.told();
+        if !told.notes.contains(&note) {
             self.say(&format!("note: {note}"));
-            self.0.notes.borrow_mut().push(note);
+            told.notes.push(note);
         }
     }
 
-    /// The report of all.
-    pub(super) fn close(&self) -> Report {
-        self.0.progress.finish_and_clear();
-        Report::new(&self.0.clock, &self.0.counts.borrow(), self.0.notes.borrow().clone())
+    /// The thread of this number ends; what came by the queue, if it knows that.
+    pub(super) fn close(&self, number: usize, nic: Option<Arrived>) {
+        let mut told = self.0.all.told();
+        told.counts.insert(number, self.0.counts.take());
+        // Who ends last knows all.
+        told.nic = nic.or(told.nic.take());
     }
 }
 
@@ -135,14 +176,17 @@ impl Counted {
     /// Shows how far it is.
     pub(super) fn tell(&self) {
         let moved = self.moved();
-        self.ledger.0.progress.inc(moved - self.told.replace(moved));
+        self.ledger.0.all.0.progress.inc(moved - self.told.replace(moved));
     }
 
-    /// A direction has ended, well or not.
-    pub(super) fn carried(&self, route: &Route) {
+    /// A direction has ended, well or not; whether it came by a NIC's queue.
+    pub(super) fn carried(&self, route: &Route, by_queue: bool) {
         let mut counts = self.ledger.0.counts.borrow_mut();
         *counts.engines.entry(route.engine().name()).or_default() += 1;
-        counts.taken += route.taken();
+        match by_queue {
+            true => counts.taken_by_queue += route.taken(),
+            false => counts.taken += route.taken(),
+        }
         counts.given += route.given();
     }
 
@@ -172,6 +216,7 @@ impl Drop for Counted {
             }
         }
         book.open.set(book.open.get() - 1);
+        book.all.0.open.fetch_sub(1, Relaxed);
         if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {

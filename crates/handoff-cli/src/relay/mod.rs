@@ -6,32 +6,39 @@
 //! - whatever ends the command, connections are closed and what was lent is back;
 //! - the engine that served, what was passed over and what was copied are in the report.
 //!
-//! The way: [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
+//! The way: [`worker`] (a thread) -> [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
 //! end) -> [`ledger`] (counts) -> [`report`]..
 
 mod connection;
 mod gate;
 mod ledger;
 mod report;
+mod worker;
 
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use handoff::{Driver, Executor, Intake, Region, RouteEngine};
+use handoff::{Driver, Intake, RouteEngine};
 use handoff_nic::Prepared;
 use ipnet::IpNet;
 
+use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Bound};
+use crate::net::nic;
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::net::{descriptors, visitors};
-use crate::{Context, Failure, clock, output, quantity, service};
-use ledger::Ledger;
+use crate::threads::{on_threads, share};
+use crate::{Context, Failure, output, quantity};
+use gate::Door;
+use ledger::{Ledger, Shared};
+use report::Report;
+use worker::{First, Turn, Worker};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,19 +47,13 @@ Examples:
   handoff relay --max-connections 100 --idle 30 tcp-listen://[::1]:8080 tcp://host:80
   handoff relay --from 192.0.2.0/24 --max-per-client 20 tcp-listen://:8080 tcp://host:80
   handoff relay --idle 30 --least-rate 1k tcp-listen://:8080 tcp://host:80
+  handoff relay --nic eth0 --threads 4 tcp-listen://:8080 tcp://host:80   one queue, four rings
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
 (get-buf, needs the module getbuf), or by splice(2). With --nic what clients send stays where
 the NIC has put it. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
 those under way --grace seconds, and prints its report.";
-
-/// Between looks at how far connections are.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Memory for what clients send by another way than the NIC that was named, and a piece of it.
-const POOL: usize = 16 << 20;
-const CHUNK: usize = 64 << 10;
 
 /// Arguments of `handoff relay`.
 #[derive(Debug, clap::Args)]
@@ -75,11 +76,16 @@ pub struct Args {
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// The most connections at once; more wait to be accepted
+    /// Threads that relay, each with a ring of its own; the kernel spreads connections over them. With --nic they
+    /// share its queue
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+
+    /// The most connections at once, shared out evenly to the threads; more wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub max_connections: u32,
 
-    /// The most connections of one client address at once; more are closed immediately
+    /// The most connections of one client address at once at each thread; more are closed immediately
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_client: Option<u32>,
 
@@ -147,6 +153,8 @@ impl EngineName {
 /// What all connections share.
 pub(crate) struct Relay {
     driver: Driver,
+    /// Connections at once on this thread.
+    most_open: u32,
     engine: Option<RouteEngine>,
     /// What clients' payload is received from, where that is a NIC's queue.
     intake: Option<Intake>,
@@ -175,6 +183,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.nic.is_some() && !matches!(args.engine, EngineName::Auto | EngineName::Memory) {
         return Err(Failure::usage("--nic receives into memory: use --engine auto or memory"));
     }
+    if args.max_connections < u32::from(args.threads) {
+        return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
+    }
     let family = Family::of(args.v4, args.v6);
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
     let target = reach::resolve(&target, family, patience)?;
@@ -191,7 +202,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Relays; the driver has let go of everything afterwards.
+/// Relays on all threads; their drivers have let go of everything afterwards.
 fn relay(
     args: &Args,
     context: &Context,
@@ -199,55 +210,51 @@ fn relay(
     target: Vec<SocketAddr>,
     prepared: Option<&Prepared>,
 ) -> Result<(), Failure> {
-    let driver = driver(args)?;
-    if args.engine == EngineName::GetBuf {
-        driver.get_buf().map_err(Failure::not_possible)?;
-    }
-    let area = |len| Region::anonymous(len).failed("setting memory aside");
-    let connections = args.max_connections as usize;
-    let nic =
-        prepared.map(|prepared| Bound::bind(&driver, prepared, connections, area)).transpose()?;
-    let intake = match &nic {
-        Some(nic) => {
-            // For what comes by another way than this NIC.
-            let pool = driver.pool(area(POOL)?, CHUNK).failed("setting memory aside")?;
-            Some(nic.queue.or(&pool))
-        }
-        None => None,
-    };
+    descriptors::allow_all();
+    let clock = Clock::start();
     let address = listener.address()?;
-    eprintln!("handoff: listening on tcp://{address}");
-    service::ready(&format!("listening on tcp://{address}"));
-    visitors::warn(address, &args.from, "use it");
-    let relay = Rc::new(Relay {
-        engine: args.engine.only(),
-        intake,
-        target,
-        connect_timeout: args.connect_timeout,
-        down: Cell::new(false),
-        least_rate: args.least_rate,
-        idle: (!args.idle.is_zero()).then_some(args.idle),
-        look: match args.idle.is_zero() {
-            true => LOOK,
-            false => clock::between_looks(args.idle),
-        },
-        ledger: Ledger::new(context.json),
-        driver,
-    });
-    if let Some(reason) = relay.driver.ring_unavailable() {
-        relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
+    let mut listeners = Vec::new();
+    for _ in 1..args.threads {
+        listeners.push(listener.beside()?);
     }
-    let executor = Executor::new(&relay.driver);
-    let ended = executor.run(gate::run(&relay, &executor, listener, args, &context.stop));
-    // What is still under way is dropped, and counted, before the report.
-    drop(executor);
-    let report = relay.ledger.close();
-    if context.json {
-        output::json(&report)?
-    } else {
-        output::text(&report.text())?
+    listeners.insert(0, listener);
+    let shared = Shared::new(context.json);
+    let door = Door::new(args.connections)?;
+    let (quit, watched) = UnixStream::pair().failed("watching threads")?;
+    let mut first = First { address, prepared, others: Vec::new() };
+    let mut turns = Vec::new();
+    for _ in 1..args.threads {
+        let (tell, told) = channel();
+        let (is_ready, ready) = channel();
+        first.others.push((tell, ready));
+        turns.push(Turn::Other { told, is_ready });
     }
-    ended.failed("relaying")??;
+    turns.insert(0, Turn::First(first));
+    let mut workers = Vec::new();
+    for (number, (listener, turn)) in listeners.into_iter().zip(turns).enumerate() {
+        workers.push(Worker {
+            number,
+            args,
+            connections: share(args.max_connections, args.threads, number),
+            listener,
+            target: target.clone(),
+            shared: shared.clone(),
+            door: &door,
+            stop: context.stop.clone(),
+            quit: watched.try_clone().failed("watching threads")?,
+            turn,
+        });
+    }
+    let tasks = workers.into_iter().map(|worker| move || worker.relay()).collect();
+    // Of several failures the first is told.
+    let ended: Result<(), Failure> = on_threads(&quit, tasks).into_iter().collect();
+    let told = shared.close();
+    // Some have let clients in.
+    if !told.counts.is_empty() {
+        let report = Report::new(&clock, told);
+        if context.json { output::json(&report)? } else { output::text(&report.text())? }
+    }
+    ended?;
     context.stop.check()
 }
 
@@ -262,19 +269,4 @@ fn addresses(args: &Args) -> Result<(Endpoint, Endpoint), Failure> {
             Err(Failure::usage(format!("LISTEN is {other}; it must be tcp-listen://[addr]:port")))
         }
     }
-}
-
-/// A driver with room for all connections, in a process that may have as many descriptors as it can.
-fn driver(args: &Args) -> Result<Driver, Failure> {
-    descriptors::allow_all();
-    let connections = args.max_connections;
-    Driver::builder()
-        .entries(1024)
-        .zero_copy_receive(args.nic.is_some())
-        // Both directions: what waits to be lent, and what is on its way.
-        .in_flight(64 + connections as usize * 48)
-        .registered_buffers((64 + connections * 34).min(16_384))
-        .registered_files((64 + connections * 6).min(16_384))
-        .build()
-        .map_err(Failure::not_possible)
 }

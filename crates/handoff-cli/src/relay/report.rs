@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use handoff::Tally;
 use serde::Serialize;
 
+use super::ledger::Told;
 use crate::clock::Clock;
+use crate::net::arrived::Arrived;
 use crate::output;
 
 /// What is counted while it runs.
@@ -24,13 +26,38 @@ pub(super) struct Counts {
     /// Directions that ended, by the engine that served last.
     pub(super) engines: BTreeMap<&'static str, u64>,
     pub(super) taken: Tally,
+    /// By a NIC's queue.
+    pub(super) taken_by_queue: Tally,
     pub(super) given: Tally,
+}
+
+impl Counts {
+    /// Those of another thread.
+    pub(super) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.most_open = self.most_open.max(other.most_open);
+        self.failed += other.failed;
+        self.turned_away += other.turned_away;
+        for (failure, count) in other.failures {
+            *self.failures.entry(failure).or_default() += count;
+        }
+        self.up += other.up;
+        self.down += other.down;
+        for (engine, directions) in other.engines {
+            *self.engines.entry(engine).or_default() += directions;
+        }
+        self.taken += other.taken;
+        self.taken_by_queue += other.taken_by_queue;
+        self.given += other.given;
+    }
 }
 
 /// The result; its fields are those of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     connections: u64,
+    /// Of these, by each thread.
+    threads: Vec<u64>,
     /// At once.
     most_open: u64,
     failed: u64,
@@ -52,26 +79,35 @@ pub(super) struct Report {
     /// On the way into sockets.
     #[serde(serialize_with = "output::tally")]
     given: Tally,
+    /// Of the queue that clients' payload was received from; `null` without --nic.
+    nic: Option<Arrived>,
     notes: Vec<String>,
 }
 
 impl Report {
-    pub(super) fn new(clock: &Clock, counts: &Counts, notes: Vec<String>) -> Self {
+    pub(super) fn new(clock: &Clock, Told { notes, counts: of_threads, nic }: Told) -> Self {
         let (seconds, cpu_seconds) = clock.read();
+        let threads = of_threads.values().map(|counts| counts.connections).collect();
+        let mut counts = Counts::default();
+        of_threads.into_values().for_each(|of_thread| counts.add(of_thread));
+        let by_queue = counts.taken_by_queue;
+        counts.taken += nic.as_ref().map_or(by_queue, |nic| nic.settle(by_queue));
         Self {
             connections: counts.connections,
+            threads,
             most_open: counts.most_open,
             failed: counts.failed,
             turned_away: counts.turned_away,
-            failures: counts.failures.clone(),
+            failures: counts.failures,
             bytes_up: counts.up,
             bytes_down: counts.down,
             seconds,
             bytes_per_s: (counts.up + counts.down) as f64 / seconds,
             cpu_seconds,
-            engines: counts.engines.clone(),
+            engines: counts.engines,
             taken: counts.taken,
             given: counts.given,
+            nic,
             notes,
         }
     }
@@ -94,6 +130,9 @@ impl Report {
         }
         for (way, tally) in [("socket -> relay", self.taken), ("relay -> socket", self.given)] {
             text.push_str(&output::tally_line(way, tally));
+        }
+        if let Some(nic) = &self.nic {
+            text.push_str(&nic.text());
         }
         for (failure, count) in &self.failures {
             let _ = writeln!(text, "  failed {count} times: {failure}");

@@ -1,7 +1,52 @@
 //! `cp --nic` on the lab's software NIC.
 
+use std::fs;
+
+use handoff_lab::topology::Pair;
+use serde_json::Value;
+
+use crate::session::{Ended, path, pattern, transfer};
+
+fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
+    let report = ended.report();
+    let hop = &report["hops"][0];
+    assert_eq!((&hop["engine"], &hop["copied"]), (&"zcrx".into(), &0.into()), "{report}");
+    assert!(hop["zero_copy"].as_u64().is_some_and(|bytes| bytes >= least), "{report}");
+    assert_eq!((&hop["unknown"], &report["nic"]["copied"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["nic"]["bytes"], hop["zero_copy"], "{report}");
+    report
+}
+
+mod linux73 {
+    use super::*;
+
+    #[test]
+    fn the_card_has_less_memory_than_it_may_need() {
+        const LEN: usize = 8_000_001;
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let (left, right) = (pair.left.namespace(), pair.right.namespace());
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let receiver = ["--json", "--nic", pair.right.device(), "--streams", "4"];
+        let sender = ["--json", "--verify", "--streams", "4"];
+        let host = pair.right.v4().to_string();
+        let (received, _) =
+            transfer(Some((left, right)), &host, &source, &copy, &receiver, &sender);
+        let report = received_without_a_copy(&received, LEN as u64);
+        let nic = &report["nic"];
+        let number = |key: &str| nic[key].as_u64().expect("a number");
+        let steps = nic["growth"].as_array().expect("a list");
+        assert!(number("chunks_limit") > 2 * 1_024, "{report}");
+        let last = steps.last().map_or(nic["chunks"].clone(), |step| step["chunks"].clone());
+        assert_eq!(nic["chunks"], last, "{report}");
+        let grew = number("chunks") == number("chunks_limit");
+        assert!(!(grew && steps.is_empty()), "it begins with all: {report}");
+        assert!(fs::read(path(&copy)).expect("is there") == pattern(LEN));
+    }
+}
+
 mod guest {
-    use std::fs;
     use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::os::fd::AsFd as _;
@@ -10,14 +55,14 @@ mod guest {
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
-    use handoff_lab::topology::{Pair, PairEnd};
+    use handoff_lab::topology::PairEnd;
     use handoff_sys::tcp;
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use rustix::process::Signal;
     use serde::Deserialize as _;
-    use serde_json::Value;
 
-    use crate::session::{Ended, PATIENCE, Running, cp, is_long, path, pattern, transfer};
+    use super::*;
+    use crate::session::{PATIENCE, Running, cp, is_long};
 
     /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
     fn settings(end: &PairEnd) -> String {
@@ -30,14 +75,6 @@ mod guest {
             String::from_utf8(output.stdout).expect("text")
         };
         ["-g", "-l", "-x", "-n", "-k"].map(ask).concat()
-    }
-
-    fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
-        let report = ended.report();
-        let hop = &report["hops"][0];
-        assert_eq!((&hop["engine"], &hop["copied"]), (&"zcrx".into(), &0.into()), "{report}");
-        assert!(hop["zero_copy"].as_u64().is_some_and(|bytes| bytes >= least), "{report}");
-        report
     }
 
     #[test]
@@ -233,6 +270,36 @@ mod guest {
             assert_eq!(done.to_file("copied"), LEN % 4_096, "{report}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN as usize));
         }
+    }
+
+    /// The kernel counts for all connections of the queue together, and so does the report.
+    #[test]
+    fn what_is_copied_of_several_connections_is_known() {
+        const LEN: usize = 4_000_001;
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        let device = pair.right.device();
+        let fault = format!(
+            "mount -t sysfs sysfs /sys && echo 20000 > /sys/class/net/{device}/wire/wrong_queue"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-euc", &fault]);
+        let set = pair.right.namespace().attach(&mut shell).status().expect("starts");
+        assert!(set.success(), "{set}");
+        let (left, right) = (pair.left.namespace(), pair.right.namespace());
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let receiver = ["--json", "--nic", device, "--streams", "4"];
+        let host = pair.right.v4().to_string();
+        let (received, _) =
+            transfer(Some((left, right)), &host, &source, &copy, &receiver, &["--streams", "4"]);
+        let report = received.report();
+        let (hop, nic) = (&report["hops"][0], &report["nic"]);
+        assert!(hop["copied"].as_u64() > Some(1_000), "{report}");
+        assert_eq!((&hop["unknown"], &hop["copied"]), (&0.into(), &nic["copied"]), "{report}");
+        let all = hop["copied"].as_u64().zip(hop["zero_copy"].as_u64()).map(|(a, b)| a + b);
+        assert_eq!(all, nic["bytes"].as_u64(), "{report}");
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
     }
 
     #[test]

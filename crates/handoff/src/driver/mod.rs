@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
-use crate::lease::{DmaBuf, DmaBufQueue, Pool, RxBinding, RxQueue, Window};
+use crate::lease::{DmaBuf, DmaBufQueue, ExportedRxQueue, Pool, RxBinding, RxQueue, Window};
 use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
@@ -236,6 +236,18 @@ impl Driver {
         let (io, due) = (&self.reactor.io, &self.reactor.due);
         let queue = DmaBufQueue::bind(io, due, number, memory, binding)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
+        Ok(queue)
+    }
+
+    /// Receives from an rx queue that another driver has bound and [exported](RxQueue::export), into the same
+    /// memory: each driver its own connections, in its own thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`rx_queue`](Self::rx_queue).
+    pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
+        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, exported)?;
+        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }
 

@@ -29,8 +29,9 @@ fn flow(op: &mut ReceiveOp) -> &mut Flow {
 pub(super) fn request(core: &Core, op: &mut ReceiveOp) -> squeue::Entry {
     let flow = flow(op);
     if std::mem::take(&mut flow.starved) {
-        flow.queue.replenish(core.io.ring_raw());
+        flow.queue.replenish(core.io.ring_raw(), flow.queue.chunks());
     }
+    flow.chunks = flow.queue.chunks();
     let id = flow.queue.id();
     with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, 0).ifq(id).build())
 }
@@ -89,7 +90,7 @@ pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place])
     let (spans, bytes) = op.arrivals.push_told(told);
     let has_pool = op.pool.is_some();
     let flow = flow(op);
-    flow.queue.arrived(spans, bytes);
+    flow.queue.arrived(spans, bytes, core.io.ring_raw());
     flow.bytes += bytes;
     flow.dry = 0;
     if has_pool {
@@ -128,17 +129,19 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         op.end(Err(error));
         return false;
     }
-    if flow.queue.replenish(core.io.ring_raw()) {
+    if flow.queue.replenish(core.io.ring_raw(), flow.chunks) {
         return true;
     }
     if !held {
         return false;
     }
-    if flow.queue.holds_any() {
+    // What another ring gives back is told to nobody.
+    let others_hold = flow.queue.others_hold_any();
+    if flow.queue.holds_any() && !others_hold {
         flow.starved = true;
         flow.queue.starve(key);
-    } else if flow.dry < PATIENCE {
-        flow.dry += 1;
+    } else if others_hold || flow.dry < PATIENCE {
+        flow.dry += u32::from(!others_hold);
         op.state = ReceiveState::Watching;
         core.tell_later(Token { key, stage: STAGE_READY });
     } else {
@@ -235,5 +238,28 @@ mod tests {
         queue.publish(-1);
         assert_eq!(given_back(), spans.iter().map(|place| place.begin).collect::<Vec<_>>());
         assert_eq!(core.records.borrow().len(), 0);
+    }
+
+    /// The area may have grown between the kernel's look for a chunk and what it then told.
+    #[test]
+    fn a_receive_that_found_no_chunk_begins_again_if_there_are_more_by_now() {
+        for (chunks_before, begins_again) in [(CHUNKS - 1, true), (CHUNKS, false)] {
+            let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
+            let core = Core::new(io, 16).unwrap();
+            let (near, _far) = UnixStream::pair().unwrap();
+            let chooser = Chooser::new(Err(String::new()));
+            let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+            let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+            let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+            let mut op = ReceiveOp::new(socket, intake);
+            op.state = ReceiveState::Receiving;
+            flow(&mut op).chunks = chunks_before;
+            let key = core.records.borrow_mut().insert(|| Op::Receive(op));
+            // All are held.
+            queue.arrived(CHUNKS, 0, -1);
+            let told = Completion { data: 0, result: -libc::ENOMEM, flags: 0, spans: 0..0 };
+            receiving::completed(&core, key, &told, &[]);
+            assert_eq!(core.due.has_marks(), begins_again);
+        }
     }
 }

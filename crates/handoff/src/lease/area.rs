@@ -35,7 +35,12 @@ pub(super) fn largest_receive_buffer() -> usize {
     limits.split_whitespace().nth(2).and_then(|most| most.parse().ok()).unwrap_or(6 << 20)
 }
 
+/// Chunks that a NIC's ring and the cache of the page pool take.
+pub(super) fn reserve(ring: usize) -> usize {
+    ring + CACHE
+}
+
 /// Chunks for a NIC's ring and so many connections.
 pub(super) fn chunks(ring: usize, connections: usize, chunk: usize) -> usize {
-    ring + CACHE + connections.saturating_mul(largest_receive_buffer().div_ceil(chunk))
+    reserve(ring) + connections.saturating_mul(largest_receive_buffer().div_ceil(chunk))
 }

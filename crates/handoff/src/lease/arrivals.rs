@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::received::Span;
-use super::rx_queue::{self, RxShared};
+use super::rx_queue::RxShared;
 use super::span_ref::SpanRef;
 use crate::ring::Place;
 
@@ -38,13 +38,13 @@ impl Arrivals {
         self.spans.push_back(span);
     }
 
-    /// Spans of the queue that a completion has told of, as far as they are within the area; how many those
+    /// Spans of the queue that a completion has told of, as far as they are within its memory; how many those
     /// are, and how many bytes.
     pub(crate) fn push_told(&mut self, told: &[Place]) -> (usize, u64) {
-        let area = self.queue.as_ref().expect(QUEUE).memory().len();
+        let queue = self.queue.as_ref().expect(QUEUE);
         let (mut spans, mut bytes) = (0, 0);
         for place in told {
-            if !rx_queue::is_within(area, place.begin, place.len as usize) {
+            if !queue.has(place.begin, place.len as usize) {
                 break;
             }
             spans += 1;
@@ -144,7 +144,7 @@ mod tests {
             let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
             let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
-            queue.arrived(5, 0);
+            queue.arrived(5, 0, -1);
             assert_eq!(arrivals.push_told(&[told(0, 10), told(1, 11)]), (2, 21));
             arrivals.push(Span::nothing());
             assert_eq!(arrivals.push_told(&[told(2, 12)]), (1, 12));
@@ -166,7 +166,7 @@ mod tests {
         let due = Rc::<Due>::default();
         let (queue, _) = RxShared::without_kernel(&due, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-        queue.arrived(2, 0);
+        queue.arrived(2, 0, -1);
         let beyond = Place { begin: 8 * PAGE - 1, len: 2 };
         for outside in [beyond, told(1, u32::MAX), told(8, 1)] {
             assert_eq!(arrivals.push_told(&[outside, told(0, 1)]), (0, 0), "{outside:?}");
@@ -181,7 +181,7 @@ mod tests {
         let due = Rc::<Due>::default();
         let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-        queue.arrived(4, 0);
+        queue.arrived(4, 0, -1);
         arrivals.push_told(&[told(0, 10), told(1, 11), told(2, 12), told(3, 13)]);
         let mut kept = Vec::new();
         let panics = std::panic::AssertUnwindSafe(|| {

@@ -19,6 +19,7 @@ pub(crate) mod received;
 )]
 pub(crate) mod request;
 pub(crate) mod rx_binding;
+pub(crate) mod rx_memory;
 pub(crate) mod rx_queue;
 pub(crate) mod span_ref;
 pub(crate) mod window;
@@ -36,6 +37,7 @@ pub(crate) use received::Ticket;
 #[cfg(feature = "ublk")]
 pub use request::{Request, RequestKind};
 pub use rx_binding::RxBinding;
-pub use rx_queue::{RxQueue, RxStats};
+pub use rx_memory::{RxGrowth, RxShortage};
+pub use rx_queue::{ExportedRxQueue, RxQueue, RxStats};
 pub use span_ref::SpanRef;
 pub use window::Window;

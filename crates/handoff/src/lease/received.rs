@@ -25,10 +25,10 @@ pub(crate) struct Ticket(
 enum Origin {
     /// An empty datagram, for which the kernel takes no chunk.
     Nowhere,
-    /// The pool, and the number of the chunk; as wide as an offset, so that all move alike.
-    Pool(Rc<PoolShared>, usize),
-    /// The rx queue, and where in its area the span began.
-    Queue(Rc<RxShared>, usize),
+    /// The pool, and the number of the chunk; as wide as a place, so that all move alike.
+    Pool(Rc<PoolShared>, u64),
+    /// The rx queue, and where the span began, in the kernel's words.
+    Queue(Rc<RxShared>, u64),
     /// The ticket of a span that was split. Most never are, and need no count of their own.
     Shared(Rc<Ticket>),
 }
@@ -82,8 +82,8 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         match &*self.0 {
             // Of these there are most.
-            Origin::Queue(queue, offset) => {
-                queue.give_back(*offset);
+            Origin::Queue(queue, place) => {
+                queue.give_back(*place);
                 // SAFETY: the ticket goes, and nothing else drops what it had.
                 drop(unsafe { std::ptr::read(queue) });
             }
@@ -98,7 +98,7 @@ impl fmt::Debug for Ticket {
         match &*self.0 {
             Origin::Nowhere => f.write_str("Nowhere"),
             Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
-            Origin::Queue(_, offset) => write!(f, "Queue({offset})"),
+            Origin::Queue(_, place) => write!(f, "Queue({place:#x})"),
             Origin::Shared(whole) => whole.fmt(f),
         }
     }
@@ -146,16 +146,16 @@ impl Span {
 
     /// # Safety
     ///
-    /// The bytes are initialised and at this offset of the queue's area, and handed out once before they
-    /// are given back.
+    /// The bytes are initialised and at this place of the queue's, and handed out once before they are given
+    /// back.
     #[inline]
     pub(crate) unsafe fn of_queue(
         queue: &Rc<RxShared>,
-        offset: usize,
+        place: u64,
         start: NonNull<u8>,
         len: usize,
     ) -> Self {
-        Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), offset)) }
+        Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), place)) }
     }
 
     /// Where in the memory of its chunk it begins.

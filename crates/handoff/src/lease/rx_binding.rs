@@ -1,7 +1,7 @@
 //! Which rx queue of a NIC, with which memory; and binding it.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 
 use handoff_sys::{query, zcrx};
 use rustix::mm::MapFlags;
@@ -9,11 +9,12 @@ use rustix::net;
 
 use super::area;
 use super::dma_buf::DmaBuf;
+use super::rx_memory::RxMemory;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
-use crate::memory::{Backed, Backing, Region, map, page_size};
+use crate::memory::{Backed, Region, map, page_size};
 use crate::ring::refill::RefillQueue;
-use crate::ring::{Io, Token, memlock_or};
+use crate::ring::{Io, Ring, Token, memlock_or};
 
 /// Which rx queue to bind, and how.
 ///
@@ -29,6 +30,7 @@ pub struct RxBinding {
     interface: Option<Interface>,
     queue: u32,
     chunk: Option<usize>,
+    grows_from: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,13 +51,13 @@ impl RxBinding {
         let socket = net::socket(net::AddressFamily::INET, net::SocketType::DGRAM, None);
         let index = net::netdevice::name_to_index(socket.map_err(io)?, interface).map_err(io)?;
         let interface = Interface { index, ring: area::ring_entries(interface) };
-        Ok(Self { interface: Some(interface), queue, chunk: None })
+        Ok(Self { interface: Some(interface), queue, chunk: None, grows_from: None })
     }
 
     /// No queue of any NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than
     /// receiving into a [`Pool`](crate::Pool); for tests.
     pub fn without_device() -> Self {
-        Self { interface: None, queue: 0, chunk: None }
+        Self { interface: None, queue: 0, chunk: None, grows_from: None }
     }
 
     /// Bytes of a chunk, a power of two and at least a page; a page if this is not said. Chunks larger
@@ -63,6 +65,15 @@ impl RxBinding {
     /// ([`Region::huge`]).
     pub fn chunk(mut self, bytes: usize) -> Self {
         self.chunk = Some(bytes);
+        self
+    }
+
+    /// Begins with so many bytes of the region, and gives the NIC more of it when chunks run short, each time as
+    /// much again: the region is the limit (Linux 7.3). Take a [reserved](crate::Region::reserved)
+    /// region, of which only what the NIC has is memory, unless you register the queue with a driver. Where the
+    /// kernel can't, the queue has the whole region from the beginning. See [`RxQueue::growth`](crate::RxQueue::growth).
+    pub fn grows_from(mut self, bytes: usize) -> Self {
+        self.grows_from = Some(bytes);
         self
     }
 
@@ -91,134 +102,138 @@ impl RxBinding {
     }
 }
 
-/// What a queue is bound as.
-pub(super) struct Bound {
-    pub(super) engine: ReceiveEngine,
-    /// What requests name.
-    pub(super) id: u32,
-    pub(super) area: Arc<Backing>,
-    pub(super) token: u64,
-    pub(super) chunk: usize,
-    /// Entries of the NIC's ring.
-    pub(super) ring: usize,
-    /// Where the kernel counts copies, in the refill queue's memory.
-    pub(super) statistics: Option<(Arc<Backing>, usize)>,
-}
+/// Binds the queue for this driver, with the region as what it receives into, or only stands for it where there is
+/// a dma-buf; also the id that requests of its ring name.
+pub(super) fn bind(
+    io: &Io,
+    place: u32,
+    region: &Region,
+    dma_buf: Option<&DmaBuf>,
+    binding: &RxBinding,
+) -> Result<(RxMemory, u32)> {
+    let engine = binding.engine(dma_buf.is_some());
+    let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
+    if region.free() != region.len() {
+        return Err(Error::Invalid(
+            "an rx queue takes a whole region, and buffers were cut from this one",
+        ));
+    }
+    let ring = ring_for(io, engine)?.borrow();
+    let chunk = binding.chunk_size();
+    if !chunk.is_power_of_two() || chunk < page_size() || region.len() < chunk {
+        return Err(Error::Invalid(
+            "a chunk is a power of two, at least a page and at most the region",
+        ));
+    }
+    if let Some(dma_buf) = dma_buf.filter(|memory| !memory.len().is_multiple_of(chunk)) {
+        return Err(unavailable(format!(
+            "the dma-buf has {} bytes, which are no whole chunks of {chunk}: take one that is a multiple",
+            dma_buf.len()
+        )));
+    }
+    // A kernel that can't be asked has none of this.
+    let known = query::zcrx().unwrap_or_default();
+    let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
+    let grows = known.nr_ctrl_opcodes >= zcrx::CTRL_OPCODES_WITH_ADD_AREA;
+    let first = match binding.grows_from {
+        // A dma-buf is one area, and goes with no other.
+        Some(bytes) if grows && dma_buf.is_none() => {
+            bytes.max(1).checked_next_multiple_of(chunk).unwrap_or(usize::MAX).min(region.len())
+        }
+        _ => region.len(),
+    };
 
-impl Bound {
-    /// Binds the queue for this driver, with the region as what it receives into; where there is a dma-buf, the
-    /// region only stands for it.
-    pub(super) fn new(
-        io: &Io,
-        place: u32,
-        region: &Region,
-        dma_buf: Option<&DmaBuf>,
-        binding: &RxBinding,
-    ) -> Result<(Self, RefillQueue)> {
-        let engine = binding.engine(dma_buf.is_some());
-        let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
-        if region.free() != region.len() {
-            return Err(Error::Invalid(
-                "an rx queue takes a whole region, and buffers were cut from this one",
-            ));
-        }
-        let Some(ring) = io.ring() else {
-            return Err(unavailable("there is no ring".to_owned()));
-        };
-        let ring = ring.borrow();
-        if !ring.io.tell_of_spans() {
-            return Err(Error::Invalid(
-                "the driver was not built for zero-copy receive (DriverBuilder::zero_copy_receive)",
-            ));
-        }
-        let chunk = binding.chunk_size();
-        if !chunk.is_power_of_two() || chunk < page_size() || region.len() < chunk {
-            return Err(Error::Invalid(
-                "a chunk is a power of two, at least a page and at most the region",
-            ));
-        }
-        if let Some(dma_buf) = dma_buf.filter(|memory| !memory.len().is_multiple_of(chunk)) {
-            return Err(unavailable(format!(
-                "the dma-buf has {} bytes, which are no whole chunks of {chunk}: take one that is a multiple",
-                dma_buf.len()
-            )));
-        }
-        // A kernel that can't be asked has neither.
-        let known = query::zcrx().unwrap_or_default();
-        let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
+    if let Some(limit) = most_bytes(grows).filter(|limit| first > *limit) {
+        return Err(unavailable(format!(
+            "the area has {first} bytes, and before Linux 7.3 the kernel misplaces what it puts beyond \
+             {limit}: take less memory"
+        )));
+    }
+    let (chunks, ring_entries) = (first / chunk, binding.ring());
+    if chunks <= ring_entries {
+        return Err(unavailable(format!(
+            "the NIC's ring alone takes {ring_entries} chunks, and the area has {chunks}: take \
+             more memory (RxBinding::area), or make the ring smaller (ethtool -G)"
+        )));
+    }
+    let entries = (region.len() / chunk)
+        .next_power_of_two()
+        .clamp(64, zcrx::MAX_REFILL_ENTRIES as usize) as u32;
+    let statistics = zcrx::refill_size(entries);
+    let size = (statistics + 64).next_multiple_of(page_size());
+    let memory = map(size, MapFlags::PRIVATE, None)
+        .map_err(|error| Error::io("mapping a refill queue", error))?;
+    let area = region.backing().clone();
 
-        let (chunks, ring_entries) = (region.len() / chunk, binding.ring());
-        if chunks <= ring_entries {
-            return Err(unavailable(format!(
-                "the NIC's ring alone takes {ring_entries} chunks, and the area has {chunks}: take \
-                 more memory (RxBinding::area), or make the ring smaller (ethtool -G)"
-            )));
-        }
-        let entries =
-            chunks.next_power_of_two().clamp(64, zcrx::MAX_REFILL_ENTRIES as usize) as u32;
-        let statistics = zcrx::refill_size(entries);
-        let size = (statistics + 64).next_multiple_of(page_size());
-        let memory = map(size, MapFlags::PRIVATE, None)
-            .map_err(|error| Error::io("mapping a refill queue", error))?;
-        let area = region.backing().clone();
-
-        let events = zcrx::Events {
-            user_data: Token::of_rx_queue(place).to_user_data(),
-            type_mask: 1 << zcrx::EVENT_ALLOC_FAIL,
-            flags: zcrx::EVENT_DESC_FLAG_STATS,
-            stats_offset: statistics as u64,
-            ..zcrx::Events::default()
-        };
-        let mut registration = zcrx::Binding {
-            if_idx: binding.interface.map_or(0, |interface| interface.index),
-            if_rxq: binding.queue,
-            rq_entries: entries,
-            flags: if binding.interface.is_none() { query::ZCRX_REG_NODEV as u32 } else { 0 },
-            rx_buf_len: if chunk > page_size() { chunk as u32 } else { 0 },
-            ..zcrx::Binding::default()
-        };
-        let mut pages = zcrx::Area {
-            addr: area.start().as_ptr().addr() as u64,
-            len: area.len() as u64,
+    let events = zcrx::Events {
+        user_data: Token::of_rx_queue(place).to_user_data(),
+        type_mask: 1 << zcrx::EVENT_ALLOC_FAIL,
+        flags: zcrx::EVENT_DESC_FLAG_STATS,
+        stats_offset: statistics as u64,
+        ..zcrx::Events::default()
+    };
+    let mut registration = zcrx::Binding {
+        if_idx: binding.interface.map_or(0, |interface| interface.index),
+        if_rxq: binding.queue,
+        rq_entries: entries,
+        flags: if binding.interface.is_none() { query::ZCRX_REG_NODEV as u32 } else { 0 },
+        rx_buf_len: if chunk > page_size() { chunk as u32 } else { 0 },
+        ..zcrx::Binding::default()
+    };
+    let mut pages = zcrx::Area {
+        addr: area.start().as_ptr().addr() as u64,
+        len: first as u64,
+        ..zcrx::Area::default()
+    };
+    if let Some(dma_buf) = dma_buf {
+        pages = zcrx::Area {
+            len: first as u64,
+            flags: zcrx::AREA_DMABUF,
+            dmabuf_fd: dma_buf.as_fd().as_raw_fd() as u32,
             ..zcrx::Area::default()
         };
-        if let Some(dma_buf) = dma_buf {
-            pages = zcrx::Area {
-                len: area.len() as u64,
-                flags: zcrx::AREA_DMABUF,
-                dmabuf_fd: dma_buf.as_fd().as_raw_fd() as u32,
-                ..zcrx::Area::default()
-            };
-        }
-        // SAFETY: both pieces of memory are kept by the queue, which the driver keeps until its ring
-        // is closed; the region is whole, so nobody has a piece of it but the spans handed out. Those of a
-        // dma-buf, which the kernel keeps, are not looked at.
-        unsafe {
-            zcrx::bind(
-                ring.io.as_raw_fd(),
-                &mut registration,
-                &mut pages,
-                (memory.start().as_ptr(), memory.len()),
-                counts.then_some(&events),
-            )
-        }
-        .map_err(|error| explain(binding, engine, chunk, area.len(), error))?;
-
-        // SAFETY: the kernel has laid the queue out in this memory, with as many entries.
-        let refill = unsafe {
-            RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries)
-        };
-        let bound = Self {
-            engine,
-            id: registration.zcrx_id,
-            area,
-            token: pages.rq_area_token,
-            chunk,
-            ring: ring_entries,
-            statistics: counts.then_some((memory, statistics)),
-        };
-        Ok((bound, refill))
     }
+    // SAFETY: both pieces of memory are kept by the queue, which the driver keeps until its ring
+    // is closed; the region is whole, so nobody has a piece of it but the spans handed out. Those of a
+    // dma-buf, which the kernel keeps, are not looked at.
+    unsafe {
+        zcrx::bind(
+            ring.io.as_raw_fd(),
+            &mut registration,
+            &mut pages,
+            (memory.start().as_ptr(), memory.len()),
+            counts.then_some(&events),
+        )
+    }
+    .map_err(|error| explain(binding, engine, chunk, first, error))?;
+
+    // SAFETY: the kernel has laid the queue out in this memory, with as many entries.
+    let refill =
+        unsafe { RefillQueue::new(memory.clone(), registration.offsets, registration.rq_entries) };
+    let statistics = counts.then_some((memory, statistics));
+    // SAFETY: the kernel has this much of the region, of which there are no pieces, and counts there.
+    let bound =
+        unsafe { RxMemory::new(engine, (area, first), (chunk, ring_entries), refill, statistics) };
+    Ok((bound, registration.zcrx_id))
+}
+
+/// The most bytes of an area: kernels that add no areas count places in one of 32 bits.
+fn most_bytes(adds_areas: bool) -> Option<usize> {
+    (!adds_areas).then_some(1 << 32)
+}
+
+/// The driver's ring, if rx queues can be bound to it.
+pub(super) fn ring_for(io: &Io, engine: ReceiveEngine) -> Result<&RefCell<Ring>> {
+    let Some(ring) = io.ring() else {
+        let reason = "there is no ring".to_owned();
+        return Err(Error::EngineUnavailable { engine: engine.name(), reason });
+    };
+    if !ring.borrow().io.tell_of_spans() {
+        return Err(Error::Invalid(
+            "the driver was not built for zero-copy receive (DriverBuilder::zero_copy_receive)",
+        ));
+    }
+    Ok(ring)
 }
 
 fn explain(

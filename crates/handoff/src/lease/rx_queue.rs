@@ -8,36 +8,39 @@
 //! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
 //! hold what is theirs; a dropped span is an entry in the refill queue.
 //!
-//! The kernel unbinds the queue when the ring is closed, and no earlier. Linux 6.15 to 6.18 then first give
-//! the chunks that we hold back to the NIC, which could write under a span. So a driver that goes leaves the
-//! ring open until the last span is dropped.
+//! The kernel unbinds the queue when its last ring is closed, and no earlier. Linux 6.15 to 6.18 then first give
+//! the chunks that we hold back to the NIC, which could write under a span. So a driver that goes leaves its
+//! ring open until its last span is dropped.
+//!
+//! Several rings may receive from a queue ([`RxQueue::export`]). Each is one thread's, with spans of its own,
+//! which go back by the refill queue that all share ([`rx_memory`](super::rx_memory)).
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{OwnedFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
 
-use super::area;
 use super::dma_buf::DmaBuf;
 use super::due::Due;
 use super::received::Span;
-use super::rx_binding::{Bound, RxBinding};
+use super::rx_binding::{self, RxBinding};
+use super::rx_memory::{RxGrowth, RxMemory, RxShortage};
 use super::span_ref::SpanRef;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Memory, Region};
-use crate::ring::refill::RefillQueue;
+use crate::outcome::Tally;
+use crate::ring::refill::Batch;
 use crate::ring::{Io, Key};
 
 /// How often at most the kernel is asked to tell again that it found no chunk.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What an rx queue has received so far.
+/// What an rx queue has received so far, by all drivers that receive from it.
 ///
 /// ```no_run
 /// # async fn example(queue: handoff::RxQueue) -> Result<(), Box<dyn std::error::Error>> {
@@ -61,6 +64,20 @@ pub struct RxStats {
     pub shortages: u64,
     /// How often the refill queue was flushed, since the kernel needed what was in it at once.
     pub flushes: u64,
+}
+
+impl RxStats {
+    /// Bytes by what the kernel's count says of them. The count is of the queue: unlike a receiver's tally, this is
+    /// known also where several connections share it.
+    pub fn tally(&self) -> Tally {
+        match self.copied {
+            Some(copied) => {
+                let copied = copied.min(self.bytes);
+                Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
+            }
+            None => Tally { unknown: self.bytes, ..Tally::default() },
+        }
+    }
 }
 
 /// An rx queue bound to a driver, until the driver and all spans are gone.
@@ -87,31 +104,58 @@ pub struct RxQueue {
     pub(crate) shared: Rc<RxShared>,
 }
 
+/// An rx queue for the drivers of other threads: see [`RxQueue::export`].
+///
+/// ```no_run
+/// use handoff::{Driver, Region, RxBinding};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let connection = std::net::TcpStream::connect("192.0.2.1:9000")?;
+/// let driver = Driver::builder().zero_copy_receive(true).build()?;
+/// let binding = RxBinding::new("eth0", 3)?;
+/// let queue = driver.rx_queue(Region::anonymous(binding.area(2))?, &binding)?;
+/// let exported = queue.export()?;
+/// std::thread::spawn(move || {
+///     let driver = Driver::builder().zero_copy_receive(true).build()?;
+///     let queue = driver.import_rx_queue(&exported)?;
+///     let receiver = driver.socket(connection)?.receive(&queue)?;
+///     // ...
+///     Ok::<_, handoff::Error>(())
+/// });
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ExportedRxQueue(Arc<Exported>);
+
+struct Exported {
+    /// By which the kernel knows the queue; before the memory, which goes later.
+    descriptor: OwnedFd,
+    memory: Arc<RxMemory>,
+}
+
+/// A queue as one ring has it.
 pub(crate) struct RxShared {
-    /// Keeps the ring open for the spans that outlive the driver; before the area, which goes later.
+    /// Keeps the ring open for the spans that outlive the driver; before the memory, which goes later.
     pub(crate) ring: Cell<Option<OwnedFd>>,
     due: Weak<Due>,
     /// So that spans, of which there are many, give back by a plain reference.
     itself: Weak<Self>,
-    bound: Bound,
-    refill: RefillQueue,
-    spans: Cell<u64>,
-    bytes: Cell<u64>,
-    shortages: Cell<u64>,
-    flushes: Cell<u64>,
-    /// Spans handed out and not given back.
+    /// What requests name.
+    id: u32,
+    memory: Arc<RxMemory>,
+    /// What was given back since the driver last published. While the driver does not know, there is no batch, so
+    /// that what is given back next tells it.
+    batch: Batch,
+    /// Spans handed out and not given back, and those of them that the memory's count has.
     held: Cell<usize>,
+    counted: Cell<usize>,
     /// The driver knows that something was given back: it publishes that with its next submission,
-    /// and nobody starves. While it does not, the refill queue has no batch, so that what is given back
-    /// next tells it.
+    /// and nobody starves.
     attended: Cell<bool>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
     /// When the kernel last told of a shortage, if it was not asked again since.
     short: Cell<Option<Instant>>,
-    /// Receivers begun, and those that are left: whose copies the kernel's count is about.
-    begun: Cell<u64>,
-    receivers: Cell<u32>,
     /// A shortfall was told.
     warned: Cell<bool>,
 }
@@ -126,51 +170,109 @@ impl RxQueue {
         dma_buf: Option<&DmaBuf>,
         binding: &RxBinding,
     ) -> Result<Self> {
-        let ring = io
-            .ring_descriptor()
-            .map_err(|error| Error::io("keeping the ring of an rx queue open", error))?;
-        let (bound, refill) = Bound::new(io, number, region, dma_buf, binding)?;
-        Ok(Self { shared: RxShared::new(due, ring, bound, refill) })
+        let ring = io.ring_descriptor().map_err(keeping_open)?;
+        let (memory, id) = rx_binding::bind(io, number, region, dma_buf, binding)?;
+        Ok(Self { shared: RxShared::new(due, ring, id, Arc::new(memory)) })
+    }
+
+    /// Has this driver receive from the queue as well, which is kept by it.
+    pub(crate) fn import(io: &Io, due: &Rc<Due>, exported: &ExportedRxQueue) -> Result<Self> {
+        let Exported { descriptor, memory } = &*exported.0;
+        rx_binding::ring_for(io, memory.engine)?;
+        let ring = io.ring_descriptor().map_err(keeping_open)?;
+        let id = zcrx::import(io.ring_raw(), descriptor.as_raw_fd()).map_err(|error| {
+            let reason = match error.raw_os_error() {
+                Some(libc::EPERM) => {
+                    "receiving from an rx queue of another driver needs CAP_NET_ADMIN: run as root"
+                }
+                Some(libc::EINVAL) => CANNOT_SHARE,
+                _ => return Error::io("receiving from an rx queue of another driver", error),
+            };
+            unavailable(memory.engine, format!("{reason} ({error})"))
+        })?;
+        Ok(Self { shared: RxShared::new(due, ring, id, Arc::clone(memory)) })
+    }
+
+    /// Lets drivers of other threads receive from the queue, too ([`Driver::import_rx_queue`]): each its own
+    /// connections, into the same memory. The queue stays bound until all of these drivers, their spans and
+    /// what this gives are gone, in any order. The kernel tells only the driver that bound the queue when it finds
+    /// no chunk; when that has gone, the area grows by what is held ([`RxBinding::grows_from`]).
+    ///
+    /// [`Driver::import_rx_queue`]: crate::Driver::import_rx_queue
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineUnavailable`] if the kernel can't (tried on Linux 7.2); when there are no
+    /// more descriptors; when the driver is gone.
+    pub fn export(&self) -> Result<ExportedRxQueue> {
+        let RxShared { id, memory, .. } = &*self.shared;
+        let ring = self.shared.ring().ok_or(Error::DriverGone)?;
+        let descriptor = zcrx::export(ring, *id).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EOPNOTSUPP) => {
+                unavailable(memory.engine, format!("{CANNOT_SHARE} ({error})"))
+            }
+            _ => Error::io("exporting an rx queue", error),
+        })?;
+        memory.shared.store(true, Relaxed);
+        Ok(ExportedRxQueue(Arc::new(Exported { descriptor, memory: Arc::clone(memory) })))
     }
 
     /// Bytes of a chunk: the unit in which the NIC takes memory.
     pub fn chunk(&self) -> usize {
-        self.shared.bound.chunk
+        self.shared.memory.chunk
     }
 
-    /// Chunks in all.
+    /// Chunks that the NIC has now.
     pub fn chunks(&self) -> usize {
-        self.shared.chunks()
+        self.shared.memory.chunks()
     }
 
-    /// Spans handed out and not dropped yet; each keeps a chunk.
+    /// Chunks that the NIC has at most: those of the region.
+    pub fn chunks_limit(&self) -> usize {
+        self.shared.memory.most_chunks()
+    }
+
+    /// Spans of this driver handed out and not dropped yet; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.shared.held.get()
+    }
+
+    /// When, how far and why the area grew: see [`RxBinding::grows_from`].
+    pub fn growth(&self) -> Vec<RxGrowth> {
+        self.shared.memory.steps()
+    }
+
+    /// Why the area grows no further, where that is not the limit.
+    pub fn growth_stopped(&self) -> Option<String> {
+        self.shared.memory.stopped()
     }
 
     /// Why the area may run dry with the receives that are under way, and then stay so; `None` when
     /// it can't. See [`RxBinding::area`].
     pub fn shortfall(&self) -> Option<String> {
-        self.shared.shortfall()
+        self.shared.memory.shortfall()
     }
 
     /// What was received so far.
     pub fn stats(&self) -> RxStats {
-        let RxShared { spans, bytes, shortages, flushes, .. } = &*self.shared;
-        RxStats {
-            spans: spans.get(),
-            bytes: bytes.get(),
-            copied: self.shared.copied(),
-            shortages: shortages.get(),
-            flushes: flushes.get(),
-        }
+        self.shared.memory.stats()
     }
+}
+
+const CANNOT_SHARE: &str = "the kernel can't share an rx queue between rings (Linux 7.2 can)";
+
+fn keeping_open(error: std::io::Error) -> Error {
+    Error::io("keeping the ring of an rx queue open", error)
+}
+
+fn unavailable(engine: ReceiveEngine, reason: String) -> Error {
+    Error::EngineUnavailable { engine: engine.name(), reason }
 }
 
 impl Memory for RxQueue {}
 impl Backed for RxQueue {
     fn backing(&self) -> &Arc<Backing> {
-        &self.shared.bound.area
+        &self.shared.memory.region
     }
 }
 
@@ -185,6 +287,17 @@ impl std::fmt::Debug for RxQueue {
     }
 }
 
+impl std::fmt::Debug for ExportedRxQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let memory = &self.0.memory;
+        f.debug_struct("ExportedRxQueue")
+            .field("chunk", &memory.chunk)
+            .field("chunks", &memory.chunks())
+            .field("stats", &memory.stats())
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 impl RxShared {
     /// A queue that nobody is bound to, and what was given back to it since it was last asked.
@@ -193,76 +306,102 @@ impl RxShared {
         chunks: usize,
         chunk: usize,
     ) -> (Rc<Self>, impl Fn() -> Vec<u64> + use<>) {
-        use rustix::mm::MapFlags;
-
-        let area = crate::memory::map(chunks * chunk, MapFlags::PRIVATE, None).unwrap();
-        let (kernel, refill) = crate::ring::refill::Kernel::and_queue(chunks as u32);
+        let (memory, kernel) = RxMemory::without_kernel(chunks, chunks, chunk);
         let kernel = RefCell::new(kernel);
-        let engine = ReceiveEngine::Zcrx;
-        let bound = Bound { engine, id: 0, area, token: 0, chunk, ring: 0, statistics: None };
-        let shared = Self::new(due, None, bound, refill);
+        let shared = Self::new(due, None, 0, Arc::new(memory));
         (shared, move || kernel.borrow_mut().take(u32::MAX))
+    }
+
+    /// The same queue as another driver has it.
+    pub(crate) fn imported(&self, due: &Rc<Due>) -> Rc<Self> {
+        self.memory.shared.store(true, Relaxed);
+        Self::new(due, None, 0, Arc::clone(&self.memory))
     }
 }
 
 impl RxShared {
-    fn new(due: &Rc<Due>, ring: Option<OwnedFd>, bound: Bound, refill: RefillQueue) -> Rc<Self> {
+    fn new(due: &Rc<Due>, ring: Option<OwnedFd>, id: u32, memory: Arc<RxMemory>) -> Rc<Self> {
         Rc::new_cyclic(|itself| Self {
             itself: Weak::clone(itself),
             ring: Cell::new(ring),
             due: Rc::downgrade(due),
-            bound,
-            refill,
-            spans: Cell::new(0),
-            bytes: Cell::new(0),
-            shortages: Cell::new(0),
-            flushes: Cell::new(0),
+            id,
+            memory,
+            batch: Batch::default(),
             held: Cell::new(0),
+            counted: Cell::new(0),
             attended: Cell::new(false),
             starving: RefCell::default(),
             short: Cell::new(None),
-            begun: Cell::new(0),
-            receivers: Cell::new(0),
             warned: Cell::new(false),
         })
     }
 
     pub(crate) fn engine(&self) -> ReceiveEngine {
-        self.bound.engine
+        self.memory.engine
     }
 
     /// What requests name.
     pub(crate) fn id(&self) -> u32 {
-        self.bound.id
+        self.id
     }
 
     /// Receives begun so far.
     pub(crate) fn begun(&self) -> u64 {
-        self.begun.get()
+        self.memory.begun.load(Relaxed)
     }
 
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
         std::ptr::eq(self.due.as_ptr(), Rc::as_ptr(due))
     }
 
-    /// The kernel has handed so many spans over.
-    pub(crate) fn arrived(&self, spans: usize, bytes: u64) {
-        self.spans.set(self.spans.get() + spans as u64);
-        self.bytes.set(self.bytes.get() + bytes);
+    /// The ring, as long as it is kept open.
+    fn ring(&self) -> Option<RawFd> {
+        let ring = self.ring.take();
+        let raw = ring.as_ref().map(AsRawFd::as_raw_fd);
+        self.ring.set(ring);
+        raw
+    }
+
+    /// The kernel has handed so many spans over; more memory is given to it if they are too many.
+    pub(crate) fn arrived(&self, spans: usize, bytes: u64, ring: RawFd) {
+        self.memory.spans.fetch_add(spans as u64, Relaxed);
+        self.memory.bytes.fetch_add(bytes, Relaxed);
         self.held.set(self.held.get() + spans);
+        let held = self.count_held();
+        if self.memory.runs_short(held) {
+            self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::Held);
+        }
+    }
+
+    /// Has the memory's count follow this ring's; what all rings hold.
+    fn count_held(&self) -> usize {
+        let held = self.held.get();
+        // It may be less than before: the count wraps.
+        let change = held.wrapping_sub(self.counted.replace(held));
+        self.memory.held.fetch_add(change, Relaxed).wrapping_add(change)
+    }
+
+    /// Whether a span can be there.
+    #[inline]
+    pub(crate) fn has(&self, place: u64, len: usize) -> bool {
+        self.memory.find(place, len).is_some()
     }
 
     /// The span that a completion has told of.
     ///
     /// # Safety
     ///
-    /// The kernel has told of these bytes of the area, and nothing else is made of the same completion.
+    /// The kernel has told of these bytes, which the queue [has](Self::has), and nothing else is made of the same
+    /// completion.
     #[inline]
     pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
-        let (offset, start) = this.found(place, len);
-        // SAFETY: inside the area, as the kernel's word is, and initialised; the kernel tells of each byte
-        // that it has put there once, and puts others there only after the span was given back.
-        unsafe { Span::of_queue(this, offset, start, len) }
+        // SAFETY: inside the memory, as the caller says, and initialised; the kernel tells of each byte that it
+        // has put there once, and puts others there only after the span was given back.
+        unsafe {
+            let start = this.memory.address(place, len);
+            Span::of_queue(this, place, start, len)
+        }
     }
 
     /// The same, lent.
@@ -272,37 +411,34 @@ impl RxShared {
     /// As for [`span`](Self::span).
     #[inline]
     pub(crate) unsafe fn span_ref(this: &Rc<Self>, place: u64, len: usize) -> SpanRef<'_> {
-        let (offset, start) = this.found(place, len);
         // SAFETY: as in `span`.
-        unsafe { SpanRef::of_queue(this, offset, start, len) }
+        unsafe {
+            let start = this.memory.address(place, len);
+            SpanRef::of_queue(this, place, start, len)
+        }
     }
 
-    /// Where bytes are that the kernel has told of: in the area, and in memory.
+    /// The span that began at `place` is given back.
     #[inline]
-    fn found(&self, place: u64, len: usize) -> (usize, NonNull<u8>) {
-        debug_assert!(is_within(self.bound.area.len(), place, len));
-        let offset = offset(place);
-        // SAFETY: inside the area, as the kernel's word was checked to be.
-        (offset, unsafe { self.bound.area.start().add(offset) })
-    }
-
-    /// The span that began at `offset` is given back.
-    #[inline]
-    pub(crate) fn give_back(&self, offset: usize) {
+    pub(crate) fn give_back(&self, place: u64) {
         self.held.set(self.held.get() - 1);
-        let off = offset as u64 | self.bound.token;
-        if !self.refill.put(off) {
-            self.begin_batch(off);
+        if !self.batch.put(place) {
+            self.begin_batch(place);
         }
     }
 
     /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
     /// full.
     #[cold]
-    fn begin_batch(&self, off: u64) {
+    fn begin_batch(&self, place: u64) {
         let due = self.due.upgrade().filter(|due| !due.is_closed());
-        let Some(due) = due else { return self.close_if_unused() };
-        self.refill.put_first(off);
+        let Some(due) = due else {
+            // Other rings may receive with it.
+            self.memory.refill.put_now(place);
+            self.count_held();
+            return self.close_if_unused();
+        };
+        self.batch.put_first(place, &self.memory.refill);
         if self.attended.replace(true) {
             return;
         }
@@ -312,9 +448,16 @@ impl RxShared {
         }
     }
 
+    /// Tells the kernel of all that was given back, as far as there is room; whether any wait.
+    fn publish_batch(&self) -> bool {
+        self.attended.set(false);
+        self.count_held();
+        self.batch.publish(&self.memory.refill)
+    }
+
     /// The driver goes. No batch is begun from now on, so that all that is given back looks for the end.
     pub(crate) fn outlive_driver(&self) {
-        self.refill.publish();
+        self.publish_batch();
         self.close_if_unused();
     }
 
@@ -327,30 +470,34 @@ impl RxShared {
 
     /// Has the kernel see what was given back; called with the next submission.
     pub(crate) fn publish(&self, ring: RawFd) {
-        self.attended.set(false);
-        self.refill.publish();
-        if self.refill.is_crowded() && self.flush(ring) {
-            self.refill.publish();
+        if self.publish_batch() && self.flush(ring) {
+            self.publish_batch();
         }
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
-            self.short.set(None);
-            if let Err(error) = zcrx::arm_event(ring, self.bound.id, zcrx::EVENT_ALLOC_FAIL) {
-                tracing::debug!(%error, "shortages of this rx queue are not told again");
-            }
+            self.ask_again(ring);
         }
     }
 
-    /// Has the kernel take at once what was given back, for a receiver that found no chunk to copy
-    /// to; whether it got any.
-    pub(crate) fn replenish(&self, ring: RawFd) -> bool {
-        self.refill.publish();
-        self.refill.has_untaken() && self.flush(ring)
+    /// Has the kernel tell of the next shortage.
+    fn ask_again(&self, ring: RawFd) {
+        self.short.set(None);
+        if let Err(error) = zcrx::arm_event(ring, self.id, zcrx::EVENT_ALLOC_FAIL) {
+            tracing::debug!(%error, "shortages of this rx queue are not told again");
+        }
+    }
+
+    /// Has the kernel take at once what was given back, or gives it more memory, for a receiver that found no chunk
+    /// to copy to when there were `seen`; whether it has any.
+    pub(crate) fn replenish(&self, ring: RawFd, seen: usize) -> bool {
+        self.publish_batch();
+        self.memory.refill.has_untaken() && self.flush(ring)
+            || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
     }
 
     fn flush(&self, ring: RawFd) -> bool {
-        match zcrx::flush_refill(ring, self.bound.id) {
+        match zcrx::flush_refill(ring, self.id) {
             Ok(()) => {
-                self.flushes.set(self.flushes.get() + 1);
+                self.memory.flushes.fetch_add(1, Relaxed);
                 true
             }
             Err(error) => {
@@ -361,41 +508,49 @@ impl RxShared {
     }
 
     /// The kernel tells that the NIC's ring found no free chunk.
-    pub(crate) fn fell_short(&self) {
-        self.shortages.set(self.shortages.get() + 1);
-        self.short.set(Some(Instant::now()));
+    pub(crate) fn fell_short(&self, ring: RawFd) {
+        self.memory.shortages.fetch_add(1, Relaxed);
+        if self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
+            self.ask_again(ring);
+        } else {
+            self.short.set(Some(Instant::now()));
+        }
     }
 
     pub(crate) fn starve(&self, receiver: Key) {
         self.starving.borrow_mut().push(receiver);
-        self.refill.publish();
-        self.attended.set(false);
+        self.publish_batch();
     }
 
     pub(crate) fn forget(&self, receiver: Key) {
         self.starving.borrow_mut().retain(|starving| *starving != receiver);
     }
 
-    /// Whether dropping a span would give a chunk back.
+    /// Whether dropping a span of this driver would give a chunk back.
     pub(crate) fn holds_any(&self) -> bool {
         self.held.get() > 0
     }
 
-    /// The area.
+    /// Whether other drivers may give chunks back, about which this one hears nothing.
+    pub(crate) fn others_hold_any(&self) -> bool {
+        self.count_held() > self.held.get()
+    }
+
+    /// The memory.
     pub(crate) fn memory(&self) -> &Arc<Backing> {
-        &self.bound.area
+        &self.memory.region
     }
 
     pub(crate) fn chunks(&self) -> usize {
-        self.bound.area.len() / self.bound.chunk
+        self.memory.chunks()
     }
 
     /// A receive begins; whether it is the only one.
     pub(crate) fn begin(&self) -> bool {
-        self.begun.set(self.begun.get() + 1);
-        let before = self.receivers.replace(self.receivers.get() + 1);
+        self.memory.begun.fetch_add(1, Relaxed);
+        let before = self.memory.receivers.fetch_add(1, Relaxed);
         if !self.warned.get()
-            && let Some(shortfall) = self.shortfall()
+            && let Some(shortfall) = self.memory.shortfall()
         {
             self.warned.set(true);
             tracing::warn!("{shortfall}");
@@ -404,40 +559,102 @@ impl RxShared {
     }
 
     pub(crate) fn end(&self) {
-        self.receivers.set(self.receivers.get() - 1);
-    }
-
-    fn shortfall(&self) -> Option<String> {
-        let (connections, chunks) = (self.receivers.get() as usize, self.chunks());
-        let need = area::chunks(self.bound.ring, connections, self.bound.chunk);
-        (chunks < need).then(|| {
-            format!(
-                "the area of {chunks} chunks may run dry with {connections} connections: {need} are \
-                 safe; take more memory, or lower net.ipv4.tcp_rmem"
-            )
-        })
+        self.memory.receivers.fetch_sub(1, Relaxed);
     }
 
     /// Bytes that the kernel has copied, by its own count.
     pub(crate) fn copied(&self) -> Option<u64> {
-        let (memory, offset) = self.bound.statistics.as_ref()?;
-        // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
-        // that is kept.
-        let bytes = unsafe {
-            AtomicU64::from_ptr(memory.start().add(offset + size_of::<u64>()).as_ptr().cast())
-        };
-        Some(bytes.load(Relaxed))
+        self.memory.copied()
     }
 }
 
-/// Whether a span can be there, in an area of so many bytes.
-#[inline]
-pub(crate) fn is_within(area: usize, place: u64, len: usize) -> bool {
-    offset(place).checked_add(len).is_some_and(|end| end <= area)
-}
+#[cfg(test)]
+mod tests {
+    use std::thread;
 
-/// Where in the area a place is.
-#[inline]
-fn offset(place: u64) -> usize {
-    (place & ((1 << zcrx::AREA_SHIFT) - 1)) as usize
+    use super::*;
+    use crate::lease::Arrivals;
+    use crate::ring::Place;
+
+    const PAGE: usize = 4096;
+
+    /// Takes in what the kernel would tell of: a span of each of these chunks.
+    fn told(queue: &Rc<RxShared>, chunks: std::ops::Range<usize>) -> Vec<Span> {
+        let mut arrivals = Arrivals::new(Some(Rc::clone(queue)));
+        let told: Vec<_> = chunks.map(|it| Place { begin: (it * PAGE) as u64, len: 9 }).collect();
+        let (spans, bytes) = arrivals.push_told(&told);
+        queue.arrived(spans, bytes, -1);
+        arrivals.collect()
+    }
+
+    #[test]
+    fn a_span_that_outlives_its_driver_goes_back_for_the_others_at_once() {
+        let (first, second) = (Rc::<Due>::default(), Rc::<Due>::default());
+        let (queue, given_back) = RxShared::without_kernel(&first, 8, PAGE);
+        let imported = queue.imported(&second);
+        let (mut ours, theirs) = (told(&queue, 0..4), told(&imported, 4..8));
+        assert_eq!((queue.held.get(), imported.held.get()), (4, 4));
+        assert!(queue.others_hold_any() && imported.others_hold_any());
+        drop(ours.pop());
+        // Within a batch, which ends with the driver.
+        assert_eq!(given_back(), []);
+        first.close();
+        queue.outlive_driver();
+        assert_eq!(given_back(), [3 * PAGE as u64]);
+        drop(ours.pop());
+        assert_eq!(given_back(), [2 * PAGE as u64]);
+        assert!(imported.others_hold_any());
+        drop((ours, queue));
+        assert_eq!(given_back(), [0, PAGE as u64]);
+        assert!(!imported.others_hold_any());
+        drop(theirs);
+        imported.publish(-1);
+        assert_eq!(given_back(), (4..8).map(|chunk| chunk * PAGE as u64).collect::<Vec<_>>());
+        assert_eq!(imported.memory.stats().spans, 8);
+        assert_eq!(imported.memory.stats().bytes, 8 * 9);
+    }
+
+    #[test]
+    fn drivers_of_several_threads_give_back_each_chunk_once() {
+        const THREADS: usize = 3;
+        const EACH: usize = 64;
+        const ROUNDS: usize = 500;
+        let (memory, mut kernel) = RxMemory::without_kernel(THREADS * EACH, THREADS * EACH, PAGE);
+        let memory = Arc::new(memory);
+        let mut given_back = vec![0; THREADS * EACH];
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let memory = Arc::clone(&memory);
+                scope.spawn(move || {
+                    let due = Rc::<Due>::default();
+                    let queue = RxShared::new(&due, None, 0, memory);
+                    for round in 0..ROUNDS {
+                        let mut spans = told(&queue, thread * EACH..(thread + 1) * EACH);
+                        // In parts, some of which go with the next batch.
+                        drop(spans.split_off(round % EACH));
+                        if round % 3 == 0 {
+                            queue.publish(-1);
+                        }
+                        drop(spans);
+                    }
+                    due.close();
+                    queue.outlive_driver();
+                    assert!(!queue.holds_any());
+                });
+            }
+            let mut left = THREADS * EACH * ROUNDS;
+            while left > 0 {
+                for off in kernel.take(u32::MAX) {
+                    assert_eq!(off as usize % PAGE, 0);
+                    given_back[off as usize / PAGE] += 1;
+                    left -= 1;
+                }
+                // What found no room waits for whoever comes next.
+                Batch::default().publish(&memory.refill);
+            }
+        });
+        assert!(given_back.iter().all(|times| *times == ROUNDS), "{given_back:?}");
+        assert_eq!(memory.held.load(Relaxed), 0);
+        assert!(!memory.refill.has_untaken());
+    }
 }

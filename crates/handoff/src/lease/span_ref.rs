@@ -37,7 +37,8 @@ enum Visited<'a> {
 /// In an area, and not a span of its own yet.
 struct Placed<'a> {
     queue: &'a Rc<RxShared>,
-    offset: usize,
+    /// In the kernel's words.
+    place: u64,
     start: NonNull<u8>,
     len: usize,
 }
@@ -45,33 +46,33 @@ struct Placed<'a> {
 impl Drop for Placed<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.give_back(self.offset);
+        self.queue.give_back(self.place);
     }
 }
 
 impl Placed<'_> {
     fn keep(self) -> Span {
-        let Self { queue, offset, start, len } = self;
+        let Self { queue, place, start, len } = self;
         // The span gives it back.
         std::mem::forget(self);
         // SAFETY: the reference had these bytes alone, and is no more.
-        unsafe { Span::of_queue(queue, offset, start, len) }
+        unsafe { Span::of_queue(queue, place, start, len) }
     }
 }
 
 impl<'a> SpanRef<'a> {
     /// # Safety
     ///
-    /// The bytes are initialised and at this offset of the queue's area, and handed out once before they
-    /// are given back.
+    /// The bytes are initialised and at this place of the queue's, and handed out once before they are given
+    /// back.
     #[inline]
     pub(crate) unsafe fn of_queue(
         queue: &'a Rc<RxShared>,
-        offset: usize,
+        place: u64,
         start: NonNull<u8>,
         len: usize,
     ) -> Self {
-        Self(Visited::Placed(Placed { queue, offset, start, len }))
+        Self(Visited::Placed(Placed { queue, place, start, len }))
     }
 
     /// Of a span that was made before.

@@ -94,8 +94,15 @@ pub(crate) fn map(
     flags: MapFlags,
     fd: Option<rustix::fd::BorrowedFd<'_>>,
 ) -> io::Result<Arc<Backing>> {
+    map_by(len, flags | MapFlags::POPULATE, fd)
+}
+
+fn map_by(
+    len: usize,
+    flags: MapFlags,
+    fd: Option<rustix::fd::BorrowedFd<'_>>,
+) -> io::Result<Arc<Backing>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = flags | MapFlags::POPULATE;
     // SAFETY: the kernel chooses an address that is free.
     let start = unsafe {
         match fd {
@@ -211,6 +218,19 @@ impl Region {
         let len = round_up(len, page_size())?;
         let backing = map(len, MapFlags::PRIVATE, None)
             .map_err(|error| Error::io("mapping a region", error))?;
+        Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
+    }
+
+    /// Reserves address space for at least `len` bytes of base pages, which the kernel provides when they are first
+    /// used or registered: for an rx queue that [grows](crate::RxBinding::grows_from).
+    ///
+    /// # Errors
+    ///
+    /// As [`anonymous`](Self::anonymous), but for the memory, the lack of which ends the process.
+    pub fn reserved(len: usize) -> Result<Self> {
+        let len = round_up(len, page_size())?;
+        let backing = map_by(len, MapFlags::PRIVATE | MapFlags::NORESERVE, None)
+            .map_err(|error| Error::io("reserving address space", error))?;
         Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Flow {
     pub(crate) left: Option<String>,
     /// Plain receive can't have what comes.
     pub(crate) stays: bool,
+    /// Chunks that the NIC had when the request was made.
+    pub(crate) chunks: usize,
     /// Waited for a chunk.
     pub(crate) starved: bool,
     /// Tries without a chunk, one after another.
@@ -41,6 +43,7 @@ impl Flow {
             window: (0, copied_before.unwrap_or(0)),
             left: None,
             stays: false,
+            chunks: 0,
             starved: false,
             dry: 0,
             queue,

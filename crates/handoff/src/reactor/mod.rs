@@ -335,7 +335,10 @@ impl Reactor {
                 requests::completed(self, queue, tag, result);
             }
             STAGE_RECEIVE => receiving::completed(self, token.key, first, places),
-            STAGE_RX_EVENT => self.rx_queues.borrow()[token.rx_queue()].fell_short(),
+            STAGE_RX_EVENT => {
+                let ring = self.io.ring_raw();
+                self.rx_queues.borrow()[token.rx_queue()].fell_short(ring);
+            }
             _ => return uring_zc::completed(self, all),
         }
         1
@@ -502,7 +505,7 @@ mod tests {
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
             let told: Vec<_> = (0..50).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
             let (spans, bytes) = arrivals.push_told(&told);
-            queue.arrived(spans, bytes);
+            queue.arrived(spans, bytes, -1);
             let mut spans: Vec<_> = arrivals.by_ref().collect();
             drop(spans.split_off(45));
             let kept = handle_kept.then(|| Rc::clone(&queue));

@@ -1,47 +1,54 @@
 //! A refill queue: where spans of an rx queue are given back to the kernel.
 //!
 //! Contracts:
-//! - an entry is not written again before the kernel has taken it: what finds no room waits here, in
-//!   order;
-//! - the kernel sees entries when they are published, many at a time, since it looks at the same word
-//!   from another processor;
+//! - several rings give back by one refill queue, each from its own thread: a lock guards the tail, and what
+//!   is given back waits in the thread's own [`Batch`] until that is full or published;
+//! - the tail never passes an entry that is not written, and an entry is not written again before the kernel
+//!   has taken it: what finds no room waits in the queue, in order, for whoever comes next;
 //! - what is given back within a batch needs no look at anything else.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::zcrx::{Offsets, Refill};
 
 use crate::memory::Backing;
 
 /// So many given back are published at once; fewer with the next submission.
-const BATCH: u32 = 32;
+const BATCH: usize = 32;
 
 pub(crate) struct RefillQueue {
-    /// Shared with the kernel until the ring is closed.
+    /// Shared with the kernel until the last ring is closed.
     _memory: Arc<Backing>,
-    /// The kernel's counter of entries taken, and ours of entries put.
+    /// The kernel's counter of entries taken.
     head: NonNull<u32>,
-    tail: NonNull<u32>,
+    tail: Mutex<Tail>,
+}
+
+/// The end where entries are put.
+struct Tail {
+    /// Our counter of entries put, as the kernel sees it.
+    word: NonNull<u32>,
     rqes: NonNull<Refill>,
     /// One less than the entries, a power of two.
     mask: u32,
-    /// Entries written, and what is left of the batch.
-    claimed: Cell<u32>,
-    /// What is left of the batch; nothing while any wait.
-    batch: Cell<u32>,
-    /// The first entry of that.
-    next: Cell<NonNull<Refill>>,
     /// The kernel was told of so many entries.
-    published: Cell<u32>,
-    /// Entries that are free for certain, beside those of the batch.
-    room: Cell<u32>,
-    waiting: RefCell<VecDeque<u64>>,
+    put: u32,
+    /// Entries that are free for certain.
+    room: u32,
+    /// What found no room.
+    waiting: VecDeque<u64>,
 }
+
+// SAFETY: the pointers lead into the memory, which the queue keeps. The head is an atomic; tail and entries
+// are reached under the lock only.
+unsafe impl Send for RefillQueue {}
+// SAFETY: as above.
+unsafe impl Sync for RefillQueue {}
 
 impl RefillQueue {
     /// # Safety
@@ -52,110 +59,136 @@ impl RefillQueue {
         debug_assert!(entries.is_power_of_two());
         // SAFETY: the offsets lie in the memory.
         let at = |offset: u32| unsafe { memory.start().add(offset as usize) };
-        Self {
-            head: at(offsets.head).cast(),
-            tail: at(offsets.tail).cast(),
+        let tail = Tail {
+            word: at(offsets.tail).cast(),
             rqes: at(offsets.rqes).cast(),
             mask: entries - 1,
-            claimed: Cell::new(0),
-            batch: Cell::new(0),
-            next: Cell::new(at(offsets.rqes).cast()),
-            published: Cell::new(0),
-            room: Cell::new(0),
-            waiting: RefCell::default(),
-            _memory: memory,
-        }
+            put: 0,
+            room: 0,
+            waiting: VecDeque::new(),
+        };
+        Self { head: at(offsets.head).cast(), tail: Mutex::new(tail), _memory: memory }
     }
 
-    /// Gives back the span that began at `off`, if there is a batch, which is published with its end or
-    /// by [`publish`](Self::publish); `false` if there is none.
-    #[inline]
-    pub(crate) fn put(&self, off: u64) -> bool {
-        let left = self.batch.get();
-        if left == 0 {
-            return false;
-        }
-        let entry = self.next.get();
-        // SAFETY: the entry is of the batch, so inside the queue, aligned as the kernel has laid it out,
-        // and the kernel does not read it before the tail has passed it. The next one is inside too, or
-        // the end of the queue.
-        unsafe {
-            entry.write(Refill { off, ..Refill::default() });
-            self.next.set(entry.add(1));
-        }
-        self.batch.set(left - 1);
-        true
+    /// Gives one back at once.
+    pub(crate) fn put_now(&self, off: u64) {
+        self.put(&[entry(off)]);
     }
 
-    /// The same where there is no batch, and begins one.
-    pub(crate) fn put_first(&self, off: u64) {
-        self.waiting.borrow_mut().push_back(off);
-        self.begin_batch();
-    }
-
-    /// Tells the kernel of everything that there is room for, and ends the batch.
-    pub(crate) fn publish(&self) {
-        if self.is_crowded() {
-            self.begin_batch();
+    /// Gives these back behind those that wait, as far as there is room; whether any wait now.
+    fn put(&self, entries: &[Cell<Refill>]) -> bool {
+        let mut tail = self.tail();
+        let waiting = tail.waiting.len();
+        let fit = tail.room_for(waiting + entries.len(), || self.taken());
+        for _ in 0..fit.min(waiting) {
+            let off = tail.waiting.pop_front().expect("so many wait");
+            tail.write(&[entry(off)]);
         }
-        let left = self.batch.take();
-        self.claimed.set(self.claimed.get().wrapping_sub(left));
-        self.room.set(self.room.get() + left);
-        if self.claimed != self.published {
-            self.tell();
-        }
-    }
-
-    /// Whether spans found no room.
-    pub(crate) fn is_crowded(&self) -> bool {
-        !self.waiting.borrow().is_empty()
+        let (now, later) = entries.split_at(fit.saturating_sub(waiting));
+        tail.write(now);
+        tail.waiting.extend(later.iter().map(|entry| entry.get().off));
+        tail.tell();
+        !tail.waiting.is_empty()
     }
 
     /// Whether the kernel has yet to take what it was told of.
     pub(crate) fn has_untaken(&self) -> bool {
-        self.taken() != self.published.get()
+        let put = self.tail().put;
+        self.taken() != put
     }
 
-    /// Writes what waits, as far as there is room; there is a batch then if nothing waits any more.
-    fn begin_batch(&self) {
-        let mut waiting = self.waiting.borrow_mut();
-        loop {
-            self.tell();
-            let put = self.published.get();
-            if self.room.get() == 0 {
-                self.room.set(self.mask + 1 - put.wrapping_sub(self.taken()));
-            }
-            // Its entries lie one behind the other.
-            let index = put & self.mask;
-            let batch = self.room.get().min(BATCH).min(self.mask + 1 - index);
-            self.room.update(|room| room - batch);
-            self.claimed.set(put.wrapping_add(batch));
-            self.batch.set(batch);
-            // SAFETY: inside the queue, by the contract of `new`.
-            self.next.set(unsafe { self.rqes.add(index as usize) });
-            while self.batch.get() > 0
-                && let Some(off) = waiting.pop_front()
-            {
-                self.put(off);
-            }
-            if batch == 0 || waiting.is_empty() {
-                return;
-            }
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        // Nothing panics within.
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> u32 {
+        // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
+        // and the memory lives as long as the queue.
+        unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
+    }
+}
+
+impl Tail {
+    /// How many of so many entries can be written.
+    fn room_for(&mut self, entries: usize, taken: impl FnOnce() -> u32) -> usize {
+        if (self.room as usize) < entries {
+            self.room = self.mask + 1 - self.put.wrapping_sub(taken());
         }
+        entries.min(self.room as usize)
+    }
+
+    /// Writes the next entries, for which there is room.
+    fn write(&mut self, entries: &[Cell<Refill>]) {
+        let index = (self.put & self.mask) as usize;
+        let to_end = (self.mask as usize + 1 - index).min(entries.len());
+        let (before_end, from_begin) = entries.split_at(to_end);
+        for (at, part) in [(index, before_end), (0, from_begin)] {
+            let from = part.as_ptr().cast::<Refill>();
+            // SAFETY: a cell is laid out as what is in it, and nobody changes these meanwhile. The places are inside
+            // the queue by the mask, and aligned as the kernel has laid it out; the kernel does not read them before
+            // the tail has passed them, and has taken what was there before.
+            unsafe { self.rqes.as_ptr().add(at).copy_from_nonoverlapping(from, part.len()) };
+        }
+        self.put = self.put.wrapping_add(entries.len() as u32);
+        self.room -= entries.len() as u32;
     }
 
     /// Tells the kernel of all that was written.
     fn tell(&self) {
-        let put = self.claimed.get().wrapping_sub(self.batch.get());
-        // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
-        // and the memory lives as long as the queue.
-        unsafe { AtomicU32::from_ptr(self.tail.as_ptr()) }.store(put, Release);
-        self.published.set(put);
+        // SAFETY: as in `RefillQueue::taken`.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr()) }.store(self.put, Release);
+    }
+}
+
+/// A span given back that began there.
+fn entry(off: u64) -> Cell<Refill> {
+    Cell::new(Refill { off, ..Refill::default() })
+}
+
+/// What one thread gives back by a refill queue, many at a time.
+pub(crate) struct Batch {
+    entries: [Cell<Refill>; BATCH],
+    /// The next of them; behind the last while there is no batch.
+    next: Cell<usize>,
+    /// There is a batch.
+    open: Cell<bool>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            entries: std::array::from_fn(|_| entry(0)),
+            next: Cell::new(BATCH),
+            open: Cell::new(false),
+        }
+    }
+}
+
+impl Batch {
+    /// Gives back the span that began at `off`, if there is a batch with room; `false` if there is none.
+    #[inline]
+    pub(crate) fn put(&self, off: u64) -> bool {
+        let next = self.next.get();
+        let Some(place) = self.entries.get(next) else { return false };
+        place.set(Refill { off, ..Refill::default() });
+        self.next.set(next + 1);
+        true
     }
 
-    fn taken(&self) -> u32 {
-        // SAFETY: as in `tell`.
-        unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
+    /// The same where there is none, and begins one.
+    pub(crate) fn put_first(&self, off: u64, queue: &RefillQueue) {
+        self.publish(queue);
+        self.next.set(0);
+        self.open.set(true);
+        self.put(off);
+    }
+
+    /// Tells the kernel of everything that there is room for, and ends the batch; whether any wait.
+    pub(crate) fn publish(&self, queue: &RefillQueue) -> bool {
+        let written = self.next.replace(BATCH);
+        let written = if self.open.replace(false) { written } else { 0 };
+        queue.put(&self.entries[..written])
     }
 }
 
@@ -184,7 +217,8 @@ impl Kernel {
     pub(crate) fn take(&mut self, most: u32) -> Vec<u64> {
         let start = self.memory.start().as_ptr();
         let mut taken = Vec::new();
-        // SAFETY: words and entries of the mapping, where the offsets say, on one thread.
+        // SAFETY: words and entries of the mapping, where the offsets say; entries before the tail are not
+        // written before the head has passed them.
         unsafe {
             let tail = AtomicU32::from_ptr(start.add(4).cast()).load(Acquire);
             while self.head != tail && (taken.len() as u32) < most {
@@ -200,6 +234,8 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -209,28 +245,72 @@ mod tests {
     proptest! {
         #[test]
         fn everything_arrives_once_and_in_order(
-            steps in prop::collection::vec((0u32..20, any::<bool>(), 0u32..10), 1..60),
+            steps in prop::collection::vec((0u32..70, any::<bool>(), 0u32..10), 1..60),
         ) {
             let (mut kernel, queue) = Kernel::and_queue(ENTRIES);
+            let batch = Batch::default();
             let mut next = 0u64;
             let mut arrived = Vec::new();
             for (puts, publish, takes) in steps {
                 for _ in 0..puts {
-                    if !queue.put(next) {
-                        queue.put_first(next);
+                    if !batch.put(next) {
+                        batch.put_first(next, &queue);
                     }
                     next += 1;
                 }
                 if publish {
-                    queue.publish();
+                    batch.publish(&queue);
                 }
                 arrived.extend(kernel.take(takes));
             }
-            while queue.is_crowded() || queue.has_untaken() || arrived.len() < next as usize {
-                queue.publish();
+            while batch.publish(&queue) || queue.has_untaken() {
                 arrived.extend(kernel.take(ENTRIES));
             }
             prop_assert_eq!(arrived, (0..next).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_several_threads_give_back_arrives_once_and_in_the_order_of_each() {
+        const THREADS: u64 = 3;
+        const EACH: u64 = 20_000;
+        let (mut kernel, queue) = Kernel::and_queue(64);
+        let mut arrived = Vec::new();
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let queue = &queue;
+                scope.spawn(move || {
+                    let batch = Batch::default();
+                    for number in 0..EACH {
+                        let off = thread << 32 | number;
+                        match number % 7 {
+                            0 => queue.put_now_behind(&batch, off),
+                            _ if batch.put(off) => {}
+                            _ => batch.put_first(off, queue),
+                        }
+                    }
+                    batch.publish(queue);
+                });
+            }
+            // What waits when all threads are through comes out by whoever publishes next.
+            let last = Batch::default();
+            while arrived.len() < (THREADS * EACH) as usize {
+                arrived.extend(kernel.take(u32::MAX));
+                last.publish(&queue);
+            }
+        });
+        assert!(!queue.has_untaken());
+        for thread in 0..THREADS {
+            let of_thread = arrived.iter().filter(|off| **off >> 32 == thread);
+            assert!(of_thread.map(|off| off & 0xffff_ffff).eq(0..EACH), "of thread {thread}");
+        }
+    }
+
+    impl RefillQueue {
+        /// As a driver that has gone gives back.
+        fn put_now_behind(&self, batch: &Batch, off: u64) {
+            batch.publish(self);
+            self.put_now(off);
         }
     }
 }

@@ -35,6 +35,11 @@ impl Bed {
         bed
     }
 
+    /// Runs a command at the receiving end.
+    pub(crate) fn run(&self, command: &str) {
+        run(&self.pair.right, command);
+    }
+
     /// Sets a fault of the NIC on what arrives at the receiving end.
     pub(crate) fn fault(&self, fault: &str, value: u32) {
         let device = self.pair.right.device();

@@ -15,5 +15,10 @@ mod guest {
     mod endings;
     mod fixture;
     mod refused;
+    mod sharing;
     mod spans;
+}
+
+mod linux73 {
+    mod growing;
 }

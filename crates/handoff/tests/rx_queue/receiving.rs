@@ -63,3 +63,12 @@ pub(crate) fn exchange(
 pub(crate) fn whole(bytes: usize) -> Tally {
     Tally { zero_copy: bytes as u64, ..Tally::default() }
 }
+
+pub(crate) async fn join_all<F: Future<Output = ()>>(all: impl Iterator<Item = F>) {
+    let mut all: Vec<_> = all.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        all.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}

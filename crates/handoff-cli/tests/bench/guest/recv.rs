@@ -29,3 +29,35 @@ fn every_row_receives_over_the_software_nic() {
         }
     }
 }
+
+/// Four connections, received by epoll, by one ring, and by two rings that share the queue.
+#[test]
+fn several_connections_come_by_one_queue_to_one_ring_and_to_two() {
+    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
+        .args(["bench", "recv", "--json", "--time", "0.2", "--rounds", "2"])
+        .args(["--meter", "--only", "sockets=4"])
+        .output()
+        .expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let rows = report["rows"].as_array().expect("rows");
+    let rings: Vec<_> = rows.iter().map(|row| row["config"]["rings"].as_u64()).collect();
+    assert_eq!(rings, [None, Some(1), Some(2)], "{report}");
+    for row in rows {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!(
+            (&row["config"]["sockets"], &row["config"]["target"]),
+            (&4.into(), &"wire".into())
+        );
+        assert_copied_as_received(row);
+        assert!(number(row, "bytes_per_s") > 0.0, "{row}");
+        // What is outside the kernel is known of rows that are received in one thread.
+        if row["config"]["rings"] == 2 {
+            assert!(row["user_share"].is_null(), "{row}");
+        } else {
+            assert!((0.0..0.9).contains(&number(row, "user_share")), "{row}");
+        }
+    }
+    assert!(number(&rows[1], "user_share") > 0.0, "{report}");
+}

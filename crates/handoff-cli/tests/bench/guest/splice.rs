@@ -71,7 +71,8 @@ fn assert_pages_are_passed(rows: &[Value]) {
 fn assert_streams_are_copied_as_told(rows: &[Value]) {
     let sends = ["sendfile", "splice", "copy", "get", "get-kept"];
     let (spans, relays) = (["zcrx chunk=64k", "zcrx chunk=4k"], ["get-buf", "splice", "copy"]);
-    let wire = [&sends[..], &spans, &relays].concat();
+    // One stream, and four.
+    let wire = [&sends[..], &spans, &relays, &spans, &relays].concat();
     assert_eq!(engines(rows), [&wire[..], &sends, &relays].concat());
     let (over_wire, over_virtio_net) = rows.split_at(wire.len());
     // Of ends that join the packet before them the kernel tells that they were copied, though they were not.

@@ -112,6 +112,50 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
     assert!(report["taken"]["copied"].as_u64() < Some(4_096), "{report}");
 }
 
+/// There is one queue, and two rings receive from it.
+#[test]
+fn threads_share_the_queue_of_a_nic() {
+    const LEN: usize = (1 << 19) + 777;
+    const CONNECTIONS: usize = 12;
+    let pair = Pair::wire(4_148).expect("a pair of NICs");
+    let connections = CONNECTIONS.to_string();
+    let mut options = vec!["--nic", pair.right.device(), "--threads", "2"];
+    options.extend(["--connections", &connections, "--max-connections", "24"]);
+    let serve = |mut stream: TcpStream| {
+        let mut content = Vec::new();
+        stream.read_to_end(&mut content).expect("receives");
+        let number = content.first().copied().map(usize::from).expect("something");
+        assert!(content[1..] == bytes_at(number, 0, LEN), "what arrived differs");
+        stream.write_all(&content.len().to_ne_bytes()).expect("answers");
+    };
+    let (relay, first) = between(&pair, &options, serve);
+    let address = relay.address;
+    let connect = || pair.left.namespace().run(|| TcpStream::connect(address));
+    let others = (1..CONNECTIONS).map(|_| connect().expect("enters").expect("connects"));
+    let streams: Vec<_> = std::iter::once(first).chain(others).collect();
+    std::thread::scope(|scope| {
+        for (number, mut stream) in streams.into_iter().enumerate() {
+            scope.spawn(move || {
+                stream.write_all(&[number as u8]).expect("sends");
+                stream.write_all(&bytes_at(number, 0, LEN)).expect("sends");
+                stream.shutdown(std::net::Shutdown::Write).expect("ends");
+                let mut answer = [0; 8];
+                stream.read_exact(&mut answer).expect("receives");
+                assert_eq!(usize::from_ne_bytes(answer), LEN + 1);
+            });
+        }
+    });
+    let report = relay.end().well();
+    let all = CONNECTIONS * (LEN + 1);
+    assert_eq!((&report["bytes_up"], &report["failed"]), (&all.into(), &0.into()), "{report}");
+    let threads = report["threads"].as_array().expect("a list");
+    // The kernel spreads them by a hash of their ports.
+    assert!(threads.len() == 2 && threads.iter().all(|thread| *thread != 0), "{report}");
+    let nic = &report["nic"];
+    assert_eq!((&nic["bytes"], &nic["copied"]), (&all.into(), &0.into()), "{report}");
+    assert_eq!(report["taken"]["unknown"], 0, "{report}");
+}
+
 #[test]
 fn hundreds_of_connections_are_served_at_once() {
     let soak = std::env::var_os("HANDOFF_SOAK").is_some();

@@ -7,7 +7,7 @@ use handoff::{Driver, Pages, Region};
 
 use crate::bed::{Bed, QUEUES, port, send, stream_of};
 use crate::receiving::{
-    LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver, whole,
+    LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, join_all, receiver, whole,
 };
 use crate::traffic::within;
 
@@ -141,15 +141,6 @@ fn several_connections_and_queues_at_once() {
             }
         });
     });
-}
-
-async fn join_all<F: Future<Output = ()>>(all: impl Iterator<Item = F>) {
-    let mut all: Vec<_> = all.map(Box::pin).collect();
-    std::future::poll_fn(|context| {
-        all.retain_mut(|one| one.as_mut().poll(context).is_pending());
-        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
 }
 
 #[test]

@@ -89,10 +89,13 @@ fn a_reset_is_told_after_what_came_before() {
 }
 
 /// Holds spans of the queue in a process of its own, which says so and then waits.
-fn holder(bed: &Bed) -> Child {
+fn holder(bed: &Bed, shared: bool) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our path"));
     child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::holds_spans"]);
     child.env("DEVICE", bed.pair.right.device()).env("QUEUE", QUEUE.to_string());
+    if shared {
+        child.env("SHARED", "1");
+    }
     child.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = bed.pair.right.namespace().attach(&mut child).spawn().expect("starts");
     let output = child.stdout.as_mut().expect("piped");
@@ -109,8 +112,8 @@ fn holder(bed: &Bed) -> Child {
 fn a_killed_holder_of_spans_gives_its_queue_back() {
     within(LONG, || {
         let bed = Bed::new(1_500);
-        for _ in 0..3 {
-            let mut child = holder(&bed);
+        for shared in [false, true, false, true] {
+            let mut child = holder(&bed, shared);
             let mut left = bed.connect(bed.pair.right.v4(), port(QUEUE));
             left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
             // It keeps all that it gets, until there is no chunk left.

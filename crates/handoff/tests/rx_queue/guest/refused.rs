@@ -2,10 +2,23 @@
 
 use std::io::Write;
 
-use handoff::{Driver, Error, RxQueue};
+use handoff::{Driver, Error, Region, RxBinding, RxQueue};
 
 use crate::bed::{Bed, QUEUES, stream_of};
-use crate::receiving::{PAGE, QUEUE, area, bound, driver, receiver};
+use crate::receiving::{MIB, PAGE, QUEUE, area, bound, driver, exchange, receiver, whole};
+
+#[test]
+fn where_the_kernel_cannot_add_areas_the_nic_has_all_memory_from_the_beginning() {
+    let (bed, driver) = (Bed::new(1_500), driver());
+    let inside = || {
+        let binding = RxBinding::new(bed.pair.right.device(), QUEUE)?.grows_from(600 * PAGE);
+        driver.rx_queue(area(1_024), &binding)
+    };
+    let queue = bed.pair.right.namespace().run(inside).expect("enters").expect("binds");
+    assert_eq!((queue.chunks(), queue.chunks_limit()), (1_024, 1_024));
+    assert_eq!(exchange(&bed, &driver, &queue, false, MIB), whole(MIB));
+    assert_eq!((queue.growth(), queue.growth_stopped()), (Vec::new(), None));
+}
 
 #[test]
 fn refusals_say_what_to_do() {
@@ -32,6 +45,9 @@ fn refusals_say_what_to_do() {
     assert!(used.to_string().contains("whole region"), "{used}");
     let small = refusal(bed.bind(&driver, QUEUES[1], area(64), None));
     assert!(small.contains("the NIC's ring alone"), "{small}");
+    let reserved = Region::reserved((4 << 30) + PAGE).expect("address space");
+    let large = refusal(bed.bind(&driver, QUEUES[1], reserved, None));
+    assert!(large.contains("misplaces") && large.contains("take less memory"), "{large}");
     // Bytes of a queue that is bound can't be had plainly.
     let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
     left.write_all(&stream_of(1_000)).expect("sends");

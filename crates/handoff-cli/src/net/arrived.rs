@@ -1,0 +1,156 @@
+//! What came by a NIC's queue: how much, what of it was copied, and what memory it took.
+
+use std::fmt::Write as _;
+
+use handoff::{RxQueue, RxStats, Tally};
+use serde::Serialize;
+
+/// The queue's part of a report; its fields are those of `--json`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Arrived {
+    /// Received by the queue, frames included.
+    bytes: u64,
+    /// Of these, by the kernel's count; `null` where it has none.
+    copied: Option<u64>,
+    /// How often the kernel told that it found no free chunk.
+    shortages: u64,
+    /// Bytes of a chunk.
+    chunk: usize,
+    /// Chunks that the NIC has had, at the end, and that it may have had.
+    chunks: usize,
+    chunks_limit: usize,
+    /// When the memory grew.
+    growth: Vec<Step>,
+    /// Why it did not grow further, though it should have.
+    growth_stopped: Option<String>,
+}
+
+/// A step in which the NIC got more memory.
+#[derive(Debug, Clone, Serialize)]
+struct Step {
+    /// Since the queue was bound.
+    after_s: f64,
+    /// From then on.
+    chunks: usize,
+    cause: String,
+}
+
+impl Arrived {
+    pub(crate) fn by(queue: &RxQueue) -> Self {
+        let RxStats { bytes, copied, shortages, .. } = queue.stats();
+        let growth = queue.growth().into_iter();
+        let step = |step: handoff::RxGrowth| Step {
+            after_s: step.after.as_secs_f64(),
+            chunks: step.chunks,
+            cause: step.cause.to_string(),
+        };
+        Self {
+            bytes,
+            copied,
+            shortages,
+            chunk: queue.chunk(),
+            chunks: queue.chunks(),
+            chunks_limit: queue.chunks_limit(),
+            growth: growth.map(step).collect(),
+            growth_stopped: queue.growth_stopped(),
+        }
+    }
+
+    /// What receivers of the queue report, whose copies are unknown one by one where they were several: together
+    /// they are what the queue counted.
+    pub(crate) fn settle(&self, tally: Tally) -> Tally {
+        let Some(copied) = self.copied else { return tally };
+        let copied = copied.min(tally.unknown);
+        Tally {
+            zero_copy: tally.zero_copy + tally.unknown - copied,
+            copied: tally.copied + copied,
+            unknown: 0,
+        }
+    }
+
+    /// For a person to read.
+    pub(crate) fn text(&self) -> String {
+        let megabytes = |bytes: usize| format!("{:.1} MB", bytes as f64 / 1e6);
+        let copied = match self.copied {
+            Some(0) => "nothing copied".to_owned(),
+            Some(copied) => format!("{} of it copied by the kernel", megabytes(copied as usize)),
+            None => "what of it was copied is unknown".to_owned(),
+        };
+        let received = megabytes(self.bytes as usize);
+        let mut text = format!("  received by the card into our memory: {received}, {copied}\n");
+        for step in &self.growth {
+            let memory = megabytes(step.chunks * self.chunk);
+            let _ = writeln!(
+                text,
+                "  memory for the card: {memory} after {:.3} s ({})",
+                step.after_s, step.cause
+            );
+        }
+        if let Some(reason) = &self.growth_stopped {
+            let _ = writeln!(text, "  memory for the card: no more than that: {reason}");
+        }
+        if self.shortages > 0 {
+            let times = match self.shortages {
+                1 => "once".to_owned(),
+                times => format!("{times} times"),
+            };
+            let _ = writeln!(text, "  the card found no free memory {times}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrived() -> Arrived {
+        Arrived {
+            bytes: 1_234_567_890,
+            copied: Some(0),
+            shortages: 0,
+            chunk: 4_096,
+            chunks: 2_000,
+            chunks_limit: 4_000,
+            growth: Vec::new(),
+            growth_stopped: None,
+        }
+    }
+
+    #[test]
+    fn text_says_what_came_and_what_grew() {
+        let plain = arrived().text();
+        assert_eq!(plain, "  received by the card into our memory: 1234.6 MB, nothing copied\n");
+        let step = Step { after_s: 0.25, chunks: 2_000, cause: "no free chunk".to_owned() };
+        let grown = Arrived {
+            copied: Some(2_000_000),
+            shortages: 2,
+            growth: vec![step],
+            growth_stopped: Some("no memory".to_owned()),
+            ..arrived()
+        };
+        let text = grown.text();
+        for line in [
+            "1234.6 MB, 2.0 MB of it copied by the kernel",
+            "memory for the card: 8.2 MB after 0.250 s (no free chunk)",
+            "no more than that: no memory",
+            "the card found no free memory 2 times",
+        ] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+        let json = serde_json::to_value(&grown).expect("has a form");
+        assert_eq!((&json["growth"][0]["chunks"], &json["chunk"]), (&2_000.into(), &4_096.into()));
+        assert!(Arrived { copied: None, ..arrived() }.text().contains("is unknown"));
+    }
+
+    #[test]
+    fn receivers_together_have_what_the_queue_counted() {
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        let queue = |copied| Arrived { copied, ..arrived() };
+        assert_eq!(queue(Some(30)).settle(told(5, 7, 100)), told(75, 37, 0));
+        assert_eq!(queue(Some(0)).settle(told(0, 0, 100)), told(100, 0, 0));
+        // What is known already stays.
+        assert_eq!(queue(Some(30)).settle(told(70, 30, 0)), told(70, 30, 0));
+        assert_eq!(queue(None).settle(told(0, 0, 100)), told(0, 0, 100));
+    }
+}

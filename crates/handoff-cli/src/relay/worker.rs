@@ -1,0 +1,168 @@
+//! A thread that relays, with a driver of its own. The first one binds the NIC's queue, and the others receive from
+//! it, too: nobody lets clients in before all of them are ready.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use handoff::{Driver, Executor, ExportedRxQueue, Region, RxQueue};
+use handoff_nic::Prepared;
+
+use super::gate::{self, Door, Ends};
+use super::ledger::{Ledger, Shared};
+use super::{Args, EngineName, Relay};
+use crate::failure::Failed;
+use crate::net::arrived::Arrived;
+use crate::net::nic::Bound;
+use crate::net::reach::Listener;
+use crate::net::visitors;
+use crate::{Failure, Stop, clock, service};
+
+/// Between looks at how far connections are.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Memory for what clients send by another way than the NIC that was named, and a piece of it.
+const POOL: usize = 16 << 20;
+const CHUNK: usize = 64 << 10;
+
+const SETTING_ASIDE: &str = "setting memory aside";
+
+pub(super) struct Worker<'a> {
+    pub(super) number: usize,
+    pub(super) args: &'a Args,
+    /// The most at once.
+    pub(super) connections: u32,
+    pub(super) listener: Listener,
+    pub(super) target: Vec<SocketAddr>,
+    pub(super) shared: Shared,
+    pub(super) door: &'a Door,
+    pub(super) stop: Stop,
+    /// Readable when another thread has failed.
+    pub(super) quit: UnixStream,
+    pub(super) turn: Turn<'a>,
+}
+
+/// What a thread does before it relays.
+pub(super) enum Turn<'a> {
+    First(First<'a>),
+    Other { told: Receiver<Option<ExportedRxQueue>>, is_ready: Sender<()> },
+}
+
+/// What the first thread knows.
+pub(super) struct First<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) prepared: Option<&'a Prepared>,
+    /// Has the others have the queue, if there is one, and hears when they do.
+    pub(super) others: Vec<(Sender<Option<ExportedRxQueue>>, Receiver<()>)>,
+}
+
+impl Worker<'_> {
+    /// Relays until it is to stop, or all connections are through.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from doing so.
+    pub(super) fn relay(self) -> Result<(), Failure> {
+        let Self { number, args, connections, turn, .. } = self;
+        let driver = driver(args, connections)?;
+        if args.engine == EngineName::GetBuf {
+            driver.get_buf().map_err(Failure::not_possible)?;
+        }
+        // Before the queue, which has rules made for it.
+        let bound;
+        let queue = match turn {
+            Turn::First(first) => {
+                bound = first.bind(&driver, args.max_connections as usize)?;
+                let queue = bound.as_ref().map(|bound| bound.queue.clone());
+                if !first.wait_for_others(queue.as_ref())? {
+                    // One of them has failed, and says why.
+                    return Ok(());
+                }
+                let listening = format!("listening on tcp://{}", first.address);
+                eprintln!("handoff: {listening}");
+                service::ready(&listening);
+                visitors::warn(first.address, &args.from, "use it");
+                queue
+            }
+            Turn::Other { told, is_ready } => {
+                // The first has failed, and says why.
+                let Ok(exported) = told.recv() else { return Ok(()) };
+                let import = |exported| driver.import_rx_queue(exported);
+                let queue = exported.as_ref().map(import).transpose();
+                let queue = queue.failed("sharing an rx queue")?;
+                // As above.
+                let _ = is_ready.send(());
+                queue
+            }
+        };
+        let intake = match &queue {
+            Some(queue) => {
+                // For what comes by another way than this NIC.
+                let pool = Region::anonymous(POOL).failed(SETTING_ASIDE)?;
+                Some(queue.or(&driver.pool(pool, CHUNK).failed(SETTING_ASIDE)?))
+            }
+            None => None,
+        };
+        let relay = Rc::new(Relay {
+            most_open: connections,
+            engine: args.engine.only(),
+            intake,
+            target: self.target,
+            connect_timeout: args.connect_timeout,
+            down: Cell::new(false),
+            least_rate: args.least_rate,
+            idle: (!args.idle.is_zero()).then_some(args.idle),
+            look: match args.idle.is_zero() {
+                true => LOOK,
+                false => clock::between_looks(args.idle),
+            },
+            ledger: Ledger::new(self.shared),
+            driver,
+        });
+        if let Some(reason) = relay.driver.ring_unavailable() {
+            relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
+        }
+        let executor = Executor::new(&relay.driver);
+        let ends = Ends { stop: &self.stop, quit: self.quit, door: self.door };
+        let ended = executor.run(gate::run(&relay, &executor, self.listener, args, ends));
+        // What is still under way is dropped, and counted, before the report.
+        drop(executor);
+        relay.ledger.close(number, queue.as_ref().map(Arrived::by));
+        ended.failed("relaying")?
+    }
+}
+
+impl<'a> First<'a> {
+    /// Binds the queue that was prepared, with an area for so many connections.
+    fn bind(&self, driver: &Driver, connections: usize) -> Result<Option<Bound<'a>>, Failure> {
+        let area = |len| Region::reserved(len).failed(SETTING_ASIDE);
+        let bind = |prepared| Bound::bind(driver, prepared, connections, area);
+        self.prepared.map(bind).transpose()
+    }
+
+    /// Shares the queue; whether all others are ready.
+    fn wait_for_others(&self, queue: Option<&RxQueue>) -> Result<bool, Failure> {
+        for (tell, _) in &self.others {
+            let exported = queue.map(RxQueue::export).transpose();
+            // It may be gone.
+            let _ = tell.send(exported.failed("sharing an rx queue")?);
+        }
+        Ok(self.others.iter().all(|(_, ready)| ready.recv().is_ok()))
+    }
+}
+
+/// A driver with room for so many connections.
+fn driver(args: &Args, connections: u32) -> Result<Driver, Failure> {
+    Driver::builder()
+        .entries(1024)
+        .zero_copy_receive(args.nic.is_some())
+        // Both directions: what waits to be lent, and what is on its way.
+        .in_flight(64 + connections as usize * 48)
+        .registered_buffers((64 + connections * 34).min(16_384))
+        .registered_files((64 + connections * 6).min(16_384))
+        .build()
+        .map_err(Failure::not_possible)
+}

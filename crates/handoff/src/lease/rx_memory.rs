@@ -1,0 +1,353 @@
+//! What all rings that receive from an rx queue have in common: its memory, its refill queue, its counts.
+//!
+//! Contracts:
+//! - the memory is one piece of address space, of which the kernel has the beginning. Each area that is added
+//!   lies behind those before it and is as large as all of them, so a place says by itself where it is, and
+//!   no ring has to look at what another one does;
+//! - what the kernel has is mapped until the last ring is closed and the last span is gone.
+
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use handoff_sys::zcrx;
+
+use super::area;
+use super::rx_queue::RxStats;
+use crate::mechanism::ReceiveEngine;
+use crate::memory::Backing;
+use crate::ring::memlock_or;
+use crate::ring::refill::RefillQueue;
+
+/// A step in which the area of an rx queue grew: see [`RxQueue::growth`](crate::RxQueue::growth).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxGrowth {
+    /// Time since the queue was bound.
+    pub after: Duration,
+    /// Chunks in all, from then on.
+    pub chunks: usize,
+    /// What made it grow.
+    pub cause: RxShortage,
+}
+
+/// Why the area of an rx queue grew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RxShortage {
+    /// The kernel told that it found no free chunk.
+    NoChunk,
+    /// So many spans were held that the NIC's ring would have run dry.
+    Held,
+}
+
+impl std::fmt::Display for RxShortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NoChunk => "no free chunk",
+            Self::Held => "too many chunks held",
+        })
+    }
+}
+
+/// The memory of a queue, and what is counted of it.
+pub(super) struct RxMemory {
+    pub(super) engine: ReceiveEngine,
+    pub(super) region: Arc<Backing>,
+    pub(super) chunk: usize,
+    /// Entries of the NIC's ring.
+    pub(super) ring: usize,
+    pub(super) refill: RefillQueue,
+    /// Where the kernel counts copies, in the refill queue's memory.
+    statistics: Option<(Arc<Backing>, usize)>,
+    /// Bytes of the first area.
+    first: usize,
+    /// Bytes that the kernel has.
+    given: AtomicUsize,
+    /// The kernel may be given more.
+    grows: AtomicBool,
+    growth: Mutex<Growth>,
+    since: Instant,
+    /// Another ring may receive from the queue, too.
+    pub(super) shared: AtomicBool,
+    /// Spans that all rings together hold, as of their last arrivals and submissions.
+    pub(super) held: AtomicUsize,
+    pub(super) spans: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) shortages: AtomicU64,
+    pub(super) flushes: AtomicU64,
+    /// Receivers begun, and those that are left: whose copies the kernel's count is about.
+    pub(super) begun: AtomicU64,
+    pub(super) receivers: AtomicU32,
+}
+
+#[derive(Default)]
+struct Growth {
+    steps: Vec<RxGrowth>,
+    /// Why it ended before the limit.
+    stopped: Option<String>,
+}
+
+impl RxMemory {
+    /// # Safety
+    ///
+    /// The queue was bound with the first `first` bytes of the region, which nobody has a piece of; further ones
+    /// the kernel adds if `first` is not all. It counts at `statistics`, spans and then bytes.
+    pub(super) unsafe fn new(
+        engine: ReceiveEngine,
+        (region, first): (Arc<Backing>, usize),
+        (chunk, ring): (usize, usize),
+        refill: RefillQueue,
+        statistics: Option<(Arc<Backing>, usize)>,
+    ) -> Self {
+        Self {
+            engine,
+            chunk,
+            ring,
+            refill,
+            statistics,
+            first,
+            given: AtomicUsize::new(first),
+            grows: AtomicBool::new(first < region.len()),
+            growth: Mutex::default(),
+            since: Instant::now(),
+            shared: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            spans: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            shortages: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            receivers: AtomicU32::new(0),
+            region,
+        }
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.given.load(Relaxed) / self.chunk
+    }
+
+    pub(super) fn most_chunks(&self) -> usize {
+        self.region.len() / self.chunk
+    }
+
+    /// Where in the region bytes are that the kernel has told of, if such an area can be there.
+    #[inline]
+    pub(super) fn find(&self, place: u64, len: usize) -> Option<usize> {
+        // The first area's number is 0.
+        let offset = usize::try_from(place).ok()?;
+        match offset.checked_add(len) {
+            Some(end) if end <= self.first => Some(offset),
+            _ => self.find_further(place, len),
+        }
+    }
+
+    #[cold]
+    fn find_further(&self, place: u64, len: usize) -> Option<usize> {
+        let number = (place >> zcrx::AREA_SHIFT) as u32;
+        let (begin, end) = self.area(number)?;
+        let offset = usize::try_from(place & ((1 << zcrx::AREA_SHIFT) - 1)).ok()?;
+        (offset.checked_add(len)? <= end - begin).then_some(begin + offset)
+    }
+
+    /// Where the area of this number begins and ends.
+    fn area(&self, number: u32) -> Option<(usize, usize)> {
+        let (first, all) = (self.first, self.region.len());
+        let (begin, end) = match number {
+            0 => (0, first),
+            _ => {
+                let begin = first.checked_mul(1_usize.checked_shl(number - 1)?)?;
+                (begin, begin.saturating_mul(2))
+            }
+        };
+        (begin < all).then_some((begin, end.min(all)))
+    }
+
+    /// Where in memory bytes are that [`find`](Self::find) finds.
+    ///
+    /// # Safety
+    ///
+    /// It does so.
+    #[inline]
+    pub(super) unsafe fn address(&self, place: u64, len: usize) -> NonNull<u8> {
+        debug_assert!(self.find(place, len).is_some());
+        let offset = if place < self.first as u64 {
+            place as usize
+        } else {
+            self.find_further(place, len).unwrap_or_default()
+        };
+        // SAFETY: inside the region, as the caller says.
+        unsafe { self.region.start().add(offset) }
+    }
+
+    /// So many spans are held in all; whether the NIC's ring is about to run dry, and there is memory against it.
+    #[inline]
+    pub(super) fn runs_short(&self, held: usize) -> bool {
+        self.grows.load(Relaxed) && held + area::reserve(self.ring) > self.chunks()
+    }
+
+    /// Gives the kernel more of the memory, unless another ring has done so since there were `seen` chunks;
+    /// whether there are more than those.
+    pub(super) fn grow(&self, ring: RawFd, id: u32, seen: usize, cause: RxShortage) -> bool {
+        if !self.grows.load(Relaxed) {
+            return self.chunks() > seen;
+        }
+        let mut growth = self.growth();
+        if self.chunks() > seen || !self.grows.load(Relaxed) {
+            return self.chunks() > seen;
+        }
+        let number = growth.steps.len() as u32 + 1;
+        let (begin, end) = self.area(number).expect("what grows has a next area");
+        let mut registered = zcrx::Area {
+            addr: (self.region.start().as_ptr().addr() + begin) as u64,
+            len: (end - begin) as u64,
+            ..zcrx::Area::default()
+        };
+        // SAFETY: this part of the region was not given before, and is kept as the rest is.
+        let added = unsafe { zcrx::add_area(ring, id, &mut registered) };
+        let added = match added {
+            Ok(()) if registered.rq_area_token == u64::from(number) << zcrx::AREA_SHIFT => Ok(()),
+            Ok(()) => Err("the kernel has numbered the area in another way".to_owned()),
+            Err(error) => {
+                Err(memlock_or("adding an area", (end - begin) as u64, error).to_string())
+            }
+        };
+        match added {
+            Ok(()) => {
+                self.given.store(end, Relaxed);
+                self.grows.store(end < self.region.len(), Relaxed);
+                let (after, chunks) = (self.since.elapsed(), self.chunks());
+                tracing::info!(chunks, %cause, "the area of an rx queue has grown");
+                growth.steps.push(RxGrowth { after, chunks, cause });
+                true
+            }
+            Err(reason) => {
+                let chunks = self.chunks();
+                tracing::warn!(chunks, reason, "the area of an rx queue grows no further");
+                self.grows.store(false, Relaxed);
+                growth.stopped = Some(reason);
+                false
+            }
+        }
+    }
+
+    pub(super) fn steps(&self) -> Vec<RxGrowth> {
+        self.growth().steps.clone()
+    }
+
+    pub(super) fn stopped(&self) -> Option<String> {
+        self.growth().stopped.clone()
+    }
+
+    fn growth(&self) -> MutexGuard<'_, Growth> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stats(&self) -> RxStats {
+        RxStats {
+            spans: self.spans.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            copied: self.copied(),
+            shortages: self.shortages.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+        }
+    }
+
+    /// Bytes that the kernel has copied, by its own count.
+    pub(super) fn copied(&self) -> Option<u64> {
+        let (memory, offset) = self.statistics.as_ref()?;
+        // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
+        // that is kept.
+        let bytes = unsafe {
+            AtomicU64::from_ptr(memory.start().add(offset + size_of::<u64>()).as_ptr().cast())
+        };
+        Some(bytes.load(Relaxed))
+    }
+
+    pub(super) fn shortfall(&self) -> Option<String> {
+        let connections = self.receivers.load(Relaxed) as usize;
+        let chunks = if self.grows.load(Relaxed) { self.most_chunks() } else { self.chunks() };
+        let need = area::chunks(self.ring, connections, self.chunk);
+        (chunks < need).then(|| {
+            format!(
+                "the area of {chunks} chunks may run dry with {connections} connections: {need} are \
+                 safe; take more memory, or lower net.ipv4.tcp_rmem"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+impl RxMemory {
+    /// Of a queue that nobody is bound to, with the first so many chunks given, and the kernel's end of its refill
+    /// queue.
+    pub(super) fn without_kernel(
+        chunks: usize,
+        given: usize,
+        chunk: usize,
+    ) -> (Self, crate::ring::refill::Kernel) {
+        let private = rustix::mm::MapFlags::PRIVATE;
+        let region = crate::memory::map(chunks * chunk, private, None).unwrap();
+        let entries = chunks.next_power_of_two() as u32;
+        let (kernel, refill) = crate::ring::refill::Kernel::and_queue(entries);
+        let engine = ReceiveEngine::Zcrx;
+        // SAFETY: there is no kernel.
+        let memory =
+            unsafe { Self::new(engine, (region, given * chunk), (chunk, 0), refill, None) };
+        (memory, kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    #[test]
+    fn places_of_all_areas_are_found_and_no_others() {
+        let (memory, _) = RxMemory::without_kernel(50, 8, PAGE);
+        let place = |area: u64, offset: usize| area << zcrx::AREA_SHIFT | offset as u64;
+        // 8 chunks, 8, 16, and the 18 that are left.
+        let areas = [(0, 8), (8, 16), (16, 32), (32, 50)];
+        for (number, (begin, end)) in areas.into_iter().enumerate() {
+            let (begin, len) = (begin * PAGE, (end - begin) * PAGE);
+            let at = |offset, len| memory.find(place(number as u64, offset), len);
+            assert_eq!(at(0, 1), Some(begin), "area {number}");
+            assert_eq!(at(0, len), Some(begin));
+            assert_eq!(at(len - 1, 1), Some(begin + len - 1));
+            assert_eq!(at(len, 0), Some(begin + len));
+            for (offset, bytes) in [(len - 1, 2), (len, 1), (0, len + 1), (1, usize::MAX)] {
+                assert_eq!(at(offset, bytes), None, "area {number}, {bytes} at {offset}");
+            }
+        }
+        for number in [4, 5, 62, 63, 64, 65, 1 << 10, u64::from(u16::MAX)] {
+            assert_eq!(memory.find(place(number, 0), 0), None, "area {number}");
+        }
+    }
+
+    #[test]
+    fn a_region_that_is_given_whole_has_one_area() {
+        let (memory, _) = RxMemory::without_kernel(8, 8, PAGE);
+        assert_eq!(memory.find(1 << zcrx::AREA_SHIFT, 1), None);
+        assert!(!memory.runs_short(8));
+        assert!(!memory.grow(-1, 0, 8, RxShortage::Held));
+        assert_eq!((memory.stopped(), memory.steps()), (None, Vec::new()));
+    }
+
+    #[test]
+    fn what_cannot_grow_says_so_once_and_stays_what_it_is() {
+        let (memory, _) = RxMemory::without_kernel(1_024, 512, PAGE);
+        assert!(!memory.runs_short(100));
+        assert!(memory.runs_short(400));
+        // There is no ring.
+        assert!(!memory.grow(-1, 0, 512, RxShortage::Held));
+        assert!(memory.stopped().is_some_and(|reason| reason.contains("adding an area")));
+        assert!(!memory.runs_short(400));
+        assert_eq!((memory.chunks(), memory.most_chunks()), (512, 1_024));
+        // Somebody else saw fewer.
+        assert!(memory.grow(-1, 0, 256, RxShortage::NoChunk));
+    }
+}
