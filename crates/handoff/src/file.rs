@@ -54,7 +54,7 @@ impl File {
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
-        let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
+        let endpoint = Rc::new(Endpoint::unlisted(&driver.io, fd));
         Ok(Self { endpoint, direct, pollable, driver })
     }
 
@@ -122,7 +122,9 @@ impl File {
         Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitWrite)
     }
 
+    /// For a request to the ring.
     fn attached(&self) -> Attached {
+        self.endpoint.enlist(&self.driver.io);
         Attached::File(Rc::clone(&self.endpoint))
     }
 

@@ -58,7 +58,7 @@ fn entry(op: &TransferOp, ring: &Ring) -> squeue::Entry {
             let address = address(op);
             opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build()
         }
-        (Direction::AwaitRead | Direction::AwaitWrite, _) =>
+        (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) =>
             opcode::PollAdd::new(fd, op.direction.events() as u32).build(),
     })
 }
@@ -100,7 +100,7 @@ fn call(op: &TransferOp) -> i32 {
                 libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
             }
             (Direction::Connect, _) => return connect(op),
-            (Direction::AwaitRead | Direction::AwaitWrite, _) => 0,
+            (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) => 0,
         }
     };
     if result < 0 {
