@@ -53,11 +53,13 @@ bench: setup build ## Print every table of figures that this machine can (as roo
 	$(HANDOFF) bench splice
 	$(HANDOFF) bench rds
 	$(HANDOFF) bench block || [ $$? -eq 3 ] # 3: this machine's kernel has no ublk
+	$(HANDOFF) bench http || [ $$? -eq 3 ] # 3: wrk is not installed
 	$(HANDOFF) bench send --lab || [ $$? -eq 3 ] # 3: this machine cannot run the lab
 	$(HANDOFF) bench recv --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench splice --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench rds --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
+	$(HANDOFF) bench http --lab || [ $$? -eq 3 ]
 
 report: setup build ## Write all of that and what is available as one page, handoff-report.html (as root)
 	$(HANDOFF) report --lab

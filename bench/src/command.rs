@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use crate::{
     block::{self, BlockArgs},
     context::{BenchError, Context},
+    http::{self, HttpArgs},
     rds::{self, RdsArgs},
     recv::{self, RecvArgs},
     send::{self, SendArgs},
@@ -32,6 +33,8 @@ pub enum Bench {
     Rds(Box<RdsArgs>),
     /// Serving block devices: by the loop in the kernel, by one in user space, and by copying
     Block(Box<BlockArgs>),
+    /// Serving files and bytes over HTTP, beside hyper and nginx
+    Http(Box<HttpArgs>),
 }
 
 /// Runs one bench.
@@ -46,6 +49,7 @@ pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError
         Bench::Splice(args) => splice::run(args, context),
         Bench::Rds(args) => rds::run(args, context),
         Bench::Block(args) => block::run(args, context),
+        Bench::Http(args) => http::run(args, context),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod calls;
 pub mod command;
 pub mod context;
 pub mod disagreement;
+pub mod http;
 pub mod lab;
 pub mod machine;
 pub mod measure;

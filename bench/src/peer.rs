@@ -238,6 +238,8 @@ impl Receiver {
 pub(crate) enum Affinity {
     /// That of the bench.
     Inherited,
+    /// These.
+    Only(CpuSet),
     /// All.
     All,
 }
@@ -269,11 +271,18 @@ impl Running {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).process_group(0);
         shell.stdin(Stdio::null()).stdout(output()).stderr(output());
-        let mut all = CpuSet::new();
-        (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-        if affinity == Affinity::All {
+        let processors = match affinity {
+            Affinity::Inherited => None,
+            Affinity::Only(processors) => Some(processors),
+            Affinity::All => {
+                let mut all = CpuSet::new();
+                (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+                Some(all)
+            }
+        };
+        if let Some(processors) = processors {
             // SAFETY: between fork and exec only sched_setaffinity is called, a bare system call.
-            unsafe { shell.pre_exec(move || Ok(sched_setaffinity(None, &all)?)) };
+            unsafe { shell.pre_exec(move || Ok(sched_setaffinity(None, &processors)?)) };
         }
         handoff_lab::die_with_us(&mut shell, Signal::KILL);
         if let Some(namespace) = namespace {

@@ -24,6 +24,8 @@ use crate::machine::Machine;
 
 /// The name of the bench of block devices. Its operations are requests, not messages.
 pub(crate) const BLOCK: &str = "block";
+/// The name of the bench of what is served over HTTP. Its operations are requests, whose costs compare.
+pub(crate) const HTTP: &str = "http";
 /// The name of the bench of messages. The names of its rows have the sizes of the messages.
 pub(crate) const RDS: &str = "rds";
 /// The name of the bench of a stream that is received, which has no operations.
@@ -36,7 +38,7 @@ pub(crate) const SPLICE: &str = "splice";
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send`, `recv`, `splice`, `rds` or `block`.
+    /// Which bench: `send`, `recv`, `splice`, `rds`, `block` or `http`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,

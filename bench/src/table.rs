@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use crate::{
     disagreement,
     quantity::{format_size, percent},
-    report::{BLOCK, PASS, RECV, Report, Row, SPLICE},
+    report::{BLOCK, HTTP, PASS, RECV, Report, Row, SPLICE},
 };
 
 const GIB: f64 = 1_073_741_824.0;
@@ -96,7 +96,8 @@ fn figures(report: &Report) -> Vec<Column> {
     ];
     let pages = report.bench == SPLICE;
     let sized = !report.rows.iter().all(passes_pages);
-    let requests = pages || report.bench == BLOCK;
+    let served = report.bench == HTTP;
+    let requests = pages || served || report.bench == BLOCK;
     let counted = report.counts_instructions();
     let per_operation = if requests { "kinsn/request" } else { "kinsn/message" };
     let costs: [Column; 2] = match counted {
@@ -136,7 +137,11 @@ fn figures(report: &Report) -> Vec<Column> {
     let streams = report.bench == RECV && report.rows.iter().all(|row| row.config.bytes.is_none());
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
-    let others: [(bool, Column); 18] = [
+    let others: [(bool, Column); 19] = [
+        (
+            served && !counted,
+            ("CPU us", |row| show(row.cpu_ns_per_op, |ns| format!("{:.1}", ns / 1e3))),
+        ),
         (true, ("p50 us", |row| show(row.latency_us.map(|it| it.p50), |us| format!("{us:.1}")))),
         (true, ("p99 us", |row| show(row.latency_us.map(|it| it.p99), |us| format!("{us:.1}")))),
         (

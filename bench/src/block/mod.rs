@@ -32,7 +32,7 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Measured, Plan, Subject},
+    measure::{self, Compare, Measured, Plan, Subject},
     peer::{Placeholders, ProgramOptions},
     quantity::format_size,
     report::{self, Config, Report},
@@ -203,7 +203,8 @@ impl Bench for Block<'_> {
         let counted = instructions::counting();
         let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
         // A file or device serves one at a time.
-        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
+        let plan =
+            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         for row in &mut measured.rows {

@@ -37,6 +37,17 @@ pub struct Plan {
     /// Whether engines live from their first slot to their last. Otherwise each is made anew for
     /// every slot, so that only one at a time holds its memory.
     pub keep_engines: bool,
+    /// What ratios are of.
+    pub compare: Compare,
+}
+
+/// What ratios are of; above 1 is better than the baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compare {
+    /// Bytes in a time.
+    Speed,
+    /// CPU time for each byte.
+    Cost,
 }
 
 /// An engine warms its caches up for this long before each slot.
@@ -100,7 +111,7 @@ pub fn measure(
     let elapsed: Duration = times().map(|time| time.elapsed).sum();
     let kept_waiting: Duration = times().map(|time| time.kept_waiting).sum();
     let kept_waiting = kept_waiting.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    Some(Measured { rows: rows(subjects, &tracks), failed, kept_waiting })
+    Some(Measured { rows: rows(subjects, &tracks, plan.compare), failed, kept_waiting })
 }
 
 fn progress_bar(slots: u64) -> ProgressBar {
@@ -149,9 +160,13 @@ impl<'a> Track<'a> {
     }
 }
 
-fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>]) -> Vec<Row> {
+fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>], compare: Compare) -> Vec<Row> {
+    let compared = |figures: Figures| match compare {
+        Compare::Speed => Some(figures.bytes_per_s),
+        Compare::Cost => figures.cpu_ns_per_byte.map(f64::recip),
+    };
     let speeds = |track: &Track<'_>| -> Vec<Option<f64>> {
-        track.slots.iter().map(|slot| slot.map(|figures| figures.bytes_per_s)).collect()
+        track.slots.iter().map(|slot| slot.and_then(compared)).collect()
     };
     subjects
         .iter()
@@ -253,6 +268,7 @@ mod tests {
         peer_slot: Duration::from_millis(20),
         rounds: 2,
         keep_engines: true,
+        compare: Compare::Speed,
     };
 
     fn subject<'a>(

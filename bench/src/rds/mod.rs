@@ -40,7 +40,7 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Measured, Plan, Subject},
+    measure::{self, Compare, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint, Load},
         pattern::Pattern,
@@ -138,7 +138,8 @@ impl Bench for Rds<'_> {
         let counted = instructions::counting();
         let (slot, rounds) = self.args.run.slots(self.slots(0, counted));
         // An address has room for one engine.
-        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
+        let plan =
+            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
         let run = |subjects: &[Subject<'_>]| {
             let mut measured = measure::measure(subjects, plan, context.stop, &|| Duration::ZERO)
                 .ok_or(BenchError::Stopped)?;

@@ -38,7 +38,7 @@ use self::{
 };
 use crate::{
     context::{BenchError, Context},
-    measure::{self, Measured, Plan, Subject},
+    measure::{self, Compare, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint},
         card::{Card, DEFAULT_PORT},
@@ -373,7 +373,8 @@ impl Recv<'_> {
     fn over(&self, subjects: &[Subject<'_>], stop: &AtomicBool) -> Result<Measured, BenchError> {
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
-        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: true };
+        let plan =
+            Plan { slot, peer_slot: slot, rounds, keep_engines: true, compare: Compare::Speed };
         let mut measured = measure::measure(subjects, plan, stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         if self.args.run.meter {

@@ -22,7 +22,7 @@ use handoff_lab::{command::Carried, instructions};
 use self::bed::Bed;
 use crate::{
     context::{BenchError, Context},
-    measure::{self, Measured, Plan},
+    measure::{self, Compare, Measured, Plan},
     peer::{Figure, ProgramOptions, parse_named},
     processor::Pinned,
     quantity::{format_size, parse_count, parse_size},
@@ -254,6 +254,7 @@ impl Bench for Send<'_> {
             peer_slot: slot.max(Duration::from_secs(1)),
             rounds,
             keep_engines: args.working_set <= KEPT_MEMORY,
+            compare: Compare::Speed,
         };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
             .ok_or(BenchError::Stopped)?;

@@ -42,7 +42,7 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Engine, Measured, Plan, Subject, Tally},
+    measure::{self, Compare, Engine, Measured, Plan, Subject, Tally},
     network::{PATIENCE, drain::Drain, sender::Sender},
     peer::ProgramOptions,
     processor::Pinned,
@@ -180,7 +180,8 @@ impl Bench for SpliceBench<'_> {
         let (slot, rounds) =
             self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
         // A thread has places for 16 rings.
-        let plan = Plan { slot, peer_slot: slot, rounds, keep_engines: false };
+        let plan =
+            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         if self.args.run.meter {

@@ -23,6 +23,9 @@ pub(crate) struct Common {
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Why files are not lent from the page cache, if they can't be: splice is tried first then.
     pub(crate) unlent: Option<String>,
+    /// What lends them: open as long as the server is, so that no answer has to open it.
+    #[cfg(feature = "getbuf")]
+    _getbuf: Option<handoff::GetBuf>,
     /// Connections that are served at once.
     pub(crate) most: usize,
     /// Operations of the driver beyond each connection's [`SHARE`].
@@ -34,6 +37,8 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn new(driver: &Driver, limits: Limits) -> Self {
         let limit = driver.in_flight_limit();
+        #[cfg(feature = "getbuf")]
+        let getbuf = open(driver);
         let most = limits.connections.min(limit / SHARE).max(1);
         Self {
             driver: driver.clone(),
@@ -43,7 +48,12 @@ impl Common {
             dates: Dates::new(),
             book: Rc::default(),
             clients: RefCell::default(),
-            unlent: why_unlent(driver),
+            #[cfg(feature = "getbuf")]
+            unlent: getbuf.as_ref().err().cloned(),
+            #[cfg(feature = "getbuf")]
+            _getbuf: getbuf.ok(),
+            #[cfg(not(feature = "getbuf"))]
+            unlent: Some("it was built without (feature getbuf)".to_owned()),
             answering: Cell::new(0),
         }
     }
@@ -55,16 +65,12 @@ impl Common {
     }
 }
 
+/// What lends files, or why nothing does.
 #[cfg(feature = "getbuf")]
-fn why_unlent(driver: &Driver) -> Option<String> {
+fn open(driver: &Driver) -> Result<handoff::GetBuf, String> {
     use handoff::Error;
-    driver.get_buf().err().map(|error| match error {
+    driver.get_buf().map_err(|error| match error {
         Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. } => reason,
         error => error.to_string(),
     })
-}
-
-#[cfg(not(feature = "getbuf"))]
-fn why_unlent(_: &Driver) -> Option<String> {
-    Some("it was built without (feature getbuf)".to_owned())
 }

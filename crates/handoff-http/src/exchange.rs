@@ -7,12 +7,13 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Error, Socket};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -130,7 +131,8 @@ impl Feeding<'_> {
         if self.rest.is_over() && self.input.received.is_empty() && !self.input.is_ended() {
             self.input.more().await?;
         }
-        pending().await
+        self.socket.broken().await?;
+        Err(Unfed::Cut(Cut::Left))
     }
 
     /// Feeds a piece when the service asks for one; false when there is nothing to feed any more.
@@ -140,8 +142,15 @@ impl Feeding<'_> {
             feeder.end(Ok(()));
             return Ok(false);
         }
-        if !poll_fn(|context| feeder.poll_wanted(context)).await {
-            return Ok(false);
+        // Meanwhile nothing is received.
+        let wanted = pin!(poll_fn(|context| feeder.poll_wanted(context)));
+        match select(wanted, pin!(socket.broken())).await {
+            Either::Left((true, _)) => {}
+            Either::Left((false, _)) => return Ok(false),
+            Either::Right((broken, _)) => {
+                broken?;
+                return Err(Unfed::Cut(Cut::Left));
+            }
         }
         if terms.awaits_continue.get() && !terms.begun.get() {
             if input.received.is_empty() {

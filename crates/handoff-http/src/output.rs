@@ -22,7 +22,7 @@ use handoff::{
     Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, RouteEngine, Sent, Socket,
     Tally,
 };
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::io::{ReadWriteFlags, ioctl_fionbio, preadv2};
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::common::Common;
@@ -36,11 +36,13 @@ pub(crate) const LENT_FROM: usize = 16 << 10;
 const PIECE: usize = 256 << 10;
 /// From so many bytes on a range of a file goes by a route.
 const ROUTED_FROM: u64 = 64 << 10;
+/// From so many bytes on a range of a file is lent where that works; to splice less takes fewer instructions.
+const FILE_LENT_FROM: u64 = 256 << 10;
 /// The most sends that the kernel has not taken.
 const UNTAKEN: usize = 4;
 /// The most sends of a connection that are on loan, where the driver has operations to spare; else it is one.
 const ON_LOAN: usize = 16;
-/// Sends after which others have their turn: without a ring a send may be over at once.
+/// Sends and files after which others have their turn: without a ring a send may be over at once.
 const TURN: u32 = 16;
 
 /// What is on its way on a connection. Whoever polls the connection looks at it, so that nothing is kept which is
@@ -130,9 +132,10 @@ pub(crate) struct Output {
     socket: Socket,
     stall: Duration,
     splices: bool,
+    stopped_blocking: bool,
     /// What goes out with the next send.
     pub(crate) gathered: Vec<u8>,
-    /// Sends in all.
+    /// Sends and files in all.
     sends: u32,
     loans: Rc<Loans>,
 }
@@ -151,6 +154,7 @@ impl Output {
             socket: socket.clone(),
             stall: common.limits.stall,
             splices: common.unlent.is_some(),
+            stopped_blocking: false,
             gathered: Vec::new(),
             sends: 0,
             loans: Rc::new(loans),
@@ -174,7 +178,7 @@ impl Output {
         if bytes.len() < LENT_FROM {
             return self.put_copied(&bytes).await;
         }
-        self.flush().await?;
+        self.flush_before_more().await?;
         while !bytes.is_empty() {
             self.send(bytes.split_to(bytes.len().min(PIECE))).await?;
         }
@@ -186,7 +190,7 @@ impl Output {
         if frozen.len() < LENT_FROM {
             return self.put_copied(frozen).await;
         }
-        self.flush().await?;
+        self.flush_before_more().await?;
         for start in (0..frozen.len()).step_by(PIECE) {
             self.send(frozen.part(start..frozen.len().min(start + PIECE))).await?;
         }
@@ -248,16 +252,16 @@ impl Output {
     }
 
     async fn route(&mut self, file: &handoff::File, range: Range<u64>) -> Result<(), Cut> {
-        self.flush().await?;
-        if self.splices {
-            let route = Route::new(&self.driver, (file, range.clone()), &self.socket);
-            match self.run(route.only(RouteEngine::Splice), &range).await {
-                // This file can't be spliced.
-                Err(Cut::Connection(Error::EngineUnavailable { .. })) => {}
-                over => return over,
-            }
+        let mut route = Route::new(&self.driver, (file, range.clone()), &self.socket);
+        if self.splices || range.end - range.start < FILE_LENT_FROM {
+            self.give_turn().await;
+            self.stop_blocking();
+            let head = std::mem::take(&mut self.gathered);
+            route = route.starting_with(RouteEngine::Splice).head(head);
+        } else {
+            self.flush_before_more().await?;
         }
-        self.run(Route::new(&self.driver, (file, range.clone()), &self.socket), &range).await
+        self.run(route, &range).await
     }
 
     async fn run(&self, route: Route, range: &Range<u64>) -> Result<(), Cut> {
@@ -286,11 +290,20 @@ impl Output {
 
     /// Sends what was gathered, without waiting until the kernel has taken it.
     pub(crate) async fn flush(&mut self) -> Result<(), Cut> {
+        self.send_gathered(false).await
+    }
+
+    /// The same where what follows is sent at once, and goes into the same packets.
+    async fn flush_before_more(&mut self) -> Result<(), Cut> {
+        self.send_gathered(true).await
+    }
+
+    async fn send_gathered(&mut self, more: bool) -> Result<(), Cut> {
         if self.gathered.is_empty() {
             return Ok(());
         }
         let buffer = Buffer::from(std::mem::take(&mut self.gathered));
-        self.send(vec![buffer]).await
+        self.send_before(vec![buffer], more).await
     }
 
     /// Waits until the kernel has taken everything.
@@ -316,20 +329,40 @@ impl Output {
     }
 
     async fn send<B: Lend>(&mut self, buffer: B) -> Result<(), Cut> {
+        self.send_before(buffer, false).await
+    }
+
+    /// Sends a buffer, before more or not.
+    async fn send_before<B: Lend>(&mut self, buffer: B, more: bool) -> Result<(), Cut> {
         self.until(|loans| {
             let most = if self.common.has_spare() { ON_LOAN } else { 1 };
             loans.untaken.borrow().len() < UNTAKEN && loans.on_loan.borrow().len() < most
         })
         .await?;
-        self.sends = self.sends.wrapping_add(1);
-        if self.sends.is_multiple_of(TURN) {
-            others_first().await;
-        }
-        let send = |buffer| self.socket.send(buffer);
+        self.give_turn().await;
+        let send = |buffer| {
+            let message = self.socket.message(buffer);
+            if more { message.more() } else { message }.send()
+        };
         let (sent, loan) = room::start(&self.driver, buffer, send).await?.split();
         self.loans.untaken.borrow_mut().push_back(sent.cancel_on_drop());
         self.loans.on_loan.borrow_mut().push_back(B::on_loan(loan));
         Ok(())
+    }
+
+    /// Before each send or file.
+    async fn give_turn(&mut self) {
+        self.sends = self.sends.wrapping_add(1);
+        if self.sends.is_multiple_of(TURN) {
+            others_first().await;
+        }
+    }
+
+    /// A socket that is spliced to must not block; this one keeps to it, so that not each file has to change it.
+    fn stop_blocking(&mut self) {
+        if !self.stopped_blocking {
+            self.stopped_blocking = ioctl_fionbio(&self.socket, true).is_ok();
+        }
     }
 
     /// Waits until it is so, and fails where a send has.

@@ -35,9 +35,9 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// runs: on an [`Executor`](handoff::Executor), on [`Driver::block_on`], or in tokio's current-thread runtime beside
 /// `handoff::tokio::drive`. They need not be `Send`.
 ///
-/// A service's future is dropped when its client resets the connection, if the request's body was taken whole (or
-/// there is none) and nothing was received behind it; else a reset is noticed with the next receive or send. A client
-/// that only ends its own direction gets its answer.
+/// A service's future is dropped when its client resets the connection, also behind a body that nobody reads. A client
+/// that only ends its own direction gets its answer; when it then resets the connection behind bytes that were not
+/// read, the next send notices.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -161,7 +161,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the socket is none of TCP.
+    /// When the socket is none of TCP. [`Error::Busy`] when as many connections are served as
+    /// [`Limits::connections`] and the driver's room allow: the connection is closed.
     pub async fn serve_connection<S, B>(
         &self,
         socket: Socket,
@@ -177,6 +178,10 @@ impl Server {
     {
         set_tcp_nodelay(&socket, true)
             .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
+        if self.common.book.read().open >= self.common.most as u64 {
+            self.common.book.write(|served| served.turned_away += 1);
+            return Err(Error::Busy { limit: self.common.driver.in_flight_limit() });
+        }
         if let Some(counted) = Open::enter(&self.common, peer, usize::MAX) {
             self.connection(socket, peer, counted, service, stop).await;
         }

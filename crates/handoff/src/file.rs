@@ -73,7 +73,7 @@ impl File {
             && (kind == FileType::BlockDevice || fstatfs(&fd).map_err(failed)?.f_type != TMPFS);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
-        let endpoint = Rc::new(Endpoint::attach(&driver.io, fd));
+        let endpoint = Rc::new(Endpoint::unlisted(&driver.io, fd));
         Ok(Self { endpoint, direct, pollable, driver })
     }
 
@@ -155,7 +155,9 @@ impl File {
         Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitWrite)
     }
 
+    /// For a request to the ring.
     fn attached(&self) -> Attached {
+        self.endpoint.enlist(&self.driver.io);
         Attached::File(Rc::clone(&self.endpoint))
     }
 

@@ -77,6 +77,9 @@ impl GetBuf {
         if driver.io.ring_id() == 0 {
             return Err(driver.io.no_ring("lending buffers of the kernel"));
         }
+        if let Some(shared) = driver.getbuf.borrow().upgrade() {
+            return Ok(Self { shared, driver: Rc::clone(driver) });
+        }
         let device = OpenOptions::new()
             .read(true)
             .write(true)
@@ -89,7 +92,9 @@ impl GetBuf {
             due: Rc::downgrade(&driver.due),
             ring: driver.io.ring_id(),
         };
-        Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })
+        let shared = Rc::new(shared);
+        *driver.getbuf.borrow_mut() = Rc::downgrade(&shared);
+        Ok(Self { shared, driver: Rc::clone(driver) })
     }
 
     /// Prepares a file, block device or TCP socket for lending. If you read the same socket in another way

@@ -80,6 +80,49 @@ fn a_file_goes_to_a_socket() {
 }
 
 #[test]
+fn a_head_goes_before_a_file() {
+    every(|driver, engine| {
+        // The last is longer than goes into a pipe with others.
+        for (len, range) in [(1, 0..u64::MAX), (5_000, 0..u64::MAX), (300, 7..7), (40_000, 0..99)] {
+            let (near, far) = tcp("127.0.0.1");
+            let received = read_all(far);
+            let (file, head) = (driver.file(source_file()).unwrap(), pattern(2, len));
+            let socket = driver.socket(near).unwrap();
+            let route = Route::new(driver, (&file, range.clone()), &socket);
+            let mut route = route.head(head.clone()).only(engine);
+            let carried = driver.block_on(route.run()).unwrap();
+            carried.result.unwrap();
+            let content = pattern(1, LEN);
+            let part = &content[range.start as usize..LEN.min(range.end as usize)];
+            assert_eq!(carried.bytes, part.len() as u64, "{engine}");
+            assert_eq!(carried.given.total(), (part.len() + len) as u64, "{engine}");
+            if engine == RouteEngine::Splice {
+                assert_eq!(carried.given.copied, len as u64);
+            }
+            driver.block_on(socket.flush()).unwrap().unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(received.join().unwrap() == [&head[..], part].concat(), "{engine}: {len}");
+        }
+        let into = driver.file(tempfile::tempfile().unwrap()).unwrap();
+        let file = driver.file(source_file()).unwrap();
+        let mut route = Route::new(driver, (&file, 0..9), (&into, 0)).head(vec![1]).only(engine);
+        let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
+        assert!(error.to_string().contains("has no head"), "{error}");
+    });
+}
+
+#[test]
+fn engines_that_are_better_can_be_left_out() {
+    let driver = Driver::new().unwrap();
+    let file = driver.file(source_file()).unwrap();
+    let socket = driver.socket(tcp("127.0.0.1").0).unwrap();
+    for engine in ENGINES {
+        let route = Route::new(&driver, (&file, 0..9), &socket).starting_with(engine);
+        assert_eq!(route.engine(), engine);
+    }
+}
+
+#[test]
 fn a_part_of_a_file_goes_into_another() {
     every(|driver, engine| {
         let sink = tempfile::tempfile().unwrap();

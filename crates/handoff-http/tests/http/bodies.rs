@@ -208,3 +208,39 @@ fn a_service_learns_that_its_client_has_left() {
         assert_eq!(serving.stop().cut_short, 1);
     }
 }
+
+#[test]
+fn a_reset_behind_a_body_that_nobody_reads_is_noticed() {
+    struct Tell(std::sync::mpsc::Sender<()>);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            self.0.send(()).expect("somebody waits");
+        }
+    }
+
+    for ring in RINGS {
+        // The service keeps the body, or has dropped it.
+        for keeps in [true, false] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let serving = Serving::start_service(ring, Limits::default(), move || {
+                Of(move |request: Request<RequestBody>| {
+                    let (tell, kept) = (Tell(tell.clone()), keeps.then_some(request));
+                    async move {
+                        std::future::pending::<()>().await;
+                        drop((tell, kept));
+                        Response::new(String::new())
+                    }
+                })
+            });
+            let mut client = serving.connect();
+            client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n");
+            client.send(&content(20_000));
+            serving.until(|served| served.requests == 1);
+            rustix::net::sockopt::set_socket_linger(&client.stream, Some(Duration::ZERO))
+                .expect("may reset");
+            drop(client);
+            told.recv_timeout(PATIENCE).expect("the service's future is dropped");
+            assert_eq!(serving.stop().cut_short, 1);
+        }
+    }
+}

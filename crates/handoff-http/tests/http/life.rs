@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use axum::extract::Request;
 use axum::routing::{any, get};
 use axum::{Extension, Router};
-use handoff::{Buffer, Driver, Wait};
+use futures_util::future::{Either, select};
+use handoff::{Buffer, Driver, Error, Wait};
 use handoff_http::{LentBody, Limits, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -23,15 +24,26 @@ fn hello() -> Router {
 
 #[test]
 fn a_thousand_connections() {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("may be raised");
-    // Both ends of all are here.
-    let most = limit.maximum.map_or(usize::MAX, |most| most as usize / 2 - 100);
     let wanted = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 1_000 };
+    // Both ends of all are here.
+    let descriptors = 2 * wanted as u64 + 200;
+    let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.map(|most| most.max(descriptors));
+    // Root may have more.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let most = match raised {
+        Ok(()) => wanted,
+        Err(_) => {
+            let all = Rlimit { current: limit.maximum, ..limit };
+            setrlimit(Resource::Nofile, all).expect("may be raised");
+            limit.maximum.map_or(wanted, |most| most as usize / 2 - 100)
+        }
+    };
     let crowd = most.min(wanted);
     for ring in RINGS {
         let limits = Limits { connections: crowd, ..Limits::default() };
-        let serving = Serving::start(ring, limits, hello());
+        let driver = Driver::builder().ring(ring).in_flight(2 * crowd + 64);
+        let serving = Serving::start_on(driver, limits, hello);
         let mut clients: Vec<_> = (0..crowd).map(|_| serving.connect()).collect();
         for _ in 0..3 {
             for client in &mut clients {
@@ -127,11 +139,43 @@ fn a_driver_without_room_serves_fewer_at_once() {
         for client in &mut clients {
             client.send(HELLO);
         }
-        for mut client in clients {
+        // These are there at once, and leave before the others are served.
+        for client in &mut clients[..4] {
+            assert_eq!(client.answer().text(), "hello");
+        }
+        for mut client in clients.split_off(4) {
+            clients.pop();
             assert_eq!(client.answer().text(), "hello");
         }
         assert_eq!(serving.stop().most_open, 4);
     }
+}
+
+#[test]
+fn connections_from_elsewhere_take_no_more_room_than_there_is() {
+    let driver = Driver::builder().in_flight(4).build().expect("a driver");
+    let server = Server::new(&driver, Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let connect = || {
+        let client = TcpStream::connect(address).expect("connects");
+        let (near, peer) = listener.accept().expect("accepts");
+        (client, driver.socket(near).expect("attaches"), peer)
+    };
+    let [(_one, first, peer), (_two, second, _), (mut three, third, _)] =
+        [connect(), connect(), connect()];
+    let serve = |socket| server.serve_connection(socket, peer, hello(), std::future::pending());
+    let all = async {
+        let (first, second) = (pin!(serve(first)), pin!(serve(second)));
+        match select(select(first, second), pin!(serve(third))).await {
+            Either::Right((over, _)) => over,
+            Either::Left(_) => panic!("a connection that waits has ended"),
+        }
+    };
+    let over = driver.block_on(all).expect("runs");
+    assert!(matches!(over, Err(Error::Busy { .. })), "{over:?}");
+    assert_eq!(std::io::Read::read(&mut three, &mut [0]).expect("is closed"), 0);
+    assert_eq!(server.served().turned_away, 1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod curl;
+mod guest;
 mod hyper;
 mod life;
 mod pages;

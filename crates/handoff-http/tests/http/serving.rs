@@ -67,6 +67,22 @@ impl Serving {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         // Crowds come faster than they are accepted, and the standard library has 128 of them wait.
         rustix::net::listen(&listener, 4096).expect("listens");
+        Self::start_at(listener, driver, limits, make)
+    }
+
+    /// On a socket that listens.
+    pub(crate) fn start_at<S, B>(
+        listener: TcpListener,
+        driver: DriverBuilder,
+        limits: Limits,
+        make: impl FnOnce() -> S + Send + 'static,
+    ) -> Self
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
+        S::Error: Display,
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Display,
+    {
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
         let served = Arc::<Mutex<Served>>::default();
@@ -174,7 +190,7 @@ impl Client {
         Self::of(TcpStream::connect(address).expect("connects"))
     }
 
-    fn of(stream: TcpStream) -> Self {
+    pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
         stream.set_nodelay(true).expect("is of TCP");
         Self { stream, received: Vec::new() }

@@ -3,6 +3,7 @@
 
 mod deadlines;
 mod lanes;
+mod pipes;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -22,6 +23,8 @@ use crate::ring::{Io, Unpark};
 use deadlines::Deadlines;
 pub(crate) use deadlines::{Deadline, Then};
 use lanes::Lanes;
+pub(crate) use pipes::Pipe;
+use pipes::Pipes;
 
 pub(crate) struct Core {
     // First, so that the ring is closed before anything else goes.
@@ -43,6 +46,10 @@ pub(crate) struct Core {
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
     /// Queues of block devices whose requests the ring takes until it is closed.
     pub(crate) request_queues: RefCell<Vec<Served>>,
+    /// The device that lends buffers of the kernel, as long as anybody has it open.
+    #[cfg(feature = "getbuf")]
+    pub(crate) getbuf: RefCell<Weak<GetBufShared>>,
+    pub(crate) pipes: Pipes,
     pub(crate) turns: Cell<u32>,
     /// Requests of chains that the ring has, each but the first started by the end of another.
     pub(crate) in_chains: Cell<u32>,
@@ -71,6 +78,9 @@ impl Core {
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
             request_queues: RefCell::default(),
+            #[cfg(feature = "getbuf")]
+            getbuf: RefCell::default(),
+            pipes: Pipes::default(),
             turns: Cell::new(0),
             in_chains: Cell::new(0),
             news: Cell::new(false),

@@ -33,7 +33,8 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
 /// One call of `sendmsg` for what is left; the error is an errno.
 pub(super) fn sendmsg(op: &SendOp, layout: &mut Layout, flags: libc::c_int) -> Result<usize, i32> {
     let message = layout.message(op, true);
-    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let more = if op.more { libc::MSG_MORE } else { 0 };
+    let flags = flags | more | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message and all that it names belong to the record and outlive the call.
     let result = unsafe { libc::sendmsg(op.socket.endpoint.raw(), message, flags) };
     usize::try_from(result)

@@ -61,7 +61,7 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
             let address = address(op);
             opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build()
         }
-        (Direction::AwaitRead | Direction::AwaitWrite, _) =>
+        (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) =>
             opcode::PollAdd::new(fd, op.direction.events() as u32).build(),
     })
 }
@@ -123,7 +123,7 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
                 libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
             }
             (Direction::Connect, _) => return connect(op),
-            (Direction::AwaitRead | Direction::AwaitWrite, _) => 0,
+            (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) => 0,
         }
     };
     outcome(result)

@@ -5,7 +5,9 @@
 //! - when the kernel reports that a route copies (loopback, a device without scatter-gather), or
 //!   zero copy failed where copying went through (a limit on locked memory), the socket copies in
 //!   user context, and looks again now and then;
-//! - otherwise it times its own first sends of a size with either engine, in CPU time, and keeps to
+//! - sends of less than 1 KiB are copied, and those of 64 KiB and more are not, where the kernel tells of its
+//!   copies;
+//! - between these it times its own first sends of a size with either engine, in CPU time, and keeps to
 //!   the cheaper one; sizes below one where copying won copy, sizes above one where zero copy won
 //!   go without;
 //! - it can always say what it chose and why.
@@ -21,6 +23,10 @@ const TRIES: usize = 2 * SAMPLES;
 const COPIED_REPORTS: u32 = 4;
 /// One in so many sends on a socket that left zero copy looks whether it has to.
 const LOOK_AGAIN: u32 = 1024;
+/// Below this size copying is cheaper everywhere, and is not timed.
+const ALWAYS_COPIED: usize = 1 << 10;
+/// From this size up lending is, where the kernel does not copy anyway.
+const ALWAYS_LENT: usize = 64 << 10;
 /// Before anything is known: from this size up zero copy is the better guess.
 const GUESS: usize = 16 * 1024;
 
@@ -92,6 +98,8 @@ pub(crate) struct Chooser {
     wish: Engine,
     /// The zero-copy engine that works here, or why none does.
     zero_copy: Result<Engine, String>,
+    /// Whether the kernel tells what it copied of a zero-copy send.
+    told: bool,
     classes: Vec<(u32, Class)>,
     /// The smallest class in which zero copy won.
     zero_copy_from: Option<u32>,
@@ -127,10 +135,11 @@ fn class_of(len: usize) -> u32 {
 }
 
 impl Chooser {
-    pub(crate) fn new(zero_copy: Result<Engine, String>) -> Self {
+    pub(crate) fn new(zero_copy: Result<Engine, String>, told: bool) -> Self {
         Self {
             wish: Engine::Auto,
             zero_copy,
+            told,
             classes: Vec::new(),
             zero_copy_from: None,
             copy_up_to: None,
@@ -179,7 +188,7 @@ impl Chooser {
             }
             return plain(zero_copy);
         }
-        match self.settled(class_of(len)) {
+        match self.settled(len) {
             Some(true) => plain(zero_copy),
             Some(false) => plain(Engine::Copy),
             None => {
@@ -194,14 +203,23 @@ impl Chooser {
         }
     }
 
-    fn settled(&self, class: u32) -> Option<bool> {
-        if self.zero_copy_from.is_some_and(|from| class >= from) {
+    /// Whether so many bytes go without a copy, if that is known.
+    fn settled(&self, len: usize) -> Option<bool> {
+        let class = class_of(len);
+        let won = || self.zero_copy_from.is_some_and(|from| class >= from);
+        if len < ALWAYS_COPIED {
+            Some(false)
+        } else if self.always_lent(len) || won() {
             Some(true)
         } else if self.copy_up_to.is_some_and(|up_to| class <= up_to) {
             Some(false)
         } else {
             None
         }
+    }
+
+    fn always_lent(&self, len: usize) -> bool {
+        self.told && len >= ALWAYS_LENT
     }
 
     fn class(&mut self, class: u32) -> &mut Class {
@@ -223,7 +241,7 @@ impl Chooser {
             samples.taken += 1;
         }
         let class = *class;
-        if class.copy.complete() && class.zero_copy.complete() && self.settled(number).is_none() {
+        if class.copy.complete() && class.zero_copy.complete() && self.settled(len).is_none() {
             if class.zero_copy.median() <= class.copy.median() {
                 self.zero_copy_from = Some(number);
             } else {
@@ -287,14 +305,22 @@ impl Chooser {
             (_, Some(left)) => return choice(Engine::Copy, left.reason().to_owned()),
             (Ok(engine), None) => *engine,
         };
-        let class = class_of(len);
-        let engine = match self.settled(class) {
+        if len < ALWAYS_COPIED {
+            let reason = format!("less than {ALWAYS_COPIED} bytes cost less to copy than to lend");
+            return choice(Engine::Copy, reason);
+        }
+        if self.always_lent(len) {
+            let reason = format!("{ALWAYS_LENT} bytes and more cost more to copy than to lend");
+            return choice(zero_copy, reason);
+        }
+        let settled = self.settled(len);
+        let engine = match settled {
             Some(true) => zero_copy,
             Some(false) => Engine::Copy,
             None if len >= GUESS => zero_copy,
             None => Engine::Copy,
         };
-        let decisive = match self.settled(class) {
+        let decisive = match settled {
             Some(true) => self.zero_copy_from,
             Some(false) => self.copy_up_to,
             None => None,
@@ -319,7 +345,7 @@ mod tests {
     use super::*;
 
     fn chooser() -> Chooser {
-        Chooser::new(Ok(Engine::UringZc))
+        Chooser::new(Ok(Engine::UringZc), true)
     }
 
     /// Sends `count` messages that cost as told, and gives the engines that were picked.
@@ -348,24 +374,37 @@ mod tests {
     #[test]
     fn the_cheaper_engine_wins_after_its_samples() {
         let mut chooser = chooser();
-        let first = run(&mut chooser, 65536, 2 * SAMPLES, 2_000, 5_000);
+        let first = run(&mut chooser, 32768, 2 * SAMPLES, 2_000, 5_000);
         assert_eq!(first.iter().filter(|engine| **engine == Engine::Copy).count(), SAMPLES);
         assert!(
-            run(&mut chooser, 65536, 10, 2_000, 5_000)
+            run(&mut chooser, 32768, 10, 2_000, 5_000)
                 .iter()
                 .all(|engine| *engine == Engine::UringZc)
         );
         assert!(
-            chooser.explain(65536).reason.contains("2.0 us"),
+            chooser.explain(32768).reason.contains("2.0 us"),
             "{}",
-            chooser.explain(65536).reason
+            chooser.explain(32768).reason
         );
+    }
+
+    #[test]
+    fn small_sends_are_copied_and_large_ones_lent_without_a_trial() {
+        let mut chooser = chooser();
+        let picks = |chooser: &mut Chooser, len| run(chooser, len, 100, 1, 1);
+        assert_eq!(picks(&mut chooser, ALWAYS_COPIED - 1), vec![Engine::Copy; 100]);
+        assert_eq!(picks(&mut chooser, ALWAYS_LENT), vec![Engine::UringZc; 100]);
+        assert!(chooser.explain(100).reason.contains("to copy than to lend"));
+        assert_eq!(chooser.explain(1 << 20).engine, Engine::UringZc);
+        // Where nobody tells of copies, lending may be for nothing.
+        let mut untold = Chooser::new(Ok(Engine::UringZc), false);
+        assert!(picks(&mut untold, ALWAYS_LENT).contains(&Engine::Copy));
     }
 
     #[test]
     fn sends_that_wait_for_room_are_not_tried_for_ever() {
         let mut chooser = chooser();
-        let picks: Vec<_> = (0..100).map(|_| chooser.pick(1 << 20, || true)).collect();
+        let picks: Vec<_> = (0..100).map(|_| chooser.pick(32 << 10, || true)).collect();
         let copies = picks.iter().filter(|pick| pick.engine == Engine::Copy).count();
         assert_eq!(copies, TRIES);
         assert_eq!(picks[99], Pick { engine: Engine::UringZc, timed: false });
@@ -421,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_wish_is_kept_and_a_missing_engine_explained() {
-        let mut chooser = Chooser::new(Err("there is no ring".to_owned()));
+        let mut chooser = Chooser::new(Err("there is no ring".to_owned()), true);
         assert_eq!(
             chooser.explain(1 << 20),
             Choice { engine: Engine::Copy, reason: "there is no ring".into() }

@@ -51,6 +51,8 @@ pub(crate) struct SendOp {
     pub(crate) segment: u16,
     /// Whether the record's layout has a destination.
     pub(crate) addressed: bool,
+    /// Whether another send follows at once, which the end of this one may wait for.
+    pub(crate) more: bool,
     /// Header and payload bytes.
     pub(crate) total: usize,
     /// Of which the kernel took so many.
@@ -163,6 +165,7 @@ impl SendOp {
             header_len: header_len as u8,
             segment: 0,
             addressed: false,
+            more: false,
             total,
             done: 0,
             in_kernel: 0,

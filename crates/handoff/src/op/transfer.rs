@@ -28,6 +28,8 @@ pub(crate) enum Direction {
     AwaitRead,
     /// As well: when something can be written.
     AwaitWrite,
+    /// As well: when the connection is broken.
+    AwaitEnd,
 }
 
 impl Direction {
@@ -36,12 +38,14 @@ impl Direction {
         match self {
             Self::Read | Self::Receive | Self::ReceiveAll | Self::AwaitRead => libc::POLLIN,
             Self::Write | Self::Connect | Self::AwaitWrite => libc::POLLOUT,
+            // Errors and ends are always told.
+            Self::AwaitEnd => 0,
         }
     }
 
-    /// Whether it only waits until something can be read or written.
+    /// Whether it only waits.
     pub(crate) fn waits(self) -> bool {
-        matches!(self, Self::AwaitRead | Self::AwaitWrite)
+        matches!(self, Self::AwaitRead | Self::AwaitWrite | Self::AwaitEnd)
     }
 
     fn moves_nothing(self) -> bool {

@@ -1,5 +1,6 @@
 //! A descriptor attached to a driver, in the ring's file table where there is room.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 
@@ -10,7 +11,7 @@ use super::Io;
 /// Closed, and taken out of the table, when the last handle and the last operation let go.
 pub(crate) struct Endpoint {
     pub(crate) fd: OwnedFd,
-    slot: Option<u32>,
+    slot: Cell<Option<u32>>,
     io: Weak<Io>,
 }
 
@@ -22,8 +23,22 @@ pub(crate) enum Target {
 
 impl Endpoint {
     pub(crate) fn attach(io: &Rc<Io>, fd: OwnedFd) -> Self {
-        let slot = io.install(fd.as_raw_fd());
-        Self { fd, slot, io: Rc::downgrade(io) }
+        let endpoint = Self::unlisted(io, fd);
+        endpoint.enlist(io);
+        endpoint
+    }
+
+    /// One that gets its place in the table when it is [enlisted](Self::enlist): many files are used without the
+    /// ring.
+    pub(crate) fn unlisted(io: &Rc<Io>, fd: OwnedFd) -> Self {
+        Self { fd, slot: Cell::new(None), io: Rc::downgrade(io) }
+    }
+
+    /// Puts it into the table, before requests that name it.
+    pub(crate) fn enlist(&self, io: &Io) {
+        if self.slot.get().is_none() {
+            self.slot.set(io.install(self.fd.as_raw_fd()));
+        }
     }
 
     pub(crate) fn raw(&self) -> RawFd {
@@ -31,7 +46,7 @@ impl Endpoint {
     }
 
     pub(crate) fn target(&self) -> Target {
-        match self.slot {
+        match self.slot.get() {
             Some(slot) => Target::Fixed(Fixed(slot)),
             None => Target::Plain(Fd(self.raw())),
         }
@@ -40,7 +55,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if let (Some(slot), Some(io)) = (self.slot, self.io.upgrade()) {
+        if let (Some(slot), Some(io)) = (self.slot.get(), self.io.upgrade()) {
             io.uninstall(slot);
         }
     }

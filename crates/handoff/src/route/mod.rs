@@ -20,6 +20,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
@@ -33,6 +34,7 @@ use crate::file::File;
 use crate::getbuf::GetBuf;
 use crate::lease::Intake;
 use crate::mechanism::Engine;
+use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
@@ -206,6 +208,8 @@ pub struct Route {
     driver: Rc<Reactor>,
     source: RouteSource,
     sink: RouteSink,
+    /// What goes before the source's bytes.
+    head: Vec<u8>,
     engines: VecDeque<RouteEngine>,
     passed_over: Vec<(RouteEngine, String)>,
     moved: Rc<Cell<u64>>,
@@ -259,6 +263,7 @@ impl Route {
             driver: Rc::clone(driver),
             source,
             sink,
+            head: Vec::new(),
             engines,
             passed_over: Vec::new(),
             moved: Rc::default(),
@@ -273,7 +278,22 @@ impl Route {
         self
     }
 
-    /// Bytes that the sink has taken, to be looked at while the route runs.
+    /// Leaves out the engines that are better than this one.
+    pub fn starting_with(mut self, engine: RouteEngine) -> Self {
+        while self.engines.len() > 1 && self.engines[0] != engine {
+            self.engines.pop_front();
+        }
+        self
+    }
+
+    /// Sends these bytes before those of the source, to a socket: in one packet with the first of them where
+    /// splice serves. They are copied, and counted in [`given`](Self::given) alone.
+    pub fn head(mut self, bytes: Vec<u8>) -> Self {
+        self.head = bytes;
+        self
+    }
+
+    /// Bytes of the source that the sink has taken, to be looked at while the route runs.
     pub fn progress(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.moved)
     }
@@ -315,8 +335,14 @@ impl Route {
 
     async fn serve(&mut self) -> Result<()> {
         self.sink.check()?;
+        if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
+            return Err(Error::Invalid("a route to a file has no head"));
+        }
         loop {
             let engine = self.engines[0];
+            if engine != RouteEngine::Splice || self.head.len() > splice::LONGEST_HEAD {
+                self.send_head()?;
+            }
             let ended = match engine {
                 #[cfg(feature = "getbuf")]
                 RouteEngine::GetBuf => self.lend().await,
@@ -329,6 +355,20 @@ impl Route {
             self.engines.pop_front();
             self.passed_over.push((engine, reason));
         }
+    }
+
+    /// Sends the head by itself.
+    fn send_head(&mut self) -> Result<()> {
+        let RouteSink::Socket(socket) = &self.sink else { return Ok(()) };
+        if self.head.is_empty() {
+            return Ok(());
+        }
+        let head = Buffer::from(mem::take(&mut self.head));
+        let copied = head.len() as u64;
+        // It goes on where nobody waits for it, and what follows goes behind it.
+        drop(socket.send(head).map_err(|refused| refused.error)?);
+        self.given.copied += copied;
+        Ok(())
     }
 
     #[cfg(feature = "getbuf")]
@@ -379,18 +419,22 @@ impl Route {
             // Sends that were accepted before go first.
             socket.flush().await?;
         }
+        // What of a file; a stream has no range.
+        let range = match &self.source {
+            RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
+            RouteSource::Stream(..) => None,
+        };
         let way = splice::Splicing {
+            driver: Rc::clone(&self.driver),
+            head: &mut self.head,
             from: match &self.source {
                 RouteSource::File(file, _) => splice::End::of_file(file),
-                RouteSource::Stream(socket, _) => splice::End::of_socket(&self.driver, socket)?,
+                RouteSource::Stream(socket, _) => splice::End::of_socket(socket)?,
             },
-            range: match &self.source {
-                RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
-                RouteSource::Stream(..) => None,
-            },
+            range,
             to: match &self.sink {
                 RouteSink::File(file, _) => splice::End::of_file(file),
-                RouteSink::Socket(socket) => splice::End::of_socket(&self.driver, socket)?,
+                RouteSink::Socket(socket) => splice::End::of_socket(socket)?,
             },
             offset: match &self.sink {
                 RouteSink::File(_, offset) => Some(offset + self.moved.get()),
@@ -403,10 +447,12 @@ impl Route {
         };
         let (before, moved) = (self.moved.get(), &self.moved);
         let (taken, given) = (&mut self.taken, &mut self.given);
-        let count = |_: &mut splice::Splicing| {
+        let len = way.head.len();
+        let count = |way: &mut splice::Splicing<'_>| {
             let bytes = moved.get() - before;
             taken.unknown += bytes;
             given.count(bytes, copied);
+            given.copied += (len - way.head.len()) as u64;
         };
         let mut way = Counting { what: way, count };
         way.what.run(moved).await

@@ -8,31 +8,35 @@
 //!   without waiting, and waited for by the driver; a file that is not in the page cache
 //!   holds up the thread, as `sendfile(2)` does;
 //! - before anything was moved, what can't be spliced is told as an engine that is not possible;
-//! - after each pipeful the other futures of the thread have their turn, also where neither end ever
+//! - between two pipefuls the other futures of the thread have their turn, also where neither end ever
 //!   keeps it waiting.
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::io::{Errno, write};
+use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
+use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
 use crate::transfer::Readiness;
 
-/// Bytes that the pipe is asked to hold.
-const ROOM: usize = 1 << 20;
+/// Bytes that go before the source's in one pipeful at most: any pipe has room for them, and for more.
+pub(crate) const LONGEST_HEAD: usize = 32 << 10;
 
-/// From where to where, and by a pipe between.
-pub(crate) struct Splicing {
+/// From where to where.
+pub(crate) struct Splicing<'a> {
+    pub(crate) driver: Rc<Reactor>,
+    /// What goes before, and is emptied as it goes.
+    pub(crate) head: &'a mut Vec<u8>,
     pub(crate) from: End,
     /// What of a file; `None` for streams.
     pub(crate) range: Option<Range<u64>>,
@@ -43,21 +47,18 @@ pub(crate) struct Splicing {
 
 /// One end. A socket does not block as long as one of its ends is there, and is then again what
 /// it was.
-pub(crate) struct End {
-    file: File,
-    socket: Option<Socket>,
+pub(crate) enum End {
+    File(File),
+    Socket(Socket),
 }
 
 impl End {
     pub(crate) fn of_file(file: &File) -> Self {
-        Self { file: file.clone(), socket: None }
+        Self::File(file.clone())
     }
 
-    /// The socket as a file that can be waited for.
-    pub(crate) fn of_socket(driver: &Rc<Reactor>, socket: &Socket) -> Result<Self> {
+    pub(crate) fn of_socket(socket: &Socket) -> Result<Self> {
         let failed = |error| Error::io("readying a socket for splice", error);
-        let file =
-            File::attach(Rc::clone(driver), socket.as_fd().try_clone_to_owned().map_err(failed)?)?;
         if socket.shared.spliced.get() == 0 {
             let flags = fcntl_getfl(socket.as_fd()).map_err(|error| failed(error.into()))?;
             let blocks = !flags.contains(OFlags::NONBLOCK);
@@ -67,13 +68,36 @@ impl End {
             socket.shared.blocks_again.set(blocks);
         }
         socket.shared.spliced.update(|ends| ends + 1);
-        Ok(Self { file, socket: Some(socket.clone()) })
+        Ok(Self::Socket(socket.clone()))
+    }
+
+    fn readable(&self) -> Result<Readiness> {
+        match self {
+            Self::File(file) => file.readable(),
+            Self::Socket(socket) => socket.readable(),
+        }
+    }
+
+    fn writable(&self) -> Result<Readiness> {
+        match self {
+            Self::File(file) => file.writable(),
+            Self::Socket(socket) => socket.writable(),
+        }
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::File(file) => file.as_fd(),
+            Self::Socket(socket) => socket.as_fd(),
+        }
     }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        let Some(socket) = &self.socket else { return };
+        let Self::Socket(socket) = self else { return };
         socket.shared.spliced.update(|ends| ends - 1);
         if socket.shared.spliced.get() == 0
             && socket.shared.blocks_again.get()
@@ -84,16 +108,65 @@ impl Drop for End {
     }
 }
 
-impl Splicing {
+/// The pipe of a splice, which others get behind it if nothing is left in it.
+struct Lent<'a> {
+    driver: &'a Reactor,
+    pipe: Option<Pipe>,
+    /// Bytes in it.
+    held: usize,
+    /// Of these, the ones of the head.
+    of_head: usize,
+}
+
+impl<'a> Lent<'a> {
+    fn new(driver: &'a Reactor) -> Result<Self> {
+        Ok(Self { driver, pipe: Some(driver.pipes.take()?), held: 0, of_head: 0 })
+    }
+
+    fn pipe(&self) -> &Pipe {
+        self.pipe.as_ref().expect("it is taken with the end")
+    }
+
+    /// Puts a head into the empty pipe.
+    fn put(&mut self, head: &[u8]) -> Result<()> {
+        if !head.is_empty() {
+            let put = write(&self.pipe().fill, head);
+            self.held = put.map_err(|error| Error::io("writing into a pipe", error.into()))?;
+            self.of_head = self.held;
+            debug_assert_eq!(self.held, head.len(), "an empty pipe has room for a head");
+        }
+        Ok(())
+    }
+
+    /// So many bytes are taken out, first those of the head; how many were others.
+    fn given(&mut self, bytes: usize, head: &mut Vec<u8>) -> usize {
+        let of_head = bytes.min(self.of_head);
+        head.drain(..of_head);
+        self.of_head -= of_head;
+        self.held -= bytes;
+        bytes - of_head
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take().filter(|_| self.held == 0) {
+            self.driver.pipes.keep(pipe);
+        }
+    }
+}
+
+impl Splicing<'_> {
     /// Moves all, and counts in `moved` what the sink took.
     pub(crate) async fn run(&mut self, moved: &Cell<u64>) -> Result<()> {
-        let (drain, fill) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
-            .map_err(|error| Error::io("making a pipe", error.into()))?;
-        // A user's limit on pipes leaves it smaller.
-        let room = fcntl_setpipe_size(&fill, ROOM).unwrap_or(PIPE);
+        let driver = Rc::clone(&self.driver);
+        let mut lent = Lent::new(&driver)?;
         let before = moved.get();
+        lent.put(self.head)?;
         loop {
-            let held = match self.take(&fill, room).await {
+            lent.held += match self.take(lent.pipe()).await {
+                // The source had nothing at all.
+                Ok(0) if lent.held > 0 => 0,
                 Ok(0) => return Ok(()),
                 Ok(bytes) => bytes,
                 Err(Errno::INVAL | Errno::OPNOTSUPP) if moved.get() == before => {
@@ -102,20 +175,25 @@ impl Splicing {
                 Err(error) => return Err(Error::io("splicing from the source", error.into())),
             };
             if let Some(range) = &mut self.range {
-                range.start += held as u64;
+                range.start += (lent.held - lent.of_head) as u64;
             }
-            self.give(&drain, held, moved).await.map_err(|error| match error {
+            self.give(&mut lent, moved).await.map_err(|error| match error {
                 // What is in the pipe by now is gone from a stream, but not from a file.
                 Errno::INVAL if moved.get() == before && self.range.is_some() => {
                     unavailable("the sink can't be spliced to")
                 }
                 error => Error::io("splicing to the sink", error.into()),
             })?;
+            if self.range.as_ref().is_some_and(Range::is_empty) {
+                return Ok(());
+            }
             yield_now().await;
         }
     }
 
-    async fn take(&self, fill: &OwnedFd, room: usize) -> Result<usize, Errno> {
+    async fn take(&self, pipe: &Pipe) -> Result<usize, Errno> {
+        let Pipe { fill, room, .. } = pipe;
+        let room = *room;
         let (mut offset, len) = match &self.range {
             Some(range) => {
                 let left = range.end.saturating_sub(range.start);
@@ -127,23 +205,23 @@ impl Splicing {
             return Ok(0);
         }
         loop {
-            match splice(self.from.file.as_fd(), offset.as_mut(), fill, None, len, FLAGS) {
-                Err(Errno::AGAIN) => wait(self.from.file.readable()).await?,
+            match splice(&self.from, offset.as_mut(), fill, None, len, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.from.readable()).await?,
                 Err(Errno::INTR) => {}
                 taken => return taken,
             }
         }
     }
 
-    async fn give(&mut self, drain: &OwnedFd, held: usize, moved: &Cell<u64>) -> Result<(), Errno> {
-        let mut left = held;
-        while left > 0 {
-            match splice(drain, None, self.to.file.as_fd(), self.offset.as_mut(), left, FLAGS) {
-                Err(Errno::AGAIN) => wait(self.to.file.writable()).await?,
+    async fn give(&mut self, lent: &mut Lent<'_>, moved: &Cell<u64>) -> Result<(), Errno> {
+        while lent.held > 0 {
+            let drain = &lent.pipe().drain;
+            match splice(drain, None, &self.to, self.offset.as_mut(), lent.held, FLAGS) {
+                Err(Errno::AGAIN) => wait(self.to.writable()).await?,
                 Err(Errno::INTR) => {}
                 Ok(0) => return Err(Errno::PIPE),
                 Ok(bytes) => {
-                    left -= bytes;
+                    let bytes = lent.given(bytes, self.head);
                     moved.update(|moved| moved + bytes as u64);
                 }
                 Err(error) => return Err(error),
@@ -154,8 +232,6 @@ impl Splicing {
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
-/// What a pipe holds at least: 16 pages.
-const PIPE: usize = 16 * 4096;
 
 async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
     let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);

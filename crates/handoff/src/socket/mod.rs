@@ -9,13 +9,14 @@ pub(crate) mod receive_dma_buf;
 mod receive_into;
 pub(crate) mod send;
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockAddr, SockRef};
 
 use crate::engine::msg_zerocopy;
@@ -55,14 +56,15 @@ pub struct Socket {
 
 impl Socket {
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
-        let chooser = Chooser::new(has_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io)));
+        let zero_copy = has_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io));
+        let chooser = Chooser::new(zero_copy, tells_copies(&driver.io));
         let shared = SocketShared::new(&driver.io, fd, chooser)?;
         Ok(Self { shared: Rc::new(shared), driver })
     }
 
     /// As [`attach`](Self::attach) for what is known to be of TCP.
     fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
-        let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)));
+        let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)), tells_copies(&driver.io));
         let kind = SocketKind { stream: true, ipv6, udp: false };
         let shared = SocketShared::of_kind(&driver.io, fd, chooser, kind);
         Self { shared: Rc::new(shared), driver }
@@ -132,6 +134,23 @@ impl Socket {
         self.await_readiness(Direction::AwaitWrite)
     }
 
+    /// Waits until the connection is broken: reset by the peer, or ended in both directions. Nothing is received. Where
+    /// the peer has ended its own direction alone, it waits for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverGone`].
+    pub async fn broken(&self) -> Result<()> {
+        self.await_readiness(Direction::AwaitEnd)?.await?;
+        let mut asked = [PollFd::new(&self.shared.endpoint.fd, PollFlags::empty())];
+        let told = poll(&mut asked, Some(&Timespec::default()));
+        if told.is_ok_and(|told| told > 0) {
+            return Ok(());
+        }
+        // The ring tells of the end of one direction, too, and would again.
+        pending().await
+    }
+
     fn await_readiness(&self, direction: Direction) -> Result<Readiness> {
         let socket = Attached::Socket(Rc::clone(&self.shared));
         Readiness::begin(&self.driver, socket, true, direction)
@@ -186,6 +205,11 @@ pub(crate) fn internet_address(told: io::Result<SockAddr>) -> Result<SocketAddr>
 /// The engine that sends without copying here.
 fn zero_copy_engine(io: &Io) -> Engine {
     if io.has_ring() { Engine::UringZc } else { Engine::MsgZerocopy }
+}
+
+/// Whether the kernel says what it copied of what that sends: the error queue always does.
+fn tells_copies(io: &Io) -> bool {
+    !io.has_ring() || io.reports_usage
 }
 
 fn check_uring_zc(io: &Io, fd: &OwnedFd) -> Result<(), String> {

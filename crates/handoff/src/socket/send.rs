@@ -41,7 +41,7 @@ impl Socket {
 
     /// Starts a message that needs more than [`send`](Self::send) takes.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: &[], address: None, segment: None }
+        Message { socket: self, buffer, header: &[], address: None, segment: None, more: false }
     }
 }
 
@@ -60,6 +60,7 @@ pub struct Message<'a, B> {
     header: &'a [u8],
     address: Option<SocketAddr>,
     segment: Option<usize>,
+    more: bool,
 }
 
 impl<'a, B: Payload> Message<'a, B> {
@@ -67,6 +68,13 @@ impl<'a, B: Payload> Message<'a, B> {
     /// datagram or next to them on the stream.
     pub fn header(mut self, bytes: &'a [u8]) -> Self {
         self.header = bytes;
+        self
+    }
+
+    /// Says that another send follows at once, on a stream: the kernel keeps the end of this one for a packet with
+    /// that, for 200 ms at most. It is for short bytes, which are copied; what is lent does not wait.
+    pub fn more(mut self) -> Self {
+        self.more = self.socket.shared.stream;
         self
     }
 
@@ -227,6 +235,7 @@ impl<'a, B: Payload> Message<'a, B> {
         if let Some(bytes) = self.segment {
             op.segment = bytes as u16;
         }
+        op.more = self.more;
         adapt(op);
         if !self.header.is_empty() {
             layout.set_header(self.header);

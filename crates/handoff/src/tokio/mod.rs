@@ -32,6 +32,6 @@ pub use drive::drive;
 pub use remote::{Crosses, Remote, RemoteBuffers, Reply};
 pub use run::{per_core, per_core_with, run, run_with};
 pub use sink::{Outgoing, SendSink};
-pub use tcp::{TcpListener, TcpStream};
+pub use tcp::{OtherSocket, TcpListener, TcpStream};
 pub use threads::DriverThreads;
 pub use udp::UdpSocket;

@@ -114,6 +114,35 @@ impl Stream for TcpListener {
     }
 }
 
+/// A socket of another kind than the type is for: the socket is given back.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use handoff::Driver;
+/// use handoff::tokio::{TcpStream, UdpSocket};
+///
+/// let socket = Driver::new()?.socket(std::net::UdpSocket::bind("127.0.0.1:0")?)?;
+/// let other = TcpStream::try_from(socket).expect_err("it is of UDP");
+/// println!("{}", other.error);
+/// let _datagrams = UdpSocket::try_from(other.socket)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct OtherSocket {
+    /// The socket.
+    pub socket: Socket,
+    /// What is wrong with it.
+    #[source]
+    pub error: Error,
+}
+
+impl From<OtherSocket> for Error {
+    fn from(other: OtherSocket) -> Self {
+        other.error
+    }
+}
+
 /// A connection for code that reads by `AsyncRead` and writes by `AsyncWrite`, and the [`Socket`] for all that lends.
 ///
 /// **Copies:** reading and writing copy each byte once, in the kernel, between the socket and your slice, as tokio's
@@ -241,14 +270,13 @@ impl TcpStream {
 }
 
 impl TryFrom<Socket> for TcpStream {
-    type Error = Error;
+    type Error = OtherSocket;
 
     /// Takes any connected stream, of Unix sockets too.
-    fn try_from(socket: Socket) -> Result<Self> {
+    fn try_from(socket: Socket) -> Result<Self, OtherSocket> {
         if !socket.shared.stream {
-            return Err(Error::Invalid(
-                "a datagram socket is no stream: use handoff::tokio::UdpSocket",
-            ));
+            let why = "a datagram socket is no stream: use handoff::tokio::UdpSocket";
+            return Err(OtherSocket { socket, error: Error::Invalid(why) });
         }
         Ok(Self::of_stream(socket))
     }

@@ -10,6 +10,7 @@ use socket2::SockRef;
 
 use super::buffers::{Datagrams, address_of};
 use super::call::{Receiving, poll_call, poll_receive};
+use super::tcp::OtherSocket;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
@@ -140,11 +141,11 @@ impl UdpSocket {
 }
 
 impl TryFrom<Socket> for UdpSocket {
-    type Error = Error;
+    type Error = OtherSocket;
 
-    fn try_from(socket: Socket) -> Result<Self> {
+    fn try_from(socket: Socket) -> Result<Self, OtherSocket> {
         if !socket.shared.udp {
-            return Err(Error::Invalid("this is not a UDP socket"));
+            return Err(OtherSocket { socket, error: Error::Invalid("this is not a UDP socket") });
         }
         Ok(Self(socket))
     }

@@ -1,0 +1,118 @@
+//! One connection that asks so many times, and discards what comes.
+//!
+//! Contracts:
+//!
+//! 1. The first answer has status 200 and the length that is awaited, else it is an error. Others are as long.
+//! 2. What comes is not copied to user memory (MSG_TRUNC of tcp(7)).
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    os::fd::AsRawFd as _,
+    ptr, thread,
+    time::{Duration, Instant},
+};
+
+use handoff_lab::topology::Namespace;
+use rustix::net::{RecvFlags, recv};
+
+use super::bed::Bed;
+use crate::network::PATIENCE;
+
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+/// More than any head has.
+const LONGEST_HEAD: usize = 1 << 10;
+
+/// Who asks, from the far end.
+pub(super) struct Asking {
+    namespace: Namespace,
+    address: (Ipv4Addr, u16),
+}
+
+impl Asking {
+    pub(super) fn new(bed: &Bed, address: (Ipv4Addr, u16)) -> Self {
+        let namespace = bed.network().connecting().namespace().clone();
+        Self { namespace, address }
+    }
+
+    /// Asks so often for the file of so many bytes, as soon as somebody listens; with the bytes of an
+    /// answer's head.
+    ///
+    /// # Errors
+    ///
+    /// What is no such answer, in one line.
+    pub(super) fn ask(&self, size: u64, times: u64) -> Result<u64, String> {
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(line)?;
+        let request = format!("GET /{size} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        stream.write_all(request.as_bytes()).map_err(line)?;
+        let head = take_head(&mut stream, size)?;
+        discard(&stream, size).map_err(line)?;
+        for _ in 1..times {
+            stream.write_all(request.as_bytes()).map_err(line)?;
+            discard(&stream, head + size).map_err(line)?;
+        }
+        Ok(head)
+    }
+
+    fn connect(&self) -> Result<TcpStream, String> {
+        let begin = Instant::now();
+        loop {
+            let connected = self.namespace.run(|| TcpStream::connect(self.address));
+            match connected.map_err(|error| error.to_string())? {
+                Ok(stream) => return Ok(stream),
+                Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
+                    return Err(format!("no connection: {error}"));
+                }
+                Err(_) if begin.elapsed() > PATIENCE => {
+                    return Err(format!("it does not listen for {PATIENCE:?}"));
+                }
+                Err(_) => thread::sleep(BETWEEN_TRIES),
+            }
+        }
+    }
+}
+
+fn line(error: io::Error) -> String {
+    format!("the server does not answer: {error}")
+}
+
+/// Reads a head and nothing behind it; with its length.
+fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
+    let mut space = [0; LONGEST_HEAD];
+    let begin = Instant::now();
+    let len = loop {
+        let (seen, _) =
+            recv(&*stream, &mut space, RecvFlags::PEEK).map_err(|it| line(it.into()))?;
+        if let Some(at) = space[..seen].windows(4).position(|end| end == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if seen == 0 || seen == LONGEST_HEAD || begin.elapsed() > PATIENCE {
+            return Err("the server sends no head of an answer".to_owned());
+        }
+        thread::yield_now();
+    };
+    stream.read_exact(&mut space[..len]).map_err(line)?;
+    let head = String::from_utf8_lossy(&space[..len]).to_lowercase();
+    let is_whole = head.starts_with("http/1.1 200")
+        && head.lines().any(|field| field == format!("content-length: {size}"));
+    match is_whole {
+        true => Ok(len as u64),
+        false => Err(format!("the server answers '{}'", head.lines().next().unwrap_or_default())),
+    }
+}
+
+fn discard(stream: &TcpStream, mut left: u64) -> io::Result<()> {
+    while left > 0 {
+        let most = left.min(1 << 20) as usize;
+        // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+        let taken =
+            unsafe { libc::recv(stream.as_raw_fd(), ptr::null_mut(), most, libc::MSG_TRUNC) };
+        match u64::try_from(taken) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(taken) => left -= taken,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}

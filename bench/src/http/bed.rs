@@ -1,0 +1,106 @@
+//! What all rows are served on: a network, and files of all sizes in a directory.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+};
+
+use rustix::thread::CpuSet;
+
+use super::Job;
+use crate::{
+    context::BenchError,
+    network::{
+        bed::{self, Load},
+        pattern::Pattern,
+        queues::OwnQueue,
+    },
+};
+
+/// Of the network.
+pub(super) const MTU: u32 = 1_500;
+/// That a server must take at a time.
+pub(super) const MOST_CONNECTIONS: u32 = 1_000;
+/// A file system with a page cache and a disk behind it.
+const DIRECTORY: &str = "/var/tmp";
+
+pub(super) struct Bed {
+    network: bed::Bed,
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    /// Over software NICs, or veth where there are none, with wrk on these processors.
+    ///
+    /// # Errors
+    ///
+    /// See [`BenchError`].
+    pub(super) fn new(jobs: &[Job], others: CpuSet) -> Result<Self, BenchError> {
+        let load = Load { mtu: MTU, gro: true };
+        let mut network = bed::Bed::new(load, &Pattern::new(), others)?;
+        network.receive_at_both_ends()?;
+        let failed =
+            |error: io::Error| BenchError::Failed(format!("no files in {DIRECTORY}: {error}"));
+        let directory = tempfile::tempdir_in(DIRECTORY).map_err(failed)?;
+        let bed = Self { network, directory };
+        for job in jobs {
+            fill(&bed.path(job.size), job.size).map_err(failed)?;
+        }
+        Ok(bed)
+    }
+
+    pub(super) fn network(&self) -> &bed::Bed {
+        &self.network
+    }
+
+    /// Where the files are, and what servers need besides.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The file of so many bytes. Its name is what a request asks for.
+    pub(super) fn path(&self, size: u64) -> PathBuf {
+        self.directory().join(size.to_string())
+    }
+
+    /// A port for one server alone: the kernel lets go of one that is killed a while later.
+    ///
+    /// # Errors
+    ///
+    /// Where all are taken, in one line.
+    pub(super) fn port(&self) -> Result<Port<'_>, String> {
+        Ok(Port { own: self.network.own_port()?, network: &self.network })
+    }
+}
+
+/// Where one server listens.
+pub(super) struct Port<'a> {
+    own: OwnQueue<'a>,
+    network: &'a bed::Bed,
+}
+
+impl Port<'_> {
+    pub(super) fn address(&self) -> (Ipv4Addr, u16) {
+        self.network.far_address(self.own.number())
+    }
+
+    /// Listens there.
+    ///
+    /// # Errors
+    ///
+    /// What is in the way, in one line.
+    pub(super) fn listen(&self) -> Result<TcpListener, String> {
+        self.network.listen(self.own.number())
+    }
+}
+
+/// On the disk, so that its pages are written back before anybody sends them, and in the page cache.
+fn fill(path: &Path, size: u64) -> io::Result<()> {
+    let content: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
+    let mut file = File::create(path)?;
+    file.write_all(&content)?;
+    file.sync_all()?;
+    fs::read(path).map(drop)
+}

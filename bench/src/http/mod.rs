@@ -1,0 +1,257 @@
+//! `handoff bench http`: what it takes to serve files and bytes over HTTP, beside hyper's own server and
+//! nginx.
+//!
+//! Contracts:
+//!
+//! 1. A row is a server of one thread, on a processor of its own, asked by wrk from the other end of a
+//!    network. Its costs are those of its thread, of the ring's workers for it, and of its NIC's threads.
+//! 2. A slot begins and ends while answers are under way, so that connections made and ended are in no
+//!    figure. Requests are the bytes that arrived in it, by the length of an answer.
+//! 3. Ratios are of the server's cost for each request, here as in the lab.
+//! 4. For the witness one connection asks, and discards what comes: what the witness sees was copied
+//!    for the server.
+
+mod asking;
+mod bed;
+mod hyper;
+mod ours;
+mod program;
+mod served;
+mod wrk;
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use clap::Args;
+use handoff_lab::{instructions, topology};
+
+use self::{
+    bed::Bed,
+    hyper::Hyper,
+    ours::{Ours, Source},
+    program::Program,
+    served::{MakeServer, Served},
+};
+use crate::{
+    context::{BenchError, Context},
+    lab,
+    measure::{self, Compare, Measured, Plan, Subject},
+    processor::Pinned,
+    quantity::{format_size, parse_count, parse_size},
+    report::{self, Config, Report},
+    run::{self, Bench, RunOptions},
+    witness,
+};
+
+const EXAMPLES: &str = "\
+Rows (the ratio is to nginx, of the same size and number of connections):
+  nginx        sendfile on, one worker, no log
+  serve        handoff serve, one thread
+  file         a tower service on handoff-http that answers with a file that it has open
+  bytes        the same with Bytes
+  hyper-file   hyper's own server on tokio, one thread, which reads the file by 64 KiB
+  hyper-bytes  the same with Bytes
+
+The load is wrk, one thread, with connections that stay. CPU and instructions are the server's:
+those of its thread, of the ring's workers for it, and of its NIC's threads. Ratios are of these,
+for each request; above 1 is less than nginx. What the witness (--meter) sees was copied for the
+server, or by the network.
+
+Servers and wrk are in network namespaces of their own, joined by software NICs in the lab, and
+elsewhere by veth, where the kernel copies what is lent.
+
+Examples:
+  handoff bench http --quick
+  handoff bench http --quick --lab
+  handoff bench http --sizes 64k,1m --connections 64 --only 'nginx|serve'
+  handoff bench http --json-file before.json
+
+Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of
+nginx needs the package nginx. With --lab, what the lab needs: its guest has both.";
+
+/// Bytes of a body.
+const SIZES: [u64; 5] = [1 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// The same with `--quick`.
+const QUICK_SIZES: [u64; 2] = [1 << 10, 256 << 10];
+const CONNECTIONS: [u32; 2] = [1, 64];
+
+/// What rows do, as their configuration has it.
+const GET: &str = "get";
+
+/// Options of `handoff bench http`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HttpArgs {
+    /// What every bench takes.
+    #[command(flatten)]
+    pub run: RunOptions,
+
+    /// Bytes of the bodies, in powers of 1,024 [default: 1k,16k,64k,1m,16m; with --quick 1k,256k]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_size)]
+    pub sizes: Vec<u64>,
+
+    /// How many connections ask at a time [default: 1,64]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_connections)]
+    pub connections: Vec<u32>,
+
+    /// The processor to serve on [default: the last one]
+    #[arg(long, value_name = "N", conflicts_with = "lab")]
+    pub cpu: Option<usize>,
+}
+
+fn parse_connections(text: &str) -> Result<u32, String> {
+    let count = parse_count(text)?;
+    if count > bed::MOST_CONNECTIONS {
+        return Err(format!("at most {} connections", bed::MOST_CONNECTIONS));
+    }
+    Ok(count)
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Job {
+    size: u64,
+    connections: u32,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &HttpArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    run::run(&HttpBench { args }, context)
+}
+
+struct HttpBench<'a> {
+    args: &'a HttpArgs,
+}
+
+impl HttpBench<'_> {
+    fn jobs(&self) -> Vec<Job> {
+        let HttpArgs { run, sizes, connections, .. } = self.args;
+        let sizes = match (&sizes[..], run.quick) {
+            ([], true) => &QUICK_SIZES[..],
+            ([], false) => &SIZES,
+            (sizes, _) => sizes,
+        };
+        let connections = if connections.is_empty() { &CONNECTIONS[..] } else { connections };
+        let of_size = |&size| connections.iter().map(move |&connections| Job { size, connections });
+        sizes.iter().flat_map(of_size).collect()
+    }
+}
+
+impl Bench for HttpBench<'_> {
+    const NAME: &'static str = report::HTTP;
+
+    fn options(&self) -> &RunOptions {
+        &self.args.run
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let HttpArgs { sizes, connections, .. } = self.args;
+        let list = |name: &str, words: Vec<String>| {
+            (!words.is_empty()).then(|| format!("--{name}={}", words.join(",")))
+        };
+        let sizes = list("sizes", sizes.iter().map(|&size| format_size(size)).collect());
+        let connections = connections.iter().map(u32::to_string).collect();
+        sizes.into_iter().chain(list("connections", connections)).collect()
+    }
+
+    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
+        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
+            (true, false) => (100, 3),
+            (false, false) => (300, 7),
+            (true, true) => (30, 2),
+            (false, true) => (200, 3),
+        };
+        (Duration::from_millis(milliseconds), rounds)
+    }
+
+    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+        if lab::is_guest() {
+            topology::load("getbuf", &[])
+                .map_err(|error| BenchError::NotPossible(error.to_string()))?;
+        }
+        wrk::must_be_there().map_err(BenchError::NotPossible)?;
+        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+        let jobs = self.jobs();
+        let bed = Bed::new(&jobs, pinned.others())?;
+        let subjects = subjects(&self.args.run, &jobs, &bed, context.stop);
+        let counted = instructions::counting();
+        let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
+        // There are fewer ports than rows.
+        let plan =
+            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Cost };
+        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
+            .ok_or(BenchError::Stopped)?;
+        for row in &mut measured.rows {
+            // Bytes are counted, and each answer has as many.
+            let size = row.config.bytes.map(|bytes| bytes as f64);
+            row.ops_per_s = row.bytes_per_s.zip(size).map(|(rate, size)| rate / size);
+            row.cpu_ns_per_op = row.cpu_ns_per_byte.zip(size).map(|(cost, size)| cost * size);
+        }
+        if self.args.run.meter {
+            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
+        }
+        let remarks = format!("served on processor {}\n", pinned.cpu());
+        Ok((measured, remarks))
+    }
+
+    fn subject(&self, _report: &Report) -> String {
+        "serve over HTTP".to_owned()
+    }
+
+    fn conditions(&self, report: &Report) -> String {
+        let target = report.rows.iter().find_map(|row| row.config.target.as_deref());
+        format!("asked by wrk over {}; costs are the server's\n", target.unwrap_or("no network"))
+    }
+}
+
+/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+fn subjects<'a>(
+    options: &RunOptions,
+    jobs: &[Job],
+    bed: &'a Bed,
+    stop: &'a AtomicBool,
+) -> Vec<Subject<'a>> {
+    let mut subjects = Vec::new();
+    for &job in jobs {
+        let mut add = |engine: &str, make: MakeServer<'a>| {
+            subjects.push(subject(job, engine, bed, make));
+        };
+        add("nginx", Box::new(move |port| Ok(Box::new(Program::nginx(bed, port, stop)?))));
+        add("serve", Box::new(move |port| Ok(Box::new(Program::serve(bed, port, stop)?))));
+        for (engine, source) in [("file", Source::File), ("bytes", Source::Bytes)] {
+            add(engine, Box::new(move |port| Ok(Box::new(Ours::new(bed, port, source, job)?))));
+        }
+        for (engine, source) in [("hyper-file", Source::File), ("hyper-bytes", Source::Bytes)] {
+            let size = job.size;
+            add(engine, Box::new(move |port| Ok(Box::new(Hyper::new(bed, port, source, size)?))));
+        }
+    }
+    options.keep_wanted(&mut subjects);
+    subjects
+}
+
+fn subject<'a>(job: Job, engine: &str, bed: &'a Bed, make: MakeServer<'a>) -> Subject<'a> {
+    Subject {
+        name: format!("connections={} {engine}", job.connections),
+        engine: engine.to_owned(),
+        config: Config {
+            bytes: Some(job.size),
+            op: Some(GET.to_owned()),
+            proto: Some("tcp".to_owned()),
+            sockets: Some(job.connections),
+            target: Some(bed.network().joint().name().to_owned()),
+            mtu: Some(bed::MTU),
+            gro: Some(bed.network().load().gro),
+            ..Config::default()
+        },
+        baseline: engine == "nginx",
+        peer: false,
+        make: Box::new(move || Ok(Box::new(Served::new(&make, bed, job)?))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Servers that are programs: nginx(8), of the Debian package of this name, and `handoff serve`.
+
+use std::{env, fs, path::Path, sync::atomic::AtomicBool, time::Duration};
+
+use super::{
+    bed::{Bed, Port},
+    served::{Copies, Server},
+    wrk::installed,
+};
+use crate::{measure::Slot, network, peer::Placeholders};
+
+/// As its manual has it, and no more.
+const CONFIGURATION: &str = "\
+daemon off;
+master_process off;
+pid {directory}/nginx.pid;
+error_log stderr;
+events { worker_connections 2048; }
+http {
+    access_log off;
+    sendfile on;
+    keepalive_requests 4000000000;
+    keepalive_timeout 1h;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    server {
+        listen {address};
+        root {directory};
+    }
+}
+";
+
+pub(super) struct Program<'a> {
+    program: network::program::Program<'a>,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Program<'a> {
+    /// nginx with one process, which sends files by sendfile(2).
+    ///
+    /// # Errors
+    ///
+    /// That it is not installed, in one line.
+    pub(super) fn nginx(
+        bed: &'a Bed,
+        port: &Port<'_>,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, String> {
+        let program = installed("nginx")?;
+        let (address, port) = port.address();
+        let directory = bed.directory().display().to_string();
+        let text = CONFIGURATION
+            .replace("{directory}", &directory)
+            .replace("{address}", &format!("{address}:{port}"));
+        let file = bed.directory().join("nginx.conf");
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let (program, file) = (program.display(), file.display());
+        Self::start(&format!("exec {program} -p {directory} -c {file} -e stderr"), bed, stop)
+    }
+
+    /// `handoff serve`, with one thread.
+    ///
+    /// # Errors
+    ///
+    /// Where this program is not `handoff`, in one line.
+    pub(super) fn serve(
+        bed: &'a Bed,
+        port: &Port<'_>,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, String> {
+        let ourselves = env::current_exe().map_err(|error| error.to_string())?;
+        if ourselves.file_name() != Some(Path::new("handoff").as_os_str()) {
+            return Err("only the command handoff can serve".to_owned());
+        }
+        let (address, port) = port.address();
+        let (program, directory) = (ourselves.display(), bed.directory().display());
+        let options = format!("--threads 1 --listen {address}:{port}");
+        Self::start(&format!("exec {program} serve {directory} {options}"), bed, stop)
+    }
+
+    fn start(command: &str, bed: &'a Bed, stop: &'a AtomicBool) -> Result<Self, String> {
+        let namespace = bed.network().connected().namespace();
+        let nothing = Placeholders::default();
+        let program = network::program::Program::start(command, &nothing, namespace, stop)?;
+        Ok(Self { program, stop })
+    }
+}
+
+impl Server for Program<'_> {
+    fn serve_for(&mut self, time: Duration) -> Result<(), String> {
+        self.program.work(&Slot::new(time, self.stop))
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.program.id())
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Unknown
+    }
+}

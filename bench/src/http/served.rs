@@ -1,0 +1,200 @@
+//! A server that is asked, as an engine of the measuring frame.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Job,
+    asking::Asking,
+    bed::{Bed, Port},
+    wrk::Wrk,
+};
+use crate::{
+    measure::{Engine, Slot, Tally},
+    network::{PATIENCE, account::Account},
+};
+
+/// How long a server serves between two looks at who asks.
+const TURN: Duration = Duration::from_millis(2);
+/// In which what was under way ends with its connections.
+const AFTERMATH: Duration = Duration::from_millis(10);
+/// Bytes that the witness sees at least.
+const WITNESSED: u64 = 4 << 20;
+
+/// A server at work.
+pub(super) trait Server {
+    /// Serves for so long; on the calling thread where it is not another program.
+    ///
+    /// # Errors
+    ///
+    /// What ends it, in one line.
+    fn serve_for(&mut self, time: Duration) -> Result<(), String>;
+
+    /// The process, where it is another program.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
+    /// What became of the bytes that it served.
+    fn copies(&self) -> Copies;
+}
+
+/// Makes a server that listens there, or says in one line why there is none.
+pub(super) type MakeServer<'a> =
+    Box<dyn Fn(&Port<'a>) -> Result<Box<dyn Server + 'a>, String> + 'a>;
+
+/// What is known of the copies that a server makes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Copies {
+    Unknown,
+    /// So many of each byte.
+    OfEach(u64),
+    /// What it counted so far.
+    Counted(Counts),
+}
+
+/// Bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Sent in all.
+    pub(super) sent: u64,
+    /// Copied, for each hop.
+    pub(super) copied: u64,
+    /// Of which nobody says whether they were copied.
+    pub(super) unknown: u64,
+}
+
+impl Copies {
+    /// Of so many bytes, since then.
+    fn since(self, earlier: Self, bytes: u64) -> Option<u64> {
+        match (earlier, self) {
+            (_, Self::OfEach(copies)) => Some(bytes * copies),
+            (Self::Counted(before), Self::Counted(after)) => {
+                let share =
+                    (after.copied - before.copied) as f64 / (after.sent - before.sent) as f64;
+                let known = after.unknown == before.unknown && share.is_finite();
+                known.then_some((bytes as f64 * share) as u64)
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) struct Served<'a> {
+    server: Box<dyn Server + 'a>,
+    port: Port<'a>,
+    bed: &'a Bed,
+    job: Job,
+    /// Bytes of an answer's head.
+    head: u64,
+    account: Account<'a>,
+    attested: bool,
+}
+
+impl<'a> Served<'a> {
+    /// Makes a server, and asks it once.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, or what it answers instead, in one line.
+    pub(super) fn new(make: &MakeServer<'a>, bed: &'a Bed, job: Job) -> Result<Self, String> {
+        let (port, network) = (bed.port()?, bed.network());
+        let mut server = make(&port)?;
+        let account = Account::new(network.napi_of_connected().to_vec(), vec![network]);
+        let account = match server.process() {
+            Some(process) => account.of_program(process),
+            None => account,
+        };
+        let asking = Asking::new(bed, port.address());
+        let head = ask(&mut *server, asking, job.size, 1)?;
+        Ok(Self { server, port, bed, job, head, account, attested: false })
+    }
+
+    /// For the witness: so many answers, whole.
+    fn answer(&mut self) -> Result<Tally, String> {
+        let times = WITNESSED.div_ceil(self.job.size);
+        let before = self.server.copies();
+        let asking = Asking::new(self.bed, self.port.address());
+        ask(&mut *self.server, asking, self.job.size, times)?;
+        let bytes = times * self.job.size;
+        let copied = self.server.copies().since(before, bytes);
+        Ok(Tally { bytes, copied, ..Tally::default() })
+    }
+
+    /// Serves until what is asked for comes.
+    fn get_going(&mut self, wrk: &mut Wrk, slot: &Slot<'_>) -> Result<(), String> {
+        let (begin, enough) = (Instant::now(), u64::from(self.job.connections) * self.head);
+        let before = wrk.arrived()?;
+        while wrk.arrived()? < before + enough {
+            self.server.serve_for(TURN)?;
+            wrk.must_run(slot)?;
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("it answers nothing for {PATIENCE:?}"));
+            }
+        }
+        self.server.serve_for(slot.length() / 4)
+    }
+}
+
+/// Asks a server that serves meanwhile; with the bytes of an answer's head.
+fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result<u64, String> {
+    thread::scope(|scope| {
+        let asked = scope.spawn(move || asking.ask(size, times));
+        while !asked.is_finished() {
+            server.serve_for(TURN)?;
+        }
+        // A panic of its own was told.
+        asked.join().unwrap_or_else(|_| Err("who asks has panicked".to_owned()))
+    })
+}
+
+impl Engine for Served<'_> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        if self.attested {
+            return self.answer();
+        }
+        let mut wrk = Wrk::start(self.bed, self.port.address(), self.job)?;
+        self.get_going(&mut wrk, slot)?;
+        let (arrived, copies) = (wrk.arrived()?, self.server.copies());
+        let begun = self.account.begin(wrk.kept_waiting())?;
+        self.server.serve_for(slot.length())?;
+        let tally = self.account.end(&begun, || wrk.kept_waiting())?;
+        let (arrived, after) = (wrk.arrived()? - arrived, self.server.copies());
+        wrk.end()?;
+        self.server.serve_for(AFTERMATH)?;
+        let Job { size, .. } = self.job;
+        let bytes = (u128::from(arrived) * u128::from(size) / u128::from(size + self.head)) as u64;
+        Ok(Tally { bytes, copied: after.since(copies, bytes), ..tally })
+    }
+
+    /// It does that itself.
+    fn warms_up(&self) -> bool {
+        false
+    }
+
+    fn begin_witness(&mut self) -> Result<(), String> {
+        self.attested = true;
+        Ok(())
+    }
+
+    fn implied(&self, reported: f64) -> f64 {
+        reported + self.bed.network().joint().copies_of_sent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_those_since_the_earlier_look() {
+        let counted = |sent, copied, unknown| Copies::Counted(Counts { sent, copied, unknown });
+        assert_eq!(counted(300, 150, 0).since(counted(100, 50, 0), 1_000), Some(500));
+        assert_eq!(counted(300, 150, 1).since(counted(100, 50, 0), 1_000), None);
+        assert_eq!(counted(100, 50, 0).since(counted(100, 50, 0), 1_000), None);
+        assert_eq!(Copies::OfEach(2).since(Copies::OfEach(2), 1_000), Some(2_000));
+        assert_eq!(Copies::Unknown.since(Copies::Unknown, 1_000), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! The load: wrk(1), of the Debian package of this name, at the far end.
+//!
+//! Kernel interface: `/proc/PID/net/netstat` and `snmp`, which count what arrives in its namespace.
+
+use std::{
+    env, fs,
+    net::Ipv4Addr,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Job, bed::Bed};
+use crate::{
+    measure::Slot,
+    network::PATIENCE,
+    peer::{Affinity, Output, Running},
+    processor::kept_waiting_of_process,
+};
+
+/// Bytes of a packet's IP and TCP headers, with the time stamps that Linux sends in all but the first.
+const HEADERS: u64 = 20 + 20 + 12;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// wrk at work.
+pub(super) struct Wrk {
+    running: Running,
+    output: Output,
+}
+
+/// Where a program of a Debian package is.
+///
+/// # Errors
+///
+/// That it is not there, in one line with the package.
+pub(super) fn installed(name: &str) -> Result<PathBuf, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
+    let mut programs = directories.map(|directory| directory.join(name));
+    let found = programs.find(|program| program.is_file());
+    found.ok_or_else(|| format!("{name} is not installed: install the Debian package {name}"))
+}
+
+/// # Errors
+///
+/// As [`installed`].
+pub(super) fn must_be_there() -> Result<(), String> {
+    installed("wrk").map(drop)
+}
+
+impl Wrk {
+    /// Asks for as long as this lives.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not start, in one line.
+    pub(super) fn start(bed: &Bed, address: (Ipv4Addr, u16), job: Job) -> Result<Self, String> {
+        let (address, port) = address;
+        let Job { size, connections } = job;
+        let program = installed("wrk")?;
+        let command = format!(
+            "exec {} --threads 1 --connections {connections} --duration 1h --timeout 60s \
+             http://{address}:{port}/{size}",
+            program.display()
+        );
+        let network = bed.network();
+        let namespace = network.connecting().namespace();
+        let output = Output::new()?;
+        let affinity = Affinity::Only(network.others());
+        let running = Running::start(&command, Some(namespace), || output.sink(), affinity)?;
+        Ok(Self { running, output })
+    }
+
+    /// Bytes of streams that have arrived at its end so far.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel does not tell, in one line.
+    pub(super) fn arrived(&self) -> Result<u64, String> {
+        let table = |name: &str| {
+            let path = format!("/proc/{}/net/{name}", self.running.id());
+            fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))
+        };
+        let bytes = counter(&table("netstat")?, "IpExt:", "InOctets");
+        let packets = counter(&table("snmp")?, "Ip:", "InReceives");
+        let counted = bytes.zip(packets);
+        let (bytes, packets) = counted.ok_or("the kernel does not count what arrives")?;
+        Ok(bytes.saturating_sub(packets * HEADERS))
+    }
+
+    /// How long it was kept from its processor so far.
+    pub(super) fn kept_waiting(&self) -> Duration {
+        kept_waiting_of_process(self.running.id())
+    }
+
+    /// Fails where it has ended, or the bench is to.
+    ///
+    /// # Errors
+    ///
+    /// How it did, in one line.
+    pub(super) fn must_run(&mut self, slot: &Slot<'_>) -> Result<(), String> {
+        if slot.is_stopped() {
+            return Err("stopped".to_owned());
+        }
+        match self.running.ended()? {
+            Some(status) => Err(format!("wrk ended: {}", self.output.failure(status))),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// What it says went wrong with its requests, in one line.
+    pub(super) fn end(mut self) -> Result<(), String> {
+        let process = Pid::from_raw(self.running.id() as i32).ok_or("wrk has no process")?;
+        kill_process(process, Signal::INT).map_err(|errno| format!("wrk: {errno}"))?;
+        let begin = Instant::now();
+        while self.running.ended()?.is_none() {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("wrk does not end for {PATIENCE:?}"));
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        complaint(&self.output.text()?).map_or(Ok(()), Err)
+    }
+}
+
+/// The value of a name below a group's titles, as both files have them.
+fn counter(table: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = table.lines().filter(|line| line.starts_with(group));
+    let (titles, values) = (lines.next()?, lines.next()?);
+    let place = titles.split_whitespace().position(|title| title == name)?;
+    values.split_whitespace().nth(place)?.parse().ok()
+}
+
+/// What wrk says went wrong.
+fn complaint(output: &str) -> Option<String> {
+    let mut lines = output.lines().map(str::trim);
+    lines
+        .find(|line| line.starts_with("Socket errors") || line.starts_with("Non-2xx"))
+        .map(|line| format!("wrk says: {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_names() {
+        let table = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets\nIpExt: 3 4\n";
+        assert_eq!(counter(table, "IpExt:", "InOctets"), Some(4));
+        assert_eq!(counter(table, "TcpExt:", "A"), Some(1));
+        assert_eq!(counter(table, "IpExt:", "A"), None);
+        assert_eq!(counter("", "IpExt:", "A"), None);
+        let own = fs::read_to_string("/proc/net/snmp").unwrap();
+        assert!(counter(&own, "Ip:", "InReceives").is_some());
+    }
+
+    #[test]
+    fn what_went_wrong_is_told() {
+        let output =
+            "Running 1h test @ http://127.0.0.1:8080/\n  10 requests in 1.00s, 1.00MB read\n";
+        assert_eq!(complaint(output), None);
+        let errors = format!("{output}  Socket errors: connect 0, read 3, write 0, timeout 0\n");
+        assert_eq!(
+            complaint(&errors).unwrap(),
+            "wrk says: Socket errors: connect 0, read 3, write 0, timeout 0"
+        );
+        assert!(complaint(&format!("{output}  Non-2xx or 3xx responses: 9\n")).is_some());
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        let why = installed("no-such-program").unwrap_err();
+        assert!(why.contains("the Debian package no-such-program"), "{why}");
+    }
+}
