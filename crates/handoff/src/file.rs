@@ -25,6 +25,9 @@ use crate::transfer::{Readiness, Transfer};
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
 
+/// Blocks of a direct file whose file system does not tell: a page, the largest on common devices.
+const BLOCKS: usize = 4096;
+
 /// A file, used through its driver.
 ///
 /// ```no_run
@@ -42,7 +45,6 @@ const TMPFS: FsWord = 0x0102_1994;
 #[derive(Clone)]
 pub struct File {
     endpoint: Rc<Endpoint>,
-    direct: bool,
     pollable: bool,
     driver: Rc<Reactor>,
 }
@@ -64,6 +66,15 @@ pub struct Alignment {
     pub blocks: usize,
 }
 
+/// What a file system says that direct I/O on a file has to be aligned to.
+fn alignment(fd: &OwnedFd) -> Option<Alignment> {
+    let asked = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
+    let told = statx(fd, "", AtFlags::EMPTY_PATH, asked).ok()?;
+    let (memory, blocks) = (told.stx_dio_mem_align as usize, told.stx_dio_offset_align as usize);
+    let is_told = told.stx_mask & libc::STATX_DIOALIGN != 0 && memory > 0 && blocks > 0;
+    is_told.then_some(Alignment { memory, blocks })
+}
+
 impl File {
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
         let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
@@ -73,14 +84,15 @@ impl File {
             && (kind == FileType::BlockDevice || fstatfs(&fd).map_err(failed)?.f_type != TMPFS);
         let pollable =
             matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
-        let endpoint = Rc::new(Endpoint::unlisted(&driver.io, fd));
-        Ok(Self { endpoint, direct, pollable, driver })
+        let mut endpoint = Endpoint::unlisted(&driver.io, fd);
+        endpoint.blocks = direct.then(|| alignment(&endpoint.fd).map_or(BLOCKS, |it| it.blocks));
+        Ok(Self { endpoint: Rc::new(endpoint), pollable, driver })
     }
 
     /// Whether the file was opened with `O_DIRECT` and bypasses the page cache: the device moves the bytes, and
     /// no CPU does.
     pub fn is_direct(&self) -> bool {
-        self.direct
+        self.endpoint.blocks.is_some()
     }
 
     /// What reads and writes past the page cache have to be aligned to; `None` where the file is not
@@ -89,12 +101,7 @@ impl File {
     /// Several pieces that are read or written together are each aligned to `memory`, in address and length, and
     /// all of them together to `blocks`.
     pub fn alignment(&self) -> Option<Alignment> {
-        let asked = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
-        let told = statx(self, "", AtFlags::EMPTY_PATH, asked).ok().filter(|_| self.direct)?;
-        let (memory, blocks) =
-            (told.stx_dio_mem_align as usize, told.stx_dio_offset_align as usize);
-        let is_told = told.stx_mask & libc::STATX_DIOALIGN != 0 && memory > 0 && blocks > 0;
-        is_told.then_some(Alignment { memory, blocks })
+        self.is_direct().then(|| alignment(&self.endpoint.fd))?
     }
 
     /// Reads at `offset` until the buffer's length in use is filled or the file ends.
@@ -186,6 +193,9 @@ impl AsFd for File {
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("fd", &self.endpoint.fd).field("direct", &self.direct).finish()
+        f.debug_struct("File")
+            .field("fd", &self.endpoint.fd)
+            .field("direct", &self.is_direct())
+            .finish()
     }
 }

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -413,6 +414,55 @@ fn pieces_enter_a_pipe_together() {
         let mut got = vec![0; 1_000];
         assert_eq!(rustix::io::read(&reader, &mut got).unwrap(), 500);
         assert!(got[..500] == expected);
+    }
+}
+
+/// A file whose driver has `read` and `write` only, as many in /proc and /dev have.
+#[test]
+fn pieces_of_a_file_that_knows_no_vectors_are_filled() {
+    static CONTENT: [u8; 300] = [7; 300];
+    for driver in drivers() {
+        for registered in [false, true] {
+            if registered && driver.ring_unavailable().is_some() {
+                continue;
+            }
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            if registered {
+                driver.register(&region).unwrap();
+            }
+            let file = driver.file(File::open("/proc/self/mem").unwrap()).unwrap();
+            let pieces: Vec<_> = (0..3).map(|seed| filled(&mut region, seed, 100)).collect();
+            let reading = file.read_at(pieces, CONTENT.as_ptr() as u64).unwrap();
+            let over = driver.block_on(reading).unwrap();
+            let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(over.result.unwrap(), 300, "registered {registered}");
+            assert!(got == CONTENT, "registered {registered}: {got:?}");
+        }
+    }
+}
+
+#[test]
+fn pieces_are_written_to_a_file_that_knows_no_vectors() {
+    for driver in drivers() {
+        for registered in [false, true] {
+            if registered && driver.ring_unavailable().is_some() {
+                continue;
+            }
+            // The kernel writes to it past the compiler.
+            let target: [AtomicU8; 300] = std::array::from_fn(|_| AtomicU8::new(0));
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            if registered {
+                driver.register(&region).unwrap();
+            }
+            let opened = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+            let file = driver.file(opened).unwrap();
+            let pieces: Vec<_> = (0..3).map(|seed| filled(&mut region, seed, 100)).collect();
+            let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            let writing = file.write_at(pieces, target.as_ptr() as u64).unwrap();
+            assert_eq!(driver.block_on(writing).unwrap().result.unwrap(), 300);
+            let got: Vec<u8> = target.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+            assert!(got == expected, "registered {registered}: {got:?}");
+        }
     }
 }
 

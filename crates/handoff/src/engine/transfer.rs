@@ -68,11 +68,15 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
 
 /// Several pieces at once: past the page cache the whole has to be aligned to blocks, and each piece only to
 /// what the device's DMA asks for.
+///
+/// Only direct files are asked for registered vectors, since those take vectors for sure. Of a file that knows only
+/// single buffers, the kernel would read or write the vector itself in place of its pieces.
 fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     let pieces = layout.vector(loan, op.done);
     let (start, len) = (pieces.as_ptr(), pieces.len() as u32);
     let offset = op.offset_left().unwrap_or(u64::MAX);
-    let slot = loan.common_slot(ring.id).filter(|_| ring.writes_vectors_registered);
+    let registered = ring.writes_vectors_registered && op.file.blocks.is_some();
+    let slot = loan.common_slot(ring.id).filter(|_| registered);
     with_target!(op.file, |fd| match (op.direction, slot) {
         (Direction::Read, Some(slot)) =>
             opcode::ReadvFixed::new(fd, start, len, slot).offset(offset).build(),

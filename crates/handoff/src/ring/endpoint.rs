@@ -11,6 +11,8 @@ use super::Io;
 /// Closed, and taken out of the table, when the last handle and the last operation let go.
 pub(crate) struct Endpoint {
     pub(crate) fd: OwnedFd,
+    /// What a request past the page cache moves multiples of, in bytes; `None` for all but direct files.
+    pub(crate) blocks: Option<usize>,
     slot: Cell<Option<u32>>,
     io: Weak<Io>,
 }
@@ -31,7 +33,7 @@ impl Endpoint {
     /// One that gets its place in the table when it is [enlisted](Self::enlist): many files are used without the
     /// ring.
     pub(crate) fn unlisted(io: &Rc<Io>, fd: OwnedFd) -> Self {
-        Self { fd, slot: Cell::new(None), io: Rc::downgrade(io) }
+        Self { fd, blocks: None, slot: Cell::new(None), io: Rc::downgrade(io) }
     }
 
     /// Puts it into the table, before requests that name it.
