@@ -10,8 +10,11 @@
 //! - at most [`PIECES`] spans are held while nothing comes, and [`VECTORS`] times that on their way.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{self, Poll};
 
-use handoff::{Span, Transfer};
+use handoff::{Span, Transfer, Transferred};
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
@@ -27,8 +30,9 @@ const PIECES: usize = 512;
 /// The most writes of spans under way.
 const VECTORS: usize = 3;
 
-/// Memory in chunks of an rx queue that each connection may hold while nothing comes, in bytes.
-pub(super) const HELD: usize = PIECES * ALIGNMENT as usize;
+/// Memory in chunks of an rx queue that each connection may hold, in bytes, if a chunk is a page: what is gathered,
+/// and what is being written.
+pub(super) const HELD: usize = (1 + VECTORS) * PIECES * ALIGNMENT as usize;
 
 /// Gathers the bytes of one connection.
 pub(super) struct Gathering<'a> {
@@ -152,10 +156,38 @@ impl<'a> Gathering<'a> {
         if self.writes.len() > VECTORS { self.wait_for_one().await } else { Ok(()) }
     }
 
-    /// Waits for the oldest write, and copies what the disk refused.
+    /// Waits for the oldest write, and puts it away.
     async fn wait_for_one(&mut self) -> Result<(), Failure> {
         let Some((write, offset)) = self.writes.pop_front() else { return Ok(()) };
-        let Some(refused) = self.file.pieces_written(write.await)? else { return Ok(()) };
+        let over = write.await;
+        self.end_write(over, offset).await
+    }
+
+    /// The oldest write, once it is over, with where it belongs: for [`end_write`](Self::end_write). Without any it
+    /// never is.
+    pub(super) fn poll_write(
+        &mut self,
+        context: &mut task::Context<'_>,
+    ) -> Poll<(Transferred<Vec<Span>>, u64)> {
+        let Some((oldest, offset)) = self.writes.front_mut() else { return Poll::Pending };
+        let over = Pin::new(oldest).poll(context).map(|over| (over, *offset));
+        if over.is_ready() {
+            self.writes.pop_front();
+        }
+        over
+    }
+
+    /// Puts a write away, which gives its chunks back, and copies what the disk refused.
+    ///
+    /// # Errors
+    ///
+    /// Those of the write.
+    pub(super) async fn end_write(
+        &mut self,
+        over: Transferred<Vec<Span>>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let Some(refused) = self.file.pieces_written(over)? else { return Ok(()) };
         self.job.note(
             "the disk takes no pieces of a page, in spite of what it says: they are copied first"
                 .to_owned(),

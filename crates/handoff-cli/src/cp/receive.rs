@@ -165,6 +165,14 @@ struct Connection<'a> {
     gathering: Option<Gathering<'a>>,
 }
 
+/// What a connection waits for.
+enum Event {
+    /// A span, or the end.
+    Came(Option<Span>),
+    /// A write of gathered spans is over, with where they belong.
+    Written(handoff::Transferred<Vec<Span>>, u64),
+}
+
 impl<'a> Connection<'a> {
     fn new(intake: &'a Intake<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
         let gathering = match intake.outlet {
@@ -211,19 +219,34 @@ impl<'a> Connection<'a> {
         self.finish().await
     }
 
-    /// The next span, while writes that are over are put away.
+    /// The next span, while writes that are over are put away: they may have the chunks that it needs.
     async fn next_span(&mut self) -> Result<Option<Span>, Failure> {
-        poll_fn(|context| {
-            while let Some(oldest) = self.writes.0.front_mut() {
-                let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
-                self.writes.0.pop_front();
-                self.intake.written(over)?;
+        loop {
+            let event = poll_fn(|context| {
+                while let Some(oldest) = self.writes.0.front_mut() {
+                    let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
+                    self.writes.0.pop_front();
+                    self.intake.written(over)?;
+                }
+                if let Some(gathering) = &mut self.gathering
+                    && let Poll::Ready((over, offset)) = gathering.poll_write(context)
+                {
+                    return Poll::Ready(Ok(Event::Written(over, offset)));
+                }
+                Pin::new(&mut self.receiver.next_span())
+                    .poll(context)
+                    .map(|span| span.transpose().failed(RECEIVING).map(Event::Came))
+            })
+            .await?;
+            match event {
+                Event::Came(span) => return Ok(span),
+                Event::Written(over, offset) => {
+                    if let Some(gathering) = &mut self.gathering {
+                        gathering.end_write(over, offset).await?;
+                    }
+                }
             }
-            Pin::new(&mut self.receiver.next_span())
-                .poll(context)
-                .map(|span| span.transpose().failed(RECEIVING))
-        })
-        .await
+        }
     }
 
     /// Puts bytes where they belong; `last` when what follows belongs elsewhere.

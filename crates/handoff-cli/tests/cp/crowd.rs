@@ -137,3 +137,21 @@ fn a_sender_that_sends_nothing_or_too_much_is_given_up_on() {
     }
     assert!(names(directory.path()).is_empty());
 }
+
+/// The writes past the page cache have all chunks of the pool, until somebody takes them.
+#[test]
+fn a_small_pool_carries_a_file_past_the_page_cache() {
+    // A place on a disk: a file system in memory may know no O_DIRECT.
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (long, copy) = (directory.path().join("long"), directory.path().join("copy"));
+    fs::write(&long, pattern(4 << 20)).unwrap();
+    for (buffer, depth) in [("4k", "1"), ("64k", "2"), ("64k", "3")] {
+        let listen = ["tcp-listen://127.0.0.1:0", path(&copy)];
+        let few = ["--raw", "--direct", "--force", "--buffer", buffer, "--depth", depth];
+        let receiver = Running::start(&mut cp(&[&few[..], &listen].concat()));
+        let sender = Running::start(&mut cp(&["--raw", path(&long), &receiver.address()]));
+        assert_eq!(receiver.end().code, Some(0), "{buffer} {depth}");
+        assert_eq!(sender.end().code, Some(0), "{buffer} {depth}");
+        assert!(fs::read(&copy).unwrap() == pattern(4 << 20));
+    }
+}
