@@ -183,6 +183,8 @@ mod guest {
             const ON_THE_WAY: [&str; 5] =
                 ["io_zcrx_", "io_recvzc", "io_write", "tcp_recvmsg", "__x64_sys_pwrite"];
             let places = self.meter["places"].as_array().expect("places");
+            // It has written its report, if nothing else.
+            assert!(!places.is_empty(), "the meter saw nothing: {:#}", self.meter);
             let on_the_way = |place: &&Value| {
                 let path = place["path"].as_array().expect("a path");
                 path.iter().chain([&place["function"]]).filter_map(Value::as_str).any(|function| {
