@@ -126,7 +126,8 @@ impl File {
         self.transfer(Direction::Read, None, buffer)
     }
 
-    /// Writes all of the buffer's length in use at `offset`; several pieces by one request.
+    /// Writes all of the buffer's length in use at `offset`; several pieces by one request, and more than 1,024 by
+    /// several.
     ///
     /// # Errors
     ///

@@ -469,6 +469,39 @@ fn pieces_are_written_to_a_file_that_knows_no_vectors() {
 mod guest {
     use super::*;
 
+    /// Together they fill blocks, and the first 1,024, which one request takes, do not.
+    #[test]
+    fn many_pieces_fill_blocks_of_a_disk() {
+        for driver in drivers() {
+            let file = disk(&driver);
+            let mut region = Region::anonymous(1_200 * 4096).unwrap();
+            let mut lens = vec![4];
+            lens.extend([PIECE; 1_100]);
+            lens.push(4096 - lens.iter().sum::<usize>() % 4096);
+            let total: usize = lens.iter().sum();
+            let pieces: Vec<_> = (0..)
+                .zip(&lens)
+                .map(|(seed, len)| {
+                    let mut page = region.take(4096).unwrap();
+                    page.set_len(*len);
+                    page.copy_from_slice(&pattern(seed, *len));
+                    page
+                })
+                .collect();
+            let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap();
+            assert_eq!(over.result.unwrap(), total);
+            let mut there = vec![0; total];
+            File::open(DISK).unwrap().read_exact_at(&mut there, 0).unwrap();
+            assert!(there == expected);
+            // What is read takes the same pieces.
+            let over = driver.block_on(file.read_at(over.buffer, 0).unwrap()).unwrap();
+            assert_eq!(over.result.unwrap(), total);
+            let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
+            assert!(got == expected);
+        }
+    }
+
     const DISK: &str = "/dev/disk/by-id/nvme-tests";
     const PIECE: usize = 1_448;
     const PIECES: usize = 46;

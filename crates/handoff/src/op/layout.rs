@@ -86,11 +86,37 @@ impl Layout {
         self.of_iovecs(op, op.message_room() - room)
     }
 
-    /// Lays out what is left of the pieces of a transfer, as far as one request takes it.
-    pub(crate) fn vector(&mut self, loan: &Loan, skip: usize) -> &[libc::iovec] {
+    /// Lays out what is left of the pieces of a transfer, as far as one request takes it; of a direct file whole
+    /// `blocks`, where more is left.
+    pub(crate) fn vector(
+        &mut self,
+        loan: &Loan,
+        skip: usize,
+        blocks: Option<usize>,
+    ) -> &[libc::iovec] {
         self.iovecs.clear();
-        self.push_pieces(loan, skip, MAX_REQUEST);
+        let laid_out = MAX_REQUEST - self.push_pieces(loan, skip, MAX_REQUEST);
+        if let Some(blocks) = blocks
+            && laid_out > blocks
+            && skip + laid_out < loan.len()
+        {
+            self.take_back(laid_out % blocks);
+        }
         &self.iovecs
+    }
+
+    /// Takes the last `len` bytes of what is laid out back.
+    fn take_back(&mut self, mut len: usize) {
+        while let Some(last) = self.iovecs.last_mut()
+            && len > 0
+        {
+            let taken = last.iov_len.min(len);
+            last.iov_len -= taken;
+            len -= taken;
+            if last.iov_len == 0 {
+                self.iovecs.pop();
+            }
+        }
     }
 
     /// Lays out pieces behind their first `skip` bytes, in at most `room` bytes; the room that is left.
