@@ -67,7 +67,7 @@ fn receive(memory: &str, address: &str, device: &str, queue: &str) -> Result<(),
     let memory = OpenOptions::new().read(true).write(true).open(memory)?;
     let dma_buf = DmaBuf::of_memfd(memory)?;
     let driver = Driver::builder().zero_copy_receive(true).build()?;
-    let queue = driver.dma_buf_queue(&dma_buf, &RxBinding::new(device, queue.parse()?)?)?;
+    let queue = driver.dma_buf_queue(dma_buf, &RxBinding::new(device, queue.parse()?)?)?;
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);
     let mut receiver = driver.socket(listener.accept()?.0)?.receive_to_dma_buf(&queue)?;

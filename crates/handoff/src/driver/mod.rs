@@ -226,15 +226,16 @@ impl Driver {
         Ok(queue)
     }
 
-    /// Binds an rx queue of a NIC, with memory of others as what it receives into. See [`DmaBufQueue`].
+    /// Binds an rx queue of a NIC, with memory of others as what it receives into. See [`DmaBufQueue`]. It takes the
+    /// dma-buf, since a second queue would put its bytes over those of the first.
     ///
     /// # Errors
     ///
     /// As [`rx_queue`](Self::rx_queue); when the dma-buf is not in whole chunks, or smaller than the NIC's ring.
-    pub fn dma_buf_queue(&self, memory: &DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
+    pub fn dma_buf_queue(&self, memory: DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let (io, due) = (&self.reactor.io, &self.reactor.due);
-        let queue = DmaBufQueue::bind(io, due, number, memory, binding)?;
+        let queue = DmaBufQueue::bind(io, due, number, &memory, binding)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
         Ok(queue)
     }

@@ -39,7 +39,8 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Takes a dma-buf that its exporter gave a descriptor of.
+    /// Takes a dma-buf that its exporter gave a descriptor of. Take each only once: two queues that receive into the
+    /// same memory overwrite what spans of the other hold.
     ///
     /// # Errors
     ///
@@ -54,6 +55,9 @@ impl DmaBuf {
 
     /// Makes one of all pages of a memfd, by `/dev/udmabuf` (Linux 4.20), which root may open. The memfd is
     /// sealed against shrinking, and not against writing, as a [`SharedRegion`](crate::SharedRegion) is.
+    ///
+    /// Nobody checks that a memfd is made into one dma-buf only. Who makes two, and binds queues to both, has them
+    /// overwrite what spans of the other hold.
     ///
     /// # Errors
     ///
@@ -102,7 +106,7 @@ impl AsFd for DmaBuf {
 /// # fn tell(offset: usize, len: usize) {}
 /// let memory = SharedRegion::memfd(16 << 20)?;
 /// let driver = Driver::builder().zero_copy_receive(true).build()?;
-/// let queue = driver.dma_buf_queue(&DmaBuf::of_memfd(&memory)?, &RxBinding::new("eth0", 3)?)?;
+/// let queue = driver.dma_buf_queue(DmaBuf::of_memfd(&memory)?, &RxBinding::new("eth0", 3)?)?;
 /// let mut receiver = driver.socket(connection)?.receive_to_dma_buf(&queue)?;
 /// driver.block_on(async {
 ///     while let Some(span) = receiver.next_span().await {

@@ -1,9 +1,10 @@
 //! Queues that are bound, and streams over them that are compared as they come.
 
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use handoff::{Driver, Intake, Receiver, Region, RxQueue, Tally};
+use handoff::{DmaBuf, Driver, Intake, Receiver, Region, RxQueue, Tally};
 
 use crate::bed::{Bed, QUEUES, byte_at, send};
 
@@ -18,6 +19,12 @@ pub(crate) fn driver() -> Driver {
 
 pub(crate) fn area(chunks: usize) -> Region {
     Region::anonymous(chunks * PAGE).expect("memory")
+}
+
+/// The same memory for another queue. That these are not bound at once is the caller's business.
+pub(crate) fn again(memory: &DmaBuf) -> DmaBuf {
+    let descriptor = memory.as_fd().try_clone_to_owned().expect("a descriptor");
+    DmaBuf::new(descriptor).expect("is one")
 }
 
 pub(crate) fn bound(bed: &Bed, driver: &Driver, chunks: usize) -> RxQueue {

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use socket2::SockRef;
 
 use crate::bed::{Bed, QUEUES, byte_at, port, run, send, stream_of};
-use crate::receiving::{LONG, MIB, PAGE, QUEUE, driver, whole};
+use crate::receiving::{LONG, MIB, PAGE, QUEUE, again, driver, whole};
 use crate::traffic::within;
 
 /// Memory, as who has it sees it.
@@ -54,7 +54,7 @@ impl Owned {
 }
 
 fn bind(bed: &Bed, driver: &Driver, queue: u32, memory: &DmaBuf) -> handoff::Result<DmaBufQueue> {
-    let bind = || driver.dma_buf_queue(memory, &bed.binding(queue));
+    let bind = || driver.dma_buf_queue(again(memory), &bed.binding(queue));
     bed.pair.right.namespace().run(bind).expect("enters")
 }
 
@@ -318,7 +318,7 @@ fn memory_that_will_not_do_is_named() {
     assert!(refused.contains("the NIC's ring alone"), "{refused}");
     let odd = Owned::new(8 * MIB + PAGE);
     let in_chunks = |memory: &DmaBuf, chunk| {
-        let bind = || driver.dma_buf_queue(memory, &bed.binding(QUEUE).chunk(chunk));
+        let bind = || driver.dma_buf_queue(again(memory), &bed.binding(QUEUE).chunk(chunk));
         refusal(bed.pair.right.namespace().run(bind).expect("enters"))
     };
     let refused = in_chunks(&odd.dma_buf, 2 * PAGE);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use handoff::{DmaBuf, RxBinding};
 
 use crate::bed::port;
-use crate::receiving::{QUEUE, area, driver, receiver};
+use crate::receiving::{QUEUE, again, area, driver, receiver};
 
 #[test]
 #[ignore = "a process of its own, which another test kills"]
@@ -58,7 +58,7 @@ fn tells_places() {
     // Who had it before may not have let go.
     let deadline = Instant::now() + Duration::from_secs(5);
     let queue = loop {
-        match driver.dma_buf_queue(&dma_buf, &binding) {
+        match driver.dma_buf_queue(again(&dma_buf), &binding) {
             Ok(queue) => break queue,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
