@@ -24,8 +24,9 @@ use crate::Failure;
 /// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some 400 KiB.
 const RUN: usize = 512 << 10;
 
-/// The most spans that are, since each keeps a chunk from the NIC.
-const PIECES: usize = 512;
+/// The most spans that are, since each keeps a chunk from the NIC. So many go to a disk as one request
+/// (`BIO_MAX_VECS`), with one answer.
+const PIECES: usize = 256;
 
 /// The most writes of spans under way.
 const VECTORS: usize = 3;

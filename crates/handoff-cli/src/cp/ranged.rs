@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer};
+use rustix::io::Errno;
 
 use crate::Failure;
 use crate::failure::Failed;
@@ -163,8 +164,11 @@ impl Ranged {
         &self,
         over: handoff::Transferred<Vec<Span>>,
     ) -> Result<Option<Vec<Span>>, Failure> {
-        let invalid = rustix::io::Errno::INVAL.raw_os_error();
-        if matches!(&over.result, Err(error) if error.raw_os_error() == Some(invalid)) {
+        // If pieces go as several requests, the kernel calls the refusal an I/O error, as a disk's own. What comes
+        // from one buffer then tells which it was.
+        let refusals = [Errno::INVAL, Errno::IO].map(Errno::raw_os_error);
+        let refused = over.result.as_ref().err().and_then(handoff::Error::raw_os_error);
+        if refused.is_some_and(|errno| refusals.contains(&errno)) {
             self.unit.set(ALIGNMENT as usize);
             return Ok(Some(over.buffer));
         }
