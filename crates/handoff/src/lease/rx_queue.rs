@@ -531,6 +531,11 @@ impl RxShared {
         self.held.get() > 0
     }
 
+    /// Whether another ring may receive from the queue, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.memory.shared.load(Relaxed)
+    }
+
     /// Whether other drivers may give chunks back, about which this one hears nothing.
     pub(crate) fn others_hold_any(&self) -> bool {
         self.count_held() > self.held.get()
