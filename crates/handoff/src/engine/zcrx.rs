@@ -129,13 +129,15 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         op.end(Err(error));
         return false;
     }
+    // Before the look at the refill queue, where what they held comes to.
+    let others_hold = flow.queue.others_hold_any();
     if flow.queue.replenish(core.io.ring_raw(), flow.chunks) {
         return true;
     }
     if !held {
         return false;
     }
-    let any_held = flow.queue.holds_any() || flow.queue.others_hold_any();
+    let any_held = flow.queue.holds_any() || others_hold;
     if flow.queue.holds_any() && !flow.queue.is_shared() {
         flow.starved = true;
         flow.queue.starve(key);

@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
@@ -379,7 +379,7 @@ impl RxShared {
         let held = self.held.get();
         // It may be less than before: the count wraps.
         let change = held.wrapping_sub(self.counted.replace(held));
-        self.memory.held.fetch_add(change, Relaxed).wrapping_add(change)
+        self.memory.held.fetch_add(change, Release).wrapping_add(change)
     }
 
     /// Whether a span can be there.
@@ -451,8 +451,10 @@ impl RxShared {
     /// Tells the kernel of all that was given back, as far as there is room; whether any wait.
     fn publish_batch(&self) -> bool {
         self.attended.set(false);
+        let any_wait = self.batch.publish(&self.memory.refill);
+        // Who sees that this ring holds less finds the rest in the refill queue.
         self.count_held();
-        self.batch.publish(&self.memory.refill)
+        any_wait
     }
 
     /// The driver goes. No batch is begun from now on, so that all that is given back looks for the end.
@@ -538,7 +540,7 @@ impl RxShared {
 
     /// Whether other drivers may give chunks back, about which this one hears nothing.
     pub(crate) fn others_hold_any(&self) -> bool {
-        self.count_held() > self.held.get()
+        self.memory.held.load(Acquire) != self.counted.get()
     }
 
     /// The memory.
@@ -661,5 +663,34 @@ mod tests {
         assert!(given_back.iter().all(|times| *times == ROUNDS), "{given_back:?}");
         assert_eq!(memory.held.load(Relaxed), 0);
         assert!(!memory.refill.has_untaken());
+    }
+
+    #[test]
+    fn what_no_ring_holds_any_more_is_in_the_refill_queue() {
+        let (memory, _kernel) = RxMemory::without_kernel(8, 8, PAGE);
+        let memory = Arc::new(memory);
+        let step = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            let (of_other, step_of_other) = (Arc::clone(&memory), &step);
+            scope.spawn(move || {
+                let due = Rc::<Due>::default();
+                let queue = RxShared::new(&due, None, 0, of_other);
+                let spans = told(&queue, 0..1);
+                drop(spans);
+                step_of_other.wait();
+                step_of_other.wait();
+                queue.publish(-1);
+            });
+            let due = Rc::<Due>::default();
+            let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+            step.wait();
+            let held = memory.refill.locked(|| {
+                step.wait();
+                // The other is about to put it there.
+                thread::sleep(Duration::from_millis(500));
+                queue.others_hold_any()
+            });
+            assert!(held, "nobody holds the chunk, and the kernel can't have it");
+        });
     }
 }

@@ -192,6 +192,15 @@ impl Batch {
     }
 }
 
+#[cfg(test)]
+impl RefillQueue {
+    /// Nobody puts anything meanwhile.
+    pub(crate) fn locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _tail = self.tail();
+        act()
+    }
+}
+
 /// The kernel's side, for tests.
 #[cfg(test)]
 pub(crate) struct Kernel {
