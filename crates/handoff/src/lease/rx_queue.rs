@@ -431,12 +431,15 @@ impl RxShared {
     /// full.
     #[cold]
     fn begin_batch(&self, place: u64) {
-        let due = self.due.upgrade().filter(|due| !due.is_closed());
-        let Some(due) = due else {
-            // Other rings may receive with it.
+        let due = self.due.upgrade();
+        let Some(due) = due.as_ref().filter(|due| !due.is_gone()) else {
+            // Nobody would publish a batch, and other rings may receive with it.
             self.memory.refill.put_now(place);
             self.count_held();
-            return self.close_if_unused();
+            if due.is_none_or(|due| due.is_closed()) {
+                self.close_if_unused();
+            }
+            return;
         };
         self.batch.put_first(place, &self.memory.refill);
         if self.attended.replace(true) {
@@ -457,7 +460,7 @@ impl RxShared {
         any_wait
     }
 
-    /// The driver goes. No batch is begun from now on, so that all that is given back looks for the end.
+    /// No handle of the driver is left. All that is given back from now on looks for the end.
     pub(crate) fn outlive_driver(&self) {
         self.publish_batch();
         self.close_if_unused();
@@ -692,5 +695,17 @@ mod tests {
             });
             assert!(held, "nobody holds the chunk, and the kernel can't have it");
         });
+    }
+
+    #[test]
+    fn what_is_given_back_after_the_driver_went_is_there_for_others_also_while_a_handle_is_left() {
+        let (first, second) = (Rc::<Due>::default(), Rc::<Due>::default());
+        let (queue, given_back) = RxShared::without_kernel(&first, 8, PAGE);
+        let imported = queue.imported(&second);
+        let ours = told(&queue, 0..4);
+        first.leave();
+        drop(ours);
+        assert_eq!(given_back().len(), 4, "chunks that the others get");
+        assert!(!imported.others_hold_any());
     }
 }
