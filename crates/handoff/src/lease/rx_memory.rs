@@ -250,6 +250,7 @@ impl RxMemory {
             spans: self.spans.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             copied: self.copied(),
+            shared: self.shared.load(Relaxed),
             shortages: self.shortages.load(Relaxed),
             flushes: self.flushes.load(Relaxed),
         }
@@ -281,6 +282,11 @@ impl RxMemory {
 
 #[cfg(test)]
 impl RxMemory {
+    /// Has the copies counted there.
+    pub(super) fn counts_at(&mut self, statistics: Arc<Backing>) {
+        self.statistics = Some((statistics, 0));
+    }
+
     /// Of a queue that nobody is bound to, with the first so many chunks given, and the kernel's end of its refill
     /// queue.
     pub(super) fn without_kernel(

@@ -57,8 +57,11 @@ pub struct RxStats {
     /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count:
     /// packets that came another way than the queue. What it copies out of packets' headers (payload
     /// below the split's threshold) it doesn't count. `None` where the kernel doesn't count (before
-    /// Linux 7.2).
+    /// Linux 7.2). It is at least so much where the queue is [shared](Self::shared): the kernel may lose some of what
+    /// it counts for several rings at once.
     pub copied: Option<u64>,
+    /// Other drivers may receive from the queue ([`RxQueue::export`]), or might have.
+    pub shared: bool,
     /// How often the kernel told that the NIC's ring found no free chunk, ten times a second at
     /// most. Always 0 before Linux 7.2.
     pub shortages: u64,
@@ -68,12 +71,18 @@ pub struct RxStats {
 
 impl RxStats {
     /// Bytes by what the kernel's count says of them. The count is of the queue: unlike a receiver's tally, this is
-    /// known also where several connections share it.
+    /// known also where several connections share it. Where several drivers do, it is known if nothing was copied; else
+    /// what was not counted as copied is unknown.
     pub fn tally(&self) -> Tally {
         match self.copied {
             Some(copied) => {
                 let copied = copied.min(self.bytes);
-                Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
+                let rest = self.bytes - copied;
+                let (zero_copy, unknown) = match self.shared && copied > 0 {
+                    true => (0, rest),
+                    false => (rest, 0),
+                };
+                Tally { zero_copy, copied, unknown }
             }
             None => Tally { unknown: self.bytes, ..Tally::default() },
         }
@@ -707,5 +716,54 @@ mod tests {
         drop(ours);
         assert_eq!(given_back().len(), 4, "chunks that the others get");
         assert!(!imported.others_hold_any());
+    }
+
+    fn counting() -> (Arc<RxMemory>, Arc<Backing>) {
+        let statistics = crate::memory::map(PAGE, rustix::mm::MapFlags::PRIVATE, None).unwrap();
+        let (mut memory, _) = RxMemory::without_kernel(8, 8, PAGE);
+        memory.counts_at(Arc::clone(&statistics));
+        (Arc::new(memory), statistics)
+    }
+
+    /// The kernel counts for rings of several threads without a lock (`zcrx_stat_add`): one that was interrupted
+    /// between load and store sets the count back.
+    #[test]
+    fn a_count_of_copies_that_goes_back_is_survived() {
+        let (memory, statistics) = counting();
+        let due = Rc::<Due>::default();
+        let queue = RxShared::new(&due, None, 0, memory);
+        let count = |bytes| {
+            // SAFETY: an aligned word of the mapping.
+            unsafe {
+                std::sync::atomic::AtomicU64::from_ptr(statistics.start().add(8).as_ptr().cast())
+            }
+            .store(bytes, Relaxed);
+        };
+        count(1 << 20);
+        let mut flow = crate::op::Flow::open(Rc::clone(&queue));
+        flow.bytes = 1 << 20;
+        count(4_096);
+        assert_eq!(flow.is_copied(), None);
+        assert_eq!(flow.tally(), Tally { unknown: 1 << 20, ..Tally::default() });
+        // It has not come farther than before, but may have been set back.
+        count(1 << 20);
+        let other = queue.imported(&due);
+        let second = crate::op::Flow::open(other);
+        flow.bytes = 9;
+        assert_eq!(flow.tally(), Tally { unknown: 9, ..Tally::default() });
+        drop(second);
+    }
+
+    #[test]
+    fn what_drivers_that_share_a_queue_had_copied_is_at_least_what_was_counted() {
+        let stats = |shared, copied| RxStats { bytes: 100, copied, shared, ..RxStats::default() };
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        for shared in [false, true] {
+            assert_eq!(stats(shared, Some(0)).tally(), told(100, 0, 0));
+            assert_eq!(stats(shared, Some(200)).tally(), told(0, 100, 0));
+            assert_eq!(stats(shared, None).tally(), told(0, 0, 100));
+        }
+        assert_eq!(stats(false, Some(30)).tally(), told(70, 30, 0));
+        assert_eq!(stats(true, Some(30)).tally(), told(0, 30, 70));
     }
 }
