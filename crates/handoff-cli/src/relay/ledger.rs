@@ -190,6 +190,12 @@ impl Counted {
         counts.given += route.given();
     }
 
+    /// It is not served, and none of those that came.
+    pub(super) fn was_one_too_many(mut self) {
+        self.over = true;
+        self.ledger.0.counts.borrow_mut().connections -= 1;
+    }
+
     pub(super) fn ended_well(mut self) {
         self.over = true;
     }
