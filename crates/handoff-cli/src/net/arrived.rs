@@ -64,7 +64,10 @@ impl Arrived {
     /// they are what the queue counted. If several threads had some copied, the rest stays unknown.
     pub(crate) fn settle(&self, tally: Tally) -> Tally {
         let Some(counted) = self.copied else { return tally };
-        let copied = counted.min(tally.unknown);
+        // What came another way was copied as well, and is not in the count.
+        let by_another_way = tally.total().saturating_sub(self.bytes);
+        let known = tally.copied.saturating_sub(by_another_way);
+        let copied = counted.saturating_sub(known).min(tally.unknown);
         let rest = tally.unknown - copied;
         let (zero_copy, unknown) = match self.shared && counted > 0 {
             true => (0, rest),
@@ -156,7 +159,7 @@ mod tests {
     fn receivers_together_have_what_the_queue_counted() {
         let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
         let queue = |copied| Arrived { copied, ..arrived() };
-        assert_eq!(queue(Some(30)).settle(told(5, 7, 100)), told(75, 37, 0));
+        assert_eq!(queue(Some(30)).settle(told(5, 0, 100)), told(75, 30, 0));
         assert_eq!(queue(Some(0)).settle(told(0, 0, 100)), told(100, 0, 0));
         // What is known already stays.
         assert_eq!(queue(Some(30)).settle(told(70, 30, 0)), told(70, 30, 0));
@@ -170,5 +173,15 @@ mod tests {
         assert_eq!(queue(0).settle(told(5, 0, 100)), told(105, 0, 0));
         assert_eq!(queue(30).settle(told(5, 0, 100)), told(5, 30, 70));
         assert!(queue(2_000_000).text().contains(", at least 2.0 MB of it copied"));
+    }
+
+    /// One receiver was alone first, and knows its 30; two others came later, with 20 more.
+    #[test]
+    fn what_a_receiver_knew_is_not_counted_again() {
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        let by_queue = Arrived { bytes: 200, copied: Some(50), ..arrived() };
+        assert_eq!(by_queue.settle(told(70, 30, 100)), told(150, 50, 0));
+        // 1,000 of the first one's were received into a pool.
+        assert_eq!(by_queue.settle(told(70, 1_030, 100)), told(150, 1_050, 0));
     }
 }
