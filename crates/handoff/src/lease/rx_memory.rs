@@ -9,7 +9,7 @@
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,9 +78,8 @@ pub(super) struct RxMemory {
     pub(super) bytes: AtomicU64,
     pub(super) shortages: AtomicU64,
     pub(super) flushes: AtomicU64,
-    /// Receivers begun, and those that are left: whose copies the kernel's count is about.
-    pub(super) begun: AtomicU64,
-    pub(super) receivers: AtomicU32,
+    /// Receivers whose copies the kernel's count is about: those begun, and, in the lower half, those that are left.
+    receivers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -119,8 +118,7 @@ impl RxMemory {
             bytes: AtomicU64::new(0),
             shortages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            receivers: AtomicU32::new(0),
+            receivers: AtomicU64::new(0),
             region,
         }
     }
@@ -267,8 +265,23 @@ impl RxMemory {
         Some(bytes.load(Relaxed))
     }
 
+    /// A receiver begins: how many have by now, and whether no other is left.
+    pub(super) fn begin(&self) -> (u32, bool) {
+        let before = self.receivers.fetch_add(1 << 32 | 1, Relaxed);
+        (((before >> 32) as u32).wrapping_add(1), before as u32 == 0)
+    }
+
+    pub(super) fn end(&self) {
+        self.receivers.fetch_sub(1, Relaxed);
+    }
+
+    /// Receivers begun so far.
+    pub(super) fn begun(&self) -> u32 {
+        (self.receivers.load(Relaxed) >> 32) as u32
+    }
+
     pub(super) fn shortfall(&self) -> Option<String> {
-        let connections = self.receivers.load(Relaxed) as usize;
+        let connections = self.receivers.load(Relaxed) as u32 as usize;
         let chunks = if self.grows.load(Relaxed) { self.most_chunks() } else { self.chunks() };
         let need = area::chunks(self.ring, connections, self.chunk);
         (chunks < need).then(|| {

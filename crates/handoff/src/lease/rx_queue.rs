@@ -356,8 +356,8 @@ impl RxShared {
     }
 
     /// Receives begun so far.
-    pub(crate) fn begun(&self) -> u64 {
-        self.memory.begun.load(Relaxed)
+    pub(crate) fn begun(&self) -> u32 {
+        self.memory.begun()
     }
 
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
@@ -564,21 +564,20 @@ impl RxShared {
         self.memory.chunks()
     }
 
-    /// A receive begins; whether it is the only one.
-    pub(crate) fn begin(&self) -> bool {
-        self.memory.begun.fetch_add(1, Relaxed);
-        let before = self.memory.receivers.fetch_add(1, Relaxed);
+    /// A receive begins: how many have by now, and whether it is the only one.
+    pub(crate) fn begin(&self) -> (u32, bool) {
+        let begun = self.memory.begin();
         if !self.warned.get()
             && let Some(shortfall) = self.memory.shortfall()
         {
             self.warned.set(true);
             tracing::warn!("{shortfall}");
         }
-        before == 0
+        begun
     }
 
     pub(crate) fn end(&self) {
-        self.memory.receivers.fetch_sub(1, Relaxed);
+        self.memory.end();
     }
 
     /// Bytes that the kernel has copied, by its own count.
@@ -765,5 +764,30 @@ mod tests {
         }
         assert_eq!(stats(false, Some(30)).tally(), told(70, 30, 0));
         assert_eq!(stats(true, Some(30)).tally(), told(0, 30, 70));
+    }
+
+    #[test]
+    fn receives_that_begin_at_once_are_not_alone() {
+        const ROUNDS: usize = 200_000;
+        let (memory, _statistics) = counting();
+        let round = std::sync::Barrier::new(2);
+        let alone: usize = thread::scope(|scope| {
+            let begin = || {
+                let due = Rc::<Due>::default();
+                let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+                let mut alone = 0;
+                for _ in 0..ROUNDS {
+                    round.wait();
+                    let flow = crate::op::Flow::open(Rc::clone(&queue));
+                    round.wait();
+                    alone += usize::from(flow.alone && queue.begun() == flow.begun);
+                    round.wait();
+                }
+                alone
+            };
+            let other = scope.spawn(begin);
+            begin() + other.join().unwrap()
+        });
+        assert_eq!(alone, 0, "of {ROUNDS}");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Flow {
     pub(crate) bytes: u64,
     /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
     pub(crate) copied_before: Option<u64>,
-    pub(crate) begun: u64,
+    pub(crate) begun: u32,
     pub(crate) alone: bool,
     /// Bytes, and the kernel's count of copies, when the window began.
     pub(crate) window: (u64, u64),
@@ -33,12 +33,12 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn open(queue: Rc<RxShared>) -> Self {
-        let alone = queue.begin();
+        let (begun, alone) = queue.begin();
         let copied_before = queue.copied();
         Self {
             bytes: 0,
             copied_before,
-            begun: queue.begun(),
+            begun,
             alone,
             window: (0, copied_before.unwrap_or(0)),
             left: None,
