@@ -35,12 +35,12 @@ pub(super) fn largest_receive_buffer() -> usize {
     limits.split_whitespace().nth(2).and_then(|most| most.parse().ok()).unwrap_or(6 << 20)
 }
 
-/// Chunks that a NIC's ring and the cache of the page pool take.
-pub(super) fn reserve(ring: usize) -> usize {
-    ring + CACHE
+/// Chunks that a NIC's ring of so many entries and the cache of the page pool take; without a NIC there is neither.
+pub(super) fn reserve(ring: Option<usize>) -> usize {
+    ring.map_or(0, |entries| entries + CACHE)
 }
 
-/// Chunks for a NIC's ring and so many connections.
-pub(super) fn chunks(ring: usize, connections: usize, chunk: usize) -> usize {
+/// Chunks for a NIC's ring, if there is one, and so many connections.
+pub(super) fn chunks(ring: Option<usize>, connections: usize, chunk: usize) -> usize {
     reserve(ring) + connections.saturating_mul(largest_receive_buffer().div_ceil(chunk))
 }

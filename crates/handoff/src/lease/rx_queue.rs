@@ -790,4 +790,21 @@ mod tests {
         });
         assert_eq!(alone, 0, "of {ROUNDS}");
     }
+
+    #[test]
+    fn spans_of_one_chunk_are_not_taken_for_as_many_chunks() {
+        const CHUNK: usize = 16 * PAGE;
+        let due = Rc::<Due>::default();
+        let (memory, _kernel) = RxMemory::without_kernel(1_024, 512, CHUNK);
+        let queue = RxShared::new(&due, None, 0, Arc::new(memory));
+        let packets = (0..10 * 45).map(|packet| {
+            let begin = packet / 45 * CHUNK + packet % 45 * 1_448;
+            Place { begin: begin as u64, len: 1_448 }
+        });
+        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+        let (spans, bytes) = arrivals.push_told(&packets.collect::<Vec<_>>());
+        queue.arrived(spans, bytes, -1);
+        // It has tried, and there is no ring.
+        assert_eq!(queue.memory.stopped(), None, "10 of 512 chunks are held");
+    }
 }
