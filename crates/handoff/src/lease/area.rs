@@ -11,8 +11,11 @@ use handoff_sys::ethtool as abi;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
 use netlink_packet_core::NLM_F_ACK;
 
+/// Chunks that a page pool takes at once.
+pub(super) const AT_ONCE: usize = 64;
+
 /// Chunks that a page pool keeps at hand: its cache, and what it takes at once.
-const CACHE: usize = 128 + 64;
+const CACHE: usize = 128 + AT_ONCE;
 
 /// Entries of each rx ring of an interface; 0 where its driver doesn't say.
 pub(super) fn ring_entries(interface: &str) -> usize {

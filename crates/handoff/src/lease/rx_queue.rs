@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
 
+use super::area;
 use super::dma_buf::DmaBuf;
 use super::due::Due;
 use super::received::Span;
@@ -484,9 +485,7 @@ impl RxShared {
 
     /// Has the kernel see what was given back; called with the next submission.
     pub(crate) fn publish(&self, ring: RawFd) {
-        if self.publish_batch() && self.flush(ring) {
-            self.publish_batch();
-        }
+        while self.publish_batch() && self.flush(ring) > 0 {}
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
             self.ask_again(ring);
         }
@@ -503,28 +502,41 @@ impl RxShared {
     /// Has the kernel take at once what was given back, or gives it more memory, for a receiver that found no chunk
     /// to copy to when there were `seen`; whether it has any.
     pub(crate) fn replenish(&self, ring: RawFd, seen: usize) -> bool {
-        self.publish_batch();
-        self.memory.refill.has_untaken() && self.flush(ring)
-            || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
+        self.hand_over(ring) > 0 || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
     }
 
-    fn flush(&self, ring: RawFd) -> bool {
-        match zcrx::flush_refill(ring, self.id) {
-            Ok(()) => {
-                self.memory.flushes.fetch_add(1, Relaxed);
-                true
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the refill queue can't be flushed");
-                false
+    /// Has the kernel take at once all that was given back; how many entries it took.
+    fn hand_over(&self, ring: RawFd) -> u32 {
+        let mut taken = 0;
+        loop {
+            let any_wait = self.publish_batch();
+            let more = if self.memory.refill.has_untaken() { self.flush(ring) } else { 0 };
+            taken += more;
+            if more == 0 || !any_wait {
+                return taken;
             }
         }
     }
 
-    /// The kernel tells that the NIC's ring found no free chunk.
+    /// Has the kernel take what is in the refill queue; how many entries it took.
+    fn flush(&self, ring: RawFd) -> u32 {
+        let refill = &self.memory.refill;
+        let before = refill.taken();
+        if let Err(error) = zcrx::flush_refill(ring, self.id) {
+            tracing::debug!(%error, "the refill queue can't be flushed");
+            return 0;
+        }
+        self.memory.flushes.fetch_add(1, Relaxed);
+        refill.taken().wrapping_sub(before)
+    }
+
+    /// The kernel tells that the NIC's ring found no free chunk: it is to have what was given back, and more memory if
+    /// that is little.
     pub(crate) fn fell_short(&self, ring: RawFd) {
         self.memory.shortages.fetch_add(1, Relaxed);
-        if self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
+        // As many as the NIC takes at once are enough for now.
+        let enough = self.hand_over(ring) as usize >= area::AT_ONCE;
+        if !enough && self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
             self.ask_again(ring);
         } else {
             self.short.set(Some(Instant::now()));
@@ -806,5 +818,16 @@ mod tests {
         queue.arrived(spans, bytes, -1);
         // It has tried, and there is no ring.
         assert_eq!(queue.memory.stopped(), None, "10 of 512 chunks are held");
+    }
+
+    #[test]
+    fn a_nic_that_found_no_chunk_gets_what_was_given_back_before_more_memory() {
+        let due = Rc::<Due>::default();
+        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE);
+        let mut spans = told(&queue, 0..4);
+        drop(spans.split_off(1));
+        assert_eq!(given_back(), []);
+        queue.fell_short(-1);
+        assert_eq!(given_back().len(), 3);
     }
 }

@@ -102,7 +102,8 @@ impl RefillQueue {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> u32 {
+    /// So many entries the kernel has taken, as a counter that wraps.
+    pub(crate) fn taken(&self) -> u32 {
         // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
         // and the memory lives as long as the queue.
         unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
