@@ -12,6 +12,9 @@ pub(crate) struct Arrived {
     bytes: u64,
     /// Of these, by the kernel's count; `null` where it has none.
     copied: Option<u64>,
+    /// Other threads received, too: the kernel may have lost some of that count.
+    #[serde(skip)]
+    shared: bool,
     /// How often the kernel told that it found no free chunk.
     shortages: u64,
     /// Bytes of a chunk.
@@ -37,7 +40,7 @@ struct Step {
 
 impl Arrived {
     pub(crate) fn by(queue: &RxQueue) -> Self {
-        let RxStats { bytes, copied, shortages, .. } = queue.stats();
+        let RxStats { bytes, copied, shared, shortages, .. } = queue.stats();
         let growth = queue.growth().into_iter();
         let step = |step: handoff::RxGrowth| Step {
             after_s: step.after.as_secs_f64(),
@@ -47,6 +50,7 @@ impl Arrived {
         Self {
             bytes,
             copied,
+            shared,
             shortages,
             chunk: queue.chunk(),
             chunks: queue.chunks(),
@@ -57,15 +61,19 @@ impl Arrived {
     }
 
     /// What receivers of the queue report, whose copies are unknown one by one where they were several: together
-    /// they are what the queue counted.
+    /// they are what the queue counted. If several threads had some copied, the rest stays unknown.
     pub(crate) fn settle(&self, tally: Tally) -> Tally {
-        let Some(copied) = self.copied else { return tally };
-        let copied = copied.min(tally.unknown);
-        Tally {
-            zero_copy: tally.zero_copy + tally.unknown - copied,
-            copied: tally.copied + copied,
-            unknown: 0,
-        }
+        let Some(counted) = self.copied else { return tally };
+        // What came another way was copied as well, and is not in the count.
+        let by_another_way = tally.total().saturating_sub(self.bytes);
+        let known = tally.copied.saturating_sub(by_another_way);
+        let copied = counted.saturating_sub(known).min(tally.unknown);
+        let rest = tally.unknown - copied;
+        let (zero_copy, unknown) = match self.shared && counted > 0 {
+            true => (0, rest),
+            false => (rest, 0),
+        };
+        Tally { zero_copy: tally.zero_copy + zero_copy, copied: tally.copied + copied, unknown }
     }
 
     /// For a person to read.
@@ -73,7 +81,10 @@ impl Arrived {
         let megabytes = |bytes: usize| format!("{:.1} MB", bytes as f64 / 1e6);
         let copied = match self.copied {
             Some(0) => "nothing copied".to_owned(),
-            Some(copied) => format!("{} of it copied by the kernel", megabytes(copied as usize)),
+            Some(copied) => {
+                let at_least = if self.shared { "at least " } else { "" };
+                format!("{at_least}{} of it copied by the kernel", megabytes(copied as usize))
+            }
             None => "what of it was copied is unknown".to_owned(),
         };
         let received = megabytes(self.bytes as usize);
@@ -108,6 +119,7 @@ mod tests {
         Arrived {
             bytes: 1_234_567_890,
             copied: Some(0),
+            shared: false,
             shortages: 0,
             chunk: 4_096,
             chunks: 2_000,
@@ -147,10 +159,29 @@ mod tests {
     fn receivers_together_have_what_the_queue_counted() {
         let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
         let queue = |copied| Arrived { copied, ..arrived() };
-        assert_eq!(queue(Some(30)).settle(told(5, 7, 100)), told(75, 37, 0));
+        assert_eq!(queue(Some(30)).settle(told(5, 0, 100)), told(75, 30, 0));
         assert_eq!(queue(Some(0)).settle(told(0, 0, 100)), told(100, 0, 0));
         // What is known already stays.
         assert_eq!(queue(Some(30)).settle(told(70, 30, 0)), told(70, 30, 0));
         assert_eq!(queue(None).settle(told(0, 0, 100)), told(0, 0, 100));
+    }
+
+    #[test]
+    fn of_what_several_threads_had_copied_the_count_is_the_least() {
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        let queue = |copied| Arrived { copied: Some(copied), shared: true, ..arrived() };
+        assert_eq!(queue(0).settle(told(5, 0, 100)), told(105, 0, 0));
+        assert_eq!(queue(30).settle(told(5, 0, 100)), told(5, 30, 70));
+        assert!(queue(2_000_000).text().contains(", at least 2.0 MB of it copied"));
+    }
+
+    /// One receiver was alone first, and knows its 30; two others came later, with 20 more.
+    #[test]
+    fn what_a_receiver_knew_is_not_counted_again() {
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        let by_queue = Arrived { bytes: 200, copied: Some(50), ..arrived() };
+        assert_eq!(by_queue.settle(told(70, 30, 100)), told(150, 50, 0));
+        // 1,000 of the first one's were received into a pool.
+        assert_eq!(by_queue.settle(told(70, 1_030, 100)), told(150, 1_050, 0));
     }
 }

@@ -45,15 +45,15 @@ impl Door {
         self.left.load(Relaxed) > 0
     }
 
-    /// One more was let in; how many are left.
-    fn let_one_in(&self) -> u64 {
-        let fewer = |left: u64| Some(left.saturating_sub(1));
-        let left = self.left.fetch_update(Relaxed, Relaxed, fewer).map_or(0, |left| left - 1);
+    /// Lets one more in; how many are left, or `None` if another thread has let the last one in.
+    fn let_one_in(&self) -> Option<u64> {
+        let fewer = |left: u64| left.checked_sub(1);
+        let left = self.left.fetch_update(Relaxed, Relaxed, fewer).ok()? - 1;
         if left == 0 {
             // Shut down already, it is closed.
             let _ = self.closing.shutdown(Shutdown::Both);
         }
-        left
+        Some(left)
     }
 
     fn watch(&self) -> Result<UnixStream, Failure> {
@@ -126,16 +126,16 @@ async fn accept(
                 if !visitors.lets_in(peer) {
                     continue;
                 }
-                if !door.is_open() {
-                    // Another thread has let the last one in.
-                    break;
-                }
                 let Some(counted) = relay.ledger.enter(peer.ip(), args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
                     visitors.turned_away(peer, most);
                     continue;
                 };
-                if door.let_one_in() == 0 || relay.ledger.open() >= most_open {
+                let Some(left) = door.let_one_in() else {
+                    counted.was_one_too_many();
+                    break;
+                };
+                if left == 0 || relay.ledger.open() >= most_open {
                     // The kernel would take more on, whom nobody serves meanwhile.
                     listener.pause();
                 }
@@ -152,4 +152,19 @@ async fn accept(
     drop(listener);
     relay.ledger.until_below(1).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both threads have seen the door open before one of them lets the last one in.
+    #[test]
+    fn no_more_are_let_in_than_were_to_come() {
+        let door = Door::new(Some(1)).expect("a pair");
+        assert!(door.is_open());
+        assert_eq!(door.let_one_in(), Some(0));
+        assert_eq!(door.let_one_in(), None);
+        assert!(!door.is_open());
+    }
 }

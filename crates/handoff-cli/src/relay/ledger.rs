@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use handoff::Route;
+use handoff::{Route, RxQueue};
 use indicatif::ProgressBar;
 
 use super::report::Counts;
@@ -142,12 +142,12 @@ impl Ledger {
         }
     }
 
-    /// The thread of this number ends; what came by the queue, if it knows that.
-    pub(super) fn close(&self, number: usize, nic: Option<Arrived>) {
+    /// The thread of this number ends; it received from this queue, if from any.
+    pub(super) fn close(&self, number: usize, queue: Option<&RxQueue>) {
         let mut told = self.0.all.told();
         told.counts.insert(number, self.0.counts.take());
-        // Who ends last knows all.
-        told.nic = nic.or(told.nic.take());
+        // Who ends last knows all, so each looks when it is its turn.
+        told.nic = queue.map(Arrived::by).or(told.nic.take());
     }
 }
 
@@ -188,6 +188,12 @@ impl Counted {
             false => counts.taken += route.taken(),
         }
         counts.given += route.given();
+    }
+
+    /// It is not served, and none of those that came.
+    pub(super) fn was_one_too_many(mut self) {
+        self.over = true;
+        self.ledger.0.counts.borrow_mut().connections -= 1;
     }
 
     pub(super) fn ended_well(mut self) {

@@ -7,7 +7,7 @@
 //! - the engine that served, what was passed over and what was copied are in the report.
 //!
 //! The way: [`worker`] (a thread) -> [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
-//! end) -> [`ledger`] (counts) -> [`report`]..
+//! end) -> [`ledger`] (counts) -> [`report`].
 
 mod connection;
 mod gate;

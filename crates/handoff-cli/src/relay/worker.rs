@@ -1,5 +1,6 @@
 //! A thread that relays, with a driver of its own. The first one binds the NIC's queue, and the others receive from
-//! it, too: nobody lets clients in before all of them are ready.
+//! it, too. Each of them lets clients in as soon as it has the queue; the first one says that the relay listens, and lets
+//! clients in, when all have it.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -15,7 +16,6 @@ use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
 use crate::failure::Failed;
-use crate::net::arrived::Arrived;
 use crate::net::nic::Bound;
 use crate::net::reach::Listener;
 use crate::net::visitors;
@@ -130,7 +130,7 @@ impl Worker<'_> {
         let ended = executor.run(gate::run(&relay, &executor, self.listener, args, ends));
         // What is still under way is dropped, and counted, before the report.
         drop(executor);
-        relay.ledger.close(number, queue.as_ref().map(Arrived::by));
+        relay.ledger.close(number, queue.as_ref());
         ended.failed("relaying")?
     }
 }

@@ -129,19 +129,21 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         op.end(Err(error));
         return false;
     }
+    // Before the look at the refill queue, where what they held comes to.
+    let others_hold = flow.queue.others_hold_any();
     if flow.queue.replenish(core.io.ring_raw(), flow.chunks) {
         return true;
     }
     if !held {
         return false;
     }
-    // What another ring gives back is told to nobody.
-    let others_hold = flow.queue.others_hold_any();
-    if flow.queue.holds_any() && !others_hold {
+    let any_held = flow.queue.holds_any() || others_hold;
+    if flow.queue.holds_any() && !flow.queue.is_shared() {
         flow.starved = true;
         flow.queue.starve(key);
-    } else if others_hold || flow.dry < PATIENCE {
-        flow.dry += u32::from(!others_hold);
+    } else if any_held || flow.dry < PATIENCE {
+        // What another ring gives back is told to nobody, and it may have more to give than it holds now.
+        flow.dry += u32::from(!any_held);
         op.state = ReceiveState::Watching;
         core.tell_later(Token { key, stage: STAGE_READY });
     } else {
@@ -261,5 +263,47 @@ mod tests {
             receiving::completed(&core, key, &told, &[]);
             assert_eq!(core.due.has_marks(), begins_again);
         }
+    }
+
+    /// Two rings share a queue. One finds no chunk while the other holds none, and its holder keeps
+    /// what it has; then the other receives what was in its sockets, and gives all of it back.
+    #[test]
+    fn who_found_no_chunk_looks_again_when_another_ring_may_give_back() {
+        let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
+        let core = Core::new(io, 16).unwrap();
+        let (near, _far) = UnixStream::pair().unwrap();
+        let chooser = Chooser::new(Err(String::new()), true);
+        let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+        let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+        let others_due = Rc::<crate::lease::Due>::default();
+        let imported = queue.imported(&others_due);
+        let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+        let key = core.records.borrow_mut().insert(|| Op::Receive(ReceiveOp::new(socket, intake)));
+        core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
+        let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };
+
+        let told = Completion { data: 0, result: 1, flags: 1 << 1, spans: 0..1 };
+        receiving::completed(&core, key, &told, &[place(0)]);
+        let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
+        assert!(receiving::take(&core, key, &mut taken));
+        let kept = taken.next().unwrap();
+
+        let none = Completion { data: 0, result: -libc::ENOMEM, flags: 0, spans: 0..0 };
+        receiving::completed(&core, key, &none, &[]);
+
+        let mut theirs = Arrivals::new(Some(Rc::clone(&imported)));
+        let all: Vec<_> = (1..CHUNKS).map(place).collect();
+        let (spans, bytes) = theirs.push_told(&all);
+        imported.arrived(spans, bytes, -1);
+        drop(theirs.collect::<Vec<_>>());
+        imported.publish(-1);
+        assert_eq!(given_back().len(), CHUNKS - 1);
+
+        assert!(
+            !core.deadlines.is_empty() || core.due.has_marks(),
+            "{} chunks came back, and nobody starts the receive again",
+            CHUNKS - 1
+        );
+        drop(kept);
     }
 }

@@ -11,8 +11,11 @@ use handoff_sys::ethtool as abi;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
 use netlink_packet_core::NLM_F_ACK;
 
+/// Chunks that a page pool takes at once.
+pub(super) const AT_ONCE: usize = 64;
+
 /// Chunks that a page pool keeps at hand: its cache, and what it takes at once.
-const CACHE: usize = 128 + 64;
+const CACHE: usize = 128 + AT_ONCE;
 
 /// Entries of each rx ring of an interface; 0 where its driver doesn't say.
 pub(super) fn ring_entries(interface: &str) -> usize {
@@ -35,12 +38,12 @@ pub(super) fn largest_receive_buffer() -> usize {
     limits.split_whitespace().nth(2).and_then(|most| most.parse().ok()).unwrap_or(6 << 20)
 }
 
-/// Chunks that a NIC's ring and the cache of the page pool take.
-pub(super) fn reserve(ring: usize) -> usize {
-    ring + CACHE
+/// Chunks that a NIC's ring of so many entries and the cache of the page pool take; without a NIC there is neither.
+pub(super) fn reserve(ring: Option<usize>) -> usize {
+    ring.map_or(0, |entries| entries + CACHE)
 }
 
-/// Chunks for a NIC's ring and so many connections.
-pub(super) fn chunks(ring: usize, connections: usize, chunk: usize) -> usize {
+/// Chunks for a NIC's ring, if there is one, and so many connections.
+pub(super) fn chunks(ring: Option<usize>, connections: usize, chunk: usize) -> usize {
     reserve(ring) + connections.saturating_mul(largest_receive_buffer().div_ceil(chunk))
 }

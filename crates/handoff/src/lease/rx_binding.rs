@@ -89,8 +89,8 @@ impl RxBinding {
         self.chunk.unwrap_or(page_size())
     }
 
-    fn ring(&self) -> usize {
-        self.interface.map_or(0, |interface| interface.ring)
+    fn ring(&self) -> Option<usize> {
+        self.interface.map(|interface| interface.ring)
     }
 
     fn engine(&self, dma_buf: bool) -> ReceiveEngine {
@@ -150,7 +150,7 @@ pub(super) fn bind(
         )));
     }
     let (chunks, ring_entries) = (first / chunk, binding.ring());
-    if chunks <= ring_entries {
+    if let Some(ring_entries) = ring_entries.filter(|entries| chunks <= *entries) {
         return Err(unavailable(format!(
             "the NIC's ring alone takes {ring_entries} chunks, and the area has {chunks}: take \
              more memory (RxBinding::area), or make the ring smaller (ethtool -G)"

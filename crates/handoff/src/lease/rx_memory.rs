@@ -9,7 +9,7 @@
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use handoff_sys::zcrx;
 use super::area;
 use super::rx_queue::RxStats;
 use crate::mechanism::ReceiveEngine;
-use crate::memory::Backing;
+use crate::memory::{Backing, page_size};
 use crate::ring::memlock_or;
 use crate::ring::refill::RefillQueue;
 
@@ -57,8 +57,8 @@ pub(super) struct RxMemory {
     pub(super) engine: ReceiveEngine,
     pub(super) region: Arc<Backing>,
     pub(super) chunk: usize,
-    /// Entries of the NIC's ring.
-    pub(super) ring: usize,
+    /// Entries of the NIC's ring, if there is a NIC.
+    ring: Option<usize>,
     pub(super) refill: RefillQueue,
     /// Where the kernel counts copies, in the refill queue's memory.
     statistics: Option<(Arc<Backing>, usize)>,
@@ -78,9 +78,8 @@ pub(super) struct RxMemory {
     pub(super) bytes: AtomicU64,
     pub(super) shortages: AtomicU64,
     pub(super) flushes: AtomicU64,
-    /// Receivers begun, and those that are left: whose copies the kernel's count is about.
-    pub(super) begun: AtomicU64,
-    pub(super) receivers: AtomicU32,
+    /// Receivers whose copies the kernel's count is about: those begun, and, in the lower half, those that are left.
+    receivers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -98,7 +97,7 @@ impl RxMemory {
     pub(super) unsafe fn new(
         engine: ReceiveEngine,
         (region, first): (Arc<Backing>, usize),
-        (chunk, ring): (usize, usize),
+        (chunk, ring): (usize, Option<usize>),
         refill: RefillQueue,
         statistics: Option<(Arc<Backing>, usize)>,
     ) -> Self {
@@ -119,8 +118,7 @@ impl RxMemory {
             bytes: AtomicU64::new(0),
             shortages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            receivers: AtomicU32::new(0),
+            receivers: AtomicU64::new(0),
             region,
         }
     }
@@ -185,7 +183,17 @@ impl RxMemory {
     /// So many spans are held in all; whether the NIC's ring is about to run dry, and there is memory against it.
     #[inline]
     pub(super) fn runs_short(&self, held: usize) -> bool {
-        self.grows.load(Relaxed) && held + area::reserve(self.ring) > self.chunks()
+        self.grows.load(Relaxed) && self.chunks_of(held) + area::reserve(self.ring) > self.chunks()
+    }
+
+    /// Chunks that so many spans take. One of a page has one packet or frame, and larger ones many; of these it is
+    /// the fewest, by the bytes that a span had so far.
+    fn chunks_of(&self, spans: usize) -> usize {
+        if self.chunk <= page_size() {
+            return spans;
+        }
+        let bytes = self.bytes.load(Relaxed).checked_div(self.spans.load(Relaxed)).unwrap_or(0);
+        spans.saturating_mul(bytes as usize).div_ceil(self.chunk)
     }
 
     /// Gives the kernel more of the memory, unless another ring has done so since there were `seen` chunks;
@@ -250,6 +258,7 @@ impl RxMemory {
             spans: self.spans.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             copied: self.copied(),
+            shared: self.shared.load(Relaxed),
             shortages: self.shortages.load(Relaxed),
             flushes: self.flushes.load(Relaxed),
         }
@@ -266,8 +275,23 @@ impl RxMemory {
         Some(bytes.load(Relaxed))
     }
 
+    /// A receiver begins: how many have by now, and whether no other is left.
+    pub(super) fn begin(&self) -> (u32, bool) {
+        let before = self.receivers.fetch_add(1 << 32 | 1, Relaxed);
+        (((before >> 32) as u32).wrapping_add(1), before as u32 == 0)
+    }
+
+    pub(super) fn end(&self) {
+        self.receivers.fetch_sub(1, Relaxed);
+    }
+
+    /// Receivers begun so far.
+    pub(super) fn begun(&self) -> u32 {
+        (self.receivers.load(Relaxed) >> 32) as u32
+    }
+
     pub(super) fn shortfall(&self) -> Option<String> {
-        let connections = self.receivers.load(Relaxed) as usize;
+        let connections = self.receivers.load(Relaxed) as u32 as usize;
         let chunks = if self.grows.load(Relaxed) { self.most_chunks() } else { self.chunks() };
         let need = area::chunks(self.ring, connections, self.chunk);
         (chunks < need).then(|| {
@@ -281,6 +305,11 @@ impl RxMemory {
 
 #[cfg(test)]
 impl RxMemory {
+    /// Has the copies counted there.
+    pub(super) fn counts_at(&mut self, statistics: Arc<Backing>) {
+        self.statistics = Some((statistics, 0));
+    }
+
     /// Of a queue that nobody is bound to, with the first so many chunks given, and the kernel's end of its refill
     /// queue.
     pub(super) fn without_kernel(
@@ -295,7 +324,7 @@ impl RxMemory {
         let engine = ReceiveEngine::Zcrx;
         // SAFETY: there is no kernel.
         let memory =
-            unsafe { Self::new(engine, (region, given * chunk), (chunk, 0), refill, None) };
+            unsafe { Self::new(engine, (region, given * chunk), (chunk, None), refill, None) };
         (memory, kernel)
     }
 }
@@ -339,7 +368,8 @@ mod tests {
 
     #[test]
     fn what_cannot_grow_says_so_once_and_stays_what_it_is() {
-        let (memory, _) = RxMemory::without_kernel(1_024, 512, PAGE);
+        let (mut memory, _) = RxMemory::without_kernel(1_024, 512, PAGE);
+        memory.ring = Some(0);
         assert!(!memory.runs_short(100));
         assert!(memory.runs_short(400));
         // There is no ring.
@@ -349,5 +379,22 @@ mod tests {
         assert_eq!((memory.chunks(), memory.most_chunks()), (512, 1_024));
         // Somebody else saw fewer.
         assert!(memory.grow(-1, 0, 256, RxShortage::NoChunk));
+    }
+
+    /// 45 packets in each.
+    #[test]
+    fn spans_of_large_chunks_count_by_their_bytes() {
+        let (mut memory, _) = RxMemory::without_kernel(1_024, 512, 16 * PAGE);
+        memory.ring = Some(0);
+        memory.spans = AtomicU64::new(45 * 400);
+        memory.bytes = AtomicU64::new(45 * 400 * 1_448);
+        assert!(!memory.runs_short(45 * 300));
+        assert!(memory.runs_short(45 * 340));
+    }
+
+    #[test]
+    fn where_there_is_no_nic_no_ring_runs_dry() {
+        let (memory, _) = RxMemory::without_kernel(512, 64, PAGE);
+        assert!(!memory.runs_short(64));
     }
 }

@@ -19,11 +19,12 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
 
+use super::area;
 use super::dma_buf::DmaBuf;
 use super::due::Due;
 use super::received::Span;
@@ -57,8 +58,11 @@ pub struct RxStats {
     /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count:
     /// packets that came another way than the queue. What it copies out of packets' headers (payload
     /// below the split's threshold) it doesn't count. `None` where the kernel doesn't count (before
-    /// Linux 7.2).
+    /// Linux 7.2). It is at least so much where the queue is [shared](Self::shared): the kernel may lose some of what
+    /// it counts for several rings at once.
     pub copied: Option<u64>,
+    /// Other drivers may receive from the queue ([`RxQueue::export`]), or might have.
+    pub shared: bool,
     /// How often the kernel told that the NIC's ring found no free chunk, ten times a second at
     /// most. Always 0 before Linux 7.2.
     pub shortages: u64,
@@ -68,12 +72,18 @@ pub struct RxStats {
 
 impl RxStats {
     /// Bytes by what the kernel's count says of them. The count is of the queue: unlike a receiver's tally, this is
-    /// known also where several connections share it.
+    /// known also where several connections share it. Where several drivers do, it is known if nothing was copied; else
+    /// what was not counted as copied is unknown.
     pub fn tally(&self) -> Tally {
         match self.copied {
             Some(copied) => {
                 let copied = copied.min(self.bytes);
-                Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
+                let rest = self.bytes - copied;
+                let (zero_copy, unknown) = match self.shared && copied > 0 {
+                    true => (0, rest),
+                    false => (rest, 0),
+                };
+                Tally { zero_copy, copied, unknown }
             }
             None => Tally { unknown: self.bytes, ..Tally::default() },
         }
@@ -347,8 +357,8 @@ impl RxShared {
     }
 
     /// Receives begun so far.
-    pub(crate) fn begun(&self) -> u64 {
-        self.memory.begun.load(Relaxed)
+    pub(crate) fn begun(&self) -> u32 {
+        self.memory.begun()
     }
 
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
@@ -379,7 +389,7 @@ impl RxShared {
         let held = self.held.get();
         // It may be less than before: the count wraps.
         let change = held.wrapping_sub(self.counted.replace(held));
-        self.memory.held.fetch_add(change, Relaxed).wrapping_add(change)
+        self.memory.held.fetch_add(change, Release).wrapping_add(change)
     }
 
     /// Whether a span can be there.
@@ -431,12 +441,15 @@ impl RxShared {
     /// full.
     #[cold]
     fn begin_batch(&self, place: u64) {
-        let due = self.due.upgrade().filter(|due| !due.is_closed());
-        let Some(due) = due else {
-            // Other rings may receive with it.
+        let due = self.due.upgrade();
+        let Some(due) = due.as_ref().filter(|due| !due.is_gone()) else {
+            // Nobody would publish a batch, and other rings may receive with it.
             self.memory.refill.put_now(place);
             self.count_held();
-            return self.close_if_unused();
+            if due.is_none_or(|due| due.is_closed()) {
+                self.close_if_unused();
+            }
+            return;
         };
         self.batch.put_first(place, &self.memory.refill);
         if self.attended.replace(true) {
@@ -451,11 +464,13 @@ impl RxShared {
     /// Tells the kernel of all that was given back, as far as there is room; whether any wait.
     fn publish_batch(&self) -> bool {
         self.attended.set(false);
+        let any_wait = self.batch.publish(&self.memory.refill);
+        // Who sees that this ring holds less finds the rest in the refill queue.
         self.count_held();
-        self.batch.publish(&self.memory.refill)
+        any_wait
     }
 
-    /// The driver goes. No batch is begun from now on, so that all that is given back looks for the end.
+    /// No handle of the driver is left. All that is given back from now on looks for the end.
     pub(crate) fn outlive_driver(&self) {
         self.publish_batch();
         self.close_if_unused();
@@ -470,9 +485,7 @@ impl RxShared {
 
     /// Has the kernel see what was given back; called with the next submission.
     pub(crate) fn publish(&self, ring: RawFd) {
-        if self.publish_batch() && self.flush(ring) {
-            self.publish_batch();
-        }
+        while self.publish_batch() && self.flush(ring) > 0 {}
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
             self.ask_again(ring);
         }
@@ -489,28 +502,41 @@ impl RxShared {
     /// Has the kernel take at once what was given back, or gives it more memory, for a receiver that found no chunk
     /// to copy to when there were `seen`; whether it has any.
     pub(crate) fn replenish(&self, ring: RawFd, seen: usize) -> bool {
-        self.publish_batch();
-        self.memory.refill.has_untaken() && self.flush(ring)
-            || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
+        self.hand_over(ring) > 0 || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
     }
 
-    fn flush(&self, ring: RawFd) -> bool {
-        match zcrx::flush_refill(ring, self.id) {
-            Ok(()) => {
-                self.memory.flushes.fetch_add(1, Relaxed);
-                true
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the refill queue can't be flushed");
-                false
+    /// Has the kernel take at once all that was given back; how many entries it took.
+    fn hand_over(&self, ring: RawFd) -> u32 {
+        let mut taken = 0;
+        loop {
+            let any_wait = self.publish_batch();
+            let more = if self.memory.refill.has_untaken() { self.flush(ring) } else { 0 };
+            taken += more;
+            if more == 0 || !any_wait {
+                return taken;
             }
         }
     }
 
-    /// The kernel tells that the NIC's ring found no free chunk.
+    /// Has the kernel take what is in the refill queue; how many entries it took.
+    fn flush(&self, ring: RawFd) -> u32 {
+        let refill = &self.memory.refill;
+        let before = refill.taken();
+        if let Err(error) = zcrx::flush_refill(ring, self.id) {
+            tracing::debug!(%error, "the refill queue can't be flushed");
+            return 0;
+        }
+        self.memory.flushes.fetch_add(1, Relaxed);
+        refill.taken().wrapping_sub(before)
+    }
+
+    /// The kernel tells that the NIC's ring found no free chunk: it is to have what was given back, and more memory if
+    /// that is little.
     pub(crate) fn fell_short(&self, ring: RawFd) {
         self.memory.shortages.fetch_add(1, Relaxed);
-        if self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
+        // As many as the NIC takes at once are enough for now.
+        let enough = self.hand_over(ring) as usize >= area::AT_ONCE;
+        if !enough && self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
             self.ask_again(ring);
         } else {
             self.short.set(Some(Instant::now()));
@@ -531,9 +557,14 @@ impl RxShared {
         self.held.get() > 0
     }
 
+    /// Whether another ring may receive from the queue, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.memory.shared.load(Relaxed)
+    }
+
     /// Whether other drivers may give chunks back, about which this one hears nothing.
     pub(crate) fn others_hold_any(&self) -> bool {
-        self.count_held() > self.held.get()
+        self.memory.held.load(Acquire) != self.counted.get()
     }
 
     /// The memory.
@@ -545,21 +576,20 @@ impl RxShared {
         self.memory.chunks()
     }
 
-    /// A receive begins; whether it is the only one.
-    pub(crate) fn begin(&self) -> bool {
-        self.memory.begun.fetch_add(1, Relaxed);
-        let before = self.memory.receivers.fetch_add(1, Relaxed);
+    /// A receive begins: how many have by now, and whether it is the only one.
+    pub(crate) fn begin(&self) -> (u32, bool) {
+        let begun = self.memory.begin();
         if !self.warned.get()
             && let Some(shortfall) = self.memory.shortfall()
         {
             self.warned.set(true);
             tracing::warn!("{shortfall}");
         }
-        before == 0
+        begun
     }
 
     pub(crate) fn end(&self) {
-        self.memory.receivers.fetch_sub(1, Relaxed);
+        self.memory.end();
     }
 
     /// Bytes that the kernel has copied, by its own count.
@@ -656,5 +686,148 @@ mod tests {
         assert!(given_back.iter().all(|times| *times == ROUNDS), "{given_back:?}");
         assert_eq!(memory.held.load(Relaxed), 0);
         assert!(!memory.refill.has_untaken());
+    }
+
+    #[test]
+    fn what_no_ring_holds_any_more_is_in_the_refill_queue() {
+        let (memory, _kernel) = RxMemory::without_kernel(8, 8, PAGE);
+        let memory = Arc::new(memory);
+        let step = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            let (of_other, step_of_other) = (Arc::clone(&memory), &step);
+            scope.spawn(move || {
+                let due = Rc::<Due>::default();
+                let queue = RxShared::new(&due, None, 0, of_other);
+                let spans = told(&queue, 0..1);
+                drop(spans);
+                step_of_other.wait();
+                step_of_other.wait();
+                queue.publish(-1);
+            });
+            let due = Rc::<Due>::default();
+            let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+            step.wait();
+            let held = memory.refill.locked(|| {
+                step.wait();
+                // The other is about to put it there.
+                thread::sleep(Duration::from_millis(500));
+                queue.others_hold_any()
+            });
+            assert!(held, "nobody holds the chunk, and the kernel can't have it");
+        });
+    }
+
+    #[test]
+    fn what_is_given_back_after_the_driver_went_is_there_for_others_also_while_a_handle_is_left() {
+        let (first, second) = (Rc::<Due>::default(), Rc::<Due>::default());
+        let (queue, given_back) = RxShared::without_kernel(&first, 8, PAGE);
+        let imported = queue.imported(&second);
+        let ours = told(&queue, 0..4);
+        first.leave();
+        drop(ours);
+        assert_eq!(given_back().len(), 4, "chunks that the others get");
+        assert!(!imported.others_hold_any());
+    }
+
+    fn counting() -> (Arc<RxMemory>, Arc<Backing>) {
+        let statistics = crate::memory::map(PAGE, rustix::mm::MapFlags::PRIVATE, None).unwrap();
+        let (mut memory, _) = RxMemory::without_kernel(8, 8, PAGE);
+        memory.counts_at(Arc::clone(&statistics));
+        (Arc::new(memory), statistics)
+    }
+
+    /// The kernel counts for rings of several threads without a lock (`zcrx_stat_add`): one that was interrupted
+    /// between load and store sets the count back.
+    #[test]
+    fn a_count_of_copies_that_goes_back_is_survived() {
+        let (memory, statistics) = counting();
+        let due = Rc::<Due>::default();
+        let queue = RxShared::new(&due, None, 0, memory);
+        let count = |bytes| {
+            // SAFETY: an aligned word of the mapping.
+            unsafe {
+                std::sync::atomic::AtomicU64::from_ptr(statistics.start().add(8).as_ptr().cast())
+            }
+            .store(bytes, Relaxed);
+        };
+        count(1 << 20);
+        let mut flow = crate::op::Flow::open(Rc::clone(&queue));
+        flow.bytes = 1 << 20;
+        count(4_096);
+        assert_eq!(flow.is_copied(), None);
+        assert_eq!(flow.tally(), Tally { unknown: 1 << 20, ..Tally::default() });
+        // It has not come farther than before, but may have been set back.
+        count(1 << 20);
+        let other = queue.imported(&due);
+        let second = crate::op::Flow::open(other);
+        flow.bytes = 9;
+        assert_eq!(flow.tally(), Tally { unknown: 9, ..Tally::default() });
+        drop(second);
+    }
+
+    #[test]
+    fn what_drivers_that_share_a_queue_had_copied_is_at_least_what_was_counted() {
+        let stats = |shared, copied| RxStats { bytes: 100, copied, shared, ..RxStats::default() };
+        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        for shared in [false, true] {
+            assert_eq!(stats(shared, Some(0)).tally(), told(100, 0, 0));
+            assert_eq!(stats(shared, Some(200)).tally(), told(0, 100, 0));
+            assert_eq!(stats(shared, None).tally(), told(0, 0, 100));
+        }
+        assert_eq!(stats(false, Some(30)).tally(), told(70, 30, 0));
+        assert_eq!(stats(true, Some(30)).tally(), told(0, 30, 70));
+    }
+
+    #[test]
+    fn receives_that_begin_at_once_are_not_alone() {
+        const ROUNDS: usize = 200_000;
+        let (memory, _statistics) = counting();
+        let round = std::sync::Barrier::new(2);
+        let alone: usize = thread::scope(|scope| {
+            let begin = || {
+                let due = Rc::<Due>::default();
+                let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+                let mut alone = 0;
+                for _ in 0..ROUNDS {
+                    round.wait();
+                    let flow = crate::op::Flow::open(Rc::clone(&queue));
+                    round.wait();
+                    alone += usize::from(flow.alone && queue.begun() == flow.begun);
+                    round.wait();
+                }
+                alone
+            };
+            let other = scope.spawn(begin);
+            begin() + other.join().unwrap()
+        });
+        assert_eq!(alone, 0, "of {ROUNDS}");
+    }
+
+    #[test]
+    fn spans_of_one_chunk_are_not_taken_for_as_many_chunks() {
+        const CHUNK: usize = 16 * PAGE;
+        let due = Rc::<Due>::default();
+        let (memory, _kernel) = RxMemory::without_kernel(1_024, 512, CHUNK);
+        let queue = RxShared::new(&due, None, 0, Arc::new(memory));
+        let packets = (0..10 * 45).map(|packet| {
+            let begin = packet / 45 * CHUNK + packet % 45 * 1_448;
+            Place { begin: begin as u64, len: 1_448 }
+        });
+        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+        let (spans, bytes) = arrivals.push_told(&packets.collect::<Vec<_>>());
+        queue.arrived(spans, bytes, -1);
+        // It has tried, and there is no ring.
+        assert_eq!(queue.memory.stopped(), None, "10 of 512 chunks are held");
+    }
+
+    #[test]
+    fn a_nic_that_found_no_chunk_gets_what_was_given_back_before_more_memory() {
+        let due = Rc::<Due>::default();
+        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE);
+        let mut spans = told(&queue, 0..4);
+        drop(spans.split_off(1));
+        assert_eq!(given_back(), []);
+        queue.fell_short(-1);
+        assert_eq!(given_back().len(), 3);
     }
 }

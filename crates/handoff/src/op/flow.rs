@@ -15,7 +15,7 @@ pub(crate) struct Flow {
     pub(crate) bytes: u64,
     /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
     pub(crate) copied_before: Option<u64>,
-    pub(crate) begun: u64,
+    pub(crate) begun: u32,
     pub(crate) alone: bool,
     /// Bytes, and the kernel's count of copies, when the window began.
     pub(crate) window: (u64, u64),
@@ -33,12 +33,12 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn open(queue: Rc<RxShared>) -> Self {
-        let alone = queue.begin();
+        let (begun, alone) = queue.begin();
         let copied_before = queue.copied();
         Self {
             bytes: 0,
             copied_before,
-            begun: queue.begun(),
+            begun,
             alone,
             window: (0, copied_before.unwrap_or(0)),
             left: None,
@@ -71,11 +71,15 @@ impl Flow {
     }
 
     /// Bytes by what the kernel's count says of them. The count is of all receives of the queue: what
-    /// was copied while there were several is nobody's.
+    /// was copied while there were several is nobody's. If those of several rings were, the count may have been set
+    /// back meanwhile.
     pub(crate) fn tally(&self) -> Tally {
-        let copied = self.queue.copied().zip(self.copied_before).map(|(now, then)| now - then);
+        let now = self.queue.copied();
+        let copied = now.zip(self.copied_before).and_then(|(now, then)| now.checked_sub(then));
         match copied {
-            Some(0) => Tally { zero_copy: self.bytes, ..Tally::default() },
+            Some(0) if now == Some(0) || !self.queue.is_shared() => {
+                Tally { zero_copy: self.bytes, ..Tally::default() }
+            }
             Some(copied) if self.alone && self.queue.begun() == self.begun => {
                 let copied = copied.min(self.bytes);
                 Tally { zero_copy: self.bytes - copied, copied, ..Tally::default() }
@@ -99,7 +103,7 @@ impl Flow {
         }
         let copied_now = self.queue.copied()?;
         self.window = (self.bytes, copied_now);
-        let copied = copied_now - copied_then;
+        let copied = copied_now.saturating_sub(copied_then);
         (copied * 2 > received).then_some((copied, received))
     }
 }

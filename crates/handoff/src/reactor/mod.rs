@@ -526,6 +526,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_back_when_a_driver_leaves_is_there_for_others_while_a_handle_is_left() {
+        let reactor = reactor();
+        let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
+        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
+        let told: Vec<_> = (0..5).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
+        let (spans, bytes) = arrivals.push_told(&told);
+        queue.arrived(spans, bytes, -1);
+        let mut spans: Vec<_> = arrivals.collect();
+        drop(spans.split_off(3));
+        assert_eq!(given_back(), []);
+        reactor.leave();
+        assert_eq!(given_back().len(), 2);
+        drop(spans);
+        assert_eq!(given_back().len(), 3);
+    }
+
+    #[test]
     fn a_driver_without_spans_takes_the_ring_along() {
         let reactor = reactor();
         let (queue, _) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);

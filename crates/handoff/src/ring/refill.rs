@@ -102,7 +102,8 @@ impl RefillQueue {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> u32 {
+    /// So many entries the kernel has taken, as a counter that wraps.
+    pub(crate) fn taken(&self) -> u32 {
         // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
         // and the memory lives as long as the queue.
         unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
@@ -189,6 +190,15 @@ impl Batch {
         let written = self.next.replace(BATCH);
         let written = if self.open.replace(false) { written } else { 0 };
         queue.put(&self.entries[..written])
+    }
+}
+
+#[cfg(test)]
+impl RefillQueue {
+    /// Nobody puts anything meanwhile.
+    pub(crate) fn locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _tail = self.tail();
+        act()
     }
 }
 

@@ -167,6 +167,7 @@ fn a_queue_without_a_device_grows_when_the_kernel_finds_no_chunk_to_copy_to() {
         assert_eq!(kept.len(), 512);
         let steps: Vec<_> = queue.growth().iter().map(|step| step.chunks).collect();
         assert_eq!(steps, [128, 256, 512]);
+        assert!(queue.growth().iter().all(|step| step.cause == RxShortage::NoChunk), "{queue:?}");
         let mut position = check(kept, 0);
         let rest = async {
             while let Some(span) = receiver.next_span().await {
