@@ -247,7 +247,7 @@ mod tests {
             let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
             let core = Core::new(io, 16).unwrap();
             let (near, _far) = UnixStream::pair().unwrap();
-            let chooser = Chooser::new(Err(String::new()));
+            let chooser = Chooser::new(Err(String::new()), true);
             let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
             let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
             let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
