@@ -12,8 +12,7 @@ pub(crate) struct Arrived {
     bytes: u64,
     /// Of these, by the kernel's count; `null` where it has none.
     copied: Option<u64>,
-    /// Other threads received, too: the kernel may have lost some of that count.
-    #[serde(skip)]
+    /// Several threads received: the kernel may have lost some of that count.
     shared: bool,
     /// How often the kernel told that it found no free chunk.
     shortages: u64,

@@ -285,6 +285,8 @@ mod guest {
         );
         let mut shell = Command::new("unshare");
         shell.args(["--mount", "sh", "-euc", &fault]);
+        // As many packets as there can be, so that some surely go there.
+        segmentation(&pair, false);
         let set = pair.right.namespace().attach(&mut shell).status().expect("starts");
         assert!(set.success(), "{set}");
         let (left, right) = (pair.left.namespace(), pair.right.namespace());
