@@ -59,8 +59,8 @@ impl Root {
         match root.open_beneath(b".") {
             Ok(_) => Ok(root),
             Err(Errno::NOSYS | Errno::PERM) => Err(Failure::not_possible(
-                "opening files beneath a directory alone takes openat2(2), which Linux has from 5.6 on, and some \
-                 containers forbid",
+                "opening files beneath a directory alone takes openat2(2), which Linux has from 5.6 on; some \
+                 containers forbid it, and so do DynamicUser= and RestrictSUIDSGID= of systemd",
             )),
             Err(error) => Err(Failure::failed(format!("reading {}: {error}", path.display()))),
         }

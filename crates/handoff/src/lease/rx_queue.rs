@@ -534,7 +534,7 @@ impl RxShared {
     /// that is little.
     pub(crate) fn fell_short(&self, ring: RawFd) {
         self.memory.shortages.fetch_add(1, Relaxed);
-        // As many as the NIC takes at once are enough for now.
+        // The NIC takes so many at once; if it gets them, it needs no more memory now.
         let enough = self.hand_over(ring) as usize >= area::AT_ONCE;
         if !enough && self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
             self.ask_again(ring);

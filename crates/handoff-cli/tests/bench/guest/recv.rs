@@ -6,16 +6,21 @@ use serde_json::Value;
 
 use crate::rows::{assert_copied_as_received, number};
 
-#[test]
-fn every_row_receives_over_the_software_nic() {
+/// The report of rows that were received, by the slots' seconds and the number of rounds.
+fn received([time, rounds]: [&str; 2], only: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
-        .args(["bench", "recv", "--json", "--time", "0.05", "--rounds", "1"])
-        .args(["--meter", "--only", "check=yes"])
+        .args(["bench", "recv", "--json", "--time", time, "--rounds", rounds])
+        .args(["--meter", "--only", only])
         .output()
         .expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn every_row_receives_over_the_software_nic() {
+    let report = received(["0.05", "1"], "check=yes");
     let rows = report["rows"].as_array().expect("rows");
     // Five ways to receive over three wires, and one of them once more with larger chunks.
     assert_eq!(rows.len(), 16, "{report}");
@@ -33,14 +38,7 @@ fn every_row_receives_over_the_software_nic() {
 /// Four connections, received by epoll, by one ring, and by two rings that share the queue.
 #[test]
 fn several_connections_come_by_one_queue_to_one_ring_and_to_two() {
-    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
-        .args(["bench", "recv", "--json", "--time", "0.2", "--rounds", "2"])
-        .args(["--meter", "--only", "sockets=4"])
-        .output()
-        .expect("it starts");
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{errors}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let report = received(["0.2", "2"], "sockets=4");
     let rows = report["rows"].as_array().expect("rows");
     let rings: Vec<_> = rows.iter().map(|row| row["config"]["rings"].as_u64()).collect();
     assert_eq!(rings, [None, Some(1), Some(2)], "{report}");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-fn done(command: &mut Command) -> String {
+pub(crate) fn done(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let [out, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
@@ -14,7 +14,7 @@ fn done(command: &mut Command) -> String {
 }
 
 /// The library for C, which Cargo builds beside the tests of all packages; the newest.
-fn library() -> Option<PathBuf> {
+pub(crate) fn library() -> Option<PathBuf> {
     let program = std::env::current_exe().expect("has a path");
     let beside = fs::read_dir(program.parent().expect("is in a directory")).expect("can be read");
     let paths = beside.map(|entry| entry.expect("can be read").path());
@@ -26,7 +26,7 @@ fn library() -> Option<PathBuf> {
 }
 
 /// Makes all packages.
-fn pack(into: &Path, library: &Path) -> Vec<PathBuf> {
+pub(crate) fn pack(into: &Path, library: &Path) -> Vec<PathBuf> {
     let variables = [
         format!("HANDOFF={}", env!("CARGO_BIN_EXE_handoff")),
         format!("ARCHIVE={}", library.display()),
