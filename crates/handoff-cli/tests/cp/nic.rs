@@ -102,7 +102,10 @@ mod guest {
             assert_eq!(received["checksum"], sent["checksum"]);
             // The frames around the payload are copied, and nothing else.
             let hop = &sent["hops"][1];
-            assert!(hop["copied"].as_u64() < Some(5_000) && hop["unknown"] == 0, "{sent}");
+            assert!(
+                hop["copied"].as_u64().is_some_and(|it| it < 5_000) && hop["unknown"] == 0,
+                "{sent}"
+            );
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
             assert_eq!(settings(&pair.right), before);
         }
