@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
-use handoff::{Buffer, Driver, Engine, Error, Region, Socket};
+use handoff::{Buffer, Driver, Engine, Error, Region, RxQueue, Socket};
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
@@ -36,6 +36,7 @@ const SILENT: &str =
 /// Those who have connected, until they have said who they are.
 struct Hall<'a, A> {
     driver: &'a Driver,
+    queue: Option<&'a RxQueue>,
     listener: handoff::Listener,
     visitors: Visitors,
     waiting: VecDeque<Waiting<'a>>,
@@ -49,20 +50,21 @@ struct Waiting<'a> {
 
 /// Takes all connections of one transfer, in the order of their streams; the peer's hello. `answer` gives
 /// our hello for theirs, or why they are turned away. Nobody is waited for longer than `first`, and for the
-/// other streams than `rest`.
+/// other streams than `rest`. The NIC may lead any of them to `queue`.
 ///
 /// # Errors
 ///
 /// The time-outs, what accepting fails with.
 pub(super) async fn gather(
     driver: &Driver,
+    queue: Option<&RxQueue>,
     listener: Listener,
     answer: impl Fn(&Hello, &Socket) -> Result<Hello, String>,
     first: Option<Duration>,
     rest: Duration,
 ) -> Result<(Vec<Socket>, Hello), Failure> {
     let (listener, visitors) = listener.on(driver)?;
-    let mut hall = Hall { driver, listener, visitors, waiting: VecDeque::new(), answer };
+    let mut hall = Hall { driver, queue, listener, visitors, waiting: VecDeque::new(), answer };
     let nobody = "nobody connected in time (--connect-timeout)";
     let first = first.unwrap_or(Duration::MAX);
     let (socket, hello) = within(driver, first, nobody, hall.guest(None)).await?;
@@ -130,9 +132,9 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
         {
             self.visitors.turned_away(oldest.peer, "it said nothing while others came");
         }
-        let driver = self.driver;
+        let (driver, queue) = (self.driver, self.queue);
         let words = async move {
-            let hello = within(driver, FIRST_WORDS, SILENT, hear(&socket)).await?;
+            let hello = within(driver, FIRST_WORDS, SILENT, hear(&socket, queue)).await?;
             Ok((socket, hello))
         };
         self.waiting.push_back(Waiting { peer, words: words.boxed_local() });
@@ -179,12 +181,14 @@ pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
 }
 
 /// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has spoken.
+/// The NIC may lead any of them to `queue`.
 ///
 /// # Errors
 ///
 /// A peer that is gone or says something else, the time-out, what `heard` says.
 pub(super) async fn call(
     driver: &Driver,
+    queue: Option<&RxQueue>,
     sockets: &[Socket],
     hello: impl Fn(u16) -> Hello,
     heard: impl Fn(&Socket) -> Result<(), Failure>,
@@ -196,7 +200,7 @@ pub(super) async fn call(
         }
         let mut peer = None;
         for socket in sockets {
-            peer = Some(hear(socket).await?);
+            peer = Some(hear(socket, queue).await?);
             heard(socket)?;
         }
         Ok(peer)
@@ -215,20 +219,34 @@ async fn speak(socket: &Socket, hello: &Hello) -> Result<(), Failure> {
     socket.set_engine(Engine::Auto).failed(GREETING)
 }
 
-async fn hear(socket: &Socket) -> Result<Hello, Failure> {
+async fn hear(socket: &Socket, queue: Option<&RxQueue>) -> Result<Hello, Failure> {
     const HEARING: &str = "hearing the peer";
-    let mut room = Region::anonymous(HELLO_LEN).failed(HEARING)?;
-    let room = room.take(HELLO_LEN).expect("has just that");
-    let words = socket.receive_exact(room).failed(HEARING)?.await;
-    match words.result {
-        Err(Error::StreamEnded { .. }) => Err(Failure::failed(
+    let mut words = Vec::with_capacity(HELLO_LEN);
+    match queue {
+        None => {
+            let mut room = Region::anonymous(HELLO_LEN).failed(HEARING)?;
+            let room = room.take(HELLO_LEN).expect("has just that");
+            let heard = socket.receive_exact(room).failed(HEARING)?.await;
+            match heard.result {
+                Ok(len) => words.extend_from_slice(&heard.buffer[..len]),
+                Err(Error::StreamEnded { .. }) => {}
+                Err(error) => return Err(error).failed(HEARING),
+            }
+        }
+        // Plain receive cannot read what the NIC has put into the queue's memory.
+        Some(queue) => {
+            let len = (HELLO_LEN as u32).try_into().expect("is not zero");
+            let mut receiver = socket.receive(queue.take(len)).failed(HEARING)?;
+            while let Some(span) = receiver.next_span().await {
+                words.extend_from_slice(&span.failed(HEARING)?);
+            }
+        }
+    }
+    match words.first_chunk() {
+        Some(words) => Hello::decode(words).map_err(Failure::failed),
+        None => Err(Failure::failed(
             "the peer ended the connection before it said hello: it has another transfer under way, or is not \
              `handoff cp` (for nc, socat and the like use --raw)",
         )),
-        Err(error) => Err(error).failed(HEARING),
-        Ok(_) => {
-            let words = words.buffer.first_chunk().expect("is as long");
-            Hello::decode(words).map_err(Failure::failed)
-        }
     }
 }

@@ -500,6 +500,7 @@ fn reach(
         (!sends && length > most)
             .then(|| format!("{length} bytes are more than {most} (--max-size)"))
     };
+    let queue = nic.map(|nic| &nic.queue);
     let lead = |socket: &Socket| nic.map_or(Ok(()), |nic| nic.lead(socket));
     let patience = Patience::new(job.stop, Some(args.patience()));
     let (connections, peer) = if listens {
@@ -528,7 +529,7 @@ fn reach(
             let patience = Patience::new(job.stop, None);
             let (sockets, peer) = patience.on(&job.driver, async |_| {
                 let (first, rest) = (args.connect_timeout, args.patience());
-                greet::gather(&job.driver, listener, answer, first, rest).await
+                greet::gather(&job.driver, queue, listener, answer, first, rest).await
             })??;
             (sockets, Some(peer))
         }
@@ -541,7 +542,7 @@ fn reach(
             let transfer = random();
             let hello = |number| own(args.streams, number, transfer);
             let peer = patience.on(&job.driver, async |left| {
-                greet::call(&job.driver, &sockets, hello, lead, left).await
+                greet::call(&job.driver, queue, &sockets, hello, lead, left).await
             })??;
             (sockets, peer)
         }

@@ -60,6 +60,8 @@ pub(super) fn receive(
     receiving: Receiving<'_>,
 ) -> Result<Report, Failure> {
     let clock = Clock::start();
+    // First words may have come by the queue.
+    let greeted = receiving.queue.map(RxQueue::stats).unwrap_or_default();
     let streams = receiving.connections.len();
     let (pool, mut registered) = pool(job, streams)?;
     if let Some(queue) = receiving.queue {
@@ -89,7 +91,7 @@ pub(super) fn receive(
             intake.check()
         })
     });
-    let nic = receiving.queue.map(Arrived::by);
+    let nic = receiving.queue.map(|queue| Arrived::since(&greeted, queue));
     let hops = hops(&intake, &receivers, nic.as_ref(), registered);
     let (holes, attributes) = (intake.holes(), intake.attributes());
     let ended = received.and_then(|(bytes, checksum)| {

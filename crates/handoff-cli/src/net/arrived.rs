@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The queue's part of a report; its fields are those of `--json`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Arrived {
-    /// Received by the queue, frames included.
+    /// Received by the queue, frames included, first words not.
     bytes: u64,
     /// Of these, by the kernel's count; `null` where it has none.
     copied: Option<u64>,
@@ -38,8 +38,15 @@ struct Step {
 }
 
 impl Arrived {
+    /// All that came by the queue.
     pub(crate) fn by(queue: &RxQueue) -> Self {
+        Self::since(&RxStats::default(), queue)
+    }
+
+    /// What came by the queue after it had counted so.
+    pub(crate) fn since(before: &RxStats, queue: &RxQueue) -> Self {
         let RxStats { bytes, copied, shared, shortages, .. } = queue.stats();
+        let copied = copied.map(|copied| copied.saturating_sub(before.copied.unwrap_or(0)));
         let growth = queue.growth().into_iter();
         let step = |step: handoff::RxGrowth| Step {
             after_s: step.after.as_secs_f64(),
@@ -47,7 +54,7 @@ impl Arrived {
             cause: step.cause.to_string(),
         };
         Self {
-            bytes,
+            bytes: bytes - before.bytes,
             copied,
             shared,
             shortages,

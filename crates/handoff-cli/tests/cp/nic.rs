@@ -277,26 +277,65 @@ mod guest {
         }
     }
 
+    /// So many packets in a million come to the queue behind the one that they belong to.
+    fn misroute(pair: &Pair, packets: u32) {
+        let device = pair.right.device();
+        let fault = format!(
+            "mount -t sysfs sysfs /sys && echo {packets} > /sys/class/net/{device}/wire/wrong_queue"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-euc", &fault]);
+        let set = pair.right.namespace().attach(&mut shell).status().expect("starts");
+        assert!(set.success(), "{set}");
+    }
+
+    /// A rule of somebody's, a hash or a fault of the card leads what the card was not asked to lead.
+    #[test]
+    fn first_words_may_come_by_the_queue() {
+        const LEN: usize = 100_001;
+        let pair = Pair::wire(1_500).expect("a pair of NICs");
+        // What no rule leads comes to the other of two queues, which is the bound one.
+        let mut channels = Command::new("ethtool");
+        channels.args(["-L", pair.right.device(), "combined", "2"]);
+        let set = pair.right.namespace().attach(&mut channels).status().expect("starts");
+        assert!(set.success(), "{set}");
+        misroute(&pair, 1_000_000);
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let namespaces = Some((pair.left.namespace(), pair.right.namespace()));
+        let receiver = ["--json", "--nic", pair.right.device(), "--streams", "2"];
+        let host = pair.right.v4().to_string();
+        let sender = ["--verify", "--streams", "2"];
+        let (received, _) = transfer(namespaces, &host, &source, &copy, &receiver, &sender);
+        let report = received.report();
+        assert_eq!((&report["bytes"], &report["streams"]), (&LEN.into(), &2.into()), "{report}");
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+        fs::remove_file(&copy).expect("is there");
+        // The receiver connects.
+        let listen = format!("tcp-listen://{}:0", pair.left.v4());
+        let mut sender = cp(&[path(&source), &listen, "--json"]);
+        let sender = Running::start(pair.left.namespace().attach(&mut sender));
+        let address = sender.address();
+        let mut receiver = cp(&[&address, path(&copy), "--nic", pair.right.device()]);
+        let received = Running::start(pair.right.namespace().attach(&mut receiver)).end();
+        assert_eq!((sender.end().code, received.code), (Some(0), Some(0)), "{}", received.stderr);
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+    }
+
     /// The kernel counts for all connections of the queue together, and so does the report.
     #[test]
     fn what_is_copied_of_several_connections_is_known() {
         const LEN: usize = 4_000_001;
         let pair = Pair::wire(1_500).expect("a pair of NICs");
-        let device = pair.right.device();
-        let fault = format!(
-            "mount -t sysfs sysfs /sys && echo 20000 > /sys/class/net/{device}/wire/wrong_queue"
-        );
-        let mut shell = Command::new("unshare");
-        shell.args(["--mount", "sh", "-euc", &fault]);
+        misroute(&pair, 20_000);
         // As many packets as there can be, so that some surely go there.
         segmentation(&pair, false);
-        let set = pair.right.namespace().attach(&mut shell).status().expect("starts");
-        assert!(set.success(), "{set}");
         let (left, right) = (pair.left.namespace(), pair.right.namespace());
         let directory = tempfile::tempdir().expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
-        let receiver = ["--json", "--nic", device, "--streams", "4"];
+        let receiver = ["--json", "--nic", pair.right.device(), "--streams", "4"];
         let host = pair.right.v4().to_string();
         let (received, _) =
             transfer(Some((left, right)), &host, &source, &copy, &receiver, &["--streams", "4"]);

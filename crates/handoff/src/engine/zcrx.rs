@@ -33,7 +33,9 @@ pub(super) fn request(core: &Core, op: &mut ReceiveOp) -> squeue::Entry {
     }
     flow.chunks = flow.queue.chunks();
     let id = flow.queue.id();
-    with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, 0).ifq(id).build())
+    // 0 is no limit.
+    let left = flow.left_to_receive().unwrap_or(0);
+    with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, left).ifq(id).build())
 }
 
 /// Takes a completion in; whether the receive is to start again, if it ended.
@@ -57,6 +59,8 @@ pub(super) fn completed(
             op.from = ReceivesFrom::Pool;
             return true;
         }
+        // The last bytes that were wanted came, and the completion queue had no room for the end.
+        _ if flow.left_to_receive() == Some(0) => op.end(Ok(())),
         // The completion queue was full, for the first.
         libc::ENOSPC | libc::EINTR => return true,
         libc::EAGAIN => {
@@ -186,7 +190,8 @@ mod tests {
         let chooser = Chooser::new(Err(String::new()), true);
         let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
         let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-        let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+        let intake =
+            Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
         let op = ReceiveOp::new(socket, intake);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
@@ -252,7 +257,8 @@ mod tests {
             let chooser = Chooser::new(Err(String::new()), true);
             let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
             let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-            let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+            let intake =
+                Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
             let mut op = ReceiveOp::new(socket, intake);
             op.state = ReceiveState::Receiving;
             flow(&mut op).chunks = chunks_before;
@@ -277,7 +283,8 @@ mod tests {
         let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
         let others_due = Rc::<crate::lease::Due>::default();
         let imported = queue.imported(&others_due);
-        let intake = Intake { queue: Some(Rc::clone(&queue)), window: None, pool: None };
+        let intake =
+            Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
         let key = core.records.borrow_mut().insert(|| Op::Receive(ReceiveOp::new(socket, intake)));
         core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };

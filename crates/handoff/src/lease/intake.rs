@@ -1,5 +1,6 @@
 //! What a receive draws on: where bytes go, and with it how they get there.
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use super::due::Due;
@@ -22,6 +23,8 @@ use super::window::Window;
 #[derive(Clone)]
 pub struct Intake {
     pub(crate) queue: Option<Rc<RxShared>>,
+    /// The queue gives so many bytes and no more.
+    pub(crate) most: Option<NonZeroU32>,
     pub(crate) window: Option<Window>,
     pub(crate) pool: Option<Rc<PoolShared>>,
 }
@@ -32,23 +35,42 @@ impl RxQueue {
     pub fn or(&self, pool: &Pool) -> Intake {
         Intake { queue: Some(Rc::clone(&self.shared)), ..Intake::from(pool) }
     }
+
+    /// The next `bytes` bytes and no more: the receiver ends behind them as at the end of a stream, and what follows
+    /// stays in the socket for the next receiver. A protocol hears first words so on connections that the NIC may
+    /// have led to the queue: plain receive cannot read what lies in the queue's memory.
+    ///
+    /// ```no_run
+    /// # async fn example(socket: &handoff::Socket, queue: handoff::RxQueue) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut header = Vec::new();
+    /// let mut receiver = socket.receive(queue.take(16.try_into()?))?;
+    /// while let Some(span) = receiver.next_span().await {
+    ///     header.extend_from_slice(&span?);
+    /// }
+    /// // Fewer than 16: the peer has ended the stream.
+    /// println!("{} bytes", header.len());
+    /// # Ok(()) }
+    /// ```
+    pub fn take(&self, bytes: NonZeroU32) -> Intake {
+        Intake { most: Some(bytes), ..Intake::from(self) }
+    }
 }
 
 impl From<&Pool> for Intake {
     fn from(pool: &Pool) -> Self {
-        Self { queue: None, window: None, pool: Some(Rc::clone(&pool.shared)) }
+        Self { queue: None, most: None, window: None, pool: Some(Rc::clone(&pool.shared)) }
     }
 }
 
 impl From<&RxQueue> for Intake {
     fn from(queue: &RxQueue) -> Self {
-        Self { queue: Some(Rc::clone(&queue.shared)), window: None, pool: None }
+        Self { queue: Some(Rc::clone(&queue.shared)), most: None, window: None, pool: None }
     }
 }
 
 impl From<&Window> for Intake {
     fn from(window: &Window) -> Self {
-        Self { queue: None, window: Some(window.clone()), pool: None }
+        Self { queue: None, most: None, window: Some(window.clone()), pool: None }
     }
 }
 

@@ -751,7 +751,7 @@ mod tests {
             .store(bytes, Relaxed);
         };
         count(1 << 20);
-        let mut flow = crate::op::Flow::open(Rc::clone(&queue));
+        let mut flow = crate::op::Flow::open(Rc::clone(&queue), None);
         flow.bytes = 1 << 20;
         count(4_096);
         assert_eq!(flow.is_copied(), None);
@@ -759,7 +759,7 @@ mod tests {
         // It has not come farther than before, but may have been set back.
         count(1 << 20);
         let other = queue.imported(&due);
-        let second = crate::op::Flow::open(other);
+        let second = crate::op::Flow::open(other, None);
         flow.bytes = 9;
         assert_eq!(flow.tally(), Tally { unknown: 9, ..Tally::default() });
         drop(second);
@@ -790,7 +790,7 @@ mod tests {
                 let mut alone = 0;
                 for _ in 0..ROUNDS {
                     round.wait();
-                    let flow = crate::op::Flow::open(Rc::clone(&queue));
+                    let flow = crate::op::Flow::open(Rc::clone(&queue), None);
                     round.wait();
                     alone += usize::from(flow.alone && queue.begun() == flow.begun);
                     round.wait();

@@ -1,5 +1,6 @@
 //! What a receive gets from its rx queue, and how much of that the kernel copied.
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use crate::lease::rx_queue::RxShared;
@@ -13,6 +14,8 @@ const WINDOW: u64 = 256 << 10;
 pub(crate) struct Flow {
     pub(crate) queue: Rc<RxShared>,
     pub(crate) bytes: u64,
+    /// Bytes that are wanted, if not all.
+    most: Option<NonZeroU32>,
     /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
     pub(crate) copied_before: Option<u64>,
     pub(crate) begun: u32,
@@ -32,11 +35,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn open(queue: Rc<RxShared>) -> Self {
+    pub(crate) fn open(queue: Rc<RxShared>, most: Option<NonZeroU32>) -> Self {
         let (begun, alone) = queue.begin();
         let copied_before = queue.copied();
         Self {
             bytes: 0,
+            most,
             copied_before,
             begun,
             alone,
@@ -52,6 +56,12 @@ impl Flow {
 
     pub(crate) fn queue(&self) -> &Rc<RxShared> {
         &self.queue
+    }
+
+    /// Bytes that are wanted still, if not all.
+    pub(crate) fn left_to_receive(&self) -> Option<u32> {
+        let most = self.most?.get();
+        Some(most.saturating_sub(u32::try_from(self.bytes).unwrap_or(u32::MAX)))
     }
 
     pub(crate) fn engine(&self) -> ReceiveEngine {

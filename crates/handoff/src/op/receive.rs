@@ -74,7 +74,7 @@ impl ReceiveOp {
             },
             socket,
             arrivals: Arrivals::new(intake.queue.clone()),
-            flow: intake.queue.map(Flow::open),
+            flow: intake.queue.map(|queue| Flow::open(queue, intake.most)),
             window: intake.window,
             mapped: Mapped::default(),
             pool: intake.pool,

@@ -36,7 +36,8 @@ impl Socket {
     /// another. A stream that ends before gives [`Error::StreamEnded`], which says how many bytes came.
     ///
     /// Cancelled, it says how many bytes it has, and the stream goes on behind them; dropped, it loses them
-    /// and all that follows.
+    /// and all that follows. Bytes that a NIC has put into an [`RxQueue`](crate::RxQueue)'s memory it cannot read
+    /// (`EFAULT`): [`RxQueue::take`](crate::RxQueue::take) can.
     ///
     /// # Errors
     ///

@@ -78,6 +78,56 @@ fn a_queue_that_copies_is_left_and_returned_to() {
     });
 }
 
+/// The words lie in the queue's memory or not, in one packet or several; what follows them is the next receiver's.
+#[test]
+fn a_receiver_takes_the_words_that_it_was_asked_for() {
+    within(LONG, || {
+        let bed = Bed::new(1_500);
+        let driver = driver();
+        let queue = bound(&bed, &driver, 2_048);
+        for (wrong, words) in [(0, 40_usize), (0, 20_000), (1_000_000, 40), (300_000, 50_000)] {
+            bed.fault("wrong_queue", wrong);
+            let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let total = words + 30_000;
+            let sender = thread::spawn(move || {
+                let all: Vec<u8> = (0..total).map(byte_at).collect();
+                left.write_all(&all).expect("sends");
+            });
+            let socket = driver.socket(far).expect("attaches");
+            let most = u32::try_from(words).expect("is small").try_into().expect("is not zero");
+            let mut got = Vec::new();
+            for (intake, len) in [(queue.take(most), words), ((&queue).into(), total - words)] {
+                let mut receiver = socket.receive(intake).expect("receives");
+                let begin = got.len();
+                let taking = async {
+                    while let Some(span) = receiver.next_span().await {
+                        got.extend_from_slice(&span.expect("receives"));
+                    }
+                };
+                driver.block_on(taking).expect("runs");
+                assert_eq!(got.len() - begin, len, "{wrong} of a million led astray");
+            }
+            sender.join().expect("ends");
+            let sent: Vec<u8> = (0..total).map(byte_at).collect();
+            assert!(got == sent, "what arrived differs");
+            // A stream that ends before.
+            let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            left.write_all(&sent[..words / 2]).expect("sends");
+            drop(left);
+            let socket = driver.socket(far).expect("attaches");
+            let mut receiver = socket.receive(queue.take(most)).expect("receives");
+            let mut got = 0;
+            let taking = async {
+                while let Some(span) = receiver.next_span().await {
+                    got += span.expect("receives").len();
+                }
+            };
+            driver.block_on(taking).expect("runs");
+            assert_eq!(got, words / 2);
+        }
+    });
+}
+
 #[test]
 fn without_a_device_everything_is_copied() {
     within(LONG, || {
