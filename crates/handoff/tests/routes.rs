@@ -82,7 +82,7 @@ fn a_file_goes_to_a_socket() {
 #[test]
 fn a_head_goes_before_a_file() {
     every(|driver, engine| {
-        // The last is longer than goes into a pipe with others.
+        // The third has nothing behind the head.
         for (len, range) in [(1, 0..u64::MAX), (5_000, 0..u64::MAX), (300, 7..7), (40_000, 0..99)] {
             let (near, far) = tcp("127.0.0.1");
             let received = read_all(far);

@@ -18,9 +18,9 @@ fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
         fcntl_setfd(socket, FdFlags::empty()).expect("is inherited");
         redirections.push_str(&format!(" {}<&{}", 3 + number, socket.as_raw_fd()));
     }
-    let mut command = Command::new("sh");
+    let mut command = Command::new("bash");
     let script = format!("LISTEN_PID=$$ exec \"$@\" {redirections}");
-    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_handoff"), "serve"]).arg(directory);
+    command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_handoff"), "serve"]).arg(directory);
     command.args(["--listen", "127.0.0.1:1"]).env("LISTEN_FDS", sockets.len().to_string());
     command
 }

@@ -286,7 +286,7 @@ impl Route {
         self
     }
 
-    /// Sends these bytes before those of the source, to a socket: in one packet with the first of them where
+    /// Sends these bytes before those of the source, to a socket: in one packet with the first of a file where
     /// splice serves. They are copied, and counted in [`given`](Self::given) alone.
     pub fn head(mut self, bytes: Vec<u8>) -> Self {
         self.head = bytes;
@@ -340,7 +340,7 @@ impl Route {
         }
         loop {
             let engine = self.engines[0];
-            if engine != RouteEngine::Splice || self.head.len() > splice::LONGEST_HEAD {
+            if engine != RouteEngine::Splice {
                 self.send_head()?;
             }
             let ended = match engine {
