@@ -247,9 +247,11 @@ impl Connection<'_> {
         exchange(service, request, feeding, &mut self.output, &terms, &common.book).await?;
         drop(answering);
         Ok(match (terms.keeps_alive.get(), rest.is_over()) {
-            (true, _) if self.discard(&mut rest).await => After::GoesOn,
+            (true, true) => After::GoesOn,
             (false, true) => After::Over,
-            _ => After::Unread,
+            // What seldom happens is apart, since all of this future is moved as it begins.
+            (true, false) if Box::pin(self.discard(&mut rest)).await => After::GoesOn,
+            (_, false) => After::Unread,
         })
     }
 

@@ -206,7 +206,7 @@ where
         Unfed::Refused(refusal) if terms.begun.get() => Err(Cut::Refused(refusal)),
         Unfed::Refused(refusal) => {
             book.write(|served| served.refused += 1);
-            answer::refuse(refusal, output, terms).await
+            Box::pin(answer::refuse(refusal, output, terms)).await
         }
     }
 }
@@ -238,7 +238,7 @@ where
     };
     tracing::error!(%why, "a service failed");
     book.write(|served| served.failed += 1);
-    answer::refuse(FAILED, output, terms).await
+    Box::pin(answer::refuse(FAILED, output, terms)).await
 }
 
 pub(crate) struct Panicked;
