@@ -81,7 +81,7 @@ pub use lease::{Lease, LeaseMut};
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{
-    Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
+    Append, Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
     SharedRegion, View,
 };
 pub use op::SendStats;

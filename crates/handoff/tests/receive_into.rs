@@ -11,7 +11,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Error, PayloadMut, Region, SharedRegion, Socket, Transfer, Wait};
+use handoff::{
+    Append, Buffer, Driver, Error, PayloadMut, Region, SharedRegion, Socket, Transfer, Wait,
+};
 use traffic::{assert_same, drivers, pattern, tcp, within};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -122,6 +124,81 @@ fn messages_land_in_registered_memory_header_and_payload_apart() {
 #[test]
 fn messages_land_in_other_memory() {
     on_each(|_| Box::new(|len| Buffer::from(vec![0xee; len])), |buffer: &Buffer| buffer.to_vec());
+}
+
+#[test]
+fn messages_land_behind_what_a_vector_has() {
+    const BEGIN: &[u8] = b"begins";
+    within(LONG, || {
+        for driver in drivers() {
+            let (socket, far) = attached(&driver);
+            let sender = send_messages(far);
+            let receiving = async {
+                for number in 0..MESSAGES {
+                    let header = socket.receive_exact(Append::to(vec![], HEADER)).unwrap().await;
+                    assert_eq!(header.result.unwrap(), HEADER);
+                    let header = header.buffer.into_vec();
+                    let len = u32::from_le_bytes(*header.first_chunk().unwrap()) as usize;
+                    assert_eq!(len, len_of(number));
+                    // In two parts, of which the second goes on where the first has ended.
+                    let payload = Append::to(BEGIN.to_vec(), len / 3);
+                    let payload = socket.receive_exact(payload).unwrap().await;
+                    assert_eq!(payload.result.unwrap(), len / 3);
+                    assert_eq!(payload.buffer.room(), 0);
+                    let payload = Append::to(payload.buffer.into_vec(), len - len / 3);
+                    let payload = socket.receive_exact(payload).unwrap().await;
+                    assert_eq!(payload.result.unwrap(), len - len / 3);
+                    let payload = payload.buffer.into_vec();
+                    let (begin, rest) = payload.split_at(BEGIN.len());
+                    assert_eq!(begin, BEGIN);
+                    assert_same(rest, &pattern(number, len));
+                }
+            };
+            driver.block_on(receiving).unwrap();
+            sender.join().unwrap();
+            assert_eq!(driver.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_vector_has_just_what_came_whatever_ended_its_receive() {
+    within(LONG, || {
+        for driver in drivers() {
+            for came in [0, 5, 5_000] {
+                let (socket, mut far) = attached(&driver);
+                far.write_all(&pattern(1, came)).unwrap();
+                let first = socket.receive_exact(Append::to(b"ab".to_vec(), 10_000)).unwrap();
+                turn(&driver);
+                first.cancel();
+                let first = driver.block_on(first).unwrap();
+                let Err(Error::Canceled { done }) = first.result else { panic!("{first:?}") };
+                assert_eq!((done, first.buffer.room()), (came, 10_000 - came));
+                far.write_all(&pattern(2, 7)).unwrap();
+                drop(far);
+                // What is left of the room goes on.
+                let second = driver.block_on(socket.receive_exact(first.buffer).unwrap()).unwrap();
+                assert!(
+                    matches!(second.result, Err(Error::StreamEnded { received: 7, .. })),
+                    "{second:?}"
+                );
+                let all = [b"ab", &pattern(1, came)[..], &pattern(2, 7)].concat();
+                assert_same(&second.buffer.into_vec(), &all);
+                let refused = socket.receive_into(Append::to(all.clone(), 0)).unwrap_err();
+                assert_same(&refused.buffer.into_vec(), &all);
+            }
+            let (socket, mut far) = attached(&driver);
+            let mut dropped = socket.receive_exact(Append::to(Vec::new(), 10_000)).unwrap();
+            let begun =
+                poll_fn(|context| Poll::Ready(Pin::new(&mut dropped).poll(context).is_pending()));
+            assert!(driver.block_on(begun).unwrap());
+            far.write_all(&[1; 50]).unwrap();
+            drop(dropped);
+            drop(socket);
+            turn(&driver);
+            assert_eq!(driver.in_flight(), 0);
+        }
+    });
 }
 
 #[test]

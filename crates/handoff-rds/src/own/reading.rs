@@ -1,4 +1,8 @@
 //! What arrives on a connection: taken in as the host asks for it.
+//!
+//! Headers, short payloads and the beginning of long ones come by calls, many at a time, into one buffer. The rest of
+//! a long payload is received by the library to where it stays. That is begun when something is there: a receive that
+//! waits would count as an operation of the driver for as long as the peer likes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +11,7 @@ use std::rc::Rc;
 
 use futures_lite::future::yield_now;
 use futures_util::future::{Either, select};
-use socket2::SockRef;
+use handoff::{Append, Error};
 
 use super::engine::Shared;
 use super::link::Link;
@@ -16,7 +20,7 @@ use crate::wire::{HEADER_LEN, MAP_LEN};
 
 /// Bytes read at a time where it is not known to whom they belong.
 const BUFFER: usize = 64 << 10;
-/// From how many on the rest of a payload is read to where it stays.
+/// From how many on the rest of a payload is received to where it stays.
 const DIRECT: usize = 16 << 10;
 /// Of the rest of a payload, bytes that are waited for.
 const AT_ONCE: usize = 256 << 10;
@@ -35,6 +39,17 @@ enum Pause {
     End,
 }
 
+/// Whether there is something to read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum There {
+    /// The kernel has told so.
+    Something,
+    /// The last read filled its room.
+    Unknown,
+    /// The last read took everything.
+    Nothing,
+}
+
 struct Reader {
     link: Rc<Link>,
     buffer: Box<[u8]>,
@@ -47,8 +62,9 @@ struct Reader {
     missing: usize,
     /// Bytes from which on the connection counts as readable.
     readable_from: usize,
-    /// The last read took all that was there.
-    drained: bool,
+    there: There,
+    /// Bytes taken in a row.
+    taken: usize,
 }
 
 /// Reads until the connection ends.
@@ -62,7 +78,8 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         skipped: 0,
         missing: 0,
         readable_from: 1,
-        drained: false,
+        there: There::Unknown,
+        taken: 0,
     };
     // Nothing was there, and now TCP has something to tell.
     let mut woken_by_tcp = false;
@@ -73,7 +90,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         let told_only = link.hear() && woken_by_tcp && !link.ending.get();
         let pause = match told_only {
             true => Pause::Empty,
-            false => reader.take_in(&shared),
+            false => reader.take_in(&shared).await,
         };
         woken_by_tcp = false;
         shared.look(&link);
@@ -97,6 +114,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
                         break;
                     }
                     woken_by_tcp = true;
+                    reader.there = There::Something;
                 }
             }
         }
@@ -105,17 +123,31 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
 }
 
 impl Reader {
-    fn take_in(&mut self, shared: &Shared) -> Pause {
+    /// Takes in what is there.
+    async fn take_in(&mut self, shared: &Shared) -> Pause {
+        if self.link.ending.get() {
+            self.there = There::Unknown;
+        }
+        self.taken = 0;
+        loop {
+            match self.read_in(shared) {
+                Some(pause) => return pause,
+                None if self.receive_rest().await => {}
+                None => return Pause::End,
+            }
+        }
+    }
+
+    /// Takes in what is there, up to the rest of a payload that the library is to receive.
+    fn read_in(&mut self, shared: &Shared) -> Option<Pause> {
         let id = self.link.id;
-        let mut read = 0;
-        self.drained = false;
         loop {
             if self.link.over.get() {
-                return Pause::End;
+                return Some(Pause::End);
             }
             let expect = shared.host().expect(id);
             let missing = match expect {
-                Expect::Nothing => return Pause::Full,
+                Expect::Nothing => return Some(Pause::Full),
                 Expect::Header => HEADER_LEN.saturating_sub(self.end - self.begin),
                 Expect::Map => MAP_LEN.saturating_sub(self.end - self.begin),
                 Expect::Skip(len) => {
@@ -136,20 +168,23 @@ impl Reader {
             let is_payload = matches!(expect, Expect::Payload(_));
             self.missing = if is_payload { missing } else { 0 };
             if missing > 0 {
-                if read >= TURN {
-                    return Pause::Turn;
+                if self.taken >= TURN {
+                    return Some(Pause::Turn);
                 }
-                if self.drained {
-                    return Pause::Empty;
+                match self.there {
+                    There::Nothing => return Some(Pause::Empty),
+                    _ if !is_payload || missing < DIRECT || !self.may_receive(shared) => {}
+                    There::Unknown if self.link.may_hear() => return Some(Pause::Turn),
+                    _ => return None,
                 }
-                match self.read(is_payload && missing >= DIRECT, missing) {
-                    Ok(0) => return Pause::End,
-                    Ok(len) => read += len,
+                match self.read() {
+                    Ok(0) => return Some(Pause::End),
+                    Ok(len) => self.taken += len,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Pause::Empty;
+                        return Some(Pause::Empty);
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => return Pause::End,
+                    Err(_) => return Some(Pause::End),
                 }
                 continue;
             }
@@ -175,6 +210,44 @@ impl Reader {
         }
     }
 
+    /// Whether the library may have the payload: not where it takes no more, nor at the end, when nothing is waited for.
+    fn may_receive(&self, shared: &Shared) -> bool {
+        let driver = &shared.driver;
+        !self.link.ending.get() && driver.in_flight() < driver.in_flight_limit()
+    }
+
+    /// Receives of the rest of a payload what is there; whether the connection goes on.
+    async fn receive_rest(&mut self) -> bool {
+        let payload = self.payload.take().expect("has begun");
+        if self.readable_from > self.missing {
+            self.await_much();
+        }
+        let stirred = &self.link.stirred;
+        let mut seen = stirred.seen();
+        let begun = self.link.socket.receive_into(Append::to(payload, self.missing));
+        let Ok(mut receive) = begun else { return false };
+        let received = loop {
+            match select(&mut receive, pin!(stirred.after(seen))).await {
+                Either::Left((received, _)) => break received,
+                Either::Right(_) => seen = stirred.seen(),
+            }
+            // Nothing was there after all.
+            if self.link.ending.get() || self.link.over.get() {
+                receive.cancel();
+            }
+        };
+        self.there = match received.result {
+            Ok(_) if received.buffer.room() > 0 => There::Nothing,
+            _ => There::Unknown,
+        };
+        self.payload = Some(received.buffer.into_vec());
+        match received.result {
+            Ok(len @ 1..) | Err(Error::Canceled { done: len }) => self.taken += len,
+            _ => return false,
+        }
+        true
+    }
+
     /// Has the kernel wake us less often while the rest of a long payload is on its way.
     fn await_much(&mut self) {
         let from = self.missing.clamp(1, AT_ONCE);
@@ -192,27 +265,14 @@ impl Reader {
         &self.buffer[begin..self.begin]
     }
 
-    /// Reads into the payload that waits, `missing` bytes at most, or into the buffer.
-    ///
-    /// By calls of its own: the library's `receive_exact` in their place was measured to cost the receiver as much
-    /// (docs/figures/rds.md), and the library's buffers do not become the vectors that messages are.
-    fn read(&mut self, direct: bool, missing: usize) -> io::Result<usize> {
-        let socket = SockRef::from(&self.link.file);
-        if let (true, Some(payload)) = (direct, &mut self.payload) {
-            let room = &mut payload.spare_capacity_mut()[..missing];
-            let len = socket.recv_with_flags(room, libc::MSG_DONTWAIT)?;
-            self.drained = len < missing;
-            let filled = payload.len() + len;
-            // SAFETY: the kernel has written `len` bytes behind those that were there.
-            unsafe { payload.set_len(filled) };
-            return Ok(len);
-        }
+    /// Reads into the buffer.
+    fn read(&mut self) -> io::Result<usize> {
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let room = &mut self.buffer[self.end..];
         let most = room.len();
         let (len, _) = rustix::net::recv(&self.link.file, room, rustix::net::RecvFlags::DONTWAIT)?;
-        self.drained = len < most;
+        self.there = if len < most { There::Nothing } else { There::Unknown };
         self.end += len;
         Ok(len)
     }

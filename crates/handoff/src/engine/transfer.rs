@@ -323,7 +323,9 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
         let result = op.tell()?;
-        (op.loan.take().expect("a buffer is taken once"), result, op.holder.leave())
+        let mut loan = op.loan.take().expect("a buffer is taken once");
+        loan.is_filled(op.done);
+        (loan, result, op.holder.leave())
     };
     advance(core, key);
     Some((loan, result))

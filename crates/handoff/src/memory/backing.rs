@@ -40,6 +40,8 @@ enum Owner {
     Frozen(Piece),
     /// A buffer of a pool: a part of the pool's memory.
     Pooled(Chunk),
+    /// A vector, of which only the room behind its bytes is lent.
+    Vector(Vec<u8>),
     /// Bytes of the heap, or of whatever their owner has them in.
     #[cfg(feature = "bytes")]
     Bytes(bytes::Bytes),
@@ -98,7 +100,7 @@ impl Backing {
     #[inline]
     fn whole(self: &Arc<Self>) -> &Arc<Self> {
         match &self.owner {
-            Owner::Memory(_) => self,
+            Owner::Memory(_) | Owner::Vector(_) => self,
             Owner::Frozen(piece) => piece.backing(),
             Owner::Pooled(chunk) => chunk.memory(),
             #[cfg(feature = "bytes")]
@@ -241,6 +243,21 @@ impl Piece {
         Arc::ptr_eq(&self.backing, backing)
     }
 
+    /// The room behind a vector's bytes, of which it has so much. It is not initialised.
+    pub(crate) fn of_room(mut vector: Vec<u8>, room: usize) -> Self {
+        let start = NonNull::from(&mut vector.spare_capacity_mut()[..room]).cast();
+        // SAFETY: the room stays at its address as long as the vector is owned here, and nobody else reaches it.
+        unsafe { Self::at(Backing::owned(start, room, false, Owner::Vector(vector)), start, room) }
+    }
+
+    /// The vector of which it is the room.
+    pub(crate) fn into_vector(self) -> Vec<u8> {
+        match Arc::into_inner(self.backing) {
+            Some(Backing { owner: Owner::Vector(vector), .. }) => vector,
+            _ => unreachable!("the room of a vector is the only piece of its backing"),
+        }
+    }
+
     /// The piece of which bytes are lent.
     #[cfg(feature = "bytes")]
     pub(crate) fn of_bytes(bytes: bytes::Bytes) -> Self {
@@ -306,6 +323,7 @@ impl Piece {
         let Some(Backing { owner, .. }) = Arc::into_inner(self.backing) else { return };
         match owner {
             Owner::Memory(memory) => drop(memory),
+            Owner::Vector(vector) => drop(vector),
             Owner::Frozen(piece) => piece.let_go(later),
             Owner::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
             #[cfg(feature = "bytes")]

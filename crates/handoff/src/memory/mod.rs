@@ -1,5 +1,6 @@
 //! Memory of this process, and who owns which bytes of it.
 
+mod append;
 pub(crate) mod backing;
 mod frozen;
 #[cfg(feature = "bytes")]
@@ -11,6 +12,7 @@ pub(crate) mod registrations;
 pub(crate) mod shared;
 pub(crate) mod view;
 
+pub use append::Append;
 pub use backing::Memory;
 pub(crate) use backing::{AddressRange, Backed, Backing, Piece, SLOT_SPAN};
 pub use frozen::Frozen;

@@ -10,7 +10,7 @@ use std::task::Waker;
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
 use crate::lease::{Span, Ticket};
-use crate::memory::{AddressRange, Buffer, Frozen, Piece, SharedBuffer};
+use crate::memory::{AddressRange, Append, Buffer, Frozen, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
 /// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
@@ -25,6 +25,8 @@ pub(crate) enum Loan {
     Frozen(Piece),
     /// Several such, used one after another.
     ManyFrozen(Vec<Piece>),
+    /// The room of a vector that is appended to, and how many of its bytes are filled.
+    Append(Piece, usize),
     /// Bytes that their owner shares.
     #[cfg(feature = "bytes")]
     Bytes(Piece),
@@ -48,9 +50,11 @@ impl Loan {
         match self {
             #[cfg(feature = "bytes")]
             Self::Bytes(piece) => std::slice::from_ref(piece),
-            Self::One(piece) | Self::Frozen(piece) | Self::Shared(piece) | Self::Span(piece, _) => {
-                std::slice::from_ref(piece)
-            }
+            Self::One(piece)
+            | Self::Frozen(piece)
+            | Self::Append(piece, _)
+            | Self::Shared(piece)
+            | Self::Span(piece, _) => std::slice::from_ref(piece),
             Self::Many(pieces)
             | Self::ManyFrozen(pieces)
             | Self::ManyShared(pieces)
@@ -119,10 +123,19 @@ impl Loan {
         self.of_kernel().is_some()
     }
 
+    /// The kernel has written so many bytes at its beginning.
+    pub(crate) fn is_filled(&mut self, bytes: usize) {
+        if let Self::Append(_, filled) = self {
+            *filled = bytes;
+        }
+    }
+
     /// Nobody wants the buffer. If that ends in the code of others, `later` is given what calls it.
     pub(crate) fn let_go(self, mut later: impl FnMut(Waker)) {
         match self {
-            Self::One(piece) | Self::Frozen(piece) => piece.let_go(&mut later),
+            Self::One(piece) | Self::Frozen(piece) | Self::Append(piece, _) => {
+                piece.let_go(&mut later);
+            }
             #[cfg(feature = "bytes")]
             Self::Bytes(piece) => piece.let_go(&mut later),
             Self::Many(pieces) | Self::ManyFrozen(pieces) => {
@@ -206,7 +219,7 @@ pub trait Payload: Lendable {}
 /// A buffer that an operation may write into.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled one after another,
-/// [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
+/// [`Append`](crate::Append), [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
 ///
 /// ```no_run
 /// async fn fill<B: handoff::PayloadMut>(socket: &handoff::Socket, buffer: B) -> handoff::Result<B> {
@@ -297,6 +310,30 @@ impl AsLoan for Vec<Buffer> {
         match loan {
             Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
             other => unreachable!("buffers were lent and {other:?} came back"),
+        }
+    }
+}
+
+impl Lendable for Append {}
+impl PayloadMut for Append {}
+impl AsLoan for Append {
+    fn extent(&self) -> Extent {
+        Extent { pieces: 1, bytes: self.room(), home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        let (vector, room) = self.into_parts();
+        Loan::Append(Piece::of_room(vector, room), 0)
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Append(piece, filled) => {
+                let room = piece.len();
+                // SAFETY: the operation has told that the kernel wrote so many bytes at the beginning of the room.
+                unsafe { Self::filled(piece.into_vector(), room, filled) }
+            }
+            other => unreachable!("the room of a vector was lent and {other:?} came back"),
         }
     }
 }

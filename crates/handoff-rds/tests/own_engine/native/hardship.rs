@@ -15,6 +15,9 @@ use handoff_rds::{End, Error};
 
 use crate::hosts::{Buffers, host, pair, receive_all, send_all, until};
 
+/// Messages under way, and the longest of them.
+const SHORT: (usize, usize) = (64, 3003);
+
 fn run(end: &PairEnd, arguments: &[&str]) {
     let mut command = Command::new(arguments[0]);
     let output =
@@ -26,10 +29,14 @@ fn port(end: &PairEnd, port: u16) -> SocketAddr {
     (end.v4(), port).into()
 }
 
-/// Eight sockets a side, each with 64 messages under way.
-fn stress(pair: &Pair, count: usize) -> [std::thread::JoinHandle<()>; 2] {
+/// Eight sockets a side, each with as many messages under way as it has buffers.
+fn stress(
+    pair: &Pair,
+    count: usize,
+    (buffers, longest): (usize, usize),
+) -> [std::thread::JoinHandle<()>; 2] {
     const PORTS: std::ops::Range<u16> = 5000..5008;
-    let sizes = move || (0..count).map(|number| 4 + number * 37 % 3000);
+    let sizes = move || (0..count).map(move |number| 4 + number * 37 % (longest - 3));
     let right = host(&pair.right, pair.right.v4().into(), Sending::Auto, move |own| async move {
         let tasks = PORTS.map(|port| {
             let socket = own.engine.bind(port).expect("is free");
@@ -42,7 +49,7 @@ fn stress(pair: &Pair, count: usize) -> [std::thread::JoinHandle<()>; 2] {
         let tasks = PORTS.map(|number| {
             let socket = own.engine.bind(number).expect("is free");
             let to = port(&peer, number);
-            async move { send_all(&socket, to, &mut Buffers::new(64, 4096), sizes()).await }
+            async move { send_all(&socket, to, &mut Buffers::new(buffers, longest), sizes()).await }
         });
         futures_util::future::join_all(tasks).await;
     });
@@ -52,13 +59,12 @@ fn stress(pair: &Pair, count: usize) -> [std::thread::JoinHandle<()>; 2] {
 #[test]
 fn eight_sockets_with_64_messages_each() {
     let pair = pair();
-    stress(&pair, 1000).into_iter().for_each(|thread| thread.join().expect("is done"));
+    stress(&pair, 1000, SHORT).into_iter().for_each(|thread| thread.join().expect("is done"));
 }
 
-#[test]
-fn connections_that_are_killed_lose_double_and_reorder_nothing() {
+fn killed_under(load: (usize, usize), count: usize) {
     let pair = pair();
-    let threads = stress(&pair, 3000);
+    let threads = stress(&pair, count, load);
     let mut kills = 0;
     // Needs a kernel with INET_DIAG_DESTROY, which `ss` asks.
     while !threads.iter().all(|thread| thread.is_finished()) && kills < 20 {
@@ -67,6 +73,16 @@ fn connections_that_are_killed_lose_double_and_reorder_nothing() {
     }
     threads.into_iter().for_each(|thread| thread.join().expect("is done"));
     assert!(kills > 1, "all was done before anything was killed");
+}
+
+#[test]
+fn connections_that_are_killed_lose_double_and_reorder_nothing() {
+    killed_under(SHORT, 3000);
+}
+
+#[test]
+fn so_do_those_that_are_killed_in_the_midst_of_long_messages() {
+    killed_under((3, 900_001), 60);
 }
 
 #[test]
