@@ -8,6 +8,7 @@ mod guest {
     mod hardship;
     mod memory;
     mod mistakes;
+    mod policies;
     mod processes;
 }
 

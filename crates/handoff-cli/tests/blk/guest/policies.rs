@@ -1,0 +1,61 @@
+//! Devices whose mapping is a user's, under a supervisor.
+
+use std::fs;
+use std::io;
+
+use super::command::{
+    Added, Files, answer, driver_or_skip, kill, nothing_is_left, read_block, verified, write_block,
+};
+
+const SPARSE: &[u8] = include_bytes!(concat!(env!("BLK_OBJECTS"), "/sparse.bpf.o"));
+
+/// Blocks in a MiB, which is what the policy maps.
+const MIB: u64 = 256;
+
+fn is_refused<T>(tried: io::Result<T>) -> bool {
+    tried.err().and_then(|error| error.raw_os_error()) == Some(libc::EIO)
+}
+
+/// What the user has put into the policy's map outlives the server, and the next one asks it.
+#[test]
+fn after_a_server_was_killed_the_policy_still_decides() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let object = files.directory.path().join("sparse.bpf.o");
+    fs::write(&object, SPARSE).expect("a file");
+    let object = object.to_str().expect("UTF-8");
+    let policy = ["--policy", object, "--size", "64m", "--queues", "2"];
+    let device = Added::new(&[&["policy", files.name(0)], &policy[..]].concat());
+    let (id, node) = (device.id.to_string(), device.node());
+    let place = |pair: &str| drop(answer(&["set", &id, "places", pair]));
+    assert!(is_refused(write_block(&node, 1, 7 * MIB)), "it has no place");
+    place("7=2");
+    write_block(&node, 1, 7 * MIB).expect("has a place");
+    // Two MiB for a verifier, which is at work while servers are killed.
+    place("20=4");
+    place("21=3");
+    let load = device.load("2m", 15, &["--offset=20m"]);
+    let mut server = device.server(None);
+    for round in 0..3u8 {
+        kill(server);
+        server = device.server(Some(server));
+        assert_eq!(read_block(&node, 7 * MIB).expect("has a place"), [round + 1; 4096]);
+        assert!(is_refused(read_block(&node, 8 * MIB)), "it has no place");
+        // The new server's policy looks into the same map.
+        let (here, there) = (40 + u64::from(round), 5 + round);
+        assert!(is_refused(write_block(&node, 9, here * MIB)), "it has no place yet");
+        place(&format!("{here}={there}"));
+        write_block(&node, 10 + round, here * MIB).expect("has a place");
+        write_block(&node, round + 2, 7 * MIB).expect("has a place");
+    }
+    verified(load);
+    let show = device.show();
+    assert_eq!((&show["state"], &show["policy"]), (&"live".into(), &object.into()));
+    device.del();
+    let bytes = fs::read(&files.paths[0]).expect("a file");
+    for (place, byte) in [(2, 4), (5, 10), (6, 11), (7, 12)] {
+        assert_eq!(bytes[(place - 1) << 20..][..4096], [byte; 4096], "place {place}");
+    }
+    assert!(bytes[..1 << 20].iter().all(|byte| *byte == 0), "nobody was given place 1");
+    nothing_is_left();
+}
