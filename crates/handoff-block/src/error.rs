@@ -41,10 +41,20 @@ impl Error {
 
     /// The same with its cause, which makes it [`Error::Starved`] if it is a lack that may end.
     pub(crate) fn caused_by(self, cause: &io::Error) -> Self {
-        let is_lack = cause.kind() == io::ErrorKind::OutOfMemory
-            || matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-        if is_lack { Self::Starved(self.to_string()) } else { self }
+        if is_lack(cause) { Self::Starved(self.to_string()) } else { self }
     }
+}
+
+/// Whether the kernel may have later what it lacked.
+pub(crate) fn is_lack(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::OutOfMemory
+        || matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// An error in words, of which can be told whether it is a lack.
+pub(crate) fn worded(words: String, is_lack: bool) -> io::Error {
+    let kind = if is_lack { io::ErrorKind::OutOfMemory } else { io::ErrorKind::Other };
+    io::Error::new(kind, words)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::Error;
 use crate::engine::loop_object;
+use crate::error::{is_lack, worded};
 pub use crate::exchange::{Change, Watch, exchange};
 use crate::pins::pinned;
 pub use crate::pins::pins;
@@ -58,7 +59,8 @@ impl Policy {
         let file = File::open(path)
             .and_then(|mut file| file.read_to_end(&mut object).map(|_| file))
             .map_err(|error| Error::usage(format!("{name}: {error}")).caused_by(&error))?;
-        let joined = joined(&object).map_err(|cause| Error::usage(format!("{name} {cause}")))?;
+        let joined = joined(&object)
+            .map_err(|cause| Error::usage(format!("{name} {cause}")).caused_by(&cause))?;
         Ok((Self { object, file }, joined))
     }
 
@@ -70,10 +72,12 @@ impl Policy {
 }
 
 /// An object joined with the loop's, if nothing is wrong with it.
-fn joined(object: &[u8]) -> Result<Vec<u8>, String> {
-    vet(object).map_err(|cause| format!("is refused: {}", shown(&cause)))?;
-    let joined = link(object).map_err(|cause| format!("does not go with the loop: {cause}"))?;
-    look_through(&joined).map_err(|cause| format!("is refused: {cause}"))?;
+fn joined(object: &[u8]) -> io::Result<Vec<u8>> {
+    let refused = |cause: String| io::Error::other(format!("is refused: {cause}"));
+    vet(object).map_err(|cause| refused(shown(&cause)))?;
+    let joined = link(object)
+        .map_err(|error| worded(format!("does not go with the loop: {error}"), is_lack(&error)))?;
+    look_through(&joined).map_err(refused)?;
     Ok(joined)
 }
 
@@ -153,18 +157,16 @@ fn look_through(joined: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn link(policy: &[u8]) -> Result<Vec<u8>, String> {
-    let memory = memfd_create("handoff-policy", MemfdFlags::CLOEXEC)
-        .map_err(|error| format!("no memory: {error}"))?;
+fn link(policy: &[u8]) -> io::Result<Vec<u8>> {
+    let memory = memfd_create("handoff-policy", MemfdFlags::CLOEXEC)?;
     listen();
     // Ours first: its function gives way to the policy's.
     join_into(memory.as_raw_fd(), &[loop_object(), policy])
         .map_err(|error| explained(&error.into()))?;
     let mut file = File::from(memory);
     let mut joined = Vec::new();
-    file.rewind()
-        .and_then(|()| file.read_to_end(&mut joined))
-        .map_err(|error| error.to_string())?;
+    file.rewind()?;
+    file.read_to_end(&mut joined)?;
     Ok(joined)
 }
 
@@ -288,7 +290,7 @@ mod tests {
     fn a_call_that_is_written_by_hand_is_seen() {
         let honest = object!("shard");
         joined(honest).expect("an example");
-        let cause = joined(&forged(honest, TEXT)).expect_err("refused");
+        let cause = joined(&forged(honest, TEXT)).expect_err("refused").to_string();
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
@@ -301,12 +303,12 @@ mod tests {
         let same = file.sections().filter(|section| section.name() == Ok(TEXT)).count();
         assert_eq!(same, 2);
         vet(&hidden).expect("nothing is wrong with each");
-        let cause = joined(&hidden).expect_err("refused");
+        let cause = joined(&hidden).expect_err("refused").to_string();
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
     /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.
-    fn opened(object: &[u8]) -> Result<(), String> {
+    fn opened(object: &[u8]) -> io::Result<()> {
         engine::open(&Program::of_policy(joined(object)?, None)).map(drop)
     }
 
@@ -332,7 +334,8 @@ mod tests {
         let mut refused = 0;
         for seed in 1..=mutants {
             let object = objects[seed as usize % objects.len()];
-            if let Err(cause) = opened(&mutant(object, seed)) {
+            if let Err(error) = opened(&mutant(object, seed)) {
+                let cause = error.to_string();
                 assert!(!cause.is_empty() && !cause.contains(char::is_control), "{seed}: {cause}");
                 refused += 1;
             }

@@ -5,7 +5,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
+use std::io;
 use std::slice;
+
+use crate::error::worded;
 
 unsafe extern "C" {
     /// Has libbpf say all that it says to `said`.
@@ -28,10 +31,15 @@ pub(crate) fn listen() {
 }
 
 /// An error with what libbpf has said about it.
-pub(crate) fn explained(error: &libbpf_rs::Error) -> String {
+pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
     let said = SAID.take();
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}"))
+    // It has no kind for descriptors, and gives the number in words only.
+    let no_descriptors = [libc::EMFILE, libc::ENFILE]
+        .iter()
+        .any(|number| text.contains(&format!("(os error {number})")));
+    let is_lack = error.kind() == libbpf_rs::ErrorKind::OutOfMemory || no_descriptors;
+    worded(complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}")), is_lack)
 }
 
 /// The line that says what was wrong: of the verifier's log the last one before its sums, else
@@ -68,4 +76,28 @@ unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
     tracing::debug!("libbpf: {text}");
     // What a thread says that is about to end is not of interest.
     let _ = SAID.try_with(|said| said.borrow_mut().push(text.to_owned()));
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::{Error, ErrorExt as _};
+
+    use super::*;
+    use crate::error::is_lack;
+
+    #[test]
+    fn a_lack_is_told_from_what_is_wrong_with_an_object() {
+        let explained = |number| {
+            let error: Result<(), _> = Err(Error::from(io::Error::from_raw_os_error(number)));
+            explained(&error.context("failed to load").expect_err("an error"))
+        };
+        for number in [libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            let error = explained(number);
+            assert!(is_lack(&error), "{error}");
+            assert!(error.to_string().contains("failed to load"), "{error}");
+        }
+        for number in [libc::EINVAL, libc::EACCES, libc::E2BIG] {
+            assert!(!is_lack(&explained(number)), "{number}");
+        }
+    }
 }

@@ -399,8 +399,9 @@ impl Server {
         };
         let (Policy { object, .. }, joined) = Policy::read(path)?;
         let mut next = Program::of_policy(joined, None);
-        engine::try_out(&next)
-            .map_err(|cause| Error::NotPossible(format!("a policy is not possible: {cause}")))?;
+        engine::try_out(&next).map_err(|cause| {
+            Error::NotPossible(format!("a policy is not possible: {cause}")).caused_by(&cause)
+        })?;
         let directory = Directory::of(id);
         directory.write_policy(&object).map_err(kept)?;
         next.pins = self.program.pins.clone();
@@ -408,7 +409,8 @@ impl Server {
         let maps = self.program.exchange(&next).map_err(|cause| {
             pins::keep(id, &before);
             directory.drop_policy();
-            Error::usage(format!("{} does not follow the policy: {cause}", path.display()))
+            let what = format!("{} does not follow the policy: {cause}", path.display());
+            Error::usage(what).caused_by(&cause)
         })?;
         self.record.spec.policy = Some(path.to_owned());
         directory.keep_policy().and_then(|()| directory.write(&self.record)).map_err(kept)?;

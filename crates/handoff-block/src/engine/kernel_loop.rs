@@ -25,6 +25,7 @@ use handoff_sys::region;
 use io_uring::IoUring;
 use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, OpenObject};
 
+use crate::error::{is_lack, worded};
 use crate::life::Config;
 use crate::queue::Queue;
 use crate::said::{explained, listen};
@@ -64,7 +65,7 @@ impl Program {
 
     /// Puts another program in the place of all loops, or leaves them as they are. Returns the names
     /// of its maps.
-    pub(crate) fn exchange(&self, next: &Self) -> Result<Vec<OsString>, String> {
+    pub(crate) fn exchange(&self, next: &Self) -> io::Result<Vec<OsString>> {
         let mut loops = self.loops();
         let mut objects = Vec::new();
         for seat in loops.values() {
@@ -112,14 +113,14 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(ring: &IoUring, config: &Config, program: &Program) -> Result<Self, String> {
+    fn take(ring: &IoUring, config: &Config, program: &Program) -> io::Result<Self> {
         let mut object = load(ring.as_raw_fd(), config, program)?;
         let link = Some(attach(&mut object)?);
         Ok(Self { ring: ring.as_raw_fd(), config: *config, link, object, exchanges: 0 })
     }
 
     /// Detaches the loop, and attaches another, with which it changes places.
-    fn exchange(&mut self, object: &mut Object) -> Result<(), String> {
+    fn exchange(&mut self, object: &mut Object) -> io::Result<()> {
         self.exchanges += 1;
         self.link = None;
         mem::swap(&mut self.object, object);
@@ -135,7 +136,7 @@ struct Seated<'a> {
 }
 
 impl<'a> Seated<'a> {
-    fn new(queue: &Queue, program: &'a Program) -> Result<Self, String> {
+    fn new(queue: &Queue, program: &'a Program) -> io::Result<Self> {
         let seat = Seat::take(&queue.ring, &queue.config, program)?;
         program.loops().insert(queue.config.queue, seat);
         Ok(Self { program, queue: queue.config.queue })
@@ -164,7 +165,7 @@ pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) 
         region::register(queue.ring.as_raw_fd(), queue.region.as_ptr(), queue.region.len())?;
     }
     queue.fetch_all()?;
-    let seated = Seated::new(queue, program).map_err(io::Error::other)?;
+    let seated = Seated::new(queue, program)?;
     started();
     let mut exchanges = 0;
     loop {
@@ -188,13 +189,13 @@ pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) 
 }
 
 /// Whether the loop can be in the kernel, tried on a ring that carries nothing.
-pub(crate) fn try_out(program: &Program) -> Result<(), String> {
+pub(crate) fn try_out(program: &Program) -> io::Result<()> {
     let ring: IoUring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_no_sqarray()
         .build(4)
-        .map_err(|error| format!("a ring is refused: {error}"))?;
+        .map_err(|error| worded(format!("a ring is refused: {error}"), is_lack(&error)))?;
     let config = Config {
         depth: 1,
         sq_mask: 3,
@@ -205,26 +206,32 @@ pub(crate) fn try_out(program: &Program) -> Result<(), String> {
         ..Config::default()
     };
     let Err(error) = Seat::take(&ring, &config, program) else { return Ok(()) };
-    if program.is_policy() && Seat::take(&ring, &config, &Program::default()).is_ok() {
-        return Err(format!("the kernel's verifier refuses the policy: {error}"));
+    if is_lack(&error) {
+        return Err(error);
     }
-    Err(format!(
+    if program.is_policy() && Seat::take(&ring, &config, &Program::default()).is_ok() {
+        let cause = format!("the kernel's verifier refuses the policy: {error}");
+        return Err(io::Error::other(cause));
+    }
+    Err(io::Error::other(format!(
         "the kernel does not take the program: {error}; it takes root and a kernel with \
          CONFIG_IO_URING_BPF_OPS, such as Linux 7.2"
-    ))
+    )))
 }
 
 /// Reads a program's object.
-pub(crate) fn open(program: &Program) -> Result<OpenObject, String> {
+pub(crate) fn open(program: &Program) -> io::Result<OpenObject> {
     listen();
     ObjectBuilder::default().open_memory(program.object()).map_err(|error| explained(&error))
 }
 
-fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, String> {
+fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
     let mut open = open(program)?;
     for mut map in open.maps_mut() {
         if map.name() == OsStr::new(".rodata.config") {
-            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
+            let place = map
+                .initial_value_mut()
+                .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
             // SAFETY: plain numbers without padding, asserted where it is declared.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
@@ -234,7 +241,9 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
             };
             place[..bytes.len()].copy_from_slice(bytes);
         } else if map.name() == OsStr::new(LOOP) {
-            let place = map.initial_value_mut().ok_or("it has a map of the loop's name")?;
+            let place = map
+                .initial_value_mut()
+                .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
             place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
         } else if let Some(pins) = &program.pins
             && is_policys(map.name())
@@ -242,11 +251,11 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
             // It is made by the first queue, and used by all.
             let path = pins.join(map.name());
             if path.exists() && !goes_with(&map, &path).map_err(|error| explained(&error))? {
-                return Err(format!(
+                return Err(io::Error::other(format!(
                     "its map {} is of another type or size than that of the device: give it another \
                      name",
                     map.name().display()
-                ));
+                )));
             }
             map.set_pin_path(path).map_err(|error| explained(&error))?;
         }
@@ -255,7 +264,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> Result<Object, Strin
 }
 
 /// Makes a loaded program the loop of its ring, until the link is dropped.
-fn attach(object: &mut Object) -> Result<Link, String> {
+fn attach(object: &mut Object) -> io::Result<Link> {
     listen();
     let mut map = object.maps_mut().find(|map| map.name() == LOOP).expect("the object has it");
     map.attach_struct_ops().map_err(|error| explained(&error))

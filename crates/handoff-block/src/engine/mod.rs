@@ -7,7 +7,7 @@ use io_uring::IoUring;
 
 use self::batch::Batch;
 use self::single::Single;
-use crate::error::Error;
+use crate::error::{Error, is_lack};
 use crate::queue::Queue;
 use crate::ring::{self, Shape};
 use crate::spec::{Engine, PassedOver, Spec};
@@ -33,19 +33,24 @@ pub(crate) fn memory(engine: Engine, depth: u16, max_request: u32) -> u64 {
 }
 
 /// Whether an engine can be taken here, tried where nothing else tells.
-fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> Result<(), String> {
+fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> io::Result<()> {
     for (flag, name, since) in [
         (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
         (ublk::F_BATCH_IO, "UBLK_F_BATCH_IO", "7.0"),
     ] {
         if engine.flags() & !features & flag != 0 {
-            return Err(format!("the driver has no {name}, which came with Linux {since}"));
+            let reason = format!("the driver has no {name}, which came with Linux {since}");
+            return Err(io::Error::other(reason));
         }
     }
     match engine {
         Engine::Bpf => kernel_loop::try_out(program),
-        _ if program.is_policy() => Err("a policy needs the loop in the kernel (bpf)".into()),
-        Engine::BatchAuto if spec.depth < 2 => Err("the driver has it from a depth of 2 on".into()),
+        _ if program.is_policy() => {
+            Err(io::Error::other("a policy needs the loop in the kernel (bpf)"))
+        }
+        Engine::BatchAuto if spec.depth < 2 => {
+            Err(io::Error::other("the driver has it from a depth of 2 on"))
+        }
         Engine::UserAuto | Engine::BatchAuto | Engine::UserCopy => Ok(()),
     }
 }
@@ -90,6 +95,11 @@ pub(crate) fn choose(
         }
         match possible(engine, spec, features, program) {
             Ok(()) => return Ok((engine, passed_over)),
+            // That says nothing of what is possible.
+            Err(reason) if is_lack(&reason) => {
+                let what = format!("the engine {engine} cannot be tried: {reason}");
+                return Err(Error::Starved(what));
+            }
             Err(reason) if program.is_policy() => {
                 return Err(Error::NotPossible(format!("a policy is not possible: {reason}")));
             }
@@ -98,7 +108,9 @@ pub(crate) fn choose(
                     "the engine {engine} is not possible: {reason}"
                 )));
             }
-            Err(reason) => passed_over.push(PassedOver { engine, reason }),
+            Err(reason) => {
+                passed_over.push(PassedOver { engine, reason: reason.to_string() });
+            }
         }
     }
     Err(Error::NotPossible("no engine goes with this device".to_owned()))
