@@ -3,9 +3,13 @@
 use std::fs;
 use std::io;
 
+use rustix::process::{Pid, Resource, Rlimit};
+
 use super::command::{
-    Added, Files, answer, driver_or_skip, kill, nothing_is_left, read_block, verified, write_block,
+    Added, Files, answer, driver_or_skip, kill, nothing_is_left, parent, read_block, verified,
+    write_block,
 };
+use super::processes::{eventually, log, waiting};
 
 const SPARSE: &[u8] = include_bytes!(concat!(env!("BLK_OBJECTS"), "/sparse.bpf.o"));
 
@@ -16,16 +20,21 @@ fn is_refused<T>(tried: io::Result<T>) -> bool {
     tried.err().and_then(|error| error.raw_os_error()) == Some(libc::EIO)
 }
 
+/// A device with the policy, and the path of that.
+fn sparse(files: &Files) -> (Added, String) {
+    let object = files.directory.path().join("sparse.bpf.o");
+    fs::write(&object, SPARSE).expect("a file");
+    let object = object.to_str().expect("UTF-8").to_owned();
+    let policy = ["--policy", &object, "--size", "64m", "--queues", "2"];
+    (Added::new(&[&["policy", files.name(0)], &policy[..]].concat()), object)
+}
+
 /// What the user has put into the policy's map outlives the server, and the next one asks it.
 #[test]
 fn after_a_server_was_killed_the_policy_still_decides() {
     driver_or_skip!();
     let files = Files::new(1, 8 << 20);
-    let object = files.directory.path().join("sparse.bpf.o");
-    fs::write(&object, SPARSE).expect("a file");
-    let object = object.to_str().expect("UTF-8");
-    let policy = ["--policy", object, "--size", "64m", "--queues", "2"];
-    let device = Added::new(&[&["policy", files.name(0)], &policy[..]].concat());
+    let (device, object) = sparse(&files);
     let (id, node) = (device.id.to_string(), device.node());
     let place = |pair: &str| drop(answer(&["set", &id, "places", pair]));
     assert!(is_refused(write_block(&node, 1, 7 * MIB)), "it has no place");
@@ -57,5 +66,36 @@ fn after_a_server_was_killed_the_policy_still_decides() {
         assert_eq!(bytes[(place - 1) << 20..][..4096], [byte; 4096], "place {place}");
     }
     assert!(bytes[..1 << 20].iter().all(|byte| *byte == 0), "nobody was given place 1");
+    nothing_is_left();
+}
+
+/// What the loop needs of the kernel it may lack for a while, as any server does.
+#[test]
+fn a_server_that_finds_no_descriptors_for_its_policy_is_tried_until_there_are_some() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let (device, _) = sparse(&files);
+    answer(&["set", &device.id.to_string(), "places", "3=1"]);
+    let mut server = device.server(None);
+    let supervisor = parent(server);
+    let limit = |limit: u64| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
+        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
+            .expect("limited");
+    };
+    // What waits already has no limit.
+    waiting(supervisor, server, None);
+    limit(13);
+    kill(server);
+    server = device.server(Some(server));
+    kill(server);
+    // More often than servers are tried that fail for good.
+    let lacks = || log(&device).matches("supervise::log: the engine bpf cannot be tried: ").count();
+    eventually(|| (lacks() > 12).then_some(()));
+    limit(1024);
+    device.server(Some(server));
+    write_block(&device.node(), 6, 3 * MIB).expect("has a place");
+    assert_eq!(read_block(&device.node(), 3 * MIB).expect("read"), [6; 4096]);
+    device.del();
     nothing_is_left();
 }

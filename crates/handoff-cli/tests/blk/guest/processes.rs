@@ -58,7 +58,7 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
 
 /// Asks until there is an answer.
 #[track_caller]
-fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+pub(super) fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(answer) = ask() {
@@ -70,7 +70,7 @@ fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// What the processes of a device have said so far.
-fn log(device: &Added) -> String {
+pub(super) fn log(device: &Added) -> String {
     fs::read_to_string(format!("/run/handoff/blk/{}.log", device.id)).expect("a log")
 }
 
@@ -113,7 +113,7 @@ fn waits(pid: i32) -> bool {
 
 /// The process that waits beside a server, once it does.
 #[track_caller]
-fn waiting(supervisor: i32, server: i32, not: Option<i32>) -> i32 {
+pub(super) fn waiting(supervisor: i32, server: i32, not: Option<i32>) -> i32 {
     eventually(|| {
         let others = children(supervisor).into_iter().filter(|pid| *pid != server);
         others.filter(|pid| Some(*pid) != not).find(|pid| waits(*pid))
