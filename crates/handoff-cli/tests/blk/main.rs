@@ -5,6 +5,7 @@
 mod guest {
     mod command;
     mod devices;
+    mod file_systems;
     mod hardship;
     mod memory;
     mod mistakes;
