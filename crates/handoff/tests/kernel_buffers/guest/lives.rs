@@ -95,6 +95,9 @@ fn a_lease_is_refused_by_another_driver() {
     let file = other.file(tempfile::tempfile().expect("makes")).expect("attaches");
     let refused = file.write_at(refused.buffer, 0).expect_err("is refused");
     assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+    let pages = lending.run(lending.getbuf.fresh(4_096).expect("asks")).expect("lends");
+    let not_filled = socket.receive_exact(pages).expect_err("is refused");
+    assert!(matches!(not_filled.error, Error::Invalid(_)), "{}", not_filled.error);
     // It is still good for its own.
     let (from, to) = connection();
     let received = read_all(to);
