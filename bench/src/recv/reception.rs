@@ -54,11 +54,7 @@ impl<'a, R: Receive> Reception<'a, R> {
         check: bool,
         placement: Option<Placement>,
     ) -> Result<Self, String> {
-        let place = |placement| {
-            let queue = network.arrives_by(way.own_queue())?;
-            let placed = Placed { placement, device: network.device().to_owned(), queue };
-            placed.go().map(|_there| placed)
-        };
+        let place = |placement| Placed::new(network, way.own_queue(), placement);
         let placed = placement.map(place).transpose()?;
         let stream = Stream::new(network.pattern(), check);
         let (account, copies_of_lent) = (network.account(), network.copies_of_lent());
