@@ -127,6 +127,11 @@ pub struct RecvArgs {
           default_values_t = [SMALLEST_CHUNK, 64 << 10])]
     pub chunks: Vec<u64>,
 
+    /// Begin with little memory for the NIC, and give it more when chunks run short (Linux 7.3); the JSON has
+    /// the steps
+    #[arg(long)]
+    pub grow: bool,
+
     /// The processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
@@ -158,7 +163,7 @@ pub struct RecvArgs {
     /// Send to a host on which this bench runs with --nic, until its table is complete
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
           "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer",
-          "connections", "sockets"])]
+          "connections", "grow", "sockets"])]
     pub send_to: Option<String>,
 
     /// Other programs.
@@ -220,7 +225,9 @@ impl Bench for Recv<'_> {
             let counts: Vec<String> = counts.iter().map(u32::to_string).collect();
             format!("--{name}={}", counts.join(","))
         });
-        iter::once(chunks).chain(counts).chain(self.args.programs.arguments()).collect()
+        let grow = self.args.grow.then(|| "--grow".to_owned());
+        let ours = iter::once(chunks).chain(grow).chain(counts);
+        ours.chain(self.args.programs.arguments()).collect()
     }
 
     fn carried(&self) -> Carried {

@@ -9,6 +9,7 @@ use crate::{
         placement::{Placed, Placement},
         queues::OwnQueue,
     },
+    report::Growth,
 };
 
 /// A way to receive: what tells one row from another.
@@ -24,6 +25,11 @@ pub(super) trait Receive {
     /// Of all that it handed over, the bytes that the kernel says its CPU has copied; none where it
     /// does not say.
     fn copied(&self) -> Option<u64>;
+
+    /// How the memory of its queue grew.
+    fn growth(&self) -> Vec<Growth> {
+        Vec::new()
+    }
 
     /// The queue that nobody else receives by, if it has one.
     fn own_queue(&self) -> Option<&OwnQueue<'_>> {
@@ -87,6 +93,10 @@ impl<R: Receive> Engine for Reception<'_, R> {
             copied: self.way.copied().zip(copied).map(|(after, before)| after - before),
             ..spent?
         })
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        self.way.growth()
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {

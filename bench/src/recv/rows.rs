@@ -15,6 +15,7 @@ use crate::{
     measure::{Engine, Subject},
     network::{
         bed::Load,
+        binding::Memory,
         far::{FarEnd, Network},
         placement::Placement,
     },
@@ -66,7 +67,7 @@ fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
     // Packets of the MTU's size fill no larger ones.
     let chunks = if work.load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
     let areas = chunks.iter().flat_map(move |&bytes| {
-        let area = |by| To::Area { chunk: bytes as usize, by };
+        let area = |by| To::Area { chunk: bytes as usize, by, grows: args.grow };
         let owned = !work.check && bytes == SMALLEST_CHUNK;
         iter::once(area(By::Visit)).chain(owned.then(|| area(By::Spans)))
     });
@@ -77,7 +78,7 @@ fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
 fn name_of(to: To) -> String {
     let engine = to.engine().name();
     match to {
-        To::Area { chunk, by } => {
+        To::Area { chunk, by, .. } => {
             let owned = if by == By::Spans { " owned" } else { "" };
             format!("{engine} chunk={}{owned}", format_size(chunk as u64))
         }
@@ -162,14 +163,15 @@ pub(super) fn subjects<'a, N: Network>(
             let ours = ways(args, work).map(move |to| {
                 let made = received(network, work, move || Handoff::new(network, to));
                 let subject = subject(network, work, to.engine().name(), made);
-                let To::Area { chunk, by } = to else { return subject };
+                let To::Area { chunk, by, .. } = to else { return subject };
                 let name = work.name(&name_of(to));
                 let (chunk, api) = (Some(chunk as u64), Some(by.name().to_owned()));
                 let config = Config { chunk, api, ..subject.config };
                 Subject { name, config, ..subject }
             });
             let one = iter::once(Subject { baseline: true, ..epoll }).chain(ours);
-            let several = connections(args, work).flat_map(move |it| of_several(network, work, it));
+            let several = connections(args, work)
+                .flat_map(move |it| of_several(network, work, it, args.grow));
             one.chain(several).chain(of_programs(args, network, work, cpu, stop))
         })
         .collect();
@@ -200,13 +202,15 @@ fn of_several<'a>(
     network: &'a impl Network,
     work: Work,
     connections: u32,
+    grows: bool,
 ) -> impl Iterator<Item = Subject<'a>> {
     let sockets = Some(connections);
     let Work { check, placement, .. } = work;
     let several = Several { connections, check, placement };
     let by_rings = move |&rings: &u32| {
         let chunk = SMALLEST_CHUNK as usize;
-        let made = move || several.by_rings(network, chunk, rings);
+        let memory = Memory { chunk, connections: connections as usize, grows };
+        let made = move || several.by_rings(network, memory, rings);
         let subject = subject(network, work, "zcrx", made);
         let (chunk, api) = (Some(SMALLEST_CHUNK), Some(By::Visit.name().to_owned()));
         let config = Config { sockets, rings: Some(rings), chunk, api, ..subject.config };

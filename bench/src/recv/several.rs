@@ -27,12 +27,13 @@ use crate::{
     network::{
         PATIENCE,
         account::Account,
-        binding::bind,
+        binding::{Memory, bind},
         far::{FarEnd, Network},
         pattern::{Pattern, Stream},
         placement::{Placed, Placement},
         queues::OwnQueue,
     },
+    report::Growth,
     tasks::own_cpu,
 };
 
@@ -50,6 +51,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Hands what has arrived to the streams of its connections; if nothing has, it waits, for a moment.
 trait Part {
     fn receive(&mut self, streams: &mut [Stream]) -> Result<(), String>;
+
+    /// How the memory of its queue grew.
+    fn growth(&self) -> Vec<Growth> {
+        Vec::new()
+    }
 }
 
 /// Connections that a ring receives.
@@ -93,6 +99,10 @@ impl Part for Ring {
             }
         }
         Ok(())
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        Growth::of(&self.queue)
     }
 }
 
@@ -284,15 +294,15 @@ struct Connected<'a, P> {
 type Ends = (Vec<TcpStream>, Vec<Box<dyn FarEnd>>);
 
 impl Several {
-    /// By one queue, in chunks of so many bytes, by so many rings: one or two.
+    /// By one queue with such memory, by so many rings: one or two.
     pub(super) fn by_rings<'a>(
         self,
         network: &'a impl Network,
-        chunk: usize,
+        memory: Memory,
         rings: u32,
     ) -> Result<impl Engine + 'a, String> {
         let queue = network.own_queue()?;
-        let (driver, bound) = bind(network, &queue, chunk, self.connections as usize)?;
+        let (driver, bound) = bind(network, &queue, memory)?;
         let (mut sockets, senders) = self.connect(network, Some(&queue))?;
         let others = sockets.split_off(sockets.len() / rings as usize);
         let helper = match others.is_empty() {
@@ -404,6 +414,10 @@ impl<P: Part> Engine for Connected<'_, P> {
         // For several rings the kernel counts without a lock, and the count may go back.
         let copied = now.zip(copied).map(|(after, before)| after.saturating_sub(before));
         Ok(Tally { bytes, copied, ..tally })
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        self.ours.part.growth()
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {

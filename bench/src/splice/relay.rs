@@ -17,7 +17,12 @@ use super::{
 };
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::SHARED, binding::bind, queues::OwnQueue},
+    network::{
+        account::Account,
+        bed::SHARED,
+        binding::{self, bind},
+        queues::OwnQueue,
+    },
     quantity::format_size,
 };
 
@@ -80,7 +85,11 @@ impl<'a> Relay<'a> {
             }
             Way::Spans { chunk } | Way::Apart { chunk } => {
                 let queue = source.own_queue()?;
-                let (driver, bound) = bind(source, &queue, chunk, connections as usize)?;
+                let (driver, bound) = bind(
+                    source,
+                    &queue,
+                    binding::Memory { chunk, connections: connections as usize, grows: false },
+                )?;
                 match way {
                     Way::Apart { .. } => {
                         memory = Some(Memory::new(&driver, connections as usize).map_err(line)?);
