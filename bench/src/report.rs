@@ -14,7 +14,7 @@ pub use self::{
     config::Config,
     disagreement::{CopiedAt, Disagreement},
     latency::Latency,
-    row::Row,
+    row::{Growth, Row},
 };
 pub(crate) use self::{
     config::PASS,

@@ -84,7 +84,7 @@ impl<'a> Program<'a> {
     fn start(command: &str, bed: &'a Bed, stop: &'a AtomicBool) -> Result<Self, String> {
         let namespace = bed.network().connected().namespace();
         let nothing = Placeholders::default();
-        let program = network::program::Program::start(command, &nothing, namespace, stop)?;
+        let program = network::program::Program::start(command, &nothing, Some(namespace), stop)?;
         Ok(Self { program, stop })
     }
 }

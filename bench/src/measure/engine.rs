@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     processors::Busy,
-    report::{Config, Latency},
+    report::{Config, Growth, Latency},
 };
 
 /// One engine at work. Made before its first slot and dropped after its last.
@@ -22,6 +22,11 @@ pub trait Engine {
     /// Whether it works better after a while. What begins anew with each slot does not.
     fn warms_up(&self) -> bool {
         true
+    }
+
+    /// How the memory that a NIC puts payload into grew so far.
+    fn growth(&self) -> Vec<Growth> {
+        Vec::new()
     }
 
     /// From here on it works for the witness, not for the clock, and counts its system calls if it

@@ -21,7 +21,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use self::engine::{Cpu, Engine, MakeEngine, Reaped, Slot, Subject, Tally, Time};
 use self::figures::{Figures, timed};
 use crate::{
-    report::{Latency, Row},
+    report::{Growth, Latency, Row},
     statistics::Spread,
 };
 
@@ -64,9 +64,11 @@ pub struct Measured {
     pub kept_waiting: f64,
 }
 
+#[derive(Default)]
 struct Track<'a> {
     engine: Option<Box<dyn Engine + 'a>>,
     slots: Vec<Option<Figures>>,
+    growth: Vec<Growth>,
     skipped: Option<String>,
     failed: bool,
 }
@@ -79,10 +81,7 @@ pub fn measure(
     stop: &AtomicBool,
     far_end_cpu: &dyn Fn() -> Duration,
 ) -> Option<Measured> {
-    let mut tracks: Vec<Track<'_>> = subjects
-        .iter()
-        .map(|_| Track { engine: None, slots: Vec::new(), skipped: None, failed: false })
-        .collect();
+    let mut tracks: Vec<Track<'_>> = subjects.iter().map(|_| Track::default()).collect();
     let progress = progress_bar(subjects.len() as u64 * u64::from(plan.rounds));
     for round in 0..plan.rounds {
         let forwards = 0..subjects.len();
@@ -145,6 +144,7 @@ impl<'a> Track<'a> {
         let length = if subject.peer { plan.peer_slot } else { plan.slot };
         match warm.and_then(|()| timed(&mut *engine, length, stop, far_end_cpu)) {
             Ok(figures) => {
+                self.growth = engine.growth();
                 if plan.keep_engines {
                     self.engine = Some(engine);
                 }
@@ -218,6 +218,7 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>], compare: Compare) -> Vec
                 user_ns_per_op: median(&|slot| slot.user_ns_per_op),
                 reap_calls: median(&|slot| slot.reap_calls),
                 reap_ns: median(&|slot| slot.reap_ns),
+                growth: track.growth.clone(),
                 skipped: track.skipped.clone().or_else(|| bytes_per_s.is_none().then(none)),
                 ..Row::default()
             }

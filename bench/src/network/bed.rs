@@ -297,11 +297,10 @@ impl Bed {
 
     fn join(&self, queue: u16) -> Result<(TcpStream, TcpStream), String> {
         let listener = self.listen(queue)?;
-        let joined = self.reach(queue)?.and_then(|connecting| {
-            let (connected, _) = listener.accept()?;
-            Ok((connecting, connected))
-        });
-        joined.map_err(|error| format!("no connection: {error}"))
+        let connecting = self.reach(queue)?.ok_or("no connection: it was refused")?;
+        let (connected, _) =
+            listener.accept().map_err(|error| format!("no connection: {error}"))?;
+        Ok((connecting, connected))
     }
 
     /// Listens at the end that is connected to, for connections whose packets come by this queue.
@@ -315,14 +314,19 @@ impl Bed {
         listening.map_err(|error| format!("cannot listen at port {port}: {error}"))
     }
 
-    /// Tries to connect to whoever listens there.
+    /// Connects to whoever listens there; none where nobody does.
     ///
     /// # Errors
     ///
-    /// Where the thread cannot go to the end that connects, in one line.
-    pub(crate) fn reach(&self, queue: u16) -> Result<io::Result<TcpStream>, String> {
+    /// Why there is no connection, in one line.
+    pub(crate) fn reach(&self, queue: u16) -> Result<Option<TcpStream>, String> {
         let connect = || TcpStream::connect(self.far_address(queue));
-        self.pair.left.namespace().run(connect).map_err(|error| error.to_string())
+        let connected = self.pair.left.namespace().run(connect);
+        match connected.map_err(|error| error.to_string())? {
+            Ok(connecting) => Ok(Some(connecting)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+            Err(error) => Err(format!("no connection: {error}")),
+        }
     }
 
     /// Where connections go whose packets come by this queue.

@@ -13,8 +13,18 @@ const PAGE: usize = 4_096;
 /// How often a queue is tried whose last user has just gone.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
-/// Gives a queue of the receiving NIC memory of a driver's for so many connections, in chunks of so many bytes, as soon as the
-/// kernel has taken it from its last user. It goes with the driver.
+/// What a queue is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Bytes of a chunk.
+    pub(crate) chunk: usize,
+    pub(crate) connections: usize,
+    /// Whether it begins with what the NIC keeps for itself.
+    pub(crate) grows: bool,
+}
+
+/// Gives a queue of the receiving NIC memory of a driver's, as soon as the kernel has taken it from its last user. It
+/// goes with the driver.
 ///
 /// # Errors
 ///
@@ -22,15 +32,21 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 pub(crate) fn bind(
     network: &impl Network,
     queue: &OwnQueue<'_>,
-    chunk: usize,
-    connections: usize,
+    memory: Memory,
 ) -> Result<(Driver, RxQueue), String> {
+    let Memory { chunk, connections, grows } = memory;
     let bind = || {
         let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(true).build()?;
         let binding = RxBinding::new(network.device(), queue.number().into())?.chunk(chunk);
-        let area = match chunk {
-            PAGE => Region::anonymous(binding.area(connections))?,
-            _ => Region::huge(binding.area(connections))?,
+        let len = binding.area(connections);
+        let area = match (chunk, grows) {
+            (PAGE, false) => Region::anonymous(len)?,
+            (PAGE, true) => Region::reserved(len)?,
+            _ => Region::huge(len)?,
+        };
+        let binding = match grows {
+            true => binding.grows_from(binding.area(0)),
+            false => binding,
         };
         let queue = driver.rx_queue(area, &binding)?;
         Ok::<_, handoff::Error>((driver, queue))

@@ -6,6 +6,7 @@
 //!    `handoff nic restore` does it.
 //! 2. A NIC that can't set queues aside is received on all the same: only who needs a queue has the
 //!    reason for an answer.
+//! 3. At ports for data nobody listens but while a connection is made, so that programs can.
 
 use std::{
     io,
@@ -14,19 +15,19 @@ use std::{
     sync::Arc,
 };
 
-use handoff_lab::StopFlag;
+use handoff_lab::{StopFlag, topology::Namespace};
 use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
 
 use super::{
     account::Account,
     addresses,
     bed::Load,
-    far::{Connection, Network},
+    far::{Connection, FarEnd, Network},
     pattern::Pattern,
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use crate::context::BenchError;
+use crate::{context::BenchError, peer::Placeholders};
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
@@ -36,10 +37,9 @@ pub(crate) struct Card {
     /// Why no queue can be had.
     unfit: Option<String>,
     queues: Queues,
-    /// At the ports of queues, and of connections without one.
-    listeners: Vec<TcpListener>,
-    /// Which of them is for those without.
-    shared: usize,
+    address: IpAddr,
+    /// Of connections without a queue of their own.
+    shared: u16,
     device: String,
     kind: String,
     load: Load,
@@ -71,9 +71,10 @@ impl Card {
                 format!("--port {port} leaves no ports behind it for data: take a lower one");
             return Err(BenchError::Usage(cause));
         }
-        let listen = |port: u16| listen(address, port);
-        let mut listeners = ports.iter().copied().map(listen).collect::<Result<Vec<_>, _>>()?;
-        let first = listeners.remove(0);
+        // Those for data are listened at later; nobody else may have them now.
+        let listen = |&port: &u16| listen(address, port).map_err(BenchError::NotPossible);
+        let first = listen(&ports[0])?;
+        ports[1..].iter().try_for_each(|port| listen(port).map(drop))?;
         let (prepared, unfit) = match prepare(&nic, address, &ports[1..]) {
             Ok(prepared) => (Some(prepared), None),
             Err(Error::NotPossible(cause)) => (None, Some(cause)),
@@ -87,10 +88,10 @@ impl Card {
         // The first is for who needs none; a NIC with one alone has none for them.
         let alone = set_aside.len() == 1;
         let queues = Queues::new(numbers.skip(usize::from(!alone)));
-        let shared = if alone { listeners.len() - 1 } else { 0 };
+        let shared = ports[if alone { ports.len() - 1 } else { 1 }];
         let kind = nic.driver.or(nic.kind).unwrap_or_else(|| nic.name.clone());
         let (device, pattern) = (device.to_owned(), Arc::clone(pattern));
-        Ok(Self { host, prepared, unfit, queues, listeners, shared, device, kind, load, pattern })
+        Ok(Self { host, prepared, unfit, queues, address, shared, device, kind, load, pattern })
     }
 
     /// Where it is sent from.
@@ -131,13 +132,12 @@ fn usable(nic: &Nic) -> Result<IpAddr, BenchError> {
     })
 }
 
-fn listen(address: IpAddr, port: u16) -> Result<TcpListener, BenchError> {
+fn listen(address: IpAddr, port: u16) -> Result<TcpListener, String> {
     TcpListener::bind((address, port)).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
-            let cause = format!("port {port} of {address} is taken: choose others (--port)");
-            BenchError::NotPossible(cause)
+            format!("port {port} of {address} is taken: choose others (--port)")
         }
-        _ => BenchError::Failed(format!("cannot listen at port {port} of {address}: {error}")),
+        _ => format!("cannot listen at port {port} of {address}: {error}"),
     })
 }
 
@@ -205,15 +205,30 @@ impl Network for Card {
     }
 
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
-        let of_port = |listener: &&TcpListener| {
-            let port = listener.local_addr().map(|address| address.port());
-            port.is_ok_and(|port| queue.is_some_and(|queue| queue.port() == port))
-        };
-        let listener = match queue {
-            None => self.listeners.get(self.shared),
-            Some(_) => self.listeners.iter().find(of_port),
-        };
-        self.host.connect(listener.expect("there is one for each queue"))
+        let port = queue.map_or(self.shared, OwnQueue::port);
+        self.host.connect(&listen(self.address, port)?)
+    }
+
+    fn own_port(&self) -> Result<OwnQueue<'_>, String> {
+        self.own_queue()
+    }
+
+    fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
+        Placeholders(vec![
+            ("addr", self.address.to_string()),
+            ("port", own.port().to_string()),
+            ("iface", self.device.clone()),
+            ("queue", own.number().to_string()),
+            ("cpu", cpu.to_string()),
+        ])
+    }
+
+    fn namespace(&self) -> Option<&Namespace> {
+        None
+    }
+
+    fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String> {
+        self.host.reach(own.port())
     }
 
     fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {

@@ -3,6 +3,8 @@
 
 use std::{net::TcpStream, sync::Arc, time::Duration};
 
+use handoff_lab::topology::Namespace;
+
 use super::{
     account::Account,
     bed::{Bed, Load, SHARED},
@@ -10,6 +12,7 @@ use super::{
     queues::OwnQueue,
     sender::Sender,
 };
+use crate::peer::Placeholders;
 
 /// The end of a connection that sends. Dropping it ends the connection.
 pub(crate) trait FarEnd {
@@ -28,6 +31,13 @@ pub(crate) trait FarEnd {
     /// As [`begin`](Self::begin).
     fn rest(&self) -> Result<u64, String>;
 
+    /// Of what it has sent, what the receiving end's TCP has acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// Why that is not known, in one line.
+    fn acknowledged(&self) -> Result<u64, String>;
+
     /// How long it was ready to run so far, and others ran instead. Zero where it does not tell.
     fn kept_waiting(&self) -> Duration;
 
@@ -43,6 +53,10 @@ impl FarEnd for Sender {
 
     fn rest(&self) -> Result<u64, String> {
         Ok(Sender::rest(self))
+    }
+
+    fn acknowledged(&self) -> Result<u64, String> {
+        Sender::acknowledged(self)
     }
 
     fn kept_waiting(&self) -> Duration {
@@ -90,6 +104,26 @@ pub(crate) trait Network {
     /// Why there is none, in one line.
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String>;
 
+    /// A port for a program alone; where the NIC has queues, with the queue that its packets come by.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    fn own_port(&self) -> Result<OwnQueue<'_>, String>;
+
+    /// What a program is told that receives at this port of its own.
+    fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders;
+
+    /// Where such a program runs, if that is not where we do.
+    fn namespace(&self) -> Option<&Namespace>;
+
+    /// A new connection to the program that listens at this port; none where it does not yet.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in one line.
+    fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String>;
+
     /// The queue that packets of such a connection come by.
     ///
     /// # Errors
@@ -132,6 +166,23 @@ impl Network for Bed {
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
         let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
         Ok((near, Box::new(sender)))
+    }
+
+    fn own_port(&self) -> Result<OwnQueue<'_>, String> {
+        Bed::own_port(self)
+    }
+
+    fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
+        Bed::placeholders(self, own, cpu)
+    }
+
+    fn namespace(&self) -> Option<&Namespace> {
+        Some(self.connected().namespace())
+    }
+
+    fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String> {
+        let Some(connecting) = Bed::reach(self, own.number())? else { return Ok(None) };
+        Ok(Some(Box::new(self.sender(connecting)?)))
     }
 
     fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {

@@ -17,6 +17,7 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity},
 };
 
+use super::{far::Network, queues::OwnQueue};
 use crate::processor::Pinned;
 
 /// Beside the processor of the software interrupts.
@@ -67,6 +68,21 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
+    /// By the queue that connections of this network come by: one's own, or the one for all others.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such place, in one line.
+    pub(crate) fn new(
+        network: &impl Network,
+        own: Option<&OwnQueue<'_>>,
+        placement: Placement,
+    ) -> Result<Self, String> {
+        let queue = network.arrives_by(own)?;
+        let placed = Self { placement, device: network.device().to_owned(), queue };
+        placed.go().map(|_there| placed)
+    }
+
     /// Puts the calling thread there, until what is returned is dropped.
     ///
     /// # Errors

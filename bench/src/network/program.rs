@@ -46,7 +46,7 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// Starts it there.
+    /// Starts it there, or where we are.
     ///
     /// # Errors
     ///
@@ -54,13 +54,13 @@ impl<'a> Program<'a> {
     pub(crate) fn start(
         command: &str,
         placeholders: &Placeholders,
-        namespace: &Namespace,
+        namespace: Option<&Namespace>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
         let output = Output::new()?;
         let command = placeholders.fill(command);
         let sink = || output.sink();
-        let running = Running::start(&command, Some(namespace), sink, Affinity::Inherited)?;
+        let running = Running::start(&command, namespace, sink, Affinity::Inherited)?;
         Ok(Self { running, output, stop })
     }
 
@@ -69,20 +69,16 @@ impl<'a> Program<'a> {
         self.running.id()
     }
 
-    /// Makes the connection to it, as soon as it listens.
+    /// Makes the connection to it, as soon as it listens; until then `reach` gives none.
     ///
     /// # Errors
     ///
     /// Where it does not, in one line.
-    pub(crate) fn connect(
+    pub(crate) fn connect<T>(
         &mut self,
-        connect: impl Fn() -> Result<io::Result<TcpStream>, String>,
-    ) -> Result<TcpStream, String> {
-        self.every(BETWEEN_TRIES, "does not listen", || match connect()? {
-            Ok(connected) => Ok(Some(connected)),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
-            Err(error) => Err(format!("no connection: {error}")),
-        })
+        reach: impl FnMut() -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        self.every(BETWEEN_TRIES, "does not listen", reach)
     }
 
     /// Takes in the connection that it makes in its turn.
@@ -251,7 +247,7 @@ mod tests {
     }
 
     fn start<'a>(namespace: &Namespace, command: &str, stop: &'a AtomicBool) -> Program<'a> {
-        Program::start(command, &Placeholders::default(), namespace, stop).unwrap()
+        Program::start(command, &Placeholders::default(), Some(namespace), stop).unwrap()
     }
 
     #[test]

@@ -86,18 +86,14 @@ impl SendingHost {
     pub(crate) fn connect(self: &Rc<Self>, listener: &TcpListener) -> Result<Connection, String> {
         let line = |error: io::Error| format!("no connection: {error}");
         let port = listener.local_addr().map_err(line)?.port();
-        let connection = self.connections.get();
-        self.connections.set(connection + 1);
-        self.ask(Order::Connect { connection, port })?;
-        // From here on it has one, which ends with this.
-        let far = Remote { host: Rc::clone(self), connection };
+        let far = self.reach(port)?.ok_or("no connection: it was refused")?;
         listener.set_nonblocking(true).map_err(line)?;
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             match listener.accept() {
                 Ok((near, from)) if from.ip() == self.address => {
                     near.set_nonblocking(false).map_err(line)?;
-                    return Ok((near, Box::new(far)));
+                    return Ok((near, far));
                 }
                 // Somebody else's.
                 Ok(_) => {}
@@ -106,6 +102,20 @@ impl SendingHost {
             }
         }
         Err(format!("the connection of the sending host did not arrive for {PATIENCE:?}"))
+    }
+
+    /// Has it connect to whoever listens at this port; none where nobody does.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no connection, in one line.
+    pub(crate) fn reach(self: &Rc<Self>, port: u16) -> Result<Option<Box<dyn FarEnd>>, String> {
+        let connection = self.connections.get();
+        self.connections.set(connection + 1);
+        let made = self.ask(Order::Connect { connection, port })? == 1;
+        // From here on it has one, which ends with this.
+        let far = || Box::new(Remote { host: Rc::clone(self), connection }) as _;
+        Ok(made.then(far))
     }
 
     /// Why nothing is to be had of it any more, if that is so.
@@ -164,6 +174,10 @@ impl FarEnd for Remote {
 
     fn rest(&self) -> Result<u64, String> {
         self.host.ask(Order::Rest { connection: self.connection })
+    }
+
+    fn acknowledged(&self) -> Result<u64, String> {
+        self.host.ask(Order::Acknowledged { connection: self.connection })
     }
 
     fn kept_waiting(&self) -> Duration {

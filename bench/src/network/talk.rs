@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::PATIENCE;
 
 /// Of what is said here, and of the pattern that is sent.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 /// Bytes of a line at most.
 const LONGEST: usize = 4 << 10;
 /// How often who waits looks whether the user wants the end.
@@ -60,12 +60,14 @@ impl Hello {
 /// What the sending host is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Make this connection, to this port.
+    /// Make this connection, to this port. If nobody listens there, the answer is 0, otherwise 1.
     Connect { connection: u64, port: u16 },
     /// Send over it until told to rest.
     Begin { connection: u64 },
     /// Go to the pattern's end: how many bytes that will be.
     Rest { connection: u64 },
+    /// Say how many of its bytes this host has acknowledged.
+    Acknowledged { connection: u64 },
     /// Say how many nanoseconds its thread was kept from its processor.
     Waited { connection: u64 },
     /// End it.

@@ -3,15 +3,20 @@
 
 use std::time::Instant;
 
-use handoff::{Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, Socket, Wait};
+use handoff::{
+    Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, RxQueue, Socket, Wait,
+};
 
 use super::reception::Receive;
-use crate::network::{
-    PATIENCE,
-    binding::bind,
-    far::{FarEnd, Network},
-    pattern::Stream,
-    queues::OwnQueue,
+use crate::{
+    network::{
+        PATIENCE,
+        binding::{Memory, bind},
+        far::{FarEnd, Network},
+        pattern::Stream,
+        queues::OwnQueue,
+    },
+    report::Growth,
 };
 
 /// Of a pool, and how many.
@@ -29,7 +34,7 @@ pub(super) enum To {
     /// Into an area, where the kernel copies them for want of a NIC.
     AreaWithoutNic,
     /// Into an area, where the NIC puts them in chunks of so many bytes.
-    Area { chunk: usize, by: By },
+    Area { chunk: usize, by: By, grows: bool },
 }
 
 /// How bytes are looked at.
@@ -66,6 +71,7 @@ pub(super) struct Handoff<'a> {
     receiver: Receiver,
     by: By,
     _socket: Socket,
+    bound: Option<RxQueue>,
     driver: Driver,
     // Behind the driver, with which the kernel lets go of it.
     queue: Option<OwnQueue<'a>>,
@@ -77,20 +83,22 @@ impl<'a> Handoff<'a> {
         network: &'a impl Network,
         to: To,
     ) -> Result<(Self, Box<dyn FarEnd>), String> {
-        let (queue, (driver, intake)) = match to {
-            To::Area { chunk, .. } => {
+        let (queue, bound, (driver, intake)) = match to {
+            To::Area { chunk, grows, .. } => {
                 let queue = network.own_queue()?;
-                let (driver, bound) = bind(network, &queue, chunk, 1)?;
-                (Some(queue), (driver, Intake::from(&bound)))
+                let memory = Memory { chunk, connections: 1, grows };
+                let (driver, bound) = bind(network, &queue, memory)?;
+                let intake = Intake::from(&bound);
+                (Some(queue), Some(bound), (driver, intake))
             }
-            _ => (None, shared(to).map_err(line)?),
+            _ => (None, None, shared(to).map_err(line)?),
         };
         // Only now: what comes to a queue before it is bound is not in the area.
         let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
         let by = if let To::Area { by, .. } = to { by } else { By::Spans };
-        Ok((Self { receiver, by, _socket: socket, driver, queue }, sender))
+        Ok((Self { receiver, by, _socket: socket, bound, driver, queue }, sender))
     }
 }
 
@@ -145,6 +153,10 @@ impl Receive for Handoff<'_> {
     fn copied(&self) -> Option<u64> {
         let tally = self.receiver.tally();
         (tally.unknown == 0).then_some(tally.copied)
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        self.bound.as_ref().map_or_else(Vec::new, Growth::of)
     }
 
     fn own_queue(&self) -> Option<&OwnQueue<'_>> {

@@ -32,10 +32,7 @@ use std::{
 use clap::Args;
 use handoff_lab::{command::Carried, instructions};
 
-use self::{
-    rows::{LOADS, own_queues, subject, subjects},
-    served::Served,
-};
+use self::rows::{LOADS, own_queues, subjects};
 use crate::{
     context::{BenchError, Context},
     measure::{self, Compare, Measured, Plan, Subject},
@@ -67,7 +64,8 @@ Rows (the ratio is to epoll, of the same wire and check):
                         visitor looks at each span, or owns it where the row says so
 
   sockets=4             four connections: by epoll, and by one queue of the NIC that one ring receives
-                        from (rings=1), or two in threads of their own (rings=2)
+                        from (rings=1), or two in threads of their own (rings=2); --connections
+                        has other numbers
 
 Wires: MTU 1500; MTU 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole,
 as the sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth
@@ -77,8 +75,8 @@ In the lab the wire is a pair of software NICs. Costs are instructions of the re
 and of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over which packets arrive
 in the sender's thread: the speed is that of the slower thread, the CPU time the receiver's.
 
-A peer is another program that listens and receives one connection. It has a row for each wire,
-with check=no. In its command {addr} and {port} are where it must listen, {iface} and {queue} the
+A peer is another program that listens and receives one connection, or as many as --connections
+says. It has a row for each wire, with check=no. In its command {addr} and {port} are where it must listen, {iface} and {queue} the
 NIC and the queue that {port} is steered to and nobody else uses, {cpu} its processor. Its costs
 are those of all its threads and of its NIC. Only the witness (--meter) knows what it copied.
 
@@ -107,6 +105,8 @@ Examples:
   handoff bench recv --nic eth1                    # on the receiving host, which says what to run
   handoff bench recv --send-to 10.0.0.2            # on the sending one
   handoff bench recv --nic eth1 --placement same,other --only check=yes
+  handoff bench recv --nic eth1 --connections 1,2,4,8 --meter --only 'check=no .*(zcrx|liburing)' \\
+      --peer 'liburing=exec ./zcrx -p {port} -i {iface} -q {queue}'
   handoff bench recv --quick --lab --program ./zcrx \\
       --peer 'liburing=zcrx -p {port} -i {iface} -q {queue}'
 
@@ -127,6 +127,11 @@ pub struct RecvArgs {
           default_values_t = [SMALLEST_CHUNK, 64 << 10])]
     pub chunks: Vec<u64>,
 
+    /// Begin with little memory for the NIC, and give it more when chunks run short (Linux 7.3); the JSON has
+    /// the steps
+    #[arg(long)]
+    pub grow: bool,
+
     /// The processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
@@ -145,6 +150,11 @@ pub struct RecvArgs {
     #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
     pub placement: Vec<Placement>,
 
+    /// Have rows of so many connections by one queue on every wire; may be a list [default: 4, on one]
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64),
+          conflicts_with = "sockets")]
+    pub connections: Vec<u32>,
+
     /// Receive messages from so many connections that take turns, over loopback; may be a list
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
           conflicts_with_all = ["nic", "placement", "peer"])]
@@ -153,7 +163,7 @@ pub struct RecvArgs {
     /// Send to a host on which this bench runs with --nic, until its table is complete
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
           "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer",
-          "sockets"])]
+          "connections", "grow", "sockets"])]
     pub send_to: Option<String>,
 
     /// Other programs.
@@ -192,10 +202,6 @@ pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError>
         let cause = "--nic is a NIC of this host, and the lab's guest has its own: leave --nic or --lab out";
         return Err(BenchError::Usage(cause.to_owned()));
     }
-    if args.nic.is_some() && !args.programs.peer.is_empty() {
-        let cause = "--peer serves where both ends are on this host: leave --peer or --nic out";
-        return Err(BenchError::Usage(cause.to_owned()));
-    }
     run::run(&Recv { args }, context)
 }
 
@@ -213,9 +219,15 @@ impl Bench for Recv<'_> {
     fn arguments(&self) -> Vec<String> {
         let chunks: Vec<String> = self.args.chunks.iter().map(u64::to_string).collect();
         let chunks = format!("--chunks={}", chunks.join(","));
-        let sockets: Vec<String> = self.args.sockets.iter().map(u32::to_string).collect();
-        let sockets = (!sockets.is_empty()).then(|| format!("--sockets={}", sockets.join(",")));
-        iter::once(chunks).chain(sockets).chain(self.args.programs.arguments()).collect()
+        let counts = [("connections", &self.args.connections), ("sockets", &self.args.sockets)];
+        let counts = counts.into_iter().filter(|(_, counts)| !counts.is_empty());
+        let counts = counts.map(|(name, counts)| {
+            let counts: Vec<String> = counts.iter().map(u32::to_string).collect();
+            format!("--{name}={}", counts.join(","))
+        });
+        let grow = self.args.grow.then(|| "--grow".to_owned());
+        let ours = iter::once(chunks).chain(grow).chain(counts);
+        ours.chain(self.args.programs.arguments()).collect()
     }
 
     fn carried(&self) -> Carried {
@@ -310,16 +322,7 @@ impl Recv<'_> {
         let cpu = pinned.cpu();
         let bed = |load| Bed::new(load, pattern, pinned.others());
         let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
-        // What it received, another program does not show.
-        let peers = |bed, work| {
-            let peers = self.args.programs.peer.iter();
-            let served = peers.map(move |(name, command)| {
-                let made = move || Served::new(bed, command, cpu, context.stop);
-                Subject { peer: true, ..subject(bed, work, name, made) }
-            });
-            served.collect()
-        };
-        let measured = self.over(&subjects(self.args, &beds, peers), context.stop)?;
+        let measured = self.over(&subjects(self.args, &beds, cpu, context.stop), context.stop)?;
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 
@@ -344,9 +347,10 @@ impl Recv<'_> {
     ) -> Result<(Measured, String), BenchError> {
         // Rows that are placed find their processors themselves.
         let pinned = self.args.placement.is_empty().then(|| self.pinned()).transpose()?;
+        let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
         let own = |load| own_queues(self.args, load);
         let card = Card::new(device, self.args.port, own, pattern, context.stop)?;
-        let subjects = subjects(self.args, slice::from_ref(&card), |_, _| Vec::new());
+        let subjects = subjects(self.args, slice::from_ref(&card), cpu, context.stop);
         let mut measured = self.over(&subjects, context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {

@@ -9,6 +9,7 @@ use crate::{
         placement::{Placed, Placement},
         queues::OwnQueue,
     },
+    report::Growth,
 };
 
 /// A way to receive: what tells one row from another.
@@ -24,6 +25,11 @@ pub(super) trait Receive {
     /// Of all that it handed over, the bytes that the kernel says its CPU has copied; none where it
     /// does not say.
     fn copied(&self) -> Option<u64>;
+
+    /// How the memory of its queue grew.
+    fn growth(&self) -> Vec<Growth> {
+        Vec::new()
+    }
 
     /// The queue that nobody else receives by, if it has one.
     fn own_queue(&self) -> Option<&OwnQueue<'_>> {
@@ -54,11 +60,7 @@ impl<'a, R: Receive> Reception<'a, R> {
         check: bool,
         placement: Option<Placement>,
     ) -> Result<Self, String> {
-        let place = |placement| {
-            let queue = network.arrives_by(way.own_queue())?;
-            let placed = Placed { placement, device: network.device().to_owned(), queue };
-            placed.go().map(|_there| placed)
-        };
+        let place = |placement| Placed::new(network, way.own_queue(), placement);
         let placed = placement.map(place).transpose()?;
         let stream = Stream::new(network.pattern(), check);
         let (account, copies_of_lent) = (network.account(), network.copies_of_lent());
@@ -91,6 +93,10 @@ impl<R: Receive> Engine for Reception<'_, R> {
             copied: self.way.copied().zip(copied).map(|(after, before)| after - before),
             ..spent?
         })
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        self.way.growth()
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {

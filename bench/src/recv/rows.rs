@@ -1,19 +1,21 @@
 //! The rows, in the table's order: what is received over which wire, by which engine, and whether it is
 //! looked at.
 
-use std::iter;
+use std::{iter, sync::atomic::AtomicBool};
 
 use super::{
     RecvArgs, SMALLEST_CHUNK,
     epoll::Epoll,
     handoff_rows::{By, Handoff, To},
     reception::{Receive, Reception},
-    several,
+    served::{Served, Serving},
+    several::Several,
 };
 use crate::{
     measure::{Engine, Subject},
     network::{
         bed::Load,
+        binding::Memory,
         far::{FarEnd, Network},
         placement::Placement,
     },
@@ -33,7 +35,7 @@ const WAYS: [To; 3] = [To::Pool, To::Window, To::AreaWithoutNic];
 
 /// What rows that compare have in common.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
+struct Work {
     load: Load,
     check: bool,
     placement: Option<Placement>,
@@ -41,7 +43,7 @@ pub(super) struct Work {
 
 impl Work {
     /// All that is wanted with this load, in the table's order.
-    pub(super) fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
+    fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
         let placements = match &args.placement[..] {
             [] => vec![None],
             some => some.iter().copied().map(Some).collect(),
@@ -65,7 +67,7 @@ fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
     // Packets of the MTU's size fill no larger ones.
     let chunks = if work.load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
     let areas = chunks.iter().flat_map(move |&bytes| {
-        let area = |by| To::Area { chunk: bytes as usize, by };
+        let area = |by| To::Area { chunk: bytes as usize, by, grows: args.grow };
         let owned = !work.check && bytes == SMALLEST_CHUNK;
         iter::once(area(By::Visit)).chain(owned.then(|| area(By::Spans)))
     });
@@ -76,7 +78,7 @@ fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
 fn name_of(to: To) -> String {
     let engine = to.engine().name();
     match to {
-        To::Area { chunk, by } => {
+        To::Area { chunk, by, .. } => {
             let owned = if by == By::Spans { " owned" } else { "" };
             format!("{engine} chunk={}{owned}", format_size(chunk as u64))
         }
@@ -84,36 +86,72 @@ fn name_of(to: To) -> String {
     }
 }
 
-/// Rings that share a queue, where several connections come by one; none where there are no such rows. Small chunks
-/// show best what sharing costs.
-fn rings(work: Work) -> &'static [u32] {
+/// Unless told otherwise.
+const CONNECTIONS: [u32; 1] = [4];
+
+/// How many connections come by one queue, where there are rows of several. Unless told otherwise they have packets
+/// that fill small chunks, which show best what sharing costs.
+fn connections(args: &RecvArgs, work: Work) -> impl Iterator<Item = u32> {
     let Work { load, check, placement } = work;
-    if load == LOADS[1] && !check && placement.is_none() { &[1, 2] } else { &[] }
+    let counts = match &args.connections[..] {
+        _ if check => &[],
+        [] if load == LOADS[1] && placement.is_none() => &CONNECTIONS[..],
+        told => told,
+    };
+    // One alone is what the other rows have.
+    counts.iter().copied().filter(|&count| count > 1)
+}
+
+/// Rings that share the queue of several connections. The second's thread is on another processor, so there is none
+/// where one is placed.
+fn rings(work: Work) -> &'static [u32] {
+    if work.placement.is_none() { &[1, 2] } else { &[1] }
 }
 
 /// The names of rows of several connections, by so many rings.
-fn name_by_rings(work: Work, rings: u32) -> String {
-    let connections = several::CONNECTIONS;
+fn name_by_rings(work: Work, connections: u32, rings: u32) -> String {
     let chunk = format_size(SMALLEST_CHUNK);
     work.name(&format!("sockets={connections} zcrx chunk={chunk} rings={rings}"))
+}
+
+/// The name of a program's row.
+fn name_of_peer(work: Work, name: &str, connections: u32) -> String {
+    match connections {
+        1 => work.name(name),
+        _ => work.name(&format!("sockets={connections} {name}")),
+    }
+}
+
+/// Programs with how many connections each serves. One that serves a single connection has rows of no more unless told
+/// otherwise.
+fn peers(args: &RecvArgs, work: Work) -> impl Iterator<Item = (&str, &str, u32)> {
+    let several = move || args.connections.iter().copied().filter(|&count| count > 1);
+    let peers = if work.check { &[] } else { &args.programs.peer[..] };
+    peers.iter().flat_map(move |(name, command)| {
+        iter::once(1).chain(several()).map(move |count| (&name[..], &command[..], count))
+    })
 }
 
 /// How many rows want a queue of their own, with this load.
 pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     let rows = Work::all(args, load).flat_map(|work| {
         let areas = ways(args, work).filter(|to| matches!(to, To::Area { .. }));
-        let shared = rings(work).iter().map(move |&rings| name_by_rings(work, rings));
-        areas.map(move |to| work.name(&name_of(to))).chain(shared)
+        let shared = connections(args, work).flat_map(move |count| {
+            rings(work).iter().map(move |&rings| name_by_rings(work, count, rings))
+        });
+        let peers = peers(args, work).map(move |(name, _, count)| name_of_peer(work, name, count));
+        areas.map(move |to| work.name(&name_of(to))).chain(shared).chain(peers)
     });
     rows.filter(|name| args.run.wants(name)).count()
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order;
-/// `peers` are other programs' of a network.
+/// All rows that `--only` lets through, and those that they compare with, in the table's order; programs run on this
+/// processor.
 pub(super) fn subjects<'a, N: Network>(
     args: &'a RecvArgs,
     networks: &'a [N],
-    peers: impl Fn(&'a N, Work) -> Vec<Subject<'a>>,
+    cpu: usize,
+    stop: &'a AtomicBool,
 ) -> Vec<Subject<'a>> {
     let works = networks
         .iter()
@@ -125,42 +163,64 @@ pub(super) fn subjects<'a, N: Network>(
             let ours = ways(args, work).map(move |to| {
                 let made = received(network, work, move || Handoff::new(network, to));
                 let subject = subject(network, work, to.engine().name(), made);
-                let To::Area { chunk, by } = to else { return subject };
+                let To::Area { chunk, by, .. } = to else { return subject };
                 let name = work.name(&name_of(to));
                 let (chunk, api) = (Some(chunk as u64), Some(by.name().to_owned()));
                 let config = Config { chunk, api, ..subject.config };
                 Subject { name, config, ..subject }
             });
-            let others = if work.check { Vec::new() } else { peers(network, work) };
-            let one = iter::once(Subject { baseline: true, ..epoll }).chain(ours).chain(others);
-            one.chain(of_several(network, work))
+            let one = iter::once(Subject { baseline: true, ..epoll }).chain(ours);
+            let several = connections(args, work)
+                .flat_map(move |it| of_several(network, work, it, args.grow));
+            one.chain(several).chain(of_programs(args, network, work, cpu, stop))
         })
         .collect();
     args.run.keep_wanted(&mut subjects);
     subjects
 }
 
+/// Rows of other programs. What they received they do not show.
+fn of_programs<'a>(
+    args: &'a RecvArgs,
+    network: &'a impl Network,
+    work: Work,
+    cpu: usize,
+    stop: &'a AtomicBool,
+) -> impl Iterator<Item = Subject<'a>> {
+    peers(args, work).map(move |(name, command, connections)| {
+        let serving = Serving { command, connections, cpu, placement: work.placement };
+        let made = move || Served::new(network, serving, stop);
+        let subject = subject(network, work, name, made);
+        let sockets = (connections > 1).then_some(connections);
+        let config = Config { sockets, ..subject.config };
+        Subject { name: name_of_peer(work, name, connections), config, peer: true, ..subject }
+    })
+}
+
 /// Rows of several connections.
-fn of_several<'a>(network: &'a impl Network, work: Work) -> Vec<Subject<'a>> {
-    let Work { check, .. } = work;
-    let sockets = Some(several::CONNECTIONS);
-    let by_rings = |&rings: &u32| {
+fn of_several<'a>(
+    network: &'a impl Network,
+    work: Work,
+    connections: u32,
+    grows: bool,
+) -> impl Iterator<Item = Subject<'a>> {
+    let sockets = Some(connections);
+    let Work { check, placement, .. } = work;
+    let several = Several { connections, check, placement };
+    let by_rings = move |&rings: &u32| {
         let chunk = SMALLEST_CHUNK as usize;
-        let made = move || several::by_rings(network, chunk, rings, check);
+        let memory = Memory { chunk, connections: connections as usize, grows };
+        let made = move || several.by_rings(network, memory, rings);
         let subject = subject(network, work, "zcrx", made);
         let (chunk, api) = (Some(SMALLEST_CHUNK), Some(By::Visit.name().to_owned()));
         let config = Config { sockets, rings: Some(rings), chunk, api, ..subject.config };
-        Subject { name: name_by_rings(work, rings), config, ..subject }
+        Subject { name: name_by_rings(work, connections, rings), config, ..subject }
     };
-    let ours: Vec<_> = rings(work).iter().map(by_rings).collect();
-    if ours.is_empty() {
-        return ours;
-    }
-    let epoll = subject(network, work, "epoll", move || several::by_epoll(network, check));
-    let name = work.name(&format!("sockets={} epoll", several::CONNECTIONS));
+    let epoll = subject(network, work, "epoll", move || several.by_epoll(network));
+    let name = work.name(&format!("sockets={connections} epoll"));
     let config = Config { sockets, ..epoll.config };
     let epoll = Subject { name, config, baseline: true, ..epoll };
-    iter::once(epoll).chain(ours).collect()
+    iter::once(epoll).chain(rings(work).iter().map(by_rings))
 }
 
 /// Makes what is received from in a way of ours.
@@ -172,7 +232,7 @@ fn received<'a, R: Receive + 'a>(
     move || Reception::new(network, make()?, work.check, work.placement)
 }
 
-pub(super) fn subject<'a, E: Engine + 'a>(
+fn subject<'a, E: Engine + 'a>(
     network: &impl Network,
     work: Work,
     engine: &str,

@@ -99,19 +99,23 @@ impl Senders {
         match order {
             Order::Connect { connection, port } => {
                 let to = SocketAddr::new(self.host, port);
-                let sender = TcpStream::connect_timeout(&to, FOR_A_CONNECTION)
-                    .and_then(|near| Sender::new(near, Arc::clone(&self.pattern), self.processors));
-                let sender = sender.map_err(|error| {
+                let line = |error: io::Error| {
                     format!("the sending host cannot connect to port {port}: {error}")
-                })?;
-                self.all.insert(connection, sender);
-                Ok(0)
+                };
+                let near = match TcpStream::connect_timeout(&to, FOR_A_CONNECTION) {
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(0),
+                    near => near.map_err(line)?,
+                };
+                let sender = Sender::new(near, Arc::clone(&self.pattern), self.processors);
+                self.all.insert(connection, sender.map_err(line)?);
+                Ok(1)
             }
             Order::Begin { connection } => {
                 self.sender(connection)?.begin();
                 Ok(0)
             }
             Order::Rest { connection } => Ok(self.sender(connection)?.rest()),
+            Order::Acknowledged { connection } => self.sender(connection)?.acknowledged(),
             Order::Waited { connection } => {
                 Ok(self.sender(connection)?.kept_waiting().as_nanos() as u64)
             }

@@ -1,64 +1,92 @@
 //! Another program that receives, as an engine of the measuring frame.
 //!
-//! What it received is what the sender's TCP has had acknowledged, once the program has read all of
+//! What it received is what the senders' TCP has had acknowledged, once the program has read all of
 //! it; nobody says what of it was copied, and nobody looks at it.
 
-use std::sync::atomic::AtomicBool;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
-use super::Bed;
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, program::Program, queues::OwnQueue, sender::Sender},
+    network::{
+        account::Account,
+        far::{FarEnd, Network},
+        placement::{Placed, Placement},
+        program::Program,
+        queues::OwnQueue,
+    },
+    processor::Pinned,
 };
 
 pub(super) struct Served<'a> {
-    // Ends the connection before its other end goes, and with that the queue is free.
-    sender: Sender,
+    // End the connections before their other ends go, and with that the queue is free.
+    senders: Vec<Box<dyn FarEnd>>,
     program: Program<'a>,
     own: OwnQueue<'a>,
     account: Account<'a>,
 }
 
+/// What is wanted of the program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Serving<'a> {
+    pub(super) command: &'a str,
+    pub(super) connections: u32,
+    /// The bench's processor.
+    pub(super) cpu: usize,
+    /// Where the program runs instead, as its queue's packets arrive when it starts.
+    pub(super) placement: Option<Placement>,
+}
+
 impl<'a> Served<'a> {
     /// Starts a command, and connects to it.
     pub(super) fn new(
-        bed: &'a Bed,
-        command: &str,
-        cpu: usize,
+        network: &'a impl Network,
+        serving: Serving<'_>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
-        let own = bed.own_port()?;
-        let placeholders = bed.placeholders(&own, cpu);
-        let namespace = bed.connected().namespace();
-        let mut program = Program::start(command, &placeholders, namespace, stop)?;
-        let sender = bed.sender(program.connect(|| bed.reach(own.number()))?)?;
-        let account = Account::new(bed.napi_of_connected().to_vec(), vec![bed]);
-        let account = account.of_program(program.id());
+        let own = network.own_port()?;
+        let place = |placement| Placed::new(network, Some(&own), placement)?.go();
+        let there = serving.placement.map(place).transpose()?;
+        let cpu = there.as_ref().map_or(serving.cpu, Pinned::cpu);
+        let placeholders = network.placeholders(&own, cpu);
+        let namespace = network.namespace();
+        let mut program = Program::start(serving.command, &placeholders, namespace, stop)?;
+        let connect = |_| program.connect(|| network.reach(&own));
+        let senders = (0..serving.connections).map(connect).collect::<Result<_, _>>()?;
+        let account = network.account().of_program(program.id());
         program.rest()?;
-        Ok(Self { sender, program, own, account })
+        Ok(Self { senders, program, own, account })
     }
 
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
-        let Self { sender, program, .. } = self;
-        sender.begin();
+        let Self { senders, program, .. } = self;
+        senders.iter().try_for_each(|sender| sender.begin())?;
         program.work(slot)?;
-        let total = sender.rest();
+        let total = senders.iter().map(|sender| sender.rest()).sum::<Result<u64, _>>()?;
         program.until("does not take what is sent", || {
-            Ok((sender.acknowledged()? == total).then_some(()))
+            Ok((acknowledged(senders)? == total).then_some(()))
         })?;
         program.rest()
     }
+
+    fn kept_waiting(&self) -> Duration {
+        self.senders.iter().map(|sender| sender.kept_waiting()).max().unwrap_or_default()
+    }
+}
+
+fn acknowledged(senders: &[Box<dyn FarEnd>]) -> Result<u64, String> {
+    senders.iter().map(|sender| sender.acknowledged()).sum()
 }
 
 impl Engine for Served<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let before = self.sender.acknowledged()?;
-        let begun = self.account.begin(self.sender.kept_waiting())?;
+        let before = acknowledged(&self.senders)?;
+        let begun = self.account.begin(self.kept_waiting())?;
         let received = self.receive_for(&slot.anew());
-        let spent = self.account.end(&begun, || self.sender.kept_waiting());
-        received.map_err(|error| self.sender.failure().unwrap_or(error))?;
+        let spent = self.account.end(&begun, || self.kept_waiting());
+        let failure = || self.senders.iter().find_map(|sender| sender.failure());
+        received.map_err(|error| failure().unwrap_or(error))?;
         self.program.must_have_read(self.own.port())?;
-        Ok(Tally { bytes: self.sender.acknowledged()? - before, ..spent? })
+        Ok(Tally { bytes: acknowledged(&self.senders)? - before, ..spent? })
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {

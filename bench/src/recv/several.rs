@@ -27,15 +27,23 @@ use crate::{
     network::{
         PATIENCE,
         account::Account,
-        binding::bind,
+        binding::{Memory, bind},
         far::{FarEnd, Network},
         pattern::{Pattern, Stream},
+        placement::{Placed, Placement},
         queues::OwnQueue,
     },
+    report::Growth,
     tasks::own_cpu,
 };
 
-pub(super) const CONNECTIONS: u32 = 4;
+/// How many, whether what comes is looked at, and where the first thread runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Several {
+    pub(super) connections: u32,
+    pub(super) check: bool,
+    pub(super) placement: Option<Placement>,
+}
 
 /// How long a thread waits before it looks for orders.
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,6 +51,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Hands what has arrived to the streams of its connections; if nothing has, it waits, for a moment.
 trait Part {
     fn receive(&mut self, streams: &mut [Stream]) -> Result<(), String>;
+
+    /// How the memory of its queue grew.
+    fn growth(&self) -> Vec<Growth> {
+        Vec::new()
+    }
 }
 
 /// Connections that a ring receives.
@@ -86,6 +99,10 @@ impl Part for Ring {
             }
         }
         Ok(())
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        Growth::of(&self.queue)
     }
 }
 
@@ -258,7 +275,7 @@ fn leave_this_processor() {
     let _ = sched_setaffinity(None, &others);
 }
 
-struct Several<'a, P> {
+struct Connected<'a, P> {
     // End the connections, which nobody waits for any more, and with them the senders.
     ours: Share<P>,
     helper: Option<Helper>,
@@ -269,69 +286,82 @@ struct Several<'a, P> {
     copied: fn(&P, u64) -> Option<u64>,
     account: Account<'a>,
     copies_of_lent: f64,
+    placed: Option<Placed>,
     // Behind the rings, with which the kernel lets go of it.
     _queue: Option<OwnQueue<'a>>,
 }
 
-/// Connections by one queue, in chunks of so many bytes, by so many rings: one or two.
-pub(super) fn by_rings<'a>(
-    network: &'a impl Network,
-    chunk: usize,
-    rings: u32,
-    check: bool,
-) -> Result<impl Engine + 'a, String> {
-    let queue = network.own_queue()?;
-    let (driver, bound) = bind(network, &queue, chunk, CONNECTIONS as usize)?;
-    let (mut sockets, senders) = connections(network, Some(&queue))?;
-    let others = sockets.split_off(sockets.len() / rings as usize);
-    let helper = match others.is_empty() {
-        true => None,
-        false => {
-            let exported = bound.export().map_err(line)?;
-            Some(Helper::new(exported, others, network.pattern(), check)?)
-        }
-    };
-    let connections = sockets.len();
-    let ring = Ring::new(driver, bound, sockets)?;
-    Ok(Several {
-        ours: Share::new(ring, connections, &network.pattern(), check),
-        helper,
-        senders,
-        others: 0,
-        copied: |ring, _| ring.queue.stats().copied,
-        account: network.account(),
-        copies_of_lent: network.copies_of_lent(),
-        _queue: Some(queue),
-    })
-}
-
-/// Connections by epoll.
-pub(super) fn by_epoll<'a>(
-    network: &'a impl Network,
-    check: bool,
-) -> Result<impl Engine + 'a, String> {
-    let (sockets, senders) = connections(network, None)?;
-    let connections = sockets.len();
-    Ok(Several {
-        ours: Share::new(Polled::new(sockets)?, connections, &network.pattern(), check),
-        helper: None,
-        senders,
-        others: 0,
-        copied: |_, bytes| Some(bytes),
-        account: network.account(),
-        copies_of_lent: network.copies_of_lent(),
-        _queue: None,
-    })
-}
-
 type Ends = (Vec<TcpStream>, Vec<Box<dyn FarEnd>>);
 
-fn connections(network: &impl Network, queue: Option<&OwnQueue<'_>>) -> Result<Ends, String> {
-    let all: Vec<_> = (0..CONNECTIONS).map(|_| network.connect(queue)).collect::<Result<_, _>>()?;
-    Ok(all.into_iter().unzip())
+impl Several {
+    /// By one queue with such memory, by so many rings: one or two.
+    pub(super) fn by_rings<'a>(
+        self,
+        network: &'a impl Network,
+        memory: Memory,
+        rings: u32,
+    ) -> Result<impl Engine + 'a, String> {
+        let queue = network.own_queue()?;
+        let (driver, bound) = bind(network, &queue, memory)?;
+        let (mut sockets, senders) = self.connect(network, Some(&queue))?;
+        let others = sockets.split_off(sockets.len() / rings as usize);
+        let helper = match others.is_empty() {
+            true => None,
+            false => {
+                let exported = bound.export().map_err(line)?;
+                Some(Helper::new(exported, others, network.pattern(), self.check)?)
+            }
+        };
+        let connections = sockets.len();
+        let ring = Ring::new(driver, bound, sockets)?;
+        Ok(Connected {
+            ours: Share::new(ring, connections, &network.pattern(), self.check),
+            helper,
+            senders,
+            others: 0,
+            copied: |ring, _| ring.queue.stats().copied,
+            account: network.account(),
+            copies_of_lent: network.copies_of_lent(),
+            placed: self.place(network, Some(&queue))?,
+            _queue: Some(queue),
+        })
+    }
+
+    /// By epoll.
+    pub(super) fn by_epoll<'a>(
+        self,
+        network: &'a impl Network,
+    ) -> Result<impl Engine + 'a, String> {
+        let (sockets, senders) = self.connect(network, None)?;
+        let connections = sockets.len();
+        Ok(Connected {
+            ours: Share::new(Polled::new(sockets)?, connections, &network.pattern(), self.check),
+            helper: None,
+            senders,
+            others: 0,
+            copied: |_, bytes| Some(bytes),
+            account: network.account(),
+            copies_of_lent: network.copies_of_lent(),
+            placed: self.place(network, None)?,
+            _queue: None,
+        })
+    }
+
+    fn connect(self, network: &impl Network, queue: Option<&OwnQueue<'_>>) -> Result<Ends, String> {
+        let all = (0..self.connections).map(|_| network.connect(queue));
+        Ok(all.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+    }
+
+    fn place(
+        self,
+        network: &impl Network,
+        queue: Option<&OwnQueue<'_>>,
+    ) -> Result<Option<Placed>, String> {
+        self.placement.map(|placement| Placed::new(network, queue, placement)).transpose()
+    }
 }
 
-impl<P: Part> Several<'_, P> {
+impl<P: Part> Connected<'_, P> {
     fn kept_waiting(&self) -> Duration {
         self.senders.iter().map(|sender| sender.kept_waiting()).max().unwrap_or_default()
     }
@@ -363,8 +393,9 @@ impl<P: Part> Several<'_, P> {
     }
 }
 
-impl<P: Part> Engine for Several<'_, P> {
+impl<P: Part> Engine for Connected<'_, P> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
+        let _there = self.placed.as_ref().map(Placed::go).transpose()?;
         let begun = self.account.begin(self.kept_waiting())?;
         let copied = (self.copied)(&self.ours.part, 0);
         let received = self.receive_for(&slot.anew());
@@ -383,6 +414,10 @@ impl<P: Part> Engine for Several<'_, P> {
         // For several rings the kernel counts without a lock, and the count may go back.
         let copied = now.zip(copied).map(|(after, before)| after.saturating_sub(before));
         Ok(Tally { bytes, copied, ..tally })
+    }
+
+    fn growth(&self) -> Vec<Growth> {
+        self.ours.part.growth()
     }
 
     fn begin_witness(&mut self) -> Result<(), String> {

@@ -133,13 +133,13 @@ fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let given = "--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b --peer x=y";
+    let given = "--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b --peer x=y \
+                 --connections 1,8";
     let given = args(given);
     let words = run::arguments_in_guest(&Recv { args: &given });
     let chunks = "--chunks=8192,2097152";
-    let kept =
-        ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks, "--peer=x=y"];
-    assert_eq!(words, kept);
+    let kept = ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks];
+    assert_eq!(words, [&kept[..], &["--connections=1,8", "--peer=x=y"]].concat());
 }
 
 #[test]
@@ -151,6 +151,11 @@ fn a_nic_has_a_queue_for_each_row_that_wants_one() {
     assert_eq!(own("--only owned", whole), 1);
     assert_eq!(own("--only epoll", whole), 0);
     assert_eq!(own("--nic eth0 --placement same,other --only same", packets), 3);
+    // One queue for each number of connections that is not 1, by one ring and by two, and for each program's.
+    assert_eq!(own("--connections 1,2,8 --only sockets=", whole), 4);
+    assert_eq!(own("--connections 1,2,8 --nic eth0 --placement other --only sockets=", whole), 2);
+    assert_eq!(own("--connections 1,2 --peer them=a --only them", packets), 2);
+    assert_eq!(own("--peer them=a --only them", packets), 1);
 }
 
 #[test]

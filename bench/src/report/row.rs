@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use handoff::RxQueue;
+
 use super::{Config, Disagreement, Latency};
 
 /// One row: a way to do the work, with its figures or the reason why there are none.
@@ -105,9 +107,35 @@ pub struct Row {
     /// Nanoseconds per completion spent in taking completions; instructions, where those are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reap_ns: Option<f64>,
+    /// When the memory that the NIC puts payload into grew, with the engine that had the last slot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<Growth>,
     /// Why the row has no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+}
+
+/// A step in which a NIC got more memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// Seconds since the queue was bound.
+    pub after_s: f64,
+    /// Chunks in all, from then on.
+    pub chunks: usize,
+    /// What made it grow.
+    pub cause: String,
+}
+
+impl Growth {
+    /// Of a queue.
+    pub(crate) fn of(queue: &RxQueue) -> Vec<Self> {
+        let step = |step: handoff::RxGrowth| Self {
+            after_s: step.after.as_secs_f64(),
+            chunks: step.chunks,
+            cause: step.cause.to_string(),
+        };
+        queue.growth().into_iter().map(step).collect()
+    }
 }
 
 impl Row {

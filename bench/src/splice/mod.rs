@@ -18,6 +18,7 @@
 //!    what it receives into, and in nothing else; and of other programs, whose costs are those of all their
 //!    threads.
 
+mod apart;
 mod device;
 mod file_send;
 mod leased;
@@ -86,7 +87,9 @@ Rows of file-send, a file sent from the page cache in pieces of 64 KiB (the rati
 
 Rows of relay, one stream through one thread (the ratio is to splice): routes of the library by
 the engines get-buf, splice and copy, and with zcrx out of memory where the receiving NIC puts it,
-in chunks of 64 KiB and of 4. With sockets=4 in their names, of four streams at once.
+in chunks of 64 KiB and of 4. With sockets=4 in their names, of four streams at once. The row apart
+receives a stream by zcrx and drops it, and sends as much registered memory without a copy: what a
+relay by zcrx would take if lending spans on cost nothing.
 
 A peer is another program that relays between the same networks. It must listen at {addr} and
 {port}, and connect to {to_addr} and {to_port} as soon as somebody has connected; {cpu} is its

@@ -34,7 +34,7 @@ impl<'a> Passed<'a> {
         placeholders.0.push(("to_port", port.to_string()));
         let listener = sink.listen(SHARED)?;
         let namespace = source.connected().namespace();
-        let mut program = Program::start(command, &placeholders, namespace, stop)?;
+        let mut program = Program::start(command, &placeholders, Some(namespace), stop)?;
         let sender = source.sender(program.connect(|| source.reach(own.number()))?)?;
         let drain = sink.drain(program.accept(&listener)?)?;
         let threads = source.napi_of_connected().iter().chain(sink.napi_of_connecting());

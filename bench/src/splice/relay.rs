@@ -9,10 +9,20 @@ use handoff::{
     Carried, Driver, Intake, RingUse, Route, RouteEngine, RouteSink, RouteSource, RxQueue,
 };
 
-use super::{Drain, Sender, device::Device, streams::Streams};
+use super::{
+    Drain, Sender,
+    apart::{Apart, Memory},
+    device::Device,
+    streams::Streams,
+};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::SHARED, binding::bind, queues::OwnQueue},
+    network::{
+        account::Account,
+        bed::SHARED,
+        binding::{self, bind},
+        queues::OwnQueue,
+    },
     quantity::format_size,
 };
 
@@ -23,6 +33,8 @@ pub(super) enum Way {
     Engine(RouteEngine),
     /// Out of the memory that the receiving NIC puts it into, in chunks of so many bytes.
     Spans { chunk: usize },
+    /// Not at all: what comes so is dropped, and as much is sent.
+    Apart { chunk: usize },
 }
 
 impl Way {
@@ -31,13 +43,14 @@ impl Way {
         match self {
             Self::Engine(engine) => engine.name().to_owned(),
             Self::Spans { chunk } => format!("zcrx chunk={}", format_size(chunk as u64)),
+            Self::Apart { chunk } => format!("apart chunk={}", format_size(chunk as u64)),
         }
     }
 
     fn engine(self) -> RouteEngine {
         match self {
             Self::Engine(engine) => engine,
-            Self::Spans { .. } => RouteEngine::Memory,
+            Self::Spans { .. } | Self::Apart { .. } => RouteEngine::Memory,
         }
     }
 }
@@ -47,6 +60,8 @@ pub(super) struct Relay<'a> {
     way: Way,
     /// What spans are received from.
     intake: Option<RxQueue>,
+    /// What is sent in their place.
+    memory: Option<Memory>,
     connections: u32,
     // Behind the driver, with which the kernel lets go of it.
     queue: Option<OwnQueue<'a>>,
@@ -63,39 +78,81 @@ impl<'a> Relay<'a> {
         let Streams { source, sink, .. } = streams;
         let threads = source.napi_of_connected().iter().chain(sink.napi_of_connecting());
         let account = Account::new(threads.cloned(), vec![source, sink]);
+        let mut memory = None;
         let (driver, intake, queue) = match way {
             Way::Engine(_) => {
                 (Driver::builder().ring(RingUse::Require).build().map_err(line)?, None, None)
             }
-            Way::Spans { chunk } => {
+            Way::Spans { chunk } | Way::Apart { chunk } => {
                 let queue = source.own_queue()?;
-                let (driver, bound) = bind(source, &queue, chunk, connections as usize)?;
-                driver.register(&bound).map_err(line)?;
+                let (driver, bound) = bind(
+                    source,
+                    &queue,
+                    binding::Memory { chunk, connections: connections as usize, grows: false },
+                )?;
+                match way {
+                    Way::Apart { .. } => {
+                        memory = Some(Memory::new(&driver, connections as usize).map_err(line)?);
+                    }
+                    _ => drop(driver.register(&bound).map_err(line)?),
+                }
                 (driver, Some(bound), Some(queue))
             }
         };
-        Ok(Self { driver, way, intake, connections, queue, streams, account })
+        Ok(Self { driver, way, intake, memory, connections, queue, streams, account })
+    }
+}
+
+/// What a stream goes through.
+enum Passage {
+    Route(Box<Route>),
+    Apart(Box<Apart>),
+}
+
+impl Passage {
+    fn progress(&self) -> Rc<Cell<u64>> {
+        match self {
+            Self::Route(route) => route.progress(),
+            Self::Apart(apart) => apart.progress(),
+        }
+    }
+
+    async fn run(self) -> Carried {
+        match self {
+            Self::Route(mut route) => route.run().await,
+            Self::Apart(apart) => apart.run().await,
+        }
     }
 }
 
 /// A stream on its way through.
 struct Stream {
-    route: Route,
     moved: Rc<Cell<u64>>,
     sender: Sender,
     drain: Drain,
 }
 
 impl Relay<'_> {
-    fn stream(&self) -> Result<Stream, String> {
+    fn stream(&self) -> Result<(Passage, Stream), String> {
         let queue = self.queue.as_ref().map_or(SHARED, OwnQueue::number);
         let (near, sender) = self.streams.source.connect(queue)?;
         let (far, drain) = self.streams.sink.connect_to_drain()?;
         let intake = self.intake.as_ref().map(Intake::from);
-        let source = RouteSource::Stream(self.driver.socket(near).map_err(line)?, intake);
-        let sink = RouteSink::Socket(self.driver.socket(far).map_err(line)?);
-        let route = Route::new(&self.driver, source, sink).only(self.way.engine());
-        Ok(Stream { moved: route.progress(), route, sender, drain })
+        let near = self.driver.socket(near).map_err(line)?;
+        let far = self.driver.socket(far).map_err(line)?;
+        let passage = match (&self.memory, intake) {
+            (Some(memory), Some(intake)) => {
+                let apart = Apart::new(&near, intake, far, memory).map_err(line)?;
+                Passage::Apart(Box::new(apart))
+            }
+            (_, intake) => {
+                let (source, sink) = (RouteSource::Stream(near, intake), RouteSink::Socket(far));
+                let route = Route::new(&self.driver, source, sink).only(self.way.engine());
+                Passage::Route(Box::new(route))
+            }
+        };
+        let moved = passage.progress();
+        Ok((passage, Stream { moved, sender, drain }))
     }
 }
 
@@ -103,9 +160,9 @@ fn line(error: handoff::Error) -> String {
     error.to_string()
 }
 
-/// Runs a route until the slot is over and the stream has ended.
-async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slot<'_>) -> Carried {
-    let mut run = pin!(route.run());
+/// Passes a stream on until the slot is over and the stream has ended.
+async fn carry(passage: Passage, sender: &Sender, moved: &Cell<u64>, slot: &Slot<'_>) -> Carried {
+    let mut run = pin!(passage.run());
     let (mut total, mut ended) = (None, false);
     poll_fn(|context| {
         let carried = run.as_mut().poll(context);
@@ -125,10 +182,9 @@ async fn carry(route: &mut Route, sender: &Sender, moved: &Cell<u64>, slot: &Slo
 
 impl Engine for Relay<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let mut streams = Vec::new();
-        for _ in 0..self.connections {
-            streams.push(self.stream()?);
-        }
+        let streams = (0..self.connections).map(|_| self.stream());
+        let streams = streams.collect::<Result<Vec<_>, _>>()?;
+        let (passages, streams): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
         let waited = |streams: &[Stream]| {
             let each =
                 streams.iter().map(|it| it.sender.kept_waiting().max(it.drain.kept_waiting()));
@@ -141,9 +197,9 @@ impl Engine for Relay<'_> {
         let before = queue_copied();
         streams.iter().for_each(|stream| stream.sender.begin());
         let slot = slot.anew();
-        let all = streams.iter_mut().map(|stream| {
-            let Stream { route, moved, sender, .. } = stream;
-            carry(route, sender, moved, &slot)
+        let all = passages.into_iter().zip(&streams).map(|(passage, stream)| {
+            let Stream { moved, sender, .. } = stream;
+            carry(passage, sender, moved, &slot)
         });
         let carried = self.driver.block_on(join_all(all)).map_err(line)?;
         let (mut bytes, mut copied, mut unknown) = (0, 0, 0);

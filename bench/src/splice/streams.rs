@@ -42,8 +42,11 @@ pub(super) const VIRTIO_NET: u8 = 2;
 const CONNECTIONS: u32 = 4;
 
 /// Of a relay, the best first: where the NIC has queues that take a program's memory, and anywhere.
-const RELAYS_OF_NIC: [relay::Way; 2] =
-    [relay::Way::Spans { chunk: 64 << 10 }, relay::Way::Spans { chunk: 4 << 10 }];
+const RELAYS_OF_NIC: [relay::Way; 3] = [
+    relay::Way::Apart { chunk: 64 << 10 },
+    relay::Way::Spans { chunk: 64 << 10 },
+    relay::Way::Spans { chunk: 4 << 10 },
+];
 const RELAYS: [relay::Way; 3] = [
     relay::Way::Engine(RouteEngine::GetBuf),
     relay::Way::Engine(RouteEngine::Splice),

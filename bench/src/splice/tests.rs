@@ -21,7 +21,7 @@ fn names(line: &str) -> Vec<String> {
 
 #[test]
 fn a_row_brings_what_it_compares_with() {
-    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3) + 2 + 5);
+    assert_eq!(names("").len(), DEPTHS.len() * (2 + Form::ALL.len()) + 2 * (5 + 3) + 3 + 6);
     assert_eq!(names("--only send.get$"), ["file-send sendfile", "file-send get"]);
     assert_eq!(names("--only relay.get"), ["relay get-buf", "relay splice"]);
     assert_eq!(

@@ -69,6 +69,8 @@ pub struct Nic {
     pub hash: Feature,
     /// The RSS tables; the first is for packets that no rule matches.
     pub tables: Vec<Table>,
+    /// Whether there may be RSS tables beside the first, for packets that rules send there.
+    pub rss_contexts: bool,
     /// The rules; `None` where the driver has none.
     pub rules: Option<Rules>,
     /// The rx queues as the stack sees them; `None` where the kernel does not tell, empty while the
@@ -140,6 +142,7 @@ impl Nic {
             hardware_gro: feature(&features, HARDWARE_GRO),
             hash: feature(&features, HASH),
             tables: kernel.tables(index).map_err(reading("tables of RSS", name))?,
+            rss_contexts: kernel.has_contexts(index).map_err(reading("contexts of RSS", name))?,
             rules: kernel.rules(index).map_err(reading("rules", name))?,
             queues: kernel.queues(index).map_err(reading("queues", name))?,
         })
@@ -247,6 +250,7 @@ pub(crate) mod tests {
             hardware_gro: Feature { on: false, switchable: true },
             hash: Feature { on: true, switchable: true },
             tables: vec![Table { context: 0, entries: even(128, now) }],
+            rss_contexts: true,
             rules: Some(Rules { room: 64, rules: Vec::new() }),
             queues: Some((0..now).map(queue).collect()),
             ..Nic::default()

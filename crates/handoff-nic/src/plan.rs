@@ -244,6 +244,11 @@ impl Target {
             let cause = "its driver has no RSS, which could spread over several queues";
             return Err(Error::not_possible(format!("{}: {cause}", nic.name)));
         };
+        if !nic.rss_contexts {
+            let cause = "its driver has no RSS contexts, one of which would spread a port over several queues: \
+                         leave --spread out, and ports take turns";
+            return Err(Error::not_possible(format!("{}: {cause}", nic.name)));
+        }
         let to: Vec<u32> = self.queues.iter().copied().cycle().take(table.entries.len()).collect();
         let mut others = nic.tables.iter().filter(|table| table.context != 0);
         if let Some(ours) = others.find(|table| table.entries == to) {
@@ -425,6 +430,14 @@ mod tests {
         let led = rules::Target::Context { context: 2, first: 0 };
         rules.push(Rule { location: 0, flow: Some(Flow::port(Ip::V4, 80)), target: led });
         assert_eq!(texts(&plan, &nic), [to(81)]);
+        let without = Nic { rss_contexts: false, ..nic.clone() };
+        let error =
+            target(&plan, &without).steps(&without).expect_err("has no contexts").to_string();
+        assert!(
+            error.contains("no RSS contexts") && error.contains("leave --spread out"),
+            "{error}"
+        );
+        assert!(target(&one, &without).steps(&without).is_ok(), "one queue needs none");
         nic.tables.clear();
         let error = target(&plan, &nic).steps(&nic).expect_err("has no RSS").to_string();
         assert!(error.contains("no RSS"), "{error}");

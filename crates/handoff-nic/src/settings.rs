@@ -209,6 +209,18 @@ impl Kernel {
         Ok(tables)
     }
 
+    /// Whether the driver has contexts beside the one for packets that no rule matches.
+    pub(crate) fn has_contexts(&self, index: u32) -> Result<bool, Refusal> {
+        /// A driver with contexts has none of this number.
+        const NOBODYS: u32 = u32::MAX;
+        let asked = about(index).with(abi::A_RSS_CONTEXT, &NOBODYS.to_ne_bytes());
+        match self.ethtool(abi::MSG_RSS_GET, asked) {
+            Ok(answers) => Ok(answers.is_some()),
+            Err(refusal) if refusal.is(rustix::io::Errno::NOENT.raw_os_error()) => Ok(true),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
     /// Sets the table of context 0; with an empty one the driver spreads evenly again.
     pub(crate) fn set_table(&self, index: u32, entries: &[u32]) -> Result<(), Refusal> {
         done(self.ethtool(abi::MSG_RSS_SET, about(index).with(abi::A_RSS_INDIR, &bytes(entries)))?)

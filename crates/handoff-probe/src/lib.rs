@@ -81,6 +81,7 @@ const PROBES: &[Probe] = &[
     probe(System::Receive, "TCP_ZEROCOPY_RECEIVE", Some("4.18"), receive::tcp_zerocopy_receive),
     probe(System::Receive, "zcrx", Some("6.15"), zcrx::zcrx),
     probe(System::Receive, "zcrx without device", Some("7.2"), zcrx::without_device),
+    probe(System::Receive, "zcrx into a dma-buf", Some("6.16"), zcrx::into_dma_buf),
     probe(System::Receive, "zcrx shared by rings", Some("7.2"), zcrx::shared),
     probe(System::Receive, "zcrx areas that grow", Some("7.3"), zcrx::growing),
     probe(System::File, "sendfile", Some("2.6.33"), splice::sendfile),

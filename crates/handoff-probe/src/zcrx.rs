@@ -36,6 +36,18 @@ pub(super) fn growing() -> Finding {
     explain(query::zcrx(), &GROWING)
 }
 
+pub(super) fn into_dma_buf() -> Finding {
+    let ring = ring::ring()?;
+    ring::knows(&ring, opcode::RecvZc::CODE, "RECV_ZC")?;
+    match query::zcrx() {
+        // Kernels had it before they told.
+        Err(error) if is_untold(&error) => {
+            Err(Answer::unknown("the kernel's query interface does not know zcrx"))
+        }
+        answer => explain(answer, &INTO_DMA_BUF),
+    }
+}
+
 /// What a kernel announces.
 struct Announced {
     name: &'static str,
@@ -47,6 +59,12 @@ const WITHOUT_DEVICE: Announced = Announced {
     name: "ZCRX_REG_NODEV",
     is: |zcrx| zcrx.register_flags & query::ZCRX_REG_NODEV != 0,
     detail: "copies everything: for tests and as a fallback",
+};
+
+const INTO_DMA_BUF: Announced = Announced {
+    name: "IORING_ZCRX_AREA_DMABUF",
+    is: |zcrx| zcrx.area_flags & u64::from(zcrx::AREA_DMABUF) != 0,
+    detail: "areas of memory that others have; /dev/udmabuf makes a dma-buf of a memfd",
 };
 
 const SHARED: Announced = Announced {
@@ -65,14 +83,16 @@ fn explain(answer: std::io::Result<query::Zcrx>, announced: &Announced) -> Findi
     match answer {
         Ok(zcrx) if (announced.is)(&zcrx) => Ok(Answer::yes().detail(announced.detail)),
         Ok(_) => Err(Answer::no(format!("the kernel does not announce {}", announced.name))),
-        Err(error) => Err(match error.raw_os_error() {
-            // EBADF: a kernel that checks the descriptor before the operation.
-            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => {
-                Answer::no("the kernel's query interface does not know zcrx")
-            }
-            _ => Answer::unknown(format!("IORING_REGISTER_QUERY fails: {error}")),
-        }),
+        Err(error) if is_untold(&error) => {
+            Err(Answer::no("the kernel's query interface does not know zcrx"))
+        }
+        Err(error) => Err(Answer::unknown(format!("IORING_REGISTER_QUERY fails: {error}"))),
     }
+}
+
+/// Whether the kernel has no such query. EBADF: it checks the descriptor before the operation.
+fn is_untold(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF))
 }
 
 #[cfg(test)]
@@ -84,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_query_is_read() {
-        let all = [WITHOUT_DEVICE, SHARED, GROWING];
+        let all = [WITHOUT_DEVICE, SHARED, GROWING, INTO_DMA_BUF];
         let states = |answer: &dyn Fn() -> std::io::Result<query::Zcrx>| {
             let state = |announced| match explain(answer(), announced) {
                 Ok(answer) | Err(answer) => answer.state,
@@ -94,15 +114,16 @@ mod tests {
         let (yes, no, unknown) = (State::Yes, State::No, State::Unknown);
         let mut zcrx = query::Zcrx::default();
         zcrx.nr_ctrl_opcodes = 3;
-        assert_eq!(states(&|| Ok(zcrx)), [no, no, no]);
+        assert_eq!(states(&|| Ok(zcrx)), [no, no, no, no]);
         zcrx.register_flags = query::ZCRX_REG_NODEV;
-        assert_eq!(states(&|| Ok(zcrx)), [yes, no, no]);
+        assert_eq!(states(&|| Ok(zcrx)), [yes, no, no, no]);
         zcrx.register_flags = query::ZCRX_REG_IMPORT;
-        assert_eq!(states(&|| Ok(zcrx)), [no, yes, no]);
+        assert_eq!(states(&|| Ok(zcrx)), [no, yes, no, no]);
         zcrx.nr_ctrl_opcodes = 4;
-        assert_eq!(states(&|| Ok(zcrx)), [no, yes, yes]);
+        zcrx.area_flags = 1;
+        assert_eq!(states(&|| Ok(zcrx)), [no, yes, yes, yes]);
         let error = |errno| move || Err(Error::from_raw_os_error(errno));
-        assert_eq!(states(&error(libc::EOPNOTSUPP)), [no; 3]);
-        assert_eq!(states(&error(libc::EPERM)), [unknown; 3]);
+        assert_eq!(states(&error(libc::EOPNOTSUPP)), [no; 4]);
+        assert_eq!(states(&error(libc::EPERM)), [unknown; 4]);
     }
 }

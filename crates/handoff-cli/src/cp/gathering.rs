@@ -239,7 +239,7 @@ mod tests {
         use std::thread;
 
         use clap::Parser as _;
-        use handoff::{Region, RxBinding};
+        use handoff::{Region, RxBinding, Tally};
         use rustix::fs::OFlags;
 
         use super::super::*;
@@ -248,6 +248,8 @@ mod tests {
         use crate::{Context, Stop};
 
         const DISK: &str = "/dev/disk/by-id/nvme-tests";
+        /// The most pieces of a request.
+        const IOV_MAX: usize = 1_024;
         const LEN: usize = 1 << 20;
 
         #[derive(clap::Parser)]
@@ -263,6 +265,31 @@ mod tests {
         /// As a disk whose DMA takes no gaps refuses pieces that are as it says.
         #[test]
         fn a_disk_that_refuses_pieces_gets_copies() {
+            let (copied, unit, tally, notes) = gathered(Some(1), 1_449, LEN);
+            assert_eq!(copied, LEN as u64);
+            assert_eq!((unit, tally.zero_copy), (ALIGNMENT as usize, LEN as u64));
+            assert!(notes.iter().any(|note| note.contains("copied first")), "{notes:?}");
+        }
+
+        /// More of them than a request takes do not fill a block of the disk.
+        #[test]
+        fn pieces_too_small_to_fill_a_block_are_copied_and_counted() {
+            const { assert!(4 * IOV_MAX <= ALIGNMENT as usize) };
+            // Not a whole number of pages: the last go through the page cache.
+            let len = 4 * IOV_MAX * 3 + 400;
+            let (copied, unit, tally, notes) = gathered(None, 4, len);
+            assert_eq!((copied, unit), (len as u64, 4));
+            assert_eq!((tally.zero_copy, tally.copied), (len as u64 - 400, 400));
+            assert_eq!(notes, [""; 0]);
+        }
+
+        /// The first `len` bytes, in pieces of so many, gathered into the disk: bytes that were copied on the way, the
+        /// unit in the end, what the disk took, and notes. The disk may claim to take another unit.
+        fn gathered(
+            claim: Option<usize>,
+            piece: usize,
+            len: usize,
+        ) -> (u64, usize, Tally, Vec<String>) {
             let args = Line::try_parse_from(["cp", "a", "b", "--nic", "lo"]).expect("parses").args;
             let stop = Stop::on_signals().expect("handles signals");
             let context = Context { json: true, stop };
@@ -275,38 +302,38 @@ mod tests {
             let file = Ranged::new(&job.driver, buffered, Some(direct), DISK.to_owned());
             let file = file.expect("attaches");
             assert_eq!(file.unit(), 4);
-            file.claim_unit(1);
+            if let Some(unit) = claim {
+                file.claim_unit(unit);
+            }
 
             let area = Region::anonymous(512 * ALIGNMENT as usize).expect("memory");
             let queue = job.driver.rx_queue(area, &RxBinding::without_device()).expect("binds");
             let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
             let mut sender = TcpStream::connect(listener.local_addr().expect("bound"));
             let sender = thread::spawn(move || {
-                sender.as_mut().map(|it| it.write_all(&content()).is_ok()).ok()
+                sender.as_mut().map(|it| it.write_all(&content()[..len]).is_ok()).ok()
             });
             let socket = job.driver.socket(listener.accept().expect("accepts").0);
             let mut receiver = socket.expect("attaches").receive(&queue).expect("starts");
             let mut gathering = Gathering::new(&job, &file).expect("memory");
             let gathered = job.driver.block_on(async {
                 let mut offset = 0;
-                while offset < LEN as u64 {
+                while offset < len as u64 {
                     let mut span = receiver.next_span().await.expect("goes on").expect("receives");
                     while !span.is_empty() {
-                        let piece = span.split_to(span.len().min(1_449));
-                        let len = piece.len() as u64;
+                        let piece = span.split_to(span.len().min(piece));
+                        let bytes = piece.len() as u64;
                         gathering.put(piece, offset, false).await?;
-                        offset += len;
+                        offset += bytes;
                     }
                 }
                 gathering.finish().await
             });
-            assert_eq!(gathered.expect("runs").expect("writes"), LEN as u64);
             assert_eq!(sender.join().expect("ends"), Some(true));
-            assert_eq!((file.unit(), file.tally().zero_copy), (ALIGNMENT as usize, LEN as u64));
-            assert!(job.notes().iter().any(|note| note.contains("copied first")));
-            let mut there = vec![0; LEN];
+            let mut there = vec![0; len];
             File::open(DISK).and_then(|disk| disk.read_exact_at(&mut there, 0)).expect("reads");
-            assert!(there == content(), "what is on the disk differs");
+            assert!(there == content()[..len], "what is on the disk differs");
+            (gathered.expect("runs").expect("writes"), file.unit(), file.tally(), job.notes())
         }
     }
 }

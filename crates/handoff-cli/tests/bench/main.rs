@@ -1,5 +1,6 @@
 //! `handoff bench`, as users call it: in the lab from here, and on the lab's kernel.
 
+mod linux73;
 mod refused;
 mod rows;
 mod two_hosts;

@@ -400,9 +400,10 @@ impl Route {
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
-                // A socket takes small spans together, a file each by a request of its own.
+                // A socket takes spans together, since each send costs; with the last of them a piece is
+                // about the longest. A file takes each by a request of its own.
                 let enough = match &self.sink {
-                    RouteSink::Socket(_) => CHUNK,
+                    RouteSink::Socket(_) => PIECE - CHUNK,
                     RouteSink::File(..) => 0,
                 };
                 let mut supply =

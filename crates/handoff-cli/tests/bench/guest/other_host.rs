@@ -4,6 +4,7 @@ use std::process::Command;
 
 use handoff_lab::topology::{Pair, PairEnd};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::rows::{assert_copied_as_received, number};
 use crate::two_hosts::{Side, recv};
@@ -133,7 +134,7 @@ const PLACES: [&str; 8] = [
 ];
 
 /// What became of the rows of [`PLACES`].
-fn placed(pair: &Pair, receiver: Side) -> Vec<serde_json::Value> {
+fn placed(pair: &Pair, receiver: Side) -> Vec<Value> {
     let sender = sending(pair, &receiver);
     let ended = receiver.end();
     assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
@@ -179,4 +180,65 @@ fn rows_are_placed_by_the_processor_of_their_queue() {
         }
     }
     assert_eq!(settings(&pair.right), before);
+}
+
+/// Rows of several connections by one queue beside each other: by epoll, by the queue, and by another program.
+#[test]
+fn several_connections_come_to_us_and_to_another_program() {
+    const COUNTS: [u64; 3] = [1, 2, 8];
+    const ENGINES: [&str; 3] = ["epoll", "zcrx", "theirs"];
+
+    let pair = Pair::wire(1_500).expect("a pair of NICs");
+    let before = settings(&pair.right);
+    let this = std::env::current_exe().expect("this program");
+    let fixture = "--exact --ignored --nocapture guest::other_host::fixture::receives";
+    let theirs = format!("theirs=PORT={{port}} exec {} {fixture}", this.display());
+    let only = "check=no.*(epoll|zcrx chunk=4k( rings=1)?|theirs)$";
+    let words = ["--time", "0.05", "--rounds", "1", "--meter", "--placement", "same"];
+    let more = ["--connections", "1,2,8", "--peer", &theirs, "--only", only];
+    let receiver = receiving(&pair, &[&words[..], &more].concat());
+    let sender = sending(&pair, &receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    let of = |engine, count: u64| {
+        let fits = |row: &&Value| {
+            row["engine"] == engine && row["config"]["sockets"].as_u64().unwrap_or(1) == count
+        };
+        rows.iter().find(fits).unwrap_or_else(|| panic!("no {engine} of {count}: {rows:?}"))
+    };
+    assert_eq!(rows.len(), COUNTS.len() * ENGINES.len(), "{rows:?}");
+    for row in COUNTS.into_iter().flat_map(|count| ENGINES.map(|engine| of(engine, count))) {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert_eq!(row["config"]["placement"], "same", "{row}");
+        assert!(number(row, "bytes_per_s") > 0.0, "{row}");
+        let theirs = row["engine"] == "theirs";
+        assert_eq!(row["peer"], theirs, "{row}");
+        if theirs {
+            // It reads, and tells nobody.
+            assert!(row["copied_share"].is_null(), "{row}");
+            assert!((number(row, "copied_share_witness") - 1.0).abs() < 0.1, "{row}");
+        } else {
+            assert_copied_as_received(row);
+        }
+    }
+    assert_eq!(settings(&pair.right), before);
+}
+
+mod fixture {
+    use std::io::{copy, sink};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// The other program: takes connections, and reads all that comes.
+    #[test]
+    #[ignore = "fixture: receives until it is killed"]
+    fn receives() {
+        let port = std::env::var("PORT").expect("a port").parse().expect("a number");
+        let listener = TcpListener::bind(("0.0.0.0", port)).expect("listens");
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("accepts");
+            thread::spawn(move || copy(&mut connection, &mut sink()));
+        }
+    }
 }

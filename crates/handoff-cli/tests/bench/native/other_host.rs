@@ -89,7 +89,6 @@ fn what_makes_no_sense_is_one_line() {
     for (words, code, said) in [
         (&["--nic", "eth77"][..], 2, "no network interface \"eth77\""),
         (&["--nic", "lo", "--lab"], 2, "leave --nic or --lab out"),
-        (&["--nic", "lo", "--peer", "x=y"], 2, "leave --peer or --nic out"),
         (&["--placement", "same"], 2, "give --nic IFACE"),
         (&["--nic", "lo", "--port", "65535"], 2, "take a lower one"),
         (

@@ -104,6 +104,20 @@ fn a_port_is_spread_over_queues_by_a_context_and_the_host_keeps_to_its_own() {
     card.nothing_is_written_down();
 }
 
+/// A guest's virtio-net device has a table of RSS at most.
+#[test]
+fn the_kernel_tells_which_drivers_have_contexts() {
+    let card = Card::new();
+    assert!(card.look().rss_contexts);
+    let loopback = Nic::look("lo").expect("is there");
+    assert!(!loopback.rss_contexts, "{loopback:?}");
+    for nic in Nic::all().expect("reads") {
+        if nic.driver.as_deref() == Some("virtio_net") {
+            assert!(!nic.rss_contexts, "{nic:?}");
+        }
+    }
+}
+
 #[test]
 fn contexts_that_others_changed_stay() {
     let card = Card::new();

@@ -1,0 +1,136 @@
+//! Receiving and sending that have nothing to do with each other, in one thread: what a relay out of a NIC's memory is
+//! held against.
+//!
+//! Spans are received and dropped. For each piece of them that a route would send on, as many bytes of registered
+//! memory of our own are sent without a copy.
+
+use std::{cell::Cell, cell::RefCell, collections::VecDeque, future::IntoFuture as _, pin::Pin};
+use std::{future::poll_fn, rc::Rc, task::Context, task::Poll};
+
+use handoff::{
+    Buffer, Carried, Driver, Engine, Finished, Finishing, Intake, Receiver, Region, RouteEngine,
+    Socket, Tally,
+};
+
+/// What is out at once, and the bytes from which on a piece is not joined by a further span: as a route has them.
+const PIECES: usize = 16;
+const ENOUGH: usize = 192 << 10;
+/// The last span may be as long.
+const LONGEST: usize = ENOUGH + (64 << 10);
+
+/// Memory to be sent from, which connections have in turns.
+#[derive(Clone)]
+pub(super) struct Memory(Rc<RefCell<Vec<Buffer>>>);
+
+impl Memory {
+    /// Registered with the driver, for so many connections.
+    pub(super) fn new(driver: &Driver, connections: usize) -> handoff::Result<Self> {
+        let mut region = Region::anonymous(connections * PIECES * LONGEST)?;
+        driver.register(&region)?;
+        Ok(Self(Rc::new(RefCell::new(region.chunks(LONGEST)))))
+    }
+}
+
+/// A connection that is received from, and one that is sent to.
+pub(super) struct Apart {
+    receiver: Receiver,
+    to: Socket,
+    memory: Memory,
+    out: VecDeque<Finishing<Buffer>>,
+    moved: Rc<Cell<u64>>,
+    given: Tally,
+    result: handoff::Result<()>,
+    ended: bool,
+}
+
+impl Apart {
+    pub(super) fn new(
+        from: &Socket,
+        intake: Intake,
+        to: Socket,
+        memory: &Memory,
+    ) -> handoff::Result<Self> {
+        to.set_engine(Engine::UringZc)?;
+        Ok(Self {
+            receiver: from.receive(intake)?,
+            to,
+            memory: memory.clone(),
+            out: VecDeque::new(),
+            moved: Rc::default(),
+            given: Tally::default(),
+            result: Ok(()),
+            ended: false,
+        })
+    }
+
+    pub(super) fn progress(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.moved)
+    }
+
+    /// Until the stream has ended, and all is back.
+    pub(super) async fn run(mut self) -> Carried {
+        poll_fn(|context| self.poll(context)).await;
+        Carried {
+            result: self.result,
+            bytes: self.moved.get(),
+            engine: RouteEngine::Memory,
+            taken: self.receiver.tally(),
+            given: self.given,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            while let Some(first) = self.out.front_mut()
+                && let Poll::Ready(finished) = Pin::new(first).poll(context)
+            {
+                self.out.pop_front();
+                self.take_back(finished);
+            }
+            if self.ended {
+                return if self.out.is_empty() { Poll::Ready(()) } else { Poll::Pending };
+            }
+            if self.out.len() >= PIECES {
+                return Poll::Pending;
+            }
+            let received = Pin::new(&mut self.receiver.next_span()).poll(context);
+            let Poll::Ready(received) = received else { return Poll::Pending };
+            if let Err(error) = self.pass(received) {
+                (self.result, self.ended) = (Err(error), true);
+            }
+        }
+    }
+
+    /// Drops what is there, and sends as much.
+    fn pass(&mut self, first: Option<handoff::Result<handoff::Span>>) -> handoff::Result<()> {
+        let Some(first) = first else {
+            self.ended = true;
+            return Ok(());
+        };
+        let mut spans = vec![first?];
+        let mut bytes = spans[0].len();
+        while bytes < ENOUGH {
+            // An end is told again.
+            let Some(Some(span)) = self.receiver.try_next_span() else { break };
+            let span = span?;
+            bytes += span.len();
+            spans.push(span);
+        }
+        drop(spans);
+        let mut buffer =
+            self.memory.0.borrow_mut().pop().expect("there is one for each that is out");
+        buffer.set_len(bytes);
+        let sending = self.to.send(buffer).map_err(|refused| refused.error)?;
+        self.out.push_back(sending.into_future());
+        Ok(())
+    }
+
+    fn take_back(&mut self, finished: Finished<Buffer>) {
+        self.memory.0.borrow_mut().push(finished.buffer);
+        self.given += finished.receipt.tally;
+        match finished.sent {
+            Ok(bytes) => self.moved.set(self.moved.get() + bytes as u64),
+            Err(error) => (self.result, self.ended) = (Err(error), true),
+        }
+    }
+}
