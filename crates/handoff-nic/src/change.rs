@@ -7,11 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 use handoff_sys::netlink::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
+use crate::pair::Pair;
+use crate::redirect;
 use crate::rules::Target;
 use crate::settings::{ChannelKind, Ring};
 use crate::{Flow, even};
@@ -71,6 +74,15 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context: Option<u32>,
     },
+    /// A netkit pair whose far end has leased queues.
+    Pair(Pair),
+    /// Programs that carry packets between the card and a pair.
+    Redirect {
+        /// Name of the pair's near end.
+        to: String,
+        /// Whose packets.
+        addresses: Vec<IpAddr>,
+    },
 }
 
 /// How an interface relates to a change.
@@ -94,6 +106,11 @@ impl Change {
             Self::Table { to, .. } => kernel.set_table(index, to),
             Self::Context { context, to } => kernel.make_context(index, *context, to),
             Self::Rule { flow, queue, context } => kernel.add_rule(index, flow, *queue, *context),
+            Self::Pair(pair) => pair.make(kernel, index),
+            Self::Redirect { to, addresses } => {
+                let pair = kernel.index_of(to)?;
+                kernel.within(|| redirect::attach(index, pair, addresses))
+            }
         }
     }
 
@@ -117,6 +134,8 @@ impl Change {
             Self::Rule { flow, queue, context } => {
                 kernel.remove_rule(index, flow, Target::new(*queue, *context))
             }
+            Self::Pair(pair) => pair.delete(kernel),
+            Self::Redirect { .. } => kernel.within(|| redirect::detach(index)),
         }
     }
 
@@ -162,6 +181,14 @@ impl Change {
                     None => Standing::Before,
                 }
             }
+            Self::Pair(pair) => match pair.find(kernel)? {
+                Some(_) => Standing::After,
+                None => Standing::Before,
+            },
+            Self::Redirect { .. } => match kernel.within(|| redirect::is_attached(index))? {
+                true => Standing::After,
+                false => Standing::Before,
+            },
         })
     }
 
@@ -176,6 +203,8 @@ impl Change {
             Self::Table { .. } => "RSS".to_owned(),
             Self::Context { context, .. } => format!("RSS context {context}"),
             Self::Rule { flow, .. } => format!("rule for {flow}"),
+            Self::Pair(pair) => format!("netkit pair {}", pair.name),
+            Self::Redirect { to, .. } => format!("redirect to {to}"),
         }
     }
 }
@@ -236,6 +265,11 @@ impl fmt::Display for Change {
             Self::Context { to, .. } => write!(f, "spreads over {}", list(to)),
             Self::Rule { context: Some(context), .. } => write!(f, "to RSS context {context}"),
             Self::Rule { queue, .. } => write!(f, "to queue {queue}"),
+            Self::Pair(pair) => f.write_str(&pair.gives()),
+            Self::Redirect { addresses, .. } => {
+                let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "what arrives for {}", addresses.join(", "))
+            }
         }
     }
 }
@@ -250,7 +284,22 @@ mod tests {
         let ring = |setting, from, to| Change::Ring { setting, from, to };
         let from = even(8, 4);
         let to = even(8, 3);
+        let addresses = vec!["10.9.0.2".parse().expect("one"), "fd00:9::2".parse().expect("one")];
+        let pair = serde_json::json!({ "pair": {
+            "name": "handoff7", "address": "02:68:6f:00:00:07", "device": "nk0",
+            "namespace": "/run/netns/blue", "inode": 5, "mtu": 1500, "queues": [2, 3],
+            "addresses": addresses, "routes": ["10.1.0.0/16"],
+        }});
         for (change, text) in [
+            (
+                serde_json::from_value(pair).expect("a change"),
+                "netkit pair handoff7: nk0 in /run/netns/blue has queues 1, 2, leased from \
+                 queues 2, 3, and 10.9.0.2, fd00:9::2",
+            ),
+            (
+                Change::Redirect { to: "handoff7".to_owned(), addresses },
+                "redirect to handoff7: what arrives for 10.9.0.2, fd00:9::2",
+            ),
             (
                 Change::Channels { kind: ChannelKind::Combined, from: 1, to: 2 },
                 "combined channels: 1 -> 2",

@@ -4,6 +4,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
 use crate::Nic;
+use crate::change::list;
 
 /// How much an obstacle matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +74,15 @@ impl Nic {
         const CARD: &str = "a network card whose driver has header/data split";
         if self.loopback {
             found.blocks("it is the loopback interface, which is no card", CARD);
+        } else if !self.leased().is_empty() {
+            let leased: Vec<_> = self.leased().iter().map(|queue| queue.id).collect();
+            found.blocks(
+                format!(
+                    "{} of it are leased from a card: nothing is to be prepared",
+                    list(&leased)
+                ),
+                "bind them as they are",
+            );
         } else if !self.lower.is_empty() {
             let kind = self.kind.as_deref().unwrap_or("interface");
             let lower = self.lower.join(", ");

@@ -3,9 +3,7 @@
 //! They stay in the namespace of the thread that opened them, so any thread can put back what was
 //! prepared there. Interfaces are named by their index, which a renaming does not change.
 
-use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::ethtool as abi;
@@ -16,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::Error;
+use crate::namespace::Namespace;
 
 #[derive(Debug)]
 struct Sockets {
@@ -31,6 +30,7 @@ struct Sockets {
 pub(crate) struct Kernel {
     sockets: Mutex<Sockets>,
     plain: OwnedFd,
+    pub(crate) namespace: Namespace,
     /// Inode of the namespace, which identifies it.
     pub(crate) netns: u64,
 }
@@ -49,11 +49,11 @@ impl Kernel {
         let route = Netlink::route().map_err(Error::doing("opening a netlink socket"))?;
         let plain = socket(AddressFamily::INET, SocketType::DGRAM, None)
             .map_err(|errno| Error::doing("opening a socket")(std::io::Error::from(errno)))?;
-        let netns = fs::metadata("/proc/thread-self/ns/net")
-            .map_err(Error::doing("looking at the network namespace"))?
-            .ino();
+        let namespace =
+            Namespace::here().map_err(Error::doing("looking at the network namespace"))?;
+        let netns = namespace.inode;
         let sockets = Mutex::new(Sockets { route, generic, ethtool, netdev });
-        Ok(Self { sockets, plain, netns })
+        Ok(Self { sockets, plain, namespace, netns })
     }
 
     fn sockets(&self) -> MutexGuard<'_, Sockets> {
@@ -110,6 +110,27 @@ impl Kernel {
         let request = Generic::new(family, command, attributes);
         let answers = sockets.generic.ask(request, NLM_F_DUMP)?;
         Ok(Some(answers.into_iter().map(|answer| answer.attributes).collect()))
+    }
+
+    /// Runs a command of the netdev family that changes something.
+    pub(crate) fn netdev_do(
+        &self,
+        command: u8,
+        attributes: Attributes,
+    ) -> Result<Vec<Attributes>, Refusal> {
+        let mut sockets = self.sockets();
+        let family = sockets.netdev.ok_or_else(|| std::io::Error::from(Errno::OPNOTSUPP))?;
+        let request = Generic::new(family, command, attributes);
+        let answers = sockets.generic.ask(request, NLM_F_ACK)?;
+        Ok(answers.into_iter().map(|answer| answer.attributes).collect())
+    }
+
+    /// Runs `work`, which changes programs at interfaces, in the namespace.
+    pub(crate) fn within<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, Refusal> + Send,
+    ) -> Result<T, Refusal> {
+        self.namespace.run(work)?
     }
 
     /// Runs an ethtool ioctl.

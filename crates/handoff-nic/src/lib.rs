@@ -18,21 +18,28 @@
 //!   it, and never queue 0; the step that takes it from the host's own traffic says so;
 //! - putting back touches only settings that still are as they were left; what somebody else has set
 //!   since stays, and is reported;
-//! - a queue that a program still has bound is not given back to the host's traffic.
+//! - a queue that a program still has bound is not given back to the host's traffic;
+//! - queues can be leased to a program in another network namespace ([`Lease`]); a lease is undone before the
+//!   rest.
 //!
 //! Minimum kernel: 6.15 for zero-copy receive itself, 6.17 to set the RSS table over netlink; tried on
-//! 7.2. Capability: CAP_NET_ADMIN to change settings; none to read them.
+//! 7.2; 7.1 for leases. Capability: CAP_NET_ADMIN to change settings, CAP_SYS_ADMIN and CAP_BPF to lease queues;
+//! none to read settings.
 
 mod change;
 mod error;
 mod fitness;
 mod flow;
 mod kernel;
+mod lease;
 mod link;
+mod namespace;
 mod nic;
+mod pair;
 mod plan;
 mod prepared;
 mod queues;
+mod redirect;
 mod restore;
 mod rules;
 mod settings;
@@ -43,7 +50,10 @@ pub use change::Change;
 pub use error::Error;
 pub use fitness::{Obstacle, Weight};
 pub use flow::{Flow, Ip};
+pub use lease::Lease;
+pub use namespace::Namespace;
 pub use nic::{Controller, Feature, Nic};
+pub use pair::Pair;
 pub use plan::{Plan, Step, Wanted};
 pub use prepared::{Prepared, Steered};
 pub use queues::{Bound, Queue};

@@ -48,6 +48,12 @@ impl Kernel {
     }
 }
 
+/// A hardware address as it is written.
+pub(crate) fn written(address: &[u8]) -> String {
+    let bytes: Vec<_> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(":")
+}
+
 impl From<LinkMessage> for Link {
     fn from(message: LinkMessage) -> Self {
         let mut link = Self {
@@ -63,8 +69,7 @@ impl From<LinkMessage> for Link {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::Address(address) => {
-                    let bytes: Vec<_> = address.iter().map(|byte| format!("{byte:02x}")).collect();
-                    link.address = bytes.join(":");
+                    link.address = written(&address);
                 }
                 LinkAttribute::Controller(index) => link.controller = Some(index),
                 LinkAttribute::Link(index) if index != 0 && !elsewhere => link.lower = Some(index),

@@ -153,6 +153,14 @@ impl Nic {
         self.channels.map_or(1, |channels| channels.now)
     }
 
+    /// The queues that this interface, in the network namespace of a container, has leased from a card. They
+    /// are ready to be bound: the card's host has prepared the card, and steers to them.
+    pub fn leased(&self) -> Vec<&Queue> {
+        // All queues of a netkit device but the first are leased: it gets them in no other way.
+        let is_netkit = self.kind.as_deref() == Some("netkit");
+        self.queues.iter().flatten().filter(|queue| is_netkit && queue.id > 0).collect()
+    }
+
     /// The RSS table for packets that no rule matches.
     pub fn table(&self) -> Option<&Table> {
         self.tables.iter().find(|table| table.context == 0)

@@ -12,7 +12,7 @@ use crate::plan::leading;
 use crate::settings::Ring;
 use crate::state::{Directory, Journal, Key, Record};
 use crate::undo::{self, Outcome, Undone};
-use crate::{Change, Error, Flow, Nic, Plan, Step};
+use crate::{Change, Error, Flow, Lease, Nic, Plan, Step, Wanted};
 
 /// What the guards share: the last of them may outlive [`Prepared`].
 #[derive(Debug)]
@@ -52,6 +52,30 @@ impl Prepared {
     /// [`Error::NotPossible`] with all that stands in the way; [`Error::Usage`] for a plan that makes no
     /// sense; [`Error::Failed`] if the interface is prepared already, or the kernel refuses.
     pub fn new(name: &str, plan: &Plan, directory: &Directory) -> Result<Self, Error> {
+        Self::made(name, plan, None, directory)
+    }
+
+    /// As [`new`](Self::new), and leases the queues to an interface that it makes in another network namespace.
+    ///
+    /// # Errors
+    ///
+    /// As those of `new`.
+    pub fn leased(
+        name: &str,
+        queues: Wanted,
+        hardware_gro: bool,
+        lease: &Lease,
+        directory: &Directory,
+    ) -> Result<Self, Error> {
+        Self::made(name, &lease.plan(queues, hardware_gro), Some(lease), directory)
+    }
+
+    fn made(
+        name: &str,
+        plan: &Plan,
+        lease: Option<&Lease>,
+        directory: &Directory,
+    ) -> Result<Self, Error> {
         let nic = Nic::look(name)?;
         Plan::possible(&nic)?;
         let kernel = Kernel::open()?;
@@ -68,6 +92,10 @@ impl Prepared {
         let target = plan.on(&nic)?;
         // Report what is not possible before anything is recorded.
         target.steps(&nic)?;
+        let leasing = match lease {
+            Some(lease) => lease.on(&kernel, &nic, &target.queues)?.to_vec(),
+            None => Vec::new(),
+        };
         if nic.rings.is_some_and(|rings| rings.splits()) {
             // A driver may split by its own choice. That reads the same, but a queue can be bound only
             // if splitting was asked for; asking again changes nothing.
@@ -87,16 +115,16 @@ impl Prepared {
                 Ok(steps) => match steps.into_iter().next() {
                     None => break Ok(()),
                     Some(step) => {
-                        if let Err(error) = prepared.shared.carry_out(&step.change) {
+                        if let Err(error) = prepared.take(step) {
                             break Err(error);
                         }
-                        tracing::info!("{name}: {}", step.text);
-                        prepared.steps.push(step);
                     }
                 },
             }
         };
-        match outcome {
+        let lease =
+            |()| leasing.into_iter().map(Step::from).try_for_each(|step| prepared.take(step));
+        match outcome.and_then(lease) {
             Ok(()) => Ok(prepared),
             Err(error) => Err(match prepared.undo() {
                 Ok(undone) if undone.put_back.is_empty() => error,
@@ -104,6 +132,13 @@ impl Prepared {
                 Err(worse) => error.and(&format!("; and putting back failed: {worse}")),
             }),
         }
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), Error> {
+        self.shared.carry_out(&step.change)?;
+        tracing::info!("{}: {}", self.name(), step.text);
+        self.steps.push(step);
+        Ok(())
     }
 
     /// The interface's name at that time.
@@ -241,6 +276,24 @@ impl Shared {
         if matches!(change, Change::Rule { .. }) && refusal.is(Errno::NOSPC.raw_os_error()) {
             let cause = format!("{name}: {change}: the table of rules is full: ethtool -n {name}");
             return Error::failed(cause);
+        }
+        if let Change::Pair(pair) = change
+            && refusal.is(Errno::EXIST.raw_os_error())
+        {
+            return Error::failed(format!(
+                "{name}: {}: {refusal}: {} exists there, or {} here: choose another name (--device), or delete \
+                 that one",
+                change.subject(),
+                pair.device,
+                pair.name
+            ));
+        }
+        if matches!(change, Change::Pair(_)) && refusal.is(Errno::OPNOTSUPP.raw_os_error()) {
+            return Error::not_possible(format!(
+                "{name}: {}: {refusal}: it takes a kernel that leases queues to netkit devices \
+                 (Linux 7.1, CONFIG_NETKIT)",
+                change.subject()
+            ));
         }
         Error::doing(format!("{name}: {change}"))(refusal)
     }

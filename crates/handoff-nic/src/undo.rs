@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::change::{Standing, list};
 use crate::kernel::Kernel;
 use crate::link::Link;
+use crate::queues::Bound;
 use crate::state::{Journal, Record};
 use crate::{Change, Error};
 
@@ -114,7 +115,9 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
         let bound: Vec<u32> = queues
             .iter()
             .flatten()
-            .filter(|queue| queue.bound.is_some() && record.queues.contains(&queue.id))
+            // A lease ends with its pair, which is one of the changes.
+            .filter(|queue| queue.bound.is_some_and(|bound| bound != Bound::Lease))
+            .filter(|queue| record.queues.contains(&queue.id))
             .map(|queue| queue.id)
             .collect();
         if bound.is_empty() {

@@ -8,10 +8,11 @@ use std::thread;
 
 use netlink_packet_route::link::InfoKind;
 use rustix::io::Errno;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, unshare_unsafe};
 
 use super::answer::{Answer, Finding};
 use super::kernel_module;
+use super::memory::{holds, without_net_admin};
 use super::netlink;
 
 pub(super) fn namespace() -> Finding {
@@ -28,6 +29,31 @@ pub(super) fn dummy() -> Finding {
 
 pub(super) fn ifb() -> Finding {
     in_namespace(|| made(netlink::make_link("probe0", InfoKind::Ifb), "ifb", "CONFIG_IFB"))
+}
+
+/// Whether the kernel lends queues of a card to netkit devices. It looks at the device before it looks for the card,
+/// of which there is none.
+pub(super) fn queue_leases() -> Finding {
+    if !holds(CapabilitySet::NET_ADMIN) {
+        return Err(without_net_admin("leasing a queue"));
+    }
+    in_namespace(|| {
+        made(netlink::make_link("probe0", InfoKind::Netkit), "netkit", "CONFIG_NETKIT")?;
+        // The kernel names the far end, in a namespace that has no other device.
+        match netlink::lease_from_nobody("nk0").map_err(|error| error.raw_os_error()) {
+            Err(Some(libc::ENODEV)) => {
+                Ok(Answer::yes().detail("to a network namespace: handoff nic lease"))
+            }
+            Err(Some(libc::EOPNOTSUPP)) => {
+                Err(Answer::no("the kernel leases no queues to netkit devices"))
+            }
+            Err(Some(code)) => {
+                let error = io::Error::from_raw_os_error(code);
+                Err(Answer::unknown(format!("asking for a leased queue fails: {error}")))
+            }
+            _ => Err(Answer::unknown("the kernel leased a queue of a card that does not exist")),
+        }
+    })
 }
 
 fn in_namespace(ask: fn() -> Finding) -> Finding {

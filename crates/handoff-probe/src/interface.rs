@@ -11,8 +11,10 @@ use std::io;
 use handoff_sys::ethtool::{self as abi, Features};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::thread::CapabilitySet;
 
 use super::answer::{Answer, Capability, System, named};
+use super::memory::{holds, without_net_admin};
 use super::netlink::{self, DataSplit};
 
 /// The network interfaces of this network namespace, by name.
@@ -137,7 +139,24 @@ fn described(name: &str, link: &LinkMessage) -> String {
     )
 }
 
+/// Of a netkit device, whose queues but the first are leased.
+fn leased(name: &str) -> Answer {
+    match netlink::rx_queues(name) {
+        Ok(Some(count @ 2..)) if holds(CapabilitySet::NET_ADMIN) => {
+            let (noun, last) = (if count == 2 { "queue" } else { "queues 1 to" }, count - 1);
+            Answer::yes().detail(format!("{noun} {last} leased from a card"))
+        }
+        Ok(Some(2..)) => without_net_admin("binding a leased rx queue"),
+        Ok(_) => Answer::no("no queue of a card is leased to it")
+            .remedy("on the card's host: handoff nic lease CARD --to PID --address ADDRESS"),
+        Err(error) => Answer::unknown(format!("its queues cannot be listed: {error}")),
+    }
+}
+
 fn zcrx(name: &str, link: &LinkMessage) -> Answer {
+    if kind(link) == Some(&InfoKind::Netkit) {
+        return leased(name);
+    }
     const MORE: &str = "a network card whose driver has header/data split and queue management";
     match netlink::data_split(name) {
         Ok(DataSplit::None) => Answer::no("the driver has no header/data split").remedy(MORE),

@@ -84,6 +84,7 @@ const PROBES: &[Probe] = &[
     probe(System::Receive, "zcrx into a dma-buf", Some("6.16"), zcrx::into_dma_buf),
     probe(System::Receive, "zcrx shared by rings", Some("7.2"), zcrx::shared),
     probe(System::Receive, "zcrx areas that grow", Some("7.3"), zcrx::growing),
+    probe(System::Receive, "zcrx queue leases", Some("7.1"), devices::queue_leases),
     probe(System::File, "sendfile", Some("2.6.33"), splice::sendfile),
     probe(System::File, "splice on the ring", Some("5.7"), splice::on_ring),
     probe(System::File, "get-buf", Some("7.2"), splice::get_buf),

@@ -84,6 +84,17 @@ pub(super) fn holds(wanted: CapabilitySet) -> bool {
         && !in_inner_user_namespace()
 }
 
+/// Why CAP_NET_ADMIN is missing, for what only the first user namespace may allow.
+pub(super) fn without_net_admin(what: &str) -> Answer {
+    if in_inner_user_namespace() {
+        return Answer::no(format!(
+            "{what} needs CAP_NET_ADMIN of the first user namespace, and this process is in another one"
+        ))
+        .remedy("run the container without a user namespace of its own, and with CAP_NET_ADMIN");
+    }
+    Answer::no(format!("{what} needs CAP_NET_ADMIN")).remedy("run as root or with CAP_NET_ADMIN")
+}
+
 /// Whether this process is known to be in another user namespace than the first one, which has a fixed
 /// number (`USER_NS_INIT_INO` in `include/uapi/linux/nsfs.h`).
 fn in_inner_user_namespace() -> bool {

@@ -8,15 +8,14 @@ use io_uring::opcode;
 use rustix::thread::CapabilitySet;
 
 use super::answer::{Answer, Finding};
-use super::memory::holds;
+use super::memory::{holds, without_net_admin};
 use super::ring;
 
 pub(super) fn zcrx() -> Finding {
     let ring = ring::ring()?;
     ring::knows(&ring, opcode::RecvZc::CODE, "RECV_ZC")?;
     if !holds(CapabilitySet::NET_ADMIN) {
-        return Err(Answer::no("binding an rx queue needs CAP_NET_ADMIN")
-            .remedy("run as root or with CAP_NET_ADMIN"));
+        return Err(without_net_admin("binding an rx queue"));
     }
     Ok(Answer::yes().detail("in the kernel; whether an interface can, see there"))
 }

@@ -24,6 +24,15 @@ pub const QUEUE_XSK: u16 = 7;
 /// `NETDEV_A_QUEUE_LEASE`: there if a virtual interface has leased the queue.
 pub const QUEUE_LEASE: u16 = 8;
 
+/// `NETDEV_CMD_QUEUE_CREATE`: gives a virtual interface one more queue, leased from a card. Linux 7.1.
+pub const QUEUE_CREATE: u8 = 16;
+/// `NETDEV_A_LEASE_IFINDEX`: the card.
+pub const LEASE_IFINDEX: u16 = 1;
+/// `NETDEV_A_LEASE_QUEUE`: its queue, with `QUEUE_ID` and `QUEUE_TYPE`.
+pub const LEASE_QUEUE: u16 = 2;
+/// `NETDEV_A_LEASE_NETNS_ID`: the card's namespace, by the number that it has in the interface's.
+pub const LEASE_NETNS_ID: u16 = 3;
+
 /// `NETDEV_CMD_NAPI_GET`.
 pub const NAPI_GET: u8 = 11;
 /// `NETDEV_A_NAPI_IFINDEX`.

@@ -43,7 +43,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Bound};
+use crate::net::nic::{self, Bound, Card};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
 use crate::net::visitors;
@@ -51,7 +51,6 @@ use crate::{Command, Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
-use handoff_nic::Prepared;
 use ipnet::IpNet;
 use job::Job;
 use lending::Lending;
@@ -266,10 +265,10 @@ fn random() -> u128 {
 /// is not possible, all else is a failed copy, of which nothing is left under the destination's name.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (source, destination) = sides::of(args)?;
-    let prepared = args.nic.as_deref().map(|name| nic::prepare(name, Vec::new())).transpose()?;
-    let ended = copy(args, context, source, destination, prepared.as_ref());
-    match prepared {
-        Some(prepared) => nic::put_back(prepared, ended),
+    let card = args.nic.as_deref().map(|name| nic::prepare(name, Vec::new())).transpose()?;
+    let ended = copy(args, context, source, destination, card.as_ref());
+    match card {
+        Some(card) => nic::put_back(card, ended),
         None => ended,
     }
 }
@@ -280,11 +279,11 @@ fn copy(
     context: &Context,
     source: Address,
     destination: Address,
-    prepared: Option<&Prepared>,
+    card: Option<&Card>,
 ) -> Result<(), Failure> {
     let job = Job::new(args, context, source, destination)?;
     let report = match &job.source {
-        Address::Connect(_) | Address::Listen(_) => receive(&job, prepared),
+        Address::Connect(_) | Address::Listen(_) => receive(&job, card),
         Address::Rds(endpoint) => {
             let target = target(&job)?;
             messages::receive(&job, endpoint, target, |target| outlet(&job, target))
@@ -376,7 +375,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
 }
 
 /// Opens the destination, then waits for the bytes.
-fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure> {
+fn receive(job: &Job<'_>, card: Option<&Card>) -> Result<Report, Failure> {
     let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
         return Err(Failure::usage("the source is no connection"));
     };
@@ -384,8 +383,8 @@ fn receive(job: &Job<'_>, prepared: Option<&Prepared>) -> Result<Report, Failure
     let listens = matches!(job.source, Address::Listen(_));
     let streams = usize::from(job.args.streams);
     let held = if job.args.direct { gathering::HELD * streams } else { 0 };
-    let nic = prepared
-        .map(|prepared| Bound::bind(&job.driver, prepared, streams, |len| job.reserved(len + held)))
+    let nic = card
+        .map(|card| Bound::bind(&job.driver, card, streams, |len| job.reserved(len + held)))
         .transpose()?;
     let offer = Offer { sends: false, length: None, sparse: false };
     let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;

@@ -1,5 +1,6 @@
 //! Receiving from a NIC without copying (`--nic`): the interface is prepared, a queue of it bound, and
-//! connections are led there, each by itself or all of a port.
+//! connections are led there, each by itself or all of a port. A device whose queues are leased from a card
+//! (`handoff nic lease`) is ready: its host has prepared the card, and leads the connections.
 //!
 //! Contracts:
 //! - everything at the interface is put back after the queue was let go, and by `handoff nic restore`
@@ -33,15 +34,51 @@ pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
     }
 }
 
+/// An interface that connections arrive at.
+pub(crate) enum Card {
+    /// Ours to change.
+    Prepared(Prepared),
+    /// Of a container, with a leased queue.
+    Leased { name: String, queue: u32 },
+}
+
+impl Card {
+    /// Its name, and the queue to bind.
+    fn queue(&self) -> (&str, u32) {
+        match self {
+            Self::Prepared(prepared) => (prepared.name(), prepared.queues()[0]),
+            Self::Leased { name, queue } => (name, *queue),
+        }
+    }
+}
+
 /// Sets a queue of the interface aside, switches hardware GRO on where that can be, and leads these flows to
-/// the queue.
+/// the queue. A leased queue is taken as it is.
 ///
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with what stands in the way.
-pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Card, Failure> {
     let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
-    let hardware_gro = Nic::look(interface)?.hardware_gro;
+    let nic = Nic::look(interface)?;
+    let leased = nic.leased();
+    if let Some(queue) = leased.iter().find(|queue| queue.bound.is_none()) {
+        if leased.len() > 1 {
+            eprintln!(
+                "handoff: note: {interface} has leased {} queues, of which this command takes queue {}: connections \
+                 that the card leads to the others are copied",
+                leased.len(),
+                queue.id
+            );
+        }
+        return Ok(Card::Leased { name: nic.name.clone(), queue: queue.id });
+    }
+    if !leased.is_empty() {
+        return Err(Failure::not_possible(format!(
+            "{interface}: all queues that it has leased are bound by programs: end one, or lease more"
+        )));
+    }
+    let hardware_gro = nic.hardware_gro;
     if !hardware_gro.on && !hardware_gro.switchable {
         eprintln!(
             "handoff: note: {interface}: its driver has no hardware GRO, which would spare most of what \
@@ -50,7 +87,7 @@ pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Prepared, Fai
     }
     let hardware_gro = hardware_gro.switchable;
     let plan = Plan { flows, hardware_gro, ..Plan::default() };
-    Ok(Prepared::new(interface, &plan, &Directory::default())?)
+    Ok(Card::Prepared(Prepared::new(interface, &plan, &Directory::default())?))
 }
 
 /// Puts everything back; `ended` is how the rest went, which counts for more.
@@ -58,7 +95,8 @@ pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Prepared, Fai
 /// # Errors
 ///
 /// Those of the rest, or what could not be put back.
-pub(crate) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result<(), Failure> {
+pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Failure> {
+    let Card::Prepared(prepared) = card else { return ended };
     match prepared.undo() {
         Ok(undone) => {
             for left in undone.left {
@@ -76,7 +114,7 @@ pub(crate) fn put_back(prepared: Prepared, ended: Result<(), Failure>) -> Result
 
 /// A queue of the interface, bound to a driver.
 pub(crate) struct Bound<'a> {
-    prepared: &'a Prepared,
+    card: &'a Card,
     pub(crate) queue: RxQueue,
     steered: RefCell<Vec<Steered>>,
 }
@@ -89,16 +127,17 @@ impl<'a> Bound<'a> {
     /// [`Failure::NotPossible`] with the reason.
     pub(crate) fn bind(
         driver: &Driver,
-        prepared: &'a Prepared,
+        card: &'a Card,
         connections: usize,
         region: impl FnOnce(usize) -> Result<Region, Failure>,
     ) -> Result<Self, Failure> {
         const BINDING: &str = "binding an rx queue";
-        let binding = RxBinding::new(prepared.name(), prepared.queues()[0]).failed(BINDING)?;
+        let (name, number) = card.queue();
+        let binding = RxBinding::new(name, number).failed(BINDING)?;
         let binding = binding.grows_from(binding.area(0) + FIRST);
         let area = region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
         let queue = driver.rx_queue(area, &binding).failed(BINDING)?;
-        Ok(Self { prepared, queue, steered: RefCell::default() })
+        Ok(Self { card, queue, steered: RefCell::default() })
     }
 
     /// Leads a connection to the queue.
@@ -127,8 +166,10 @@ impl<'a> Bound<'a> {
     }
 
     fn steer(&self, flow: Flow) -> Result<(), Failure> {
-        let steered = self.prepared.steer(flow, self.prepared.queues()[0])?;
-        self.steered.borrow_mut().push(steered);
+        if let Card::Prepared(prepared) = self.card {
+            let steered = prepared.steer(flow, prepared.queues()[0])?;
+            self.steered.borrow_mut().push(steered);
+        }
         Ok(())
     }
 }

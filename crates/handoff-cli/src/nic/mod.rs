@@ -2,7 +2,7 @@
 //! back.
 //!
 //! Contracts:
-//! - what `prepare` changes is undone when it fails, when its command ends, and on SIGINT,
+//! - what `prepare` and `lease` change is undone when it fails, when the command ends, and on SIGINT,
 //!   SIGTERM and SIGHUP; after a kill, `restore` does it;
 //! - every change can be seen before, with `--dry-run`, in words;
 //! - `show` changes nothing and needs no privileges.
@@ -12,6 +12,7 @@ use handoff_nic::Error;
 
 use crate::{Context, Failure};
 
+mod lease;
 mod prepare;
 mod restore;
 mod show;
@@ -23,6 +24,7 @@ Examples:
   handoff nic prepare eth0 --port 8000 --dry-run     what would be changed
   handoff nic prepare eth0 --port 8000 -- ./server   set a queue aside while the server runs
   handoff nic prepare eth0 --port 8000               the same until it is restored
+  handoff nic lease eth0 --to blue --address 10.9.0.2   a queue for a container
   handoff nic restore eth0";
 
 /// Arguments of `handoff nic`.
@@ -41,7 +43,9 @@ pub enum Action {
     Show(show::ShowArgs),
     /// Set rx queues aside, and steer connections to them
     Prepare(prepare::PrepareArgs),
-    /// Put back what was prepared
+    /// Lease rx queues to a program in another network namespace
+    Lease(lease::LeaseArgs),
+    /// Put back what was prepared or leased
     Restore(restore::RestoreArgs),
 }
 
@@ -49,6 +53,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     match &args.action {
         Action::Show(args) => show::run(args, context),
         Action::Prepare(args) => prepare::run(args, context),
+        Action::Lease(args) => lease::run(args, context),
         Action::Restore(args) => restore::run(args, context),
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Step, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::numbers;
 use crate::{Context, Failure, output};
@@ -40,12 +40,8 @@ pub struct PrepareArgs {
     /// Name of the interface
     #[arg(value_name = "IFACE")]
     pub interface: String,
-    /// How many rx queues to set aside
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub queues: u32,
-    /// Set this queue aside; may be repeated
-    #[arg(long, value_name = "NUMBER", conflicts_with = "queues")]
-    pub queue: Vec<u32>,
+    #[command(flatten)]
+    queues: Queues,
     /// Steer TCP connections to this local port to the queues; may be repeated
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
@@ -66,6 +62,26 @@ pub struct PrepareArgs {
     pub command: Vec<OsString>,
 }
 
+/// Which queues.
+#[derive(Debug, clap::Args)]
+pub(super) struct Queues {
+    /// How many rx queues to set aside
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    queues: u32,
+    /// Set this queue aside; may be repeated
+    #[arg(long, value_name = "NUMBER", conflicts_with = "queues")]
+    queue: Vec<u32>,
+}
+
+impl Queues {
+    pub(super) fn wanted(&self) -> Wanted {
+        match &self.queue[..] {
+            [] => Wanted::Count(self.queues),
+            queues => Wanted::These(queues.to_vec()),
+        }
+    }
+}
+
 impl PrepareArgs {
     fn plan(&self) -> Plan {
         let of = |(place, port): (usize, &u16)| {
@@ -73,10 +89,7 @@ impl PrepareArgs {
         };
         let flows = self.port.iter().enumerate().flat_map(of).collect();
         Plan {
-            queues: match &self.queue[..] {
-                [] => Wanted::Count(self.queues),
-                queues => Wanted::These(queues.to_vec()),
-            },
+            queues: self.queues.wanted(),
             flows,
             spread: self.spread,
             buffer_length: self.rx_buf_len,
@@ -89,10 +102,7 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     let name = &args.interface;
     let plan = args.plan();
     if args.dry_run {
-        let nic = Nic::look(name)?;
-        if let Some(record) = nic.record(&Directory::default())? {
-            return Err(Failure::failed(format!("{name} {}", record.whose())));
-        }
+        let nic = not_prepared(name, &Directory::default())?;
         let (queues, steps) = (plan.queues(&nic)?, plan.steps(&nic)?);
         if context.json {
             return output::json(&json!({ "interface": name, "queues": queues, "steps": steps }));
@@ -103,8 +113,36 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     context.stop.check()?;
     let (queues, steps) = (prepared.queues().to_vec(), prepared.steps().to_vec());
     let text = as_text(name, &queues, &steps, "is");
-    let mut answer = json!({ "interface": name, "queues": queues, "steps": steps });
-    let Some((program, arguments)) = args.command.split_first() else {
+    let answer = json!({ "interface": name, "queues": queues, "steps": steps });
+    let command = args.command.split_first().map(|(program, arguments)| {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.env("HANDOFF_NIC", name).env("HANDOFF_NIC_QUEUES", numbers(&queues));
+        command
+    });
+    hold(prepared, command, &text, answer, context)
+}
+
+/// The interface, which nobody has prepared.
+pub(super) fn not_prepared(name: &str, directory: &Directory) -> Result<Nic, Failure> {
+    let nic = Nic::look(name)?;
+    match nic.record(directory)? {
+        Some(record) => Err(Failure::failed(format!("{name} {}", record.whose()))),
+        None => Ok(nic),
+    }
+}
+
+/// Holds the interface while the command runs, or else until it is restored. `text` and `answer` say what
+/// was done.
+pub(super) fn hold(
+    prepared: Prepared,
+    command: Option<Command>,
+    text: &str,
+    mut answer: Value,
+    context: &Context,
+) -> Result<(), Failure> {
+    let name = prepared.name().to_owned();
+    let Some(mut command) = command else {
         let record = prepared.keep()?;
         let undo = format!("handoff nic restore {name}");
         if !context.json {
@@ -117,9 +155,6 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     if !context.json {
         eprint!("{text}");
     }
-    let mut command = Command::new(program);
-    command.args(arguments);
-    command.env("HANDOFF_NIC", name).env("HANDOFF_NIC_QUEUES", numbers(&queues));
     let ended = attend(&mut command, context);
     let undone = prepared.undo();
     let status = ended?;
@@ -138,7 +173,7 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     }
 }
 
-fn as_text(name: &str, queues: &[u32], steps: &[Step], is: &str) -> String {
+pub(super) fn as_text(name: &str, queues: &[u32], steps: &[Step], is: &str) -> String {
     let mut text = String::new();
     for step in steps {
         text.push_str(&format!("{name}: {}\n", step.text));

@@ -23,13 +23,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
-use handoff_nic::Prepared;
 use ipnet::IpNet;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic;
+use crate::net::nic::{self, Card};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Family, Listener};
 use crate::net::{descriptors, visitors};
@@ -191,13 +190,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let target = reach::resolve(&target, family, patience)?;
     let listener = Listener::bind(&listen, family, &args.from, patience)?;
     let address = listener.address()?;
-    let prepared = match &args.nic {
+    let card = match &args.nic {
         Some(name) => Some(nic::prepare(name, nic::arriving_at(address))?),
         None => None,
     };
-    let ended = relay(args, context, listener, target, prepared.as_ref());
-    match prepared {
-        Some(prepared) => nic::put_back(prepared, ended),
+    let ended = relay(args, context, listener, target, card.as_ref());
+    match card {
+        Some(card) => nic::put_back(card, ended),
         None => ended,
     }
 }
@@ -208,7 +207,7 @@ fn relay(
     context: &Context,
     listener: Listener,
     target: Vec<SocketAddr>,
-    prepared: Option<&Prepared>,
+    card: Option<&Card>,
 ) -> Result<(), Failure> {
     descriptors::allow_all();
     let clock = Clock::start();
@@ -221,7 +220,7 @@ fn relay(
     let shared = Shared::new(context.json);
     let door = Door::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
-    let mut first = First { address, prepared, others: Vec::new() };
+    let mut first = First { address, card, others: Vec::new() };
     let mut turns = Vec::new();
     for _ in 1..args.threads {
         let (tell, told) = channel();

@@ -10,13 +10,12 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use handoff::{Driver, Executor, ExportedRxQueue, Region, RxQueue};
-use handoff_nic::Prepared;
 
 use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
 use crate::failure::Failed;
-use crate::net::nic::Bound;
+use crate::net::nic::{Bound, Card};
 use crate::net::reach::Listener;
 use crate::net::visitors;
 use crate::{Failure, Stop, clock, service};
@@ -54,7 +53,7 @@ pub(super) enum Turn<'a> {
 /// What the first thread knows.
 pub(super) struct First<'a> {
     pub(super) address: SocketAddr,
-    pub(super) prepared: Option<&'a Prepared>,
+    pub(super) card: Option<&'a Card>,
     /// Has the others have the queue, if there is one, and hears when they do.
     pub(super) others: Vec<(Sender<Option<ExportedRxQueue>>, Receiver<()>)>,
 }
@@ -136,11 +135,11 @@ impl Worker<'_> {
 }
 
 impl<'a> First<'a> {
-    /// Binds the queue that was prepared, with an area for so many connections.
+    /// Binds the queue of the card, with an area for so many connections.
     fn bind(&self, driver: &Driver, connections: usize) -> Result<Option<Bound<'a>>, Failure> {
         let area = |len| Region::reserved(len).failed(SETTING_ASIDE);
-        let bind = |prepared| Bound::bind(driver, prepared, connections, area);
-        self.prepared.map(bind).transpose()
+        let bind = |card| Bound::bind(driver, card, connections, area);
+        self.card.map(bind).transpose()
     }
 
     /// Shares the queue; whether all others are ready.

@@ -3,6 +3,7 @@
 mod broken;
 mod crowd;
 mod hostile;
+mod lease;
 mod lend;
 mod local;
 mod nic;

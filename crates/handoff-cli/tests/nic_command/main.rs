@@ -3,5 +3,6 @@
 mod guest {
     mod ended;
     mod host;
+    mod lease;
     mod said;
 }

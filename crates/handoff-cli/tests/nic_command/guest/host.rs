@@ -24,8 +24,18 @@ impl Host {
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
         command.arg("nic").args(arguments);
-        self.pair.right.namespace().attach(&mut command);
+        self.attach(&mut command);
         command
+    }
+
+    /// Makes a command start there.
+    pub(super) fn attach<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        self.pair.right.namespace().attach(command)
+    }
+
+    /// An address of it.
+    pub(super) fn address(&self) -> String {
+        self.pair.right.v4().to_string()
     }
 
     pub(super) fn nic(&self, arguments: &[&str]) -> Output {

@@ -1,0 +1,175 @@
+//! `cp --nic` in a container, on queues that `handoff nic lease` has leased from a card.
+
+mod guest {
+    use std::fs;
+    use std::path::Path;
+    use std::process::{Command, Output};
+
+    use handoff_lab::topology::{Namespace, Pair};
+    use rustix::process::Signal;
+    use serde_json::Value;
+
+    use crate::session::{Running, cp, path, pattern};
+
+    /// A host with a card, a container on it, and another host that knows the way to the container.
+    struct Bed {
+        pair: Pair,
+        container: Namespace,
+        /// Lives in the container, so that it has a number to be found by.
+        inside: std::process::Child,
+    }
+
+    const V4: &str = "10.99.7.2";
+    const V6: &str = "fd00:99:7::2";
+
+    impl Bed {
+        fn new(mtu: u32) -> Self {
+            let pair = Pair::wire(mtu).expect("a pair of NICs");
+            let container = Namespace::new().expect("a namespace");
+            let mut sleep = Command::new("sleep");
+            let inside = container.attach(sleep.arg("600")).spawn().expect("starts");
+            let bed = Self { pair, container, inside };
+            bed.ip(&["route", "add", V4, "via", &bed.pair.right.v4().to_string()]);
+            bed.ip(&["-6", "route", "add", V6, "via", &bed.pair.right.v6().to_string()]);
+            bed
+        }
+
+        /// On the other host.
+        fn ip(&self, arguments: &[&str]) {
+            let mut ip = Command::new("ip");
+            let ip = self.pair.left.namespace().attach(ip.args(arguments));
+            let output = ip.output().expect("starts");
+            assert!(output.status.success(), "{output:?}");
+        }
+
+        /// Runs `handoff nic` on the card's host.
+        fn try_nic(&self, arguments: &[&str]) -> Output {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+            command.args(["nic", "--json"]).args(arguments);
+            self.pair.right.namespace().attach(&mut command).output().expect("starts")
+        }
+
+        /// What it prints.
+        fn nic(&self, arguments: &[&str]) -> Value {
+            let output = self.try_nic(arguments);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{arguments:?}: {errors}");
+            serde_json::from_slice(&output.stdout).expect("one JSON value")
+        }
+
+        /// Sends `source` from the other host to `copy` in the container, and returns the receiver's report.
+        fn transfer(&self, host: &str, source: &Path, copy: &Path, streams: &str) -> Value {
+            let listen = format!("tcp-listen://{host}");
+            let mut receiver = cp(&[&listen, path(copy), "--json", "--force", "--nic", "nk0"]);
+            let receiver = Running::start(self.container.attach(&mut receiver));
+            let mut sender = cp(&[path(source), &receiver.address(), "--verify"]);
+            let sender = self.pair.left.namespace().attach(sender.args(["--streams", streams]));
+            let sender = Running::start(sender).end();
+            let receiver = receiver.end();
+            assert_eq!(sender.code, Some(0), "{}{}", sender.stderr, receiver.stderr);
+            receiver.report()
+        }
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            self.inside.kill().expect("lives");
+            self.inside.wait().expect("ends");
+        }
+    }
+
+    /// By the word of the command and of the kernel; the bytes that came, frames included.
+    fn without_a_copy(report: &Value, least: usize) -> u64 {
+        let hop = &report["hops"][0];
+        assert_eq!((&hop["engine"], &hop["copied"]), (&"zcrx".into(), &0.into()), "{report}");
+        assert_eq!((&hop["unknown"], &report["nic"]["copied"]), (&0.into(), &0.into()), "{report}");
+        let received = hop["zero_copy"].as_u64().expect("a number");
+        assert!(received >= least as u64, "{report}");
+        received
+    }
+
+    #[test]
+    fn a_container_receives_a_file_on_a_leased_queue_without_a_copy() {
+        const LEN: usize = 4_000_001;
+        let bed = Bed::new(1_500);
+        let device = bed.pair.right.device();
+        let to = bed.inside.id().to_string();
+        let addresses = ["--address", V4, "--address", V6];
+        let leased = bed.nic(&[&["lease", device, "--to", &to][..], &addresses].concat());
+        assert_eq!(leased["device_queues"], serde_json::json!([1]), "{leased}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        for (host, streams) in [(V4.to_owned(), "1"), (format!("[{V6}]"), "3")] {
+            let moved = bed.pair.right.dma_bytes().expect("counts");
+            let report = bed.transfer(&format!("{host}:0"), &source, &copy, streams);
+            let received = without_a_copy(&report, LEN);
+            // The card has moved them, by its own count.
+            let moved = bed.pair.right.dma_bytes().expect("counts") - moved;
+            assert!(moved >= received, "{moved} bytes by the card: {report}");
+            assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+        }
+        let undone = bed.nic(&["restore", device]);
+        assert_eq!(undone[0]["left"], serde_json::json!([]), "{undone}");
+    }
+
+    /// As of a container that has a network already: its own address, by the card from now on.
+    #[test]
+    fn the_address_that_a_container_has_is_leased_unless_another_is_named() {
+        const LEN: usize = 1_000_001;
+        let bed = Bed::new(1_500);
+        let device = bed.pair.right.device();
+        let to = bed.inside.id().to_string();
+        let mut ip = Command::new("ip");
+        let ip = bed.container.attach(ip.args(["address", "add", V4, "dev", "lo"]));
+        assert!(ip.status().expect("starts").success());
+        let back = format!("{}/32", bed.pair.left.v4());
+        let leased = bed.nic(&["lease", device, "--to", &to, "--route", &back]);
+        let pair =
+            &leased["steps"].as_array().expect("a list").iter().rev().nth(1).expect("a step");
+        assert_eq!(pair["change"]["pair"]["addresses"], serde_json::json!([V4]), "{leased}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let report = bed.transfer(&format!("{V4}:0"), &source, &copy, "1");
+        without_a_copy(&report, LEN);
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+        bed.nic(&["restore", device]);
+    }
+
+    /// A port that is not led to the queue is received as ever, also while the queue is bound.
+    #[test]
+    fn other_ports_of_the_container_keep_out_of_the_leased_queue() {
+        const LEN: usize = 300_001;
+        let bed = Bed::new(1_500);
+        let device = bed.pair.right.device();
+        let to = bed.inside.id().to_string();
+        bed.nic(&["lease", device, "--to", &to, "--address", V4, "--port", "7070"]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let mut bound = cp(&[&format!("tcp-listen://{V4}:7070"), "/dev/null", "--nic", "nk0"]);
+        let bound = Running::start(bed.container.attach(&mut bound));
+        bound.address();
+        let mut plain = cp(&[&format!("tcp-listen://{V4}:0"), path(&copy)]);
+        let plain = Running::start(bed.container.attach(&mut plain));
+        let mut sender = cp(&[path(&source), &plain.address(), "--verify"]);
+        let sender = Running::start(bed.pair.left.namespace().attach(&mut sender)).end();
+        let plain = plain.end();
+        assert_eq!((sender.code, plain.code), (Some(0), Some(0)), "{sender:?}{plain:?}");
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+
+        // A queue that is bound in the container does not go back to the host's traffic.
+        let refused = bed.try_nic(&["restore", device]);
+        let line = String::from_utf8(refused.stderr).expect("UTF-8");
+        assert_eq!((refused.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+        assert!(line.contains("still bound by a program is queue 3: end it"), "{line}");
+        let mut second = cp(&["tcp-listen://:0", path(&copy), "--force", "--nic", "nk0"]);
+        let second = Running::start(bed.container.attach(&mut second)).end();
+        second.says(3, "all queues that it has leased are bound by programs");
+        bound.signal(Signal::INT);
+        assert_eq!(bound.end().code, Some(130));
+        let undone = bed.nic(&["restore", device]);
+        assert_eq!(undone[0]["left"], serde_json::json!([]), "{undone}");
+    }
+}

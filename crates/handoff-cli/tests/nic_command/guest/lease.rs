@@ -1,0 +1,269 @@
+//! Queues leased to a container: what is there, what is said, and that all of it goes again.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use handoff_lab::topology::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::host::{Host, nothing_is_left, wait_for};
+
+const ADDRESS: &str = "10.99.7.2";
+
+/// A network namespace, with a process that it is found by.
+struct Container {
+    namespace: Namespace,
+    inside: Child,
+}
+
+impl Container {
+    fn new() -> Self {
+        let namespace = Namespace::new().expect("a namespace");
+        let mut sleep = Command::new("sleep");
+        let inside = namespace.attach(sleep.arg("600")).spawn().expect("starts");
+        Self { namespace, inside }
+    }
+
+    fn to(&self) -> String {
+        self.inside.id().to_string()
+    }
+
+    /// What a command prints there.
+    fn says(&self, words: &[&str]) -> String {
+        let mut command = Command::new(words[0]);
+        let command = self.namespace.attach(command.args(&words[1..]));
+        let output = command.output().expect("starts");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.inside.kill();
+        self.inside.wait().expect("ends");
+    }
+}
+
+/// All links of the host, by name.
+fn links(host: &Host) -> Vec<String> {
+    let all = host.answer(&["show"]);
+    let name = |one: &Value| one["name"].as_str().expect("has one").to_owned();
+    all.as_array().expect("a list").iter().map(name).collect()
+}
+
+#[test]
+fn a_lease_is_told_shown_and_undone() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (before, links_before) = (host.settings(), links(&host));
+    let to = container.to();
+    let lease = ["lease", device, "--to", &to, "--queues", "2", "--address", ADDRESS];
+    let would = host.answer(&[&lease[..], &["--dry-run"]].concat());
+    assert_eq!(host.settings(), before);
+    nothing_is_left();
+
+    let leased = host.answer(&lease);
+    assert_eq!(leased["steps"], would["steps"]);
+    assert_eq!((&leased["queues"], &leased["device_queues"]), (&json!([2, 3]), &json!([1, 2])));
+    let steps = leased["steps"].as_array().expect("a list");
+    let [pair, redirect] = steps.last_chunk().expect("several");
+    assert_eq!(pair["change"]["pair"]["addresses"], json!([ADDRESS]), "{pair}");
+    let text = pair["text"].as_str().expect("text");
+    assert!(text.contains("nk0") && text.contains("leased from queues 2, 3"), "{text}");
+    assert_eq!(redirect["change"]["redirect"]["addresses"], json!([ADDRESS]), "{redirect}");
+
+    let shown = host.answer(&["show", device]);
+    for queue in [2, 3] {
+        assert_eq!(shown["queues"][queue]["bound"], "lease", "{shown}");
+    }
+    let there = container.says(&[env!("CARGO_BIN_EXE_handoff"), "nic", "show", "nk0", "--json"]);
+    let there: Value = serde_json::from_str(&there).expect("JSON");
+    assert_eq!(there["queues"].as_array().expect("a list").len(), 3, "{there}");
+    let blocks = there["obstacles"][0]["cause"].as_str().expect("text");
+    assert!(blocks.contains("queues 1, 2 of it are leased"), "{blocks}");
+    let line = container.says(&["ip", "-brief", "address", "show", "nk0"]);
+    assert!(line.contains(&format!("{ADDRESS}/32")), "{line}");
+    let routes = container.says(&["ip", "route", "show", "dev", "nk0"]);
+    assert!(routes.contains(&format!("via 169.254.1.1 proto static src {ADDRESS}")), "{routes}");
+
+    let row = |command: &[&str]| -> Value {
+        let doctor = [env!("CARGO_BIN_EXE_handoff"), "doctor", "--json", "--iface", "nk0"];
+        let all = container.says(&[command, &doctor].concat());
+        let all: Value = serde_json::from_str(&all).expect("JSON");
+        let mut rows = all.as_array().expect("a list").iter();
+        rows.find(|row| row["mechanism"] == "nk0: zcrx").expect("a row").clone()
+    };
+    let may = row(&[]);
+    assert_eq!(
+        (&may["state"], &may["reason"]),
+        (&json!("yes"), &json!("queues 1 to 2 leased from a card"))
+    );
+    let may_not = row(&["unshare", "--user", "--map-root-user"]);
+    assert_eq!(may_not["state"], "no", "{may_not}");
+    let reason = may_not["reason"].as_str().expect("text");
+    assert!(reason.contains("CAP_NET_ADMIN of the first user namespace"), "{reason}");
+
+    let again = host.refused(&lease, 1);
+    assert!(again.contains("is prepared until it is restored"), "{again}");
+    let undone = host.answer(&["restore", device]);
+    assert_eq!(undone[0]["left"], json!([]));
+    let put_back = undone[0]["put_back"].as_array().expect("a list");
+    assert!(put_back[0].as_str().expect("text").starts_with("redirect"), "{put_back:?}");
+    assert!(put_back[1].as_str().expect("text").starts_with("netkit pair"), "{put_back:?}");
+    assert_eq!((host.settings(), links(&host)), (before, links_before));
+    assert!(!container.says(&["ip", "-brief", "link"]).contains("nk0"));
+    nothing_is_left();
+}
+
+#[test]
+fn a_command_runs_in_the_container_and_may_end_in_every_way() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (before, links_before) = (host.settings(), links(&host));
+    let to = container.to();
+    let lease = ["lease", device, "--to", &to, "--address", ADDRESS, "--port", "8000", "--"];
+    let script = "ip -brief address show $HANDOFF_NIC; echo $HANDOFF_NIC_QUEUES; exit 7";
+    let output = host.nic(&[&lease[..], &["sh", "-c", script]].concat());
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.starts_with("nk0") && text.ends_with("\n1\n"), "{text}");
+    assert_eq!((host.settings(), links(&host)), (before.clone(), links_before.clone()));
+
+    for (signal, code) in [
+        (Signal::INT, Some(130)),
+        (Signal::TERM, Some(143)),
+        (Signal::HUP, Some(129)),
+        (Signal::KILL, None),
+    ] {
+        let place = tempfile::tempdir().expect("a directory");
+        let number = place.path().join("number");
+        let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 60", number.display());
+        let mut command = host.command(&[&lease[..], &["sh", "-c", &script]].concat());
+        let mut child = command.stderr(Stdio::null()).spawn().expect("handoff starts");
+        wait_for(&number);
+        assert_eq!(links(&host).len(), links_before.len() + 1);
+        kill_process(Pid::from_child(&child), signal).expect("lives");
+        assert_eq!(child.wait().expect("ends").code(), code);
+        if signal == Signal::KILL {
+            assert_eq!(links(&host).len(), links_before.len() + 1);
+            let undone = host.answer(&["restore", device]);
+            assert_eq!((&undone[0]["gone"], &undone[0]["left"]), (&json!(false), &json!([])));
+            let left = fs::read_to_string(&number).expect("is there");
+            let left = left.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+            kill_process(left, Signal::KILL).expect("nobody else ends it");
+        }
+        assert_eq!((host.settings(), links(&host)), (before.clone(), links_before.clone()));
+        nothing_is_left();
+    }
+}
+
+#[test]
+fn a_kill_at_any_time_is_put_back() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (before, links_before) = (host.settings(), links(&host));
+    let to = container.to();
+    let mut caught = 0;
+    for turn in 0..24 {
+        let mut command = host.command(&["lease", device, "--to", &to, "--address", ADDRESS]);
+        let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
+        std::thread::sleep(std::time::Duration::from_millis(turn * 10));
+        child.kill().expect("kills");
+        // Where it ended before, its lease stays as well.
+        let killed = child.wait().expect("ends").code().is_none();
+        let output = host.nic(&["restore", device]);
+        let line = String::from_utf8(output.stderr).expect("UTF-8");
+        match output.status.code() {
+            Some(0) => caught += usize::from(killed),
+            code => assert!(code == Some(2) && line.contains("is not prepared"), "{line}"),
+        }
+        assert_eq!(
+            (host.settings(), links(&host)),
+            (before.clone(), links_before.clone()),
+            "{turn}"
+        );
+        // A lock that nobody holds may stay, and a record half written.
+        for entry in fs::read_dir("/run/handoff/nic").into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            assert_ne!(path.extension().unwrap_or_default(), "json", "{turn}");
+            fs::remove_file(path).expect("removes");
+        }
+    }
+    assert!(caught > 2, "only {caught} were killed midway");
+}
+
+#[test]
+fn a_container_that_goes_takes_its_end_along_and_the_rest_is_restored() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (before, links_before) = (host.settings(), links(&host));
+    host.answer(&["lease", device, "--to", &container.to(), "--address", ADDRESS]);
+    assert_eq!(links(&host).len(), links_before.len() + 1);
+    drop(container);
+    // The kernel ends a namespace in its own time.
+    let begin = std::time::Instant::now();
+    while links(&host) != links_before {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20), "the pair stays");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(host.answer(&["show", device])["queues"][3]["bound"], Value::Null);
+    let undone = host.answer(&["restore", device]);
+    assert_eq!((&undone[0]["gone"], &undone[0]["left"]), (&json!(false), &json!([])));
+    assert_eq!(host.settings(), before);
+    nothing_is_left();
+}
+
+#[test]
+fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (before, links_before) = (host.settings(), links(&host));
+    let to = container.to();
+    let mut here = Command::new("sleep");
+    let mut here = host.attach(here.arg("600")).spawn().expect("starts");
+    let beside = here.id().to_string();
+    let host_address = host.address();
+    let address = ["--address", ADDRESS];
+    for (arguments, code, said) in [
+        (
+            &[device, "--to", "nobody", address[0], address[1]][..],
+            2,
+            "no network namespace \"nobody\"",
+        ),
+        (&[device, "--to", "4194305", address[0], address[1]], 2, "no process 4194305"),
+        (&[device, "--to", "/etc/passwd", address[0], address[1]], 2, "is no network namespace"),
+        (&[device, "--to", &beside, address[0], address[1]], 2, "no lease is needed"),
+        (&[device, "--to", &to], 2, "has no address yet"),
+        (&[device, "--to", &to, "--address", &host_address], 2, "an address of this host"),
+        (&[device, "--to", &to, "--address", "224.0.0.1"], 2, "no address of one host"),
+        (&["lo", "--to", &to, address[0], address[1]], 3, "it is the loopback interface"),
+        (&["eth77", "--to", &to, address[0], address[1]], 2, "no network interface"),
+        (&[device, "--to", &to, "--queues", "8", address[0], address[1]], 3, "can set aside 7"),
+        (&[device, "--to", &to, "--queue", "0", address[0], address[1]], 3, "own traffic"),
+        (&[device, "--to", &to, "--device", "lo", address[0], address[1]], 1, "lo exists there"),
+    ] {
+        let line = host.refused(&[&["lease"], arguments].concat(), code);
+        assert!(line.contains(said), "{line}");
+        assert_eq!(
+            (host.settings(), links(&host)),
+            (before.clone(), links_before.clone()),
+            "{line}"
+        );
+        nothing_is_left();
+    }
+    here.kill().expect("lives");
+    here.wait().expect("ends");
+
+    // A queue that somebody else has leased: here, one whose record was lost.
+    host.answer(&["lease", device, "--to", &to, "--address", ADDRESS]);
+    let records = fs::read_dir("/run/handoff/nic").expect("is there");
+    for record in records {
+        fs::remove_file(record.expect("an entry").path()).expect("removes");
+    }
+    let other = ["lease", device, "--to", &to, "--queue", "3", "--address", "10.99.7.3"];
+    let line = host.refused(&other, 3);
+    assert!(line.contains("queue 3 of") && line.contains("is bound to a lease"), "{line}");
+    nothing_is_left();
+}
