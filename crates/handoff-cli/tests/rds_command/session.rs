@@ -80,21 +80,22 @@ impl Drop for Answering {
     }
 }
 
-/// A stress of so many seconds from one end to the other, both reports.
+/// A stress of so many seconds from one end to the other, with an engine that both are told of in these options; both
+/// reports.
 pub(crate) fn stress(
     left: &PairEnd,
     right: &PairEnd,
-    engine: &str,
+    engine: &[&str],
     seconds: u32,
     more: &[&str],
 ) -> [Value; 2] {
-    let answering = Answering::start(right, engine);
+    let answering = Answering::at(right, right.v4(), engine);
     let [own, peer] = [left, right].map(|end| end.v4().to_string());
     let time = seconds.to_string();
     // A busy machine may have nobody answer for a while.
-    let base = ["stress", &own, "-s", &peer, "--engine", engine, "--json", "--time", &time];
+    let base = ["stress", &own, "-s", &peer, "--json", "--time", &time];
     let patient = ["--timeout", "100"];
-    let asked = report(&rds(left, &[&base[..], &patient, more].concat()));
+    let asked = report(&rds(left, &[&base[..], engine, &patient, more].concat()));
     let (code, answered) = answering.stop();
     assert_eq!(code, Some(130));
     assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()));

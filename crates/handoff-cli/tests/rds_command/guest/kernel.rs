@@ -13,7 +13,7 @@ fn pair() -> Pair {
 fn requests_are_answered_and_counted() {
     let pair = pair();
     let more = ["-q", "8K", "-t", "2", "-d", "4"];
-    let [asked, _] = stress(&pair.left, &pair.right, "auto", 1, &more);
+    let [asked, _] = stress(&pair.left, &pair.right, &[], 1, &more);
     assert_eq!(asked["engine"], "rds-kernel");
     assert_eq!((&asked["sent"]["copied"], &asked["sent"]["zero_copy"]), (&0.into(), &0.into()));
     let info = report(&rds(&pair.left, &["info", "--json"]));

@@ -22,7 +22,7 @@ fn requests_are_answered_and_counted() {
     let more = ["-q", "16K", "-a", "1K", "-t", "4", "-d", "16"];
     // Either side connects to the other.
     for [from, to] in [[&pair.left, &pair.right], [&pair.right, &pair.left]] {
-        let [asked, answered] = stress(from, to, "own", 1, &more);
+        let [asked, answered] = stress(from, to, &["--engine", "own"], 1, &more);
         assert_eq!((&asked["engine"], &answered["engine"]), (&"rds-own".into(), &"rds-own".into()));
         let messages = asked["messages"].as_u64().expect("a number");
         assert_eq!(asked["bytes"].as_u64(), Some(messages * 16_384));
@@ -32,7 +32,8 @@ fn requests_are_answered_and_counted() {
 #[test]
 fn copies_are_asked_for_and_reported() {
     let pair = pair();
-    let [asked, _] = stress(&pair.left, &pair.right, "own", 1, &["--copy", "-q", "100K"]);
+    let [asked, _] =
+        stress(&pair.left, &pair.right, &["--engine", "own"], 1, &["--copy", "-q", "100K"]);
     assert_eq!(asked["sent"]["zero_copy"], 0);
     assert!(asked["sent"]["copied"].as_u64() >= asked["bytes"].as_u64(), "{asked}");
 }
