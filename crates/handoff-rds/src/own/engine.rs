@@ -229,7 +229,9 @@ impl Shared {
     /// Tells the host what time it is.
     pub(super) fn advance(&self) {
         self.advanced.set(self.begin.elapsed());
-        self.host.borrow_mut().advance(self.advanced.get());
+        let links = self.links.borrow();
+        let waiting = |id| links.get(&id).map_or(0, |link| link.unread());
+        self.host.borrow_mut().advance_with(self.advanced.get(), waiting);
     }
 
     /// The host, to be looked at.

@@ -108,6 +108,11 @@ impl Link {
         acknowledged > self.acknowledged.replace(acknowledged.max(self.acknowledged.get()))
     }
 
+    /// Bytes that have come and are not read.
+    pub(super) fn unread(&self) -> usize {
+        rustix::io::ioctl_fionread(&self.file).map_or(0, |bytes| bytes as usize)
+    }
+
     /// A send of copies is next, of whose acknowledgement only looking would tell, or another one. Being
     /// told of those too would cost more than it is worth, so that ends after some of them.
     pub(super) fn next_is(&self, copies: bool) {

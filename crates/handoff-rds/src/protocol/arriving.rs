@@ -50,6 +50,16 @@ impl Connection {
             .filter(|at| *at <= now)
             .map(|_| Reason::Stalled { arrived, len: header.len })
     }
+
+    /// So many bytes of its payload wait to be read: whether they are enough to go on with it.
+    pub(super) fn still_comes(&mut self, now: Duration, waiting: usize) -> bool {
+        let come = self.arriving.bytes + waiting as u64;
+        let enough = come >= self.arriving.since.1 + LEAST;
+        if enough {
+            self.arriving.since = (now, come);
+        }
+        enough
+    }
 }
 
 impl<B, R> Host<B, R> {

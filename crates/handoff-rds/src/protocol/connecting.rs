@@ -172,6 +172,12 @@ impl<B, R> Host<B, R> {
 
     /// Time has passed; `now` counts from any beginning and never goes back.
     pub fn advance(&mut self, now: Duration) {
+        self.advance_with(now, |_| 0);
+    }
+
+    /// As [`Host::advance`], for a driver that reads only when there is much: `waiting` says of a connection how many
+    /// bytes it has not read yet. It is asked before a message ends because nothing of it comes.
+    pub fn advance_with(&mut self, now: Duration, waiting: impl Fn(ConnectionId) -> usize) {
         self.now = now;
         let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
         for address in peers {
@@ -180,9 +186,10 @@ impl<B, R> Host<B, R> {
             let peer = self.peers.get_mut(&address).expect("listed");
             let role = peer.role;
             let unknown = peer.lanes.is_none();
-            for (at, lane) in peer.lane.iter().enumerate() {
-                if let Link::Up(it) = &lane.link
+            for (at, lane) in peer.lane.iter_mut().enumerate() {
+                if let Link::Up(it) = &mut lane.link
                     && let Some(reason) = it.stalled(now, self.limits.patience)
+                    && !it.still_comes(now, waiting(it.id))
                 {
                     late.push((it.id, reason));
                     continue;

@@ -144,4 +144,19 @@ fn a_message_that_does_not_go_on_ends_its_connection() {
         host.payload_arrived(id, part as usize * 8192);
         assert_eq!(reason(&mut host), None);
     }
+
+    // So does one that is not read meanwhile, but not with the same bytes again.
+    let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
+    begin(&mut host, id, 1 << 20, 1);
+    host.advance_with(patience, |_| 4094);
+    assert!(matches!(reason(&mut host), Some(Reason::Stalled { arrived: 1, .. })));
+    let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
+    begin(&mut host, id, 1 << 20, 1);
+    host.advance_with(patience, |asked| if asked == id { 4095 } else { 0 });
+    assert_eq!((reason(&mut host), host.statistics().held_bytes), (None, 1));
+    host.payload_arrived(id, 4096);
+    host.advance_with(patience * 2 - Duration::from_millis(1), |_| 0);
+    assert_eq!(reason(&mut host), None);
+    host.advance_with(patience * 2, |_| 4095);
+    assert!(matches!(reason(&mut host), Some(Reason::Stalled { arrived: 4096, .. })));
 }

@@ -35,11 +35,19 @@ pub(crate) struct Setup {
     pub(crate) port: u16,
     /// Bytes that a port holds before it is congested.
     pub(crate) receive: u64,
+    /// How long next to nothing may come of a message that has begun.
+    pub(crate) patience: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { sending: handoff::Engine::Auto, lanes: MAX_LANES, port: PORT, receive: 1 << 20 }
+        Self {
+            sending: handoff::Engine::Auto,
+            lanes: MAX_LANES,
+            port: PORT,
+            receive: 1 << 20,
+            patience: Limits::default().patience,
+        }
     }
 }
 
@@ -70,8 +78,8 @@ where
 {
     let run = move || {
         let driver = Driver::new().expect("a driver");
-        let Setup { sending, lanes, port, receive } = setup;
-        let limits = Limits { queued: 4 << 20, receive, lanes, ..Limits::default() };
+        let Setup { sending, lanes, port, receive, patience } = setup;
+        let limits = Limits { queued: 4 << 20, receive, lanes, patience, ..Limits::default() };
         let engine = Engine::listening_at(&driver, (address, port).into(), limits, sending);
         let engine = engine.expect("an engine");
         let own = std::rc::Rc::new(Own { engine });

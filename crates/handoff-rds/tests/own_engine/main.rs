@@ -1,10 +1,12 @@
 //! Our own engine, with its like between two network namespaces and with the kernel's sockets.
 
 mod hosts;
+mod peer;
 
 mod native {
     mod hardship;
     mod reconnect;
+    mod slow;
     mod talk;
 }
 

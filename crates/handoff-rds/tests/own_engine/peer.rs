@@ -1,0 +1,84 @@
+//! A peer that is neither the kernel nor our engine.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use handoff_lab::topology::Pair;
+use handoff_rds::wire::{
+    FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, MAX_LANES, PORT, PROBE_PORT,
+};
+use socket2::{Domain, Type};
+
+/// The port of its sockets, and of those that it sends to.
+pub(crate) const SOCKET: u16 = 4000;
+
+/// A peer that is no kernel and none of ours, and speaks as kernels do with one lane.
+pub(crate) struct Peer {
+    pub(crate) stream: TcpStream,
+    pub(crate) sequence: u64,
+}
+
+impl Peer {
+    /// Connects from a port that tells of lane 0.
+    pub(crate) fn connect(pair: &Pair, sequence: u64) -> Self {
+        let stream = pair.left.namespace().run(|| {
+            let free = (40_000..50_000).step_by(MAX_LANES.into()).find_map(|port| {
+                let socket = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
+                socket.bind(&SocketAddr::from((pair.left.v4(), port)).into()).ok()?;
+                socket.connect(&SocketAddr::from((pair.right.v4(), PORT)).into()).ok()?;
+                Some(TcpStream::from(socket))
+            });
+            free.expect("connects")
+        });
+        Self { stream: stream.expect("enters"), sequence }
+    }
+
+    fn write(&mut self, header: Header, payload: &[u8]) {
+        let len = payload.len() as u32;
+        let frame = [&Header { len, ..header }.to_bytes()[..], payload].concat();
+        self.stream.write_all(&frame).expect("is taken");
+    }
+
+    pub(crate) fn send_map(&mut self) {
+        self.write(Header { flags: FLAG_CONGESTION_MAP, ..Header::default() }, &[0; MAP_LEN]);
+    }
+
+    /// The header of the next message.
+    pub(crate) fn next(&mut self) -> Header {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        Header { sequence, source: SOCKET, destination: SOCKET, ..Header::default() }
+    }
+
+    pub(crate) fn send(&mut self, payload: &[u8]) {
+        let header = self.next();
+        self.write(header, payload);
+    }
+
+    /// Reads up to a message, and has pings answered.
+    pub(crate) fn await_message(&mut self) {
+        while self.read() != SOCKET {}
+    }
+
+    /// Reads a frame that is no map; where it goes to. A ping is answered.
+    fn read(&mut self) -> u16 {
+        loop {
+            // Acknowledges what comes with the next that it sends, or in its time.
+            rustix::net::sockopt::set_tcp_quickack(&self.stream, false).expect("is TCP");
+            let mut header = [0; HEADER_LEN];
+            self.stream.read_exact(&mut header).expect("comes");
+            let header = Header::parse(&header);
+            self.stream.read_exact(&mut vec![0; header.len as usize]).expect("comes");
+            if header.flags & FLAG_CONGESTION_MAP != 0 {
+                continue;
+            }
+            if header.destination == 0 {
+                self.sequence += 1;
+                let pong = Header { sequence: self.sequence, ..Header::default() };
+                assert_eq!(header.source, PROBE_PORT);
+                self.write(Header { destination: PROBE_PORT, ..pong }, &[]);
+            }
+            return header.destination;
+        }
+    }
+}
