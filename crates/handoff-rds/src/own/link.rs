@@ -151,11 +151,6 @@ impl Link {
         self.told.get()
     }
 
-    /// Whether the reader may be woken where there is nothing to read.
-    pub(super) fn may_hear(&self) -> bool {
-        self.was_told.get()
-    }
-
     /// Takes what tells of acknowledgements off the error queue, so that the next of it wakes the reader;
     /// whether there was any.
     pub(super) fn hear(&self) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! Headers, short payloads and the beginning of long ones come by calls, many at a time, into one buffer. The rest of
 //! a long payload is received by the library to where it stays. That is begun when something is there: a receive that
-//! waits would count as an operation of the driver for as long as the peer likes.
+//! waits would count as an operation of the driver for as long as the peer likes, and the kernel would wait for it in
+//! a thread where the error queue tells of acknowledgements.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -89,7 +90,11 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         // that is to end is not waited for again: what TCP has acknowledged on it, its peer does not send again.
         let told_only = link.hear() && woken_by_tcp && !link.ending.get();
         let pause = match told_only {
-            true => Pause::Empty,
+            true => {
+                // It was not woken for what there is to read.
+                reader.there = There::Unknown;
+                Pause::Empty
+            }
             false => reader.take_in(&shared).await,
         };
         woken_by_tcp = false;
@@ -174,8 +179,8 @@ impl Reader {
                 match self.there {
                     There::Nothing => return Some(Pause::Empty),
                     _ if !is_payload || missing < DIRECT || !self.may_receive(shared) => {}
-                    There::Unknown if self.link.may_hear() => return Some(Pause::Turn),
-                    _ => return None,
+                    There::Unknown => return Some(Pause::Turn),
+                    There::Something => return None,
                 }
                 match self.read() {
                     Ok(0) => return Some(Pause::End),

@@ -60,6 +60,11 @@ impl Peer {
         while self.read() != SOCKET {}
     }
 
+    /// Reads up to a ping, and answers it.
+    pub(crate) fn await_ping(&mut self) {
+        while self.read() != 0 {}
+    }
+
     /// Reads a frame that is no map; where it goes to. A ping is answered.
     fn read(&mut self) -> u16 {
         loop {
