@@ -34,10 +34,11 @@ pub(crate) fn listen() {
 pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
     let said = SAID.take();
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    // It has no kind for descriptors, and gives the number in words only.
+    // It has no kind for descriptors, and gives the number in words only: the last ones. What is before may be of the
+    // object.
     let no_descriptors = [libc::EMFILE, libc::ENFILE]
         .iter()
-        .any(|number| text.contains(&format!("(os error {number})")));
+        .any(|number| text.ends_with(&format!("(os error {number})")));
     let is_lack = error.kind() == libbpf_rs::ErrorKind::OutOfMemory || no_descriptors;
     worded(complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}")), is_lack)
 }
@@ -87,9 +88,10 @@ mod tests {
 
     #[test]
     fn a_lack_is_told_from_what_is_wrong_with_an_object() {
+        // The context names maps and sections of the object.
         let explained = |number| {
             let error: Result<(), _> = Err(Error::from(io::Error::from_raw_os_error(number)));
-            explained(&error.context("failed to load").expect_err("an error"))
+            explained(&error.context("failed to load `(os error 24)`").expect_err("an error"))
         };
         for number in [libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
             let error = explained(number);
