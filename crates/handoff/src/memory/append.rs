@@ -10,7 +10,8 @@ use std::fmt;
 
 /// A vector, and how many bytes at most an operation appends to it.
 ///
-/// The vector is not cleared or copied for that, so long payloads land in memory of their own.
+/// The room is not cleared before, and the vector is not copied after, so long payloads land in memory of their own.
+/// Each loan of it costs a small allocation.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +28,11 @@ pub struct Append {
 }
 
 impl Append {
-    /// Makes room for so many bytes behind those of the vector, if it has none.
+    /// Makes room for so many bytes behind those of the vector, if it has less.
+    ///
+    /// # Panics
+    ///
+    /// When that is more than a vector can have.
     pub fn to(mut vector: Vec<u8>, bytes: usize) -> Self {
         vector.reserve(bytes);
         Self { vector, room: bytes }
