@@ -38,10 +38,19 @@ cat /root/errors >>"$out"
 [ "$code" -eq 0 ] && verdict pass "the table is complete" || verdict fail "the table is complete" "(exit code $code)"
 [ "$(settings)" = "$before" ] && verdict pass "the NIC is put back" || verdict fail "the NIC is put back"
 
-# What each row received is what was sent, or it has failed; here: that none was left out, and what the kernel copied.
+# What each row received is what was sent, or it has failed. Here: that no row is missing, and what the kernel copied.
 python3 - >/root/verdicts <<'END'
 import json
-for row in json.load(open("/root/rows.json"))["rows"]:
+rows = json.load(open("/root/rows.json"))["rows"]
+groups = {}
+for row in rows:
+    config = row["config"]
+    key = (row["engine"], config.get("sockets", 1))
+    groups.setdefault(config.get("placement"), []).append(key)
+wanted = sorted((engine, count) for engine in ("epoll", "liburing", "zcrx") for count in (1, 2, 4, 8))
+complete = bool(groups) and all(sorted(group) == wanted for group in groups.values())
+print("pass" if complete else "fail", "no row is missing")
+for row in rows:
     copied, witness = row.get("copied_share"), row.get("copied_share_witness")
     wanted = 1.0 if row["engine"] == "epoll" else 0.0
     fits = "skipped" not in row and witness is not None and abs(witness - wanted) < 0.1

@@ -13,6 +13,9 @@ const PAGE: usize = 4_096;
 /// How often a queue is tried whose last user has just gone.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
+const CANNOT_GROW: &str =
+    "this kernel can't give a queue more memory later (Linux 7.3 can): leave --grow out";
+
 /// What a queue is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -54,6 +57,9 @@ pub(crate) fn bind(
     let begin = Instant::now();
     loop {
         match network.inside(bind)? {
+            Ok((_, queue)) if grows && queue.chunks() == queue.chunks_limit() => {
+                return Err(CANNOT_GROW.to_owned());
+            }
             Ok(bound) => return Ok(bound),
             Err(error) if begin.elapsed() > PATIENCE => return Err(error.to_string()),
             Err(_) => thread::sleep(BETWEEN_TRIES),

@@ -9,7 +9,7 @@
 //! 3. At ports for data nobody listens but while a connection is made, so that programs can.
 
 use std::{
-    io,
+    io, iter,
     net::{IpAddr, SocketAddr, TcpListener},
     rc::Rc,
     sync::Arc,
@@ -84,10 +84,13 @@ impl Card {
         let host = SendingHost::accept(first, stop).map_err(BenchError::Failed)?;
         let host = Rc::new(host.ok_or(BenchError::Stopped)?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
-        let numbers = set_aside.iter().map(|&queue| queue as u16).zip(ports[1..].iter().copied());
+        // Where there are none, programs have ports all the same.
+        let no_queues = iter::repeat_n(0, if prepared.is_some() { 0 } else { ports.len() - 1 });
+        let numbers = set_aside.iter().map(|&queue| queue as u16).chain(no_queues);
         // The first is for who needs none; a NIC with one alone has none for them.
         let alone = set_aside.len() == 1;
-        let queues = Queues::new(numbers.skip(usize::from(!alone)));
+        let with_ports = numbers.zip(ports[1..].iter().copied());
+        let queues = Queues::new(with_ports.skip(usize::from(!alone)));
         let shared = ports[if alone { ports.len() - 1 } else { 1 }];
         let kind = nic.driver.or(nic.kind).unwrap_or_else(|| nic.name.clone());
         let (device, pattern) = (device.to_owned(), Arc::clone(pattern));
@@ -210,7 +213,7 @@ impl Network for Card {
     }
 
     fn own_port(&self) -> Result<OwnQueue<'_>, String> {
-        self.own_queue()
+        self.queues.take()
     }
 
     fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {

@@ -129,7 +129,7 @@ pub struct RecvArgs {
 
     /// Begin with little memory for the NIC, and give it more when chunks run short (Linux 7.3); the JSON has
     /// the steps
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sockets")]
     pub grow: bool,
 
     /// The processor to receive on [default: the last one]

@@ -143,6 +143,13 @@ fn the_guest_is_told_all_but_what_stays_here() {
 }
 
 #[test]
+fn options_that_would_have_no_effect_are_refused() {
+    for line in ["--grow --sockets 10", "--connections 2 --sockets 10", "--grow --send-to ::1"] {
+        assert!(testing::parse::<RecvArgs>(line).is_err(), "{line}");
+    }
+}
+
+#[test]
 fn a_nic_has_a_queue_for_each_row_that_wants_one() {
     let [_, packets, whole] = LOADS;
     let own = |line: &str, load| own_queues(&args(line), load);

@@ -142,7 +142,7 @@ impl Nic {
             hardware_gro: feature(&features, HARDWARE_GRO),
             hash: feature(&features, HASH),
             tables: kernel.tables(index).map_err(reading("tables of RSS", name))?,
-            rss_contexts: kernel.has_contexts(index).map_err(reading("contexts of RSS", name))?,
+            rss_contexts: kernel.may_have_contexts(index),
             rules: kernel.rules(index).map_err(reading("rules", name))?,
             queues: kernel.queues(index).map_err(reading("queues", name))?,
         })

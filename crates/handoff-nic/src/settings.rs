@@ -209,16 +209,12 @@ impl Kernel {
         Ok(tables)
     }
 
-    /// Whether the driver has contexts beside the one for packets that no rule matches.
-    pub(crate) fn has_contexts(&self, index: u32) -> Result<bool, Refusal> {
+    /// Whether the driver may have contexts beside the one for packets that no rule matches.
+    pub(crate) fn may_have_contexts(&self, index: u32) -> bool {
         /// A driver with contexts has none of this number.
         const NOBODYS: u32 = u32::MAX;
         let asked = about(index).with(abi::A_RSS_CONTEXT, &NOBODYS.to_ne_bytes());
-        match self.ethtool(abi::MSG_RSS_GET, asked) {
-            Ok(answers) => Ok(answers.is_some()),
-            Err(refusal) if refusal.is(rustix::io::Errno::NOENT.raw_os_error()) => Ok(true),
-            Err(refusal) => Err(refusal),
-        }
+        may_have_contexts(self.ethtool(abi::MSG_RSS_GET, asked))
     }
 
     /// Sets the table of context 0; with an empty one the driver spreads evenly again.
@@ -245,6 +241,12 @@ impl Kernel {
     }
 }
 
+/// What the answer to a question about a context that nobody has says of the driver. Kernels before 6.12 have the
+/// driver answer, with an error of its own choice.
+fn may_have_contexts(answer: Result<Option<Vec<Attributes>>, Refusal>) -> bool {
+    answer.map_or(true, |answers| answers.is_some())
+}
+
 fn bytes(entries: &[u32]) -> Vec<u8> {
     entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect()
 }
@@ -267,4 +269,20 @@ fn done(answers: Option<Vec<Attributes>>) -> Result<(), Refusal> {
 /// For `map_err`: which setting of which interface could not be read.
 pub(crate) fn reading(what: &str, name: &str) -> impl FnOnce(Refusal) -> Error {
     Error::doing(format!("reading the {what} of {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_an_older_driver_is_no_answer() {
+        let refused = |errno: Errno| may_have_contexts(Err(std::io::Error::from(errno).into()));
+        for errno in [Errno::NOENT, Errno::INVAL, Errno::RANGE] {
+            assert!(refused(errno), "{errno}");
+        }
+        assert!(!may_have_contexts(Ok(None)));
+    }
 }

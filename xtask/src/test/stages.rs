@@ -43,7 +43,7 @@ const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::a
                               http::life::,http::requests::,serve::ends::";
 
 /// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
-const OF_LINUX_73: &str = "kernels::,rx_queue::linux73::,cp::nic::linux73::";
+const OF_LINUX_73: &str = "kernels::,bench::linux73::,rx_queue::linux73::,cp::nic::linux73::";
 
 /// Tests that need guests to themselves: those of our RDS engine need the port that the kernel's RDS
 /// takes in every namespace once a test has loaded it, and unloading it can hang.
@@ -84,4 +84,29 @@ pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
         stages.insert(0, "host:hermetic".to_owned());
     }
     stages
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::OF_LINUX_73;
+
+    /// Files below the directory in which a module of tests of Linux 7.3 begins.
+    fn beginning_modules(directory: &Path) -> usize {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let of_path = |path: &Path| match fs::read_to_string(path) {
+            Ok(text) => usize::from(text.lines().any(|line| line.starts_with("mod linux73"))),
+            Err(_) => beginning_modules(path),
+        };
+        entries.map(|entry| of_path(&entry.path())).sum()
+    }
+
+    #[test]
+    fn every_test_of_linux_7_3_runs_there() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let tests = fs::read_dir(crates).expect("is there").flatten();
+        let there: usize = tests.map(|entry| beginning_modules(&entry.path().join("tests"))).sum();
+        assert_eq!(OF_LINUX_73.matches("::linux73::").count(), there);
+    }
 }

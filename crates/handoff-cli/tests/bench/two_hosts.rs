@@ -76,3 +76,28 @@ impl Ended {
         report["rows"].as_array().expect("rows").clone()
     }
 }
+
+/// Another program that receives, for `--peer`.
+pub(crate) fn theirs() -> String {
+    let this = std::env::current_exe().expect("this program");
+    let fixture = "--exact --ignored --nocapture two_hosts::fixture::receives";
+    format!("theirs=PORT={{port}} exec {} {fixture}", this.display())
+}
+
+mod fixture {
+    use std::io::{copy, sink};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// The other program: takes connections, and reads all that comes.
+    #[test]
+    #[ignore = "fixture: receives until it is killed"]
+    fn receives() {
+        let port = std::env::var("PORT").expect("a port").parse().expect("a number");
+        let listener = TcpListener::bind(("0.0.0.0", port)).expect("listens");
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("accepts");
+            thread::spawn(move || copy(&mut connection, &mut sink()));
+        }
+    }
+}

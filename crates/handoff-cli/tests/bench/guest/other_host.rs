@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::rows::{assert_copied_as_received, number};
-use crate::two_hosts::{Side, recv};
+use crate::two_hosts::{Side, recv, theirs};
 
 /// Runs a script of the shell on the receiving host.
 #[track_caller]
@@ -190,9 +190,7 @@ fn several_connections_come_to_us_and_to_another_program() {
 
     let pair = Pair::wire(1_500).expect("a pair of NICs");
     let before = settings(&pair.right);
-    let this = std::env::current_exe().expect("this program");
-    let fixture = "--exact --ignored --nocapture guest::other_host::fixture::receives";
-    let theirs = format!("theirs=PORT={{port}} exec {} {fixture}", this.display());
+    let theirs = theirs();
     let only = "check=no.*(epoll|zcrx chunk=4k( rings=1)?|theirs)$";
     let words = ["--time", "0.05", "--rounds", "1", "--meter", "--placement", "same"];
     let more = ["--connections", "1,2,8", "--peer", &theirs, "--only", only];
@@ -223,22 +221,4 @@ fn several_connections_come_to_us_and_to_another_program() {
         }
     }
     assert_eq!(settings(&pair.right), before);
-}
-
-mod fixture {
-    use std::io::{copy, sink};
-    use std::net::TcpListener;
-    use std::thread;
-
-    /// The other program: takes connections, and reads all that comes.
-    #[test]
-    #[ignore = "fixture: receives until it is killed"]
-    fn receives() {
-        let port = std::env::var("PORT").expect("a port").parse().expect("a number");
-        let listener = TcpListener::bind(("0.0.0.0", port)).expect("listens");
-        for connection in listener.incoming() {
-            let mut connection = connection.expect("accepts");
-            thread::spawn(move || copy(&mut connection, &mut sink()));
-        }
-    }
 }

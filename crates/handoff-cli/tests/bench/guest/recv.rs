@@ -35,6 +35,19 @@ fn every_row_receives_over_the_software_nic() {
     }
 }
 
+#[test]
+fn a_kernel_that_gives_no_more_memory_says_so() {
+    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
+        .args(["bench", "recv", "--json", "--grow", "--time", "0.05", "--rounds", "1"])
+        .args(["--only", "mtu=1500 gro=no check=no zcrx chunk=4k$"])
+        .output()
+        .expect("it starts");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let row = &report["rows"][1];
+    assert_eq!(row["engine"], "zcrx", "{report}");
+    assert!(row["skipped"].as_str().is_some_and(|why| why.contains("Linux 7.3")), "{row}");
+}
+
 /// Four connections, received by epoll, by one ring, and by two rings that share the queue.
 #[test]
 fn several_connections_come_by_one_queue_to_one_ring_and_to_two() {

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 
 use crate::rows::number;
-use crate::two_hosts::{Side, recv};
+use crate::two_hosts::{Side, recv, theirs};
 
 fn receiving(port: &str, more: &[&str]) -> Side {
     let words = ["--nic", "lo", "--port", port, "--only", "check=yes (epoll|zcrx chunk)"];
@@ -32,6 +32,24 @@ fn rows_are_received_from_another_program_and_one_without_a_nic_says_why() {
     let why = zcrx["skipped"].as_str().expect("a reason");
     assert!(why.contains("lo: it is the loopback interface"), "{why}");
     assert_eq!(sender.end().code, Some(0));
+}
+
+#[test]
+fn another_program_needs_no_queue() {
+    let words = ["--nic", "lo", "--port", "21150", "--time", "0.1", "--rounds", "1"];
+    let theirs = theirs();
+    let more = ["--connections", "1,2", "--peer", &theirs, "--only", "check=no.*theirs"];
+    let receiver = Side::start(recv(&[&words[..], &more].concat()));
+    let sender = sending(&receiver);
+    let ended = receiver.end();
+    assert_eq!((ended.code, sender.end().code), (Some(0), Some(0)), "{ended:?}");
+    let rows = ended.rows();
+    let rows: Vec<_> = rows.iter().filter(|row| row["engine"] == "theirs").collect();
+    assert_eq!(rows.len(), 2, "{ended:?}");
+    for row in rows {
+        assert!(row["skipped"].is_null(), "{row}");
+        assert!(number(row, "bytes_per_s") > 0.0, "{row}");
+    }
 }
 
 #[test]
