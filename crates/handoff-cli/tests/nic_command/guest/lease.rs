@@ -226,6 +226,7 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
     let beside = here.id().to_string();
     let host_address = host.address();
     let address = ["--address", ADDRESS];
+    container.says(&["ip", "route", "add", "unreachable", "10.98.0.0/16"]);
     for (arguments, code, said) in [
         (
             &[device, "--to", "nobody", address[0], address[1]][..],
@@ -238,11 +239,19 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
         (&[device, "--to", &to], 2, "has no address yet"),
         (&[device, "--to", &to, "--address", &host_address], 2, "an address of this host"),
         (&[device, "--to", &to, "--address", "224.0.0.1"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "255.255.255.255"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "::ffff:10.99.7.9"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "fe80::7"], 2, "no address of one host"),
         (&["lo", "--to", &to, address[0], address[1]], 3, "it is the loopback interface"),
         (&["eth77", "--to", &to, address[0], address[1]], 2, "no network interface"),
         (&[device, "--to", &to, "--queues", "8", address[0], address[1]], 3, "can set aside 7"),
         (&[device, "--to", &to, "--queue", "0", address[0], address[1]], 3, "own traffic"),
         (&[device, "--to", &to, "--device", "lo", address[0], address[1]], 1, "lo exists there"),
+        (
+            &[device, "--to", &to, "--route", "10.98.0.0/16", address[0], address[1]],
+            1,
+            "adding the route to 10.98.0.0/16: the namespace has one",
+        ),
     ] {
         let line = host.refused(&[&["lease"], arguments].concat(), code);
         assert!(line.contains(said), "{line}");
@@ -265,5 +274,30 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
     let other = ["lease", device, "--to", &to, "--queue", "3", "--address", "10.99.7.3"];
     let line = host.refused(&other, 3);
     assert!(line.contains("queue 3 of") && line.contains("is bound to a lease"), "{line}");
+    nothing_is_left();
+    let links_leased = links(&host);
+    let other = ["lease", device, "--to", &to, "--address", "10.99.7.3", "--device", "nk1"];
+    let line = host.refused(&other, 1);
+    assert!(line.contains(" is in the way"), "{line}");
+    assert_eq!(links(&host), links_leased, "the lease of others goes on");
+    nothing_is_left();
+}
+
+#[test]
+fn a_pair_goes_also_where_the_card_is_not_known_again() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let links_before = links(&host);
+    host.answer(&["lease", device, "--to", &container.to(), "--address", ADDRESS]);
+    assert_eq!(links(&host).len(), links_before.len() + 1);
+    let mut ip = Command::new("ip");
+    let ip =
+        ip.args(["link", "set", "dev", device, "name", "other", "address", "02:00:00:00:00:77"]);
+    assert!(host.attach(ip).status().expect("starts").success());
+    let undone = host.answer(&["restore", "other"]);
+    assert_eq!(undone[0]["gone"], true, "{undone}");
+    let put_back = undone[0]["put_back"][0].as_str().expect("one");
+    assert!(put_back.starts_with("netkit pair"), "{undone}");
+    assert_eq!(links(&host).len(), links_before.len());
     nothing_is_left();
 }
