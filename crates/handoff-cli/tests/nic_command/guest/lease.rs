@@ -1,11 +1,16 @@
 //! Queues leased to a container: what is there, what is said, and that all of it goes again.
 
 use std::fs;
+use std::io::{self, Read as _};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use handoff_lab::topology::Namespace;
+use rustix::net::netdevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::host::{Host, nothing_is_left, wait_for};
 
@@ -300,4 +305,125 @@ fn a_pair_goes_also_where_the_card_is_not_known_again() {
     assert!(put_back.starts_with("netkit pair"), "{undone}");
     assert_eq!(links(&host).len(), links_before.len());
     nothing_is_left();
+}
+
+/// A packet for UDP from here to there, and words in it.
+fn packet(from: IpAddr, to: IpAddr, words: &str) -> Vec<u8> {
+    const UDP: u8 = 17;
+    let len = (8 + words.len()) as u16;
+    let mut packet = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0];
+            header[2..4].copy_from_slice(&(20 + len).to_be_bytes());
+            [header, from.octets().to_vec(), to.octets().to_vec()].concat()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut header = vec![0x60, 0, 0, 0, 0, 0, UDP, 64];
+            header[4..6].copy_from_slice(&len.to_be_bytes());
+            [header, from.octets().to_vec(), to.octets().to_vec()].concat()
+        }
+        _ => panic!("of one kind"),
+    };
+    packet.extend([9_u16, 9, len, 0].iter().flat_map(|word| word.to_be_bytes()));
+    packet.extend(words.as_bytes());
+    packet
+}
+
+/// A frame with a packet, of a VLAN or none.
+fn frame(at: [u8; 6], vlan: Option<u16>, packet: &[u8]) -> Vec<u8> {
+    const OF_VLAN: u16 = 0x8100;
+    let kind: u16 = if packet[0] == 0x45 { 0x0800 } else { 0x86dd };
+    let tag: Vec<u8> =
+        vlan.iter().flat_map(|id| [OF_VLAN, *id]).flat_map(u16::to_be_bytes).collect();
+    [&at[..], &[2, 0, 0, 0, 0, 9], &tag, &kind.to_be_bytes(), packet].concat()
+}
+
+/// Sends and receives frames at a device.
+fn tap(namespace: &Namespace, device: &str) -> Socket {
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        let index = netdevice::name_to_index(&socket, device)?;
+        // SAFETY: the closure writes a whole sockaddr_ll, and its length.
+        let (_, address) = unsafe {
+            SockAddr::try_init(|storage, len| {
+                let address = libc::sockaddr_ll {
+                    sll_family: libc::AF_PACKET as u16,
+                    sll_protocol: all,
+                    sll_ifindex: index as i32,
+                    sll_hatype: 0,
+                    sll_pkttype: 0,
+                    sll_halen: 0,
+                    sll_addr: [0; 8],
+                };
+                storage.cast::<libc::sockaddr_ll>().write(address);
+                len.write(size_of::<libc::sockaddr_ll>() as u32);
+                Ok(())
+            })
+        }?;
+        socket.bind(&address)?;
+        socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(socket)
+    };
+    namespace.run(open).expect("enters").expect("opens")
+}
+
+/// The words that came before these, and these.
+fn until(mut tap: &Socket, last: &str, all: &[&'static str]) -> Vec<&'static str> {
+    let mut came = Vec::new();
+    let mut frame = [0; 2048];
+    loop {
+        let len = tap.read(&mut frame).expect("the last words come");
+        let said = String::from_utf8_lossy(&frame[..len]);
+        came.extend(all.iter().filter(|words| said.ends_with(**words)));
+        if said.ends_with(last) {
+            return came;
+        }
+    }
+}
+
+#[test]
+fn only_packets_of_the_lease_go_in_and_out() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (left, right) = (&host.pair.left, &host.pair.right);
+    host.answer(&["lease", device, "--to", &container.to(), "--address", ADDRESS]);
+    let (there, here) = (tap(left.namespace(), left.device()), tap(&container.namespace, "nk0"));
+    let mine: Ipv4Addr = ADDRESS.parse().expect("one");
+    let (to, to_v6) = (IpAddr::from(left.v4()), IpAddr::from(left.v6()));
+    let like_mine = IpAddr::from(mine.to_ipv6_mapped());
+    let mine = IpAddr::from(mine);
+    let other = IpAddr::from([10, 99, 7, 3]);
+    const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let words = ["first", "spoofed", "tagged", "mapped", "last"];
+    for (vlan, packet) in [
+        (None, packet(mine, to, "first")),
+        (None, packet(other, to, "spoofed")),
+        (Some(5), packet(mine, to, "tagged")),
+        (None, packet(like_mine, to_v6, "mapped")),
+        (None, packet(mine, to, "last")),
+    ] {
+        here.send(&frame(NEAR, vlan, &packet)).expect("sends");
+    }
+    assert_eq!(until(&there, "last", &words), ["first", "last"]);
+
+    let mut ip = Command::new("ip");
+    let shown = host.attach(ip.args(["-json", "link", "show", "dev", device])).output();
+    let shown: Value = serde_json::from_slice(&shown.expect("starts").stdout).expect("JSON");
+    let card = shown[0]["address"].as_str().expect("one").split(':');
+    let card: Vec<u8> = card.map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let card: [u8; 6] = card.try_into().expect("six");
+    let words = ["in-first", "in-elsewhere", "in-tagged", "in-mapped", "in-other", "in-last"];
+    for (at, vlan, packet) in [
+        (card, None, packet(to, mine, "in-first")),
+        ([2, 0, 0, 0, 0, 0x55], None, packet(to, mine, "in-elsewhere")),
+        (card, Some(5), packet(to, mine, "in-tagged")),
+        (card, None, packet(to_v6, like_mine, "in-mapped")),
+        (card, None, packet(to, right.v4().into(), "in-other")),
+        (card, None, packet(to, mine, "in-last")),
+    ] {
+        there.send(&frame(at, vlan, &packet)).expect("sends");
+    }
+    assert_eq!(until(&here, "in-last", &words), ["in-first", "in-last"]);
+    host.answer(&["restore", device]);
 }
