@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -394,6 +394,10 @@ fn only_packets_of_the_lease_go_in_and_out() {
     let like_mine = IpAddr::from(mine.to_ipv6_mapped());
     let mine = IpAddr::from(mine);
     let other = IpAddr::from([10, 99, 7, 3]);
+    // The host learns who has the address of IPv6.
+    let warm = || UdpSocket::bind("[::]:0")?.send_to(b"warm", (to_v6, 9));
+    right.namespace().run(warm).expect("enters").expect("sends");
+    until(&there, "warm", &[]);
     const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
     let words = ["first", "spoofed", "tagged", "mapped", "last"];
     for (vlan, packet) in [
