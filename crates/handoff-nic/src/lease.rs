@@ -83,6 +83,12 @@ impl Lease {
                 format!("a lease has 1 to {ADDRESSES} addresses, not {}", self.addresses.len());
             return Err(Error::usage(cause));
         }
+        if !is_a_name(&self.device) {
+            return Err(Error::usage(format!(
+                "a device cannot be named \"{}\": choose 1 to 15 letters or digits",
+                self.device
+            )));
+        }
         let has = self.to.addresses()?;
         let all = kernel.addresses().map_err(Error::doing("listing the addresses"))?;
         for (at, address) in self.addresses.iter().enumerate() {
@@ -133,4 +139,10 @@ fn is_of_one_host(address: &IpAddr) -> bool {
         }
     };
     !(only_here || address.is_unspecified() || address.is_multicast() || address.is_loopback())
+}
+
+/// Whether the kernel takes it as the name of an interface (`dev_valid_name`, and no pattern).
+fn is_a_name(name: &str) -> bool {
+    let is_bad = |byte: u8| matches!(byte, b'/' | b':' | b'%') || byte.is_ascii_whitespace();
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.bytes().any(is_bad)
 }

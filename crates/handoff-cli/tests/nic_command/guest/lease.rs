@@ -87,7 +87,7 @@ fn a_lease_is_told_shown_and_undone() {
     let there: Value = serde_json::from_str(&there).expect("JSON");
     assert_eq!(there["queues"].as_array().expect("a list").len(), 3, "{there}");
     let blocks = there["obstacles"][0]["cause"].as_str().expect("text");
-    assert!(blocks.contains("queues 1, 2 of it are leased"), "{blocks}");
+    assert!(blocks.contains("it leases queues 1, 2 from a card"), "{blocks}");
     let line = container.says(&["ip", "-brief", "address", "show", "nk0"]);
     assert!(line.contains(&format!("{ADDRESS}/32")), "{line}");
     let routes = container.says(&["ip", "route", "show", "dev", "nk0"]);
@@ -252,6 +252,12 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
         (&[device, "--to", &to, "--queues", "8", address[0], address[1]], 3, "can set aside 7"),
         (&[device, "--to", &to, "--queue", "0", address[0], address[1]], 3, "own traffic"),
         (&[device, "--to", &to, "--device", "lo", address[0], address[1]], 1, "lo exists there"),
+        (
+            &[device, "--to", &to, "--device", "sixteen-letters-", address[0], address[1]],
+            2,
+            "a device cannot be named",
+        ),
+        (&[device, "--to", &to, "--device", "nk%d", address[0], address[1]], 2, "cannot be named"),
         (
             &[device, "--to", &to, "--route", "10.98.0.0/16", address[0], address[1]],
             1,
