@@ -7,6 +7,7 @@
  * - handoff_arrive takes what arrives at the card for an address of the lease, and nothing else;
  * - handoff_leave lets out what comes from an address of the lease, and drops the rest, so whoever is
  *   behind the netkit device cannot send in the name of others;
+ * - neither takes a packet of a VLAN: VLANs are networks of their own, with their own addresses;
  * - neither reads payload, which the CPU may not see.
  */
 #include "kernel.h"
@@ -18,6 +19,9 @@
 /* As linux/pkt_cls.h and linux/bpf.h have them. */
 #define TCX_NEXT -1
 #define TCX_DROP 2
+
+/* As linux/if_packet.h has it: for the interface's own hardware address. */
+#define PACKET_HOST 0
 
 #define ETH_HLEN 14
 #define ETH_P_IP 0x0800
@@ -31,7 +35,9 @@
 
 /* A fragment, as those of kernel.h are. */
 struct __sk_buff {
+	__u32 pkt_type;
 	__u32 protocol;
+	__u32 vlan_present;
 } __attribute__((preserve_access_index));
 
 const volatile struct lease lease SEC(".rodata.lease") = {};
@@ -41,6 +47,8 @@ static __always_inline bool is_leased(struct __sk_buff *skb, __u32 v4, __u32 v6)
 	__u64 address[2] = {};
 	int i;
 
+	if (skb->vlan_present)
+		return false;
 	switch (skb->protocol) {
 	case bpf_htons(ETH_P_IP):
 		address[1] = bpf_htonl(0xffff);
@@ -49,6 +57,9 @@ static __always_inline bool is_leased(struct __sk_buff *skb, __u32 v4, __u32 v6)
 		break;
 	case bpf_htons(ETH_P_IPV6):
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + v6, address, 16))
+			return false;
+		/* In a header of IPv6, ::ffff:a.b.c.d is not the IPv4 address. */
+		if (!address[0] && (__u32)address[1] == bpf_htonl(0xffff))
 			return false;
 		break;
 	default:
@@ -69,7 +80,8 @@ static __always_inline bool is_leased(struct __sk_buff *skb, __u32 v4, __u32 v6)
 SEC("tcx/ingress")
 int handoff_arrive(struct __sk_buff *skb)
 {
-	if (!is_leased(skb, IPV4_DESTINATION, IPV6_DESTINATION))
+	/* A promiscuous card also sees what is for other hosts. */
+	if (skb->pkt_type != PACKET_HOST || !is_leased(skb, IPV4_DESTINATION, IPV6_DESTINATION))
 		return TCX_NEXT;
 	return bpf_redirect_peer(lease.pair, 0);
 }

@@ -109,7 +109,7 @@ impl Change {
             Self::Pair(pair) => pair.make(kernel, index),
             Self::Redirect { to, addresses } => {
                 let pair = kernel.index_of(to)?;
-                kernel.within(|| redirect::attach(index, pair, addresses))
+                kernel.within(|| redirect::lead_in(index, pair, addresses))
             }
         }
     }

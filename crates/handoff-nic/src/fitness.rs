@@ -77,10 +77,7 @@ impl Nic {
         } else if !self.leased().is_empty() {
             let leased: Vec<_> = self.leased().iter().map(|queue| queue.id).collect();
             found.blocks(
-                format!(
-                    "{} of it are leased from a card: nothing is to be prepared",
-                    list(&leased)
-                ),
+                format!("it leases {} from a card: nothing is to be prepared", list(&leased)),
                 "bind them as they are",
             );
         } else if !self.lower.is_empty() {

@@ -83,6 +83,12 @@ impl Lease {
                 format!("a lease has 1 to {ADDRESSES} addresses, not {}", self.addresses.len());
             return Err(Error::usage(cause));
         }
+        if !is_a_name(&self.device) {
+            return Err(Error::usage(format!(
+                "a device cannot be named \"{}\": choose 1 to 15 letters or digits",
+                self.device
+            )));
+        }
         let has = self.to.addresses()?;
         let all = kernel.addresses().map_err(Error::doing("listing the addresses"))?;
         for (at, address) in self.addresses.iter().enumerate() {
@@ -91,7 +97,7 @@ impl Lease {
                     "{address} is an address of this host, which would lose it: choose another"
                 )));
             }
-            if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+            if !is_of_one_host(address) {
                 return Err(Error::usage(format!("{address} is no address of one host")));
             }
             if self.addresses[..at].contains(address) {
@@ -117,8 +123,26 @@ impl Lease {
         let card = kernel.link(nic.index)?;
         let card = card.ok_or_else(|| Error::failed(format!("{name} is gone")))?;
         let pair = Pair::new(&card, queues, &self.to, &self.device, &self.addresses, routes);
+        pair.has_room(kernel)?;
         let redirect =
             Change::Redirect { to: pair.name.clone(), addresses: self.addresses.clone() };
         Ok([Change::Pair(pair), redirect])
     }
+}
+
+/// Whether other networks than one link may know a host by it. An IPv4 address in the words of IPv6 names none.
+fn is_of_one_host(address: &IpAddr) -> bool {
+    let only_here = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => {
+            address.is_unicast_link_local() || address.to_ipv4_mapped().is_some()
+        }
+    };
+    !(only_here || address.is_unspecified() || address.is_multicast() || address.is_loopback())
+}
+
+/// Whether the kernel takes it as the name of an interface (`dev_valid_name`, and no pattern).
+fn is_a_name(name: &str) -> bool {
+    let is_bad = |byte: u8| matches!(byte, b'/' | b':' | b'%') || byte.is_ascii_whitespace();
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.bytes().any(is_bad)
 }

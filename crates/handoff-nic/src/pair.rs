@@ -31,11 +31,13 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::change::list;
 use crate::kernel::Kernel;
 use crate::link::{Link, written};
 use crate::namespace::Namespace;
 use crate::queues::Bound;
+use crate::redirect;
 
 /// The gateways: link-local, so they are nobody's elsewhere.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -99,9 +101,10 @@ impl Pair {
         }
         let there = to.kernel().map_err(|error| other(&error.to_string()))?;
         kernel.make_pair(self, card, &to).map_err(doing("making it"))?;
-        let near = kernel.index_of(&self.name)?;
+        let (near, far) = kernel.ends(&self.name)?;
+        // Before the near end is up, nothing passes: so never what the program would drop.
+        kernel.within(|| redirect::let_out(card, near, &self.addresses))?;
         kernel.set_up(near).map_err(doing("setting the near end up"))?;
-        let far = there.index_of(&self.device)?;
         there.set_up(far).map_err(doing("setting the far end up"))?;
         let gateway = hardware_address(card);
         let has = there.addresses().map_err(doing("listing the addresses there"))?;
@@ -116,9 +119,15 @@ impl Pair {
         for route in &self.routes {
             let is_like = |address: &&IpAddr| address.is_ipv4() == route.addr().is_ipv4();
             let source = self.addresses.iter().find(is_like);
-            there
-                .add_route(far, *route, source.copied())
-                .map_err(doing(&format!("adding the route to {route}")))?;
+            there.add_route(far, *route, source.copied()).map_err(|refusal| {
+                let what = format!("adding the route to {route}");
+                match refusal.is(Errno::EXIST.raw_os_error()) {
+                    true => {
+                        other(&format!("{what}: the namespace has one: choose others (--route)"))
+                    }
+                    false => doing(&what)(refusal),
+                }
+            })?;
         }
         let namespace = there.number_of(&kernel.namespace)?;
         for (at, queue) in self.queues.iter().enumerate() {
@@ -141,12 +150,24 @@ impl Pair {
         }
     }
 
+    /// Refuses to make it where something else has its name, or its hardware address.
+    pub(crate) fn has_room(&self, kernel: &Kernel) -> Result<(), Error> {
+        let found =
+            kernel.links()?.into_iter().find(|link| link.name == self.name || self.is(link));
+        let Some(Link { name, .. }) = found else { return Ok(()) };
+        Err(Error::failed(format!(
+            "{name} is in the way: somebody else's, or of a lease whose record was lost: ip link delete {name}"
+        )))
+    }
+
+    fn is(&self, link: &Link) -> bool {
+        link.kind.as_deref() == Some("netkit") && link.address == self.address
+    }
+
     /// The near end, if it is there and ours.
     pub(crate) fn find(&self, kernel: &Kernel) -> Result<Option<Link>, Refusal> {
         let links = kernel.route(|route| route.links())?;
-        let is_ours =
-            |link: &Link| link.kind.as_deref() == Some("netkit") && link.address == self.address;
-        Ok(links.into_iter().map(Link::from).find(is_ours))
+        Ok(links.into_iter().map(Link::from).find(|link| self.is(link)))
     }
 
     /// Deletes the pair; the queues are the card's again.
@@ -244,6 +265,21 @@ impl Kernel {
         let links = self.route(|route| route.links())?;
         let link = links.into_iter().map(Link::from).find(|link| link.name == name);
         link.map(|link| link.index).ok_or_else(|| other(&format!("{name} went away")))
+    }
+
+    /// The numbers of the near end with this name, and of its far end in the namespace of that, which a program
+    /// there may have renamed by now.
+    fn ends(&self, name: &str) -> Result<(u32, u32), Refusal> {
+        let has_name = |it: &LinkAttribute| matches!(it, LinkAttribute::IfName(of) if of == name);
+        let links = self.route(|route| route.links())?;
+        let near = links.into_iter().find(|link| link.attributes.iter().any(has_name));
+        let near = near.ok_or_else(|| other(&format!("{name} went away")))?;
+        let far = near.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Link(index) => Some(*index),
+            _ => None,
+        });
+        let far = far.ok_or_else(|| other(&format!("{name} has no far end")))?;
+        Ok((near.header.index, far))
     }
 
     fn make_pair(&self, pair: &Pair, card: u32, to: &Namespace) -> Result<(), Refusal> {

@@ -281,11 +281,9 @@ impl Shared {
             && refusal.is(Errno::EXIST.raw_os_error())
         {
             return Error::failed(format!(
-                "{name}: {}: {refusal}: {} exists there, or {} here: choose another name (--device), or delete \
-                 that one",
+                "{name}: {}: {refusal}: {} exists there: choose another name (--device)",
                 change.subject(),
-                pair.device,
-                pair.name
+                pair.device
             ));
         }
         if matches!(change, Change::Pair(_)) && refusal.is(Errno::OPNOTSUPP.raw_os_error()) {

@@ -10,11 +10,11 @@ use std::ffi::OsStr;
 use std::io;
 use std::mem::offset_of;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::ptr;
 
 use handoff_sys::netlink::Refusal;
-use libbpf_rs::{ObjectBuilder, PrintLevel, Program, ProgramHandle, libbpf_sys};
+use libbpf_rs::{Object, ObjectBuilder, PrintLevel, Program, ProgramHandle, libbpf_sys};
 use rustix::io::Errno;
 
 /// An ELF file is read in place, as structures, so it must be aligned.
@@ -42,8 +42,17 @@ struct Layout {
     addresses: [[u8; 16]; ADDRESSES],
 }
 
-/// Attaches the programs. They must be attached in the network namespace of the interfaces.
-pub(crate) fn attach(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), Refusal> {
+/// Attaches the program at the near end of the pair, in the network namespace of that.
+pub(crate) fn let_out(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), Refusal> {
+    attach(LEAVE, pair, &load(card, pair, addresses)?)
+}
+
+/// Attaches the program at the card, in the network namespace of that.
+pub(crate) fn lead_in(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), Refusal> {
+    attach(ARRIVE, card, &load(card, pair, addresses)?)
+}
+
+fn load(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<Object, Refusal> {
     libbpf_rs::set_print(Some((PrintLevel::Debug, log)));
     let doing = |what: &str| {
         let what = what.to_owned();
@@ -58,13 +67,7 @@ pub(crate) fn attach(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), R
             configure(lease, card, pair, addresses);
         }
     }
-    let object = open.load().map_err(doing("loading the programs that redirect packets"))?;
-    for (name, interface) in [(LEAVE, pair), (ARRIVE, card)] {
-        let program = object.progs().find(|program| program.name() == name).expect("is there");
-        attach_one(program.as_fd(), interface)
-            .map_err(|error| refusal("attaching a program that redirects packets", error))?;
-    }
-    Ok(())
+    open.load().map_err(doing("loading the programs that redirect packets"))
 }
 
 fn configure(lease: &mut [u8], card: u32, pair: u32, addresses: &[IpAddr]) {
@@ -86,9 +89,8 @@ fn configure(lease: &mut [u8], card: u32, pair: u32, addresses: &[IpAddr]) {
     }
 }
 
-fn attach_one(program: impl AsFd, interface: u32) -> io::Result<()> {
-    let interface =
-        interface.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+fn attach(name: &str, interface: u32, object: &Object) -> Result<(), Refusal> {
+    let program = object.progs().find(|program| program.name() == name).expect("is there");
     let options = libbpf_sys::bpf_prog_attach_opts {
         sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as _,
         // Others' programs may end the search: for our addresses ours decides.
@@ -99,12 +101,12 @@ fn attach_one(program: impl AsFd, interface: u32) -> io::Result<()> {
     let done = unsafe {
         libbpf_sys::bpf_prog_attach_opts(
             program.as_fd().as_raw_fd(),
-            interface,
+            interface as _,
             libbpf_sys::BPF_TCX_INGRESS,
             &options,
         )
     };
-    outcome(done)
+    outcome(done).map_err(|error| refusal("attaching a program that redirects packets", error))
 }
 
 /// Whether the card has our program. Asked in the card's network namespace.

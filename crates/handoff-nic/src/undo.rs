@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::change::{Standing, list};
 use crate::kernel::Kernel;
 use crate::link::Link;
-use crate::queues::Bound;
 use crate::state::{Journal, Record};
 use crate::{Change, Error};
 
@@ -40,19 +39,33 @@ pub(crate) fn find(kernel: &Kernel, record: &Record) -> Result<Option<Link>, Err
 /// Puts everything back. What cannot be put back stays in the record.
 pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Error> {
     let mut undone = Undone { interface: journal.record.name.clone(), ..Undone::default() };
-    let Some(link) = find(kernel, &journal.record)? else {
-        undone.gone = true;
-        journal.record.changes.clear();
-        journal.record.kept = false;
-        journal.write()?;
-        return Ok(undone);
-    };
-    undone.interface = link.name;
-    // The host's own traffic must not reach a queue that fills somebody's memory.
-    wait_until_unbound(kernel, &journal.record)?;
-    let mut failed = Vec::new();
+    match find(kernel, &journal.record)? {
+        Some(link) => undone.interface = link.name,
+        None => undone.gone = true,
+    }
+    let is_of_the_past = journal.record.is_of_the_past();
+    let (mut failed, mut unbound) = (Vec::new(), false);
     for at in (0..journal.record.changes.len()).rev() {
-        match one(kernel, journal.record.key.index, &journal.record.changes[at]) {
+        let change = &journal.record.changes[at];
+        let goes_first = matches!(change, Change::Pair(_) | Change::Redirect { .. });
+        let outcome = match change {
+            // It is told without the card.
+            Change::Pair(_) if !is_of_the_past => one(kernel, journal.record.key.index, change),
+            _ if undone.gone => Ok(Outcome::Nothing),
+            _ => {
+                // The host's own traffic must not reach a queue that fills somebody's memory. A leased queue is
+                // let go with its pair, whatever the container has done with it.
+                if !goes_first && !unbound {
+                    if let Err(error) = wait_until_unbound(kernel, &journal.record) {
+                        failed.push(error.to_string());
+                        break;
+                    }
+                    unbound = true;
+                }
+                one(kernel, journal.record.key.index, change)
+            }
+        };
+        match outcome {
             Ok(outcome) => {
                 match outcome {
                     Outcome::PutBack(text) => undone.put_back.push(text),
@@ -115,9 +128,7 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
         let bound: Vec<u32> = queues
             .iter()
             .flatten()
-            // A lease ends with its pair, which is one of the changes.
-            .filter(|queue| queue.bound.is_some_and(|bound| bound != Bound::Lease))
-            .filter(|queue| record.queues.contains(&queue.id))
+            .filter(|queue| queue.bound.is_some() && record.queues.contains(&queue.id))
             .map(|queue| queue.id)
             .collect();
         if bound.is_empty() {
@@ -125,9 +136,8 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
         }
         if Instant::now() > deadline {
             return Err(Error::failed(format!(
-                "{name}: still bound by a program is {}: end it, then handoff nic restore {name}",
-                list(&bound),
-                name = record.name
+                "still bound by a program or a lease is {}: end that",
+                list(&bound)
             )));
         }
         thread::sleep(PAUSE);

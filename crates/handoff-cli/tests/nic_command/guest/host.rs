@@ -8,7 +8,7 @@ use handoff_lab::topology::Pair;
 use serde_json::Value;
 
 pub(super) struct Host {
-    pair: Pair,
+    pub(super) pair: Pair,
 }
 
 impl Host {

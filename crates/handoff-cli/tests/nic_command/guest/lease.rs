@@ -1,11 +1,16 @@
 //! Queues leased to a container: what is there, what is said, and that all of it goes again.
 
 use std::fs;
+use std::io::{self, Read as _};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use handoff_lab::topology::Namespace;
+use rustix::net::netdevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::host::{Host, nothing_is_left, wait_for};
 
@@ -82,7 +87,7 @@ fn a_lease_is_told_shown_and_undone() {
     let there: Value = serde_json::from_str(&there).expect("JSON");
     assert_eq!(there["queues"].as_array().expect("a list").len(), 3, "{there}");
     let blocks = there["obstacles"][0]["cause"].as_str().expect("text");
-    assert!(blocks.contains("queues 1, 2 of it are leased"), "{blocks}");
+    assert!(blocks.contains("it leases queues 1, 2 from a card"), "{blocks}");
     let line = container.says(&["ip", "-brief", "address", "show", "nk0"]);
     assert!(line.contains(&format!("{ADDRESS}/32")), "{line}");
     let routes = container.says(&["ip", "route", "show", "dev", "nk0"]);
@@ -226,6 +231,7 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
     let beside = here.id().to_string();
     let host_address = host.address();
     let address = ["--address", ADDRESS];
+    container.says(&["ip", "route", "add", "unreachable", "10.98.0.0/16"]);
     for (arguments, code, said) in [
         (
             &[device, "--to", "nobody", address[0], address[1]][..],
@@ -238,11 +244,25 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
         (&[device, "--to", &to], 2, "has no address yet"),
         (&[device, "--to", &to, "--address", &host_address], 2, "an address of this host"),
         (&[device, "--to", &to, "--address", "224.0.0.1"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "255.255.255.255"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "::ffff:10.99.7.9"], 2, "no address of one host"),
+        (&[device, "--to", &to, "--address", "fe80::7"], 2, "no address of one host"),
         (&["lo", "--to", &to, address[0], address[1]], 3, "it is the loopback interface"),
         (&["eth77", "--to", &to, address[0], address[1]], 2, "no network interface"),
         (&[device, "--to", &to, "--queues", "8", address[0], address[1]], 3, "can set aside 7"),
         (&[device, "--to", &to, "--queue", "0", address[0], address[1]], 3, "own traffic"),
         (&[device, "--to", &to, "--device", "lo", address[0], address[1]], 1, "lo exists there"),
+        (
+            &[device, "--to", &to, "--device", "sixteen-letters-", address[0], address[1]],
+            2,
+            "a device cannot be named",
+        ),
+        (&[device, "--to", &to, "--device", "nk%d", address[0], address[1]], 2, "cannot be named"),
+        (
+            &[device, "--to", &to, "--route", "10.98.0.0/16", address[0], address[1]],
+            1,
+            "adding the route to 10.98.0.0/16: the namespace has one",
+        ),
     ] {
         let line = host.refused(&[&["lease"], arguments].concat(), code);
         assert!(line.contains(said), "{line}");
@@ -266,4 +286,154 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
     let line = host.refused(&other, 3);
     assert!(line.contains("queue 3 of") && line.contains("is bound to a lease"), "{line}");
     nothing_is_left();
+    let links_leased = links(&host);
+    let other = ["lease", device, "--to", &to, "--address", "10.99.7.3", "--device", "nk1"];
+    let line = host.refused(&other, 1);
+    assert!(line.contains(" is in the way"), "{line}");
+    assert_eq!(links(&host), links_leased, "the lease of others goes on");
+    nothing_is_left();
+}
+
+#[test]
+fn a_pair_goes_also_where_the_card_is_not_known_again() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let links_before = links(&host);
+    host.answer(&["lease", device, "--to", &container.to(), "--address", ADDRESS]);
+    assert_eq!(links(&host).len(), links_before.len() + 1);
+    let mut ip = Command::new("ip");
+    let ip =
+        ip.args(["link", "set", "dev", device, "name", "other", "address", "02:00:00:00:00:77"]);
+    assert!(host.attach(ip).status().expect("starts").success());
+    let undone = host.answer(&["restore", "other"]);
+    assert_eq!(undone[0]["gone"], true, "{undone}");
+    let put_back = undone[0]["put_back"][0].as_str().expect("one");
+    assert!(put_back.starts_with("netkit pair"), "{undone}");
+    assert_eq!(links(&host).len(), links_before.len());
+    nothing_is_left();
+}
+
+/// A packet for UDP from here to there, and words in it.
+fn packet(from: IpAddr, to: IpAddr, words: &str) -> Vec<u8> {
+    const UDP: u8 = 17;
+    let len = (8 + words.len()) as u16;
+    let mut packet = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0];
+            header[2..4].copy_from_slice(&(20 + len).to_be_bytes());
+            [header, from.octets().to_vec(), to.octets().to_vec()].concat()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut header = vec![0x60, 0, 0, 0, 0, 0, UDP, 64];
+            header[4..6].copy_from_slice(&len.to_be_bytes());
+            [header, from.octets().to_vec(), to.octets().to_vec()].concat()
+        }
+        _ => panic!("of one kind"),
+    };
+    packet.extend([9_u16, 9, len, 0].iter().flat_map(|word| word.to_be_bytes()));
+    packet.extend(words.as_bytes());
+    packet
+}
+
+/// A frame with a packet, of a VLAN or none.
+fn frame(at: [u8; 6], vlan: Option<u16>, packet: &[u8]) -> Vec<u8> {
+    const OF_VLAN: u16 = 0x8100;
+    let kind: u16 = if packet[0] == 0x45 { 0x0800 } else { 0x86dd };
+    let tag: Vec<u8> =
+        vlan.iter().flat_map(|id| [OF_VLAN, *id]).flat_map(u16::to_be_bytes).collect();
+    [&at[..], &[2, 0, 0, 0, 0, 9], &tag, &kind.to_be_bytes(), packet].concat()
+}
+
+/// Sends and receives frames at a device.
+fn tap(namespace: &Namespace, device: &str) -> Socket {
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        let index = netdevice::name_to_index(&socket, device)?;
+        // SAFETY: the closure writes a whole sockaddr_ll, and its length.
+        let (_, address) = unsafe {
+            SockAddr::try_init(|storage, len| {
+                let address = libc::sockaddr_ll {
+                    sll_family: libc::AF_PACKET as u16,
+                    sll_protocol: all,
+                    sll_ifindex: index as i32,
+                    sll_hatype: 0,
+                    sll_pkttype: 0,
+                    sll_halen: 0,
+                    sll_addr: [0; 8],
+                };
+                storage.cast::<libc::sockaddr_ll>().write(address);
+                len.write(size_of::<libc::sockaddr_ll>() as u32);
+                Ok(())
+            })
+        }?;
+        socket.bind(&address)?;
+        socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(socket)
+    };
+    namespace.run(open).expect("enters").expect("opens")
+}
+
+/// The words that came before these, and these.
+fn until(mut tap: &Socket, last: &str, all: &[&'static str]) -> Vec<&'static str> {
+    let mut came = Vec::new();
+    let mut frame = [0; 2048];
+    loop {
+        let len = tap.read(&mut frame).expect("the last words come");
+        let said = String::from_utf8_lossy(&frame[..len]);
+        came.extend(all.iter().filter(|words| said.ends_with(**words)));
+        if said.ends_with(last) {
+            return came;
+        }
+    }
+}
+
+#[test]
+fn only_packets_of_the_lease_go_in_and_out() {
+    let (host, container) = (Host::new(), Container::new());
+    let device = host.device();
+    let (left, right) = (&host.pair.left, &host.pair.right);
+    host.answer(&["lease", device, "--to", &container.to(), "--address", ADDRESS]);
+    let (there, here) = (tap(left.namespace(), left.device()), tap(&container.namespace, "nk0"));
+    let mine: Ipv4Addr = ADDRESS.parse().expect("one");
+    let (to, to_v6) = (IpAddr::from(left.v4()), IpAddr::from(left.v6()));
+    let like_mine = IpAddr::from(mine.to_ipv6_mapped());
+    let mine = IpAddr::from(mine);
+    let other = IpAddr::from([10, 99, 7, 3]);
+    // The host learns who has the address of IPv6.
+    let warm = || UdpSocket::bind("[::]:0")?.send_to(b"warm", (to_v6, 9));
+    right.namespace().run(warm).expect("enters").expect("sends");
+    until(&there, "warm", &[]);
+    const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let words = ["first", "spoofed", "tagged", "mapped", "last"];
+    for (vlan, packet) in [
+        (None, packet(mine, to, "first")),
+        (None, packet(other, to, "spoofed")),
+        (Some(5), packet(mine, to, "tagged")),
+        (None, packet(like_mine, to_v6, "mapped")),
+        (None, packet(mine, to, "last")),
+    ] {
+        here.send(&frame(NEAR, vlan, &packet)).expect("sends");
+    }
+    assert_eq!(until(&there, "last", &words), ["first", "last"]);
+
+    let mut ip = Command::new("ip");
+    let shown = host.attach(ip.args(["-json", "link", "show", "dev", device])).output();
+    let shown: Value = serde_json::from_slice(&shown.expect("starts").stdout).expect("JSON");
+    let card = shown[0]["address"].as_str().expect("one").split(':');
+    let card: Vec<u8> = card.map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let card: [u8; 6] = card.try_into().expect("six");
+    let words = ["in-first", "in-elsewhere", "in-tagged", "in-mapped", "in-other", "in-last"];
+    for (at, vlan, packet) in [
+        (card, None, packet(to, mine, "in-first")),
+        ([2, 0, 0, 0, 0, 0x55], None, packet(to, mine, "in-elsewhere")),
+        (card, Some(5), packet(to, mine, "in-tagged")),
+        (card, None, packet(to_v6, like_mine, "in-mapped")),
+        (card, None, packet(to, right.v4().into(), "in-other")),
+        (card, None, packet(to, mine, "in-last")),
+    ] {
+        there.send(&frame(at, vlan, &packet)).expect("sends");
+    }
+    assert_eq!(until(&here, "in-last", &words), ["in-first", "in-last"]);
+    host.answer(&["restore", device]);
 }
