@@ -12,7 +12,7 @@ use socket2::{Domain, Type};
 /// The port of its sockets, and of those that it sends to.
 pub(crate) const SOCKET: u16 = 4000;
 
-/// A peer that is no kernel and none of ours, and speaks as kernels do with one lane.
+/// Speaks as kernels do with one lane.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     pub(crate) sequence: u64,
@@ -55,18 +55,8 @@ impl Peer {
         self.write(header, payload);
     }
 
-    /// Reads up to a message, and has pings answered.
+    /// Reads up to a message, and answers pings.
     pub(crate) fn await_message(&mut self) {
-        while self.read() != SOCKET {}
-    }
-
-    /// Reads up to a ping, and answers it.
-    pub(crate) fn await_ping(&mut self) {
-        while self.read() != 0 {}
-    }
-
-    /// Reads a frame that is no map; where it goes to. A ping is answered.
-    fn read(&mut self) -> u16 {
         loop {
             // Acknowledges what comes with the next that it sends, or in its time.
             rustix::net::sockopt::set_tcp_quickack(&self.stream, false).expect("is TCP");
@@ -82,8 +72,10 @@ impl Peer {
                 let pong = Header { sequence: self.sequence, ..Header::default() };
                 assert_eq!(header.source, PROBE_PORT);
                 self.write(Header { destination: PROBE_PORT, ..pong }, &[]);
+            } else {
+                assert_eq!(header.destination, SOCKET);
+                return;
             }
-            return header.destination;
         }
     }
 }

@@ -3,13 +3,11 @@
 use std::fs;
 use std::io;
 
-use rustix::process::{Pid, Resource, Rlimit};
-
 use super::command::{
     Added, Files, answer, driver_or_skip, kill, nothing_is_left, parent, read_block, verified,
     write_block,
 };
-use super::processes::{eventually, log, waiting};
+use super::processes::{eventually, limit_descriptors, log, waiting};
 
 const SPARSE: &[u8] = include_bytes!(concat!(env!("BLK_OBJECTS"), "/sparse.bpf.o"));
 
@@ -78,11 +76,7 @@ fn a_server_that_finds_no_descriptors_for_its_policy_is_tried_until_there_are_so
     answer(&["set", &device.id.to_string(), "places", "3=1"]);
     let mut server = device.server(None);
     let supervisor = parent(server);
-    let limit = |limit: u64| {
-        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
-        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
-            .expect("limited");
-    };
+    let limit = |most| limit_descriptors(supervisor, most);
     // What waits already has no limit.
     waiting(supervisor, server, None);
     limit(13);

@@ -277,11 +277,7 @@ fn a_supervisor_that_is_short_of_descriptors_goes_on() {
     let server = device.server(None);
     let supervisor = parent(server);
     let next = waiting(supervisor, server, None);
-    let limit = |limit: u64| {
-        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
-        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
-            .expect("limited");
-    };
+    let limit = |most| limit_descriptors(supervisor, most);
     // It can open nothing more, and wait for three.
     limit(3);
     kill(server);
@@ -299,6 +295,12 @@ fn a_supervisor_that_is_short_of_descriptors_goes_on() {
     nothing_is_left();
 }
 
+/// A process, and those that it starts from now on, have so many descriptors at most.
+pub(super) fn limit_descriptors(pid: i32, most: u64) {
+    let limit = Rlimit { current: Some(most), maximum: Some(1024) };
+    rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit).expect("limited");
+}
+
 #[test]
 fn a_server_that_finds_no_descriptors_is_tried_until_there_are_some() {
     driver_or_skip!();
@@ -309,11 +311,7 @@ fn a_server_that_finds_no_descriptors_is_tried_until_there_are_some() {
     let device = Added::new(&args);
     let mut server = device.server(None);
     let supervisor = parent(server);
-    let limit = |limit: u64| {
-        let limit = Rlimit { current: Some(limit), maximum: Some(1024) };
-        rustix::process::prlimit(Pid::from_raw(supervisor), Resource::Nofile, limit)
-            .expect("limited");
-    };
+    let limit = |most| limit_descriptors(supervisor, most);
     // What waits already has no limit. The supervisor needs fewer than a server, which has the files.
     waiting(supervisor, server, None);
     limit(14);
