@@ -5,8 +5,8 @@
 //!
 //! | in | out |
 //! |---|---|
-//! | [`Host::accepted`], [`Host::connected`], [`Host::closed`] | [`Output::Connect`], [`Output::Finish`], [`Output::Drain`], [`Output::Close`] |
-//! | [`Host::header`], then what [`Host::expect`] asks for | [`Host::receive`], [`Output::Resume`] |
+//! | [`Host::accepted`], [`Host::accepted_all`], [`Host::connected`], [`Host::closed`] | [`Output::Connect`], [`Output::Accept`], [`Output::Finish`], [`Output::Drain`], [`Output::Close`] |
+//! | [`Host::header`], then what [`Host::expect`] asks for; [`Host::caught_up`] | [`Host::receive`], [`Output::Resume`], [`Output::CatchUp`] |
 //! | [`Host::send`] | [`Output::Ready`], then [`Host::next_write`] |
 //! | [`Host::acknowledged`], [`Host::released`] | completions |
 //! | [`Host::advance`] | [`Host::deadline`] |

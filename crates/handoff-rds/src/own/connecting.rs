@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Type};
 
 use super::engine::Shared;
-use super::link::{Link, abort};
+use super::link::{Link, abort, unread};
 use crate::error::{Error, Result};
 use crate::protocol::{ConnectionId, Reason, Role};
 use crate::wire::{MAX_LANES, PORT};
@@ -110,15 +110,32 @@ pub(super) async fn admit(shared: Rc<Shared>) {
         if let Err(error) = waited {
             return shared.fail(Error::NotPossible(error.to_string()));
         }
-        match gate.socket.accept() {
-            Ok((socket, from)) => {
-                if let Some(from) = from.as_socket() {
-                    accepted(&shared, socket, from);
-                }
+        accept_one(&shared, gate);
+    }
+}
+
+/// Accepts all connections that wait, since one that this peer has made may be among them.
+pub(super) fn accept_waiting(shared: &Rc<Shared>, peer: IpAddr) {
+    if let Some(gate) = shared.gate.get() {
+        while accept_one(shared, gate) {}
+    }
+    shared.host().accepted_all(peer);
+}
+
+/// Accepts a connection; whether there was one.
+fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
+    match gate.socket.accept() {
+        Ok((socket, from)) => {
+            if let Some(from) = from.as_socket() {
+                accepted(shared, socket, from);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            true
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+        Err(error) => {
             // What is wrong with one connection is told here too.
-            Err(error) => tracing::info!(%error, "a connection is not accepted"),
+            tracing::info!(%error, "a connection is not accepted");
+            false
         }
     }
 }
@@ -198,7 +215,9 @@ async fn attempt(
         shared.attempts.borrow_mut().insert(id, socket.clone());
         file.writable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
         if let Some(error) = socket.take_error()? {
-            return Err(error);
+            // One that was reset as soon as it was up is none that failed: what TCP has acknowledged on it, the
+            // peer does not send again.
+            return if unread(&socket) > 0 { Ok(socket) } else { Err(error) };
         }
         if Role::of(shared.address, peer) == Some(Role::Server) {
             // The peer closes it when it has understood.

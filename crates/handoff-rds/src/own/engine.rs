@@ -300,6 +300,8 @@ impl Shared {
                 }
                 Output::Ready(id) => self.at(id, |link| link.ready.tell()),
                 Output::Resume(id) => self.at(id, |link| link.stirred.tell()),
+                Output::Accept(peer) => connecting::accept_waiting(self, peer),
+                Output::CatchUp(id) => self.at(id, Link::catch_up),
                 Output::Finish(id) => self.at(id, Link::finish),
                 Output::Drain(id) => self.at(id, Link::end),
                 Output::Close { connection, peer, reason } => {

@@ -29,6 +29,8 @@ pub(super) struct Link {
     pub(super) ready: Changes,
     /// There is room for what arrives, or the connection is to end.
     pub(super) stirred: Changes,
+    /// Another connection waits until what is unread now is taken in.
+    pub(super) awaited: Cell<bool>,
     /// What has arrived is taken in, and then it ends.
     pub(super) ending: Cell<bool>,
     /// Nothing is written behind what is being written, and the peer is told so.
@@ -81,6 +83,7 @@ impl Link {
             file: driver.file(second).map_err(own)?,
             ready: Changes::default(),
             stirred: Changes::default(),
+            awaited: Cell::new(false),
             ending: Cell::new(false),
             finishing: Cell::new(false),
             over: Cell::new(false),
@@ -110,7 +113,7 @@ impl Link {
 
     /// Bytes that have come and are not read.
     pub(super) fn unread(&self) -> usize {
-        rustix::io::ioctl_fionread(&self.file).map_or(0, |bytes| bytes as usize)
+        unread(&self.file)
     }
 
     /// A send of copies is next, of whose acknowledgement only looking would tell, or another one. Being
@@ -163,6 +166,12 @@ impl Link {
         heard
     }
 
+    /// Has the reader say when what is unread now is taken in.
+    pub(super) fn catch_up(&self) {
+        self.awaited.set(true);
+        self.stirred.tell();
+    }
+
     /// Ends once what has arrived is taken in.
     pub(super) fn end(&self) {
         self.ending.set(true);
@@ -192,6 +201,11 @@ fn may_be_told(driver: &Driver, sending: handoff::Engine) -> bool {
         handoff::Engine::Auto => driver.ring_unavailable().is_none(),
         _ => false,
     }
+}
+
+/// Bytes that have come on a connection and are not read.
+pub(super) fn unread(socket: impl AsFd) -> usize {
+    rustix::io::ioctl_fionread(socket).map_or(0, |bytes| bytes as usize)
 }
 
 /// Has TCP forget a connection, with a reset, or the attempt at one.

@@ -49,6 +49,8 @@ struct Reader {
     readable_from: usize,
     /// The last read took all that was there.
     drained: bool,
+    /// Bytes that another connection waits for, until they are taken in.
+    behind: Option<usize>,
 }
 
 /// Reads until the connection ends.
@@ -63,19 +65,26 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         missing: 0,
         readable_from: 1,
         drained: false,
+        behind: None,
     };
     // Nothing was there, and now TCP has something to tell.
     let mut woken_by_tcp = false;
     while !link.over.get() {
         let stirred = link.stirred.seen();
+        if link.awaited.take() {
+            reader.behind = Some(link.unread());
+        }
         // That it has told of an acknowledgement is most often all; if not, it wakes us again at once. A connection
         // that is to end is not waited for again: what TCP has acknowledged on it, its peer does not send again.
-        let told_only = link.hear() && woken_by_tcp && !link.ending.get();
+        let told_only = link.hear() && woken_by_tcp && !reader.is_pressed();
         let pause = match told_only {
             true => Pause::Empty,
             false => reader.take_in(&shared),
         };
         woken_by_tcp = false;
+        if reader.has_caught_up(&pause) {
+            shared.host().caught_up(link.id);
+        }
         shared.look(&link);
         shared.tell();
         match pause {
@@ -83,7 +92,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::Empty if link.ending.get() => break,
             Pause::Full => link.stirred.after(stirred).await,
             // Nothing more need be there, and then nobody would tell.
-            Pause::Turn if link.ending.get() => yield_now().await,
+            Pause::Turn if reader.is_pressed() => yield_now().await,
             // What is there the kernel tells by way of the driver, and so behind the others.
             Pause::Empty | Pause::Turn => {
                 if matches!(pause, Pause::Empty) {
@@ -144,7 +153,10 @@ impl Reader {
                 }
                 match self.read(is_payload && missing >= DIRECT, missing) {
                     Ok(0) => return Pause::End,
-                    Ok(len) => read += len,
+                    Ok(len) => {
+                        read += len;
+                        self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return Pause::Empty;
                     }
@@ -173,6 +185,24 @@ impl Reader {
                 Expect::Nothing => unreachable!("returned above"),
             }
         }
+    }
+
+    /// Whether to read without being told that there is something.
+    fn is_pressed(&self) -> bool {
+        self.link.ending.get() || self.behind.is_some()
+    }
+
+    /// Whether nobody waits any more for what was read.
+    fn has_caught_up(&mut self, pause: &Pause) -> bool {
+        let taken_in = match pause {
+            Pause::Empty => self.behind.is_some(),
+            Pause::Turn => self.behind == Some(0),
+            Pause::Full | Pause::End => false,
+        };
+        if taken_in {
+            self.behind = None;
+        }
+        taken_in
     }
 
     /// Has the kernel wake us less often while the rest of a long payload is on its way.

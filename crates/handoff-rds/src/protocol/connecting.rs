@@ -66,6 +66,7 @@ impl<B, R> Host<B, R> {
         // As the server we wait until the peer, woken by it, closes it.
         if peer.role == Role::Client && matches!(link, Link::Connecting(asked, _) if *asked == id) {
             self.comes_up(id);
+            self.resume_paused();
         }
     }
 
@@ -110,6 +111,7 @@ impl<B, R> Host<B, R> {
     pub(super) fn reject(&mut self, id: ConnectionId, reason: Reason) {
         self.statistics.violations += u64::from(reason != Reason::FormerLife);
         self.close(id, reason);
+        self.resume_paused();
     }
 
     fn forget_connection(&mut self, id: ConnectionId) -> Option<(IpAddr, u8)> {
@@ -215,9 +217,11 @@ impl<B, R> Host<B, R> {
             for (id, reason) in late {
                 match reason {
                     Reason::Stalled { .. } => self.reject(id, reason),
-                    _ => self.close(id, reason),
+                    _ => {
+                        self.close(id, reason);
+                        self.resume_paused();
+                    }
                 }
-                self.resume_paused();
             }
             if unanswered {
                 self.lanes_known(address, 1);

@@ -30,6 +30,10 @@ pub enum Output {
     Ready(ConnectionId),
     /// The connection is in use, or there is room again: read from it.
     Resume(ConnectionId),
+    /// A connection waits for those that the peer has made before: accept all that there are, and say `accepted_all`.
+    Accept(IpAddr),
+    /// Another connection waits until all that is unread on this one now is handed in: say `caught_up` then.
+    CatchUp(ConnectionId),
     /// The lane is to be made anew: once what was given out is written, shut down the connection's
     /// sending side, hand in all that comes until the peer's end of it, and say `closed`.
     Finish(ConnectionId),

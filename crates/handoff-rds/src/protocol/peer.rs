@@ -27,6 +27,7 @@ pub(super) struct Peer {
     pub(super) extended: Option<bool>,
     pub(super) congestion: Congestion,
     pub(super) lane: [Lane; MAX_LANES as usize],
+    pub(super) fan_out: FanOut,
     /// Ports to ping from, by lane 0.
     pub(super) pings: VecDeque<u16>,
     /// Bytes accepted that have not come back.
@@ -36,6 +37,23 @@ pub(super) struct Peer {
     /// Bytes received from it that nobody has taken, parts of messages among them.
     pub(super) held: u64,
     pub(super) last_used: Duration,
+}
+
+/// How far a peer is in going from lane 0 to a lane for each port.
+///
+/// A kernel sends by lane 0 until it knows how many lanes there are. It uses the others once TCP has acknowledged all
+/// of that, which does not mean that it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FanOut {
+    /// No other lane has brought a message.
+    #[default]
+    Ahead,
+    /// One has, and waits until connections that the peer has made are accepted: lane 0's may be among them.
+    Accepts,
+    /// It waits until what is unread on this connection of lane 0 is taken in.
+    Awaits(ConnectionId),
+    /// What had come by lane 0 before is taken in.
+    Over,
 }
 
 #[derive(Default)]
@@ -176,6 +194,7 @@ impl Peer {
             extended: None,
             congestion: Congestion::default(),
             lane,
+            fan_out: FanOut::default(),
             pings: VecDeque::new(),
             queued: 0,
             unfinished: 0,

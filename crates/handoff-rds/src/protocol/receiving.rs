@@ -1,13 +1,14 @@
 //! What arrives: frames judged by their headers, payloads asked for where there is room.
 
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::arriving::{self, Arriving};
 use super::host::{Delivered, Host};
 use super::output::{ConnectionId, Event, Expect, Output, Reason};
-use super::peer::{Link, MAX_PONGS, Reading};
+use super::peer::{Connection, FanOut, Link, MAX_PONGS, Reading};
 use super::restarting::Told;
+use super::role::Role;
 use crate::wire::{
     CongestionMap, FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, HEADER_LEN, Header, MAP_LEN, PROBE_PORT,
 };
@@ -41,6 +42,13 @@ impl Kind {
     }
 }
 
+impl Connection {
+    /// Whether it is paused at something that the peer tells about itself.
+    fn tells(&self) -> bool {
+        matches!(&self.reading, Reading::Paused(header) if Kind::of(header).tells(header))
+    }
+}
+
 impl<B, R> Host<B, R> {
     /// What to read next from the connection.
     pub fn expect(&mut self, id: ConnectionId) -> Expect {
@@ -68,11 +76,15 @@ impl<B, R> Host<B, R> {
     fn judge(&mut self, id: ConnectionId, header: Header) {
         match self.admit(id, &header) {
             Ok(reading) => {
+                self.goes_on_with(id, reading);
                 if let Reading::Paused(_) = reading {
                     self.statistics.pauses += 1;
                     self.paused.push_back(id);
+                    // Those that wait for it may go on where it waits for them.
+                    if self.is_awaited(id) {
+                        self.resume_paused();
+                    }
                 }
-                self.goes_on_with(id, reading);
             }
             Err(reason) => self.reject(id, reason),
         }
@@ -104,6 +116,9 @@ impl<B, R> Host<B, R> {
             _ => {}
         }
         if !self.may_learn(address, id, told)? {
+            return Ok(Reading::Paused(*header));
+        }
+        if matches!(kind, Kind::Message) && lane > 0 && self.is_behind(address) {
             return Ok(Reading::Paused(*header));
         }
         let now = self.now;
@@ -162,6 +177,53 @@ impl<B, R> Host<B, R> {
         self.learn(address, id, told);
         self.signal(address);
         Ok(reading)
+    }
+
+    /// Whether lane 0 may still hold what the peer sent before it used another lane.
+    fn is_behind(&mut self, address: IpAddr) -> bool {
+        let peer = self.peers.get_mut(&address).expect("has connections");
+        let (next, asked) = match (&peer.lane[0].link, peer.fan_out) {
+            (_, FanOut::Over) => return false,
+            // It tells of a new life, which waits until all of this one is taken in. Lane 0 was, before it.
+            (Link::Up(connection), _) if connection.tells() => (FanOut::Over, None),
+            (Link::Up(connection), _) => {
+                (FanOut::Awaits(connection.id), Some(Output::CatchUp(connection.id)))
+            }
+            // The peer may have sent by it already.
+            (Link::Connecting(..), before) if peer.role == Role::Client => (before, None),
+            (_, FanOut::Accepts) => return true,
+            _ if peer.role == Role::Server => (FanOut::Accepts, Some(Output::Accept(address))),
+            _ => (FanOut::Over, None),
+        };
+        if mem::replace(&mut peer.fan_out, next) != next {
+            self.outputs.extend(asked);
+        }
+        next != FanOut::Over
+    }
+
+    fn is_awaited(&self, id: ConnectionId) -> bool {
+        let (address, _) = self.places[&id];
+        self.peers[&address].fan_out == FanOut::Awaits(id)
+    }
+
+    /// What was unread on the connection at [`Output::CatchUp`] is handed in.
+    pub fn caught_up(&mut self, id: ConnectionId) {
+        let Some((address, _)) = self.places.get(&id).copied() else { return };
+        let peer = self.peers.get_mut(&address).expect("has connections");
+        // What waits behind it may hold more.
+        if peer.fan_out == FanOut::Awaits(id) && peer.lane[0].successors.is_empty() {
+            peer.fan_out = FanOut::Over;
+            self.resume_paused();
+        }
+    }
+
+    /// All connections that the peer had made are accepted, after [`Output::Accept`].
+    pub fn accepted_all(&mut self, from: IpAddr) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if peer.fan_out == FanOut::Accepts {
+            peer.fan_out = if peer.lane[0].is_up() { FanOut::Ahead } else { FanOut::Over };
+            self.resume_paused();
+        }
     }
 
     /// The payload that [`Expect::Payload`] asked for, whole.

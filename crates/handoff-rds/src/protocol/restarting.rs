@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::congestion::Congestion;
 use super::host::Host;
 use super::output::{ConnectionId, Event, MessageId, Output, Reason};
-use super::peer::{Frame, Link, Probe};
+use super::peer::{FanOut, Frame, Link, Probe, Reading};
 use super::role::lane_of;
 use crate::completion::End;
 use crate::wire::{Extension, Extensions, Truncated};
@@ -101,8 +101,11 @@ impl<B, R> Host<B, R> {
             unsent.extend(mem::take(&mut lane.queue));
             (lane.next_tx, lane.next_rx) = (1, 0);
             let Some(connection) = lane.up() else { continue };
+            // A header that waits has a number, too. Connections made later are of the new life.
+            let waits = matches!(connection.reading, Reading::Paused(_));
+            let is_numbered = connection.numbered || waits && connection.id < noticed_by;
             connection.former =
-                connection.id != noticed_by && connection.verified.is_none() && connection.numbered;
+                connection.id != noticed_by && connection.verified.is_none() && is_numbered;
             for (_, frame) in &mut connection.written {
                 if let Frame::Message(id) = *frame {
                     lost.push(id);
@@ -113,6 +116,7 @@ impl<B, R> Host<B, R> {
         unsent.sort_unstable();
         peer.lane[0].queue = unsent.into();
         peer.lanes = None;
+        peer.fan_out = FanOut::Ahead;
         peer.congestion = Congestion::default();
         self.statistics.restarts += 1;
         self.statistics.lost_to_restarts += lost.len() as u64;

@@ -1,7 +1,7 @@
 //! Sequence numbers, pings, and what is sent again.
 
 use handoff_rds::End;
-use handoff_rds::protocol::{Event, Limits, Output};
+use handoff_rds::protocol::{Event, Expect, Limits, Output};
 use handoff_rds::wire::{CongestionMap, Extension, FLAG_RETRANSMITTED, Header};
 
 use crate::peer::{
@@ -105,6 +105,52 @@ fn what_is_cancelled_comes_back_and_is_not_sent_again() {
     assert!(written(&mut host, id).iter().all(|frame| frame.message.is_none()));
     assert_eq!(host.statistics().queued_bytes, 0);
     assert!(host.unbind(4000).is_ok());
+}
+
+#[test]
+fn messages_of_another_lane_wait_until_lane_0_has_caught_up() {
+    let (mut host, first) = introduced(Limits::default());
+    let other = host.accepted(SMALLER.into(), 40_001).expect("is taken");
+    map(&mut host, other, &CongestionMap::new());
+    outputs(&mut host);
+    host.header(other, &message(1, 0, 5).to_bytes());
+    assert_eq!(
+        (host.expect(other), outputs(&mut host)),
+        (Expect::Nothing, vec![Output::CatchUp(first)])
+    );
+    say(&mut host, first, &message(2, 0, 3));
+    assert_eq!(host.expect(other), Expect::Nothing, "more may lie there");
+    host.caught_up(other);
+    assert_eq!(host.expect(other), Expect::Nothing, "that one is not lane 0");
+    host.caught_up(first);
+    assert_eq!(host.expect(other), Expect::Payload(5));
+    host.payload_received(other, vec![0; 5]);
+    // From now on the lanes are independent.
+    let third = host.accepted(SMALLER.into(), 40_002).expect("is taken");
+    map(&mut host, third, &CongestionMap::new());
+    say(&mut host, third, &message(1, 0, 7));
+    let lengths: Vec<_> = std::iter::from_fn(|| host.receive(4000)).map(|one| one.len).collect();
+    assert_eq!(lengths, [3, 5, 7]);
+}
+
+#[test]
+fn they_also_wait_for_what_takes_the_place_of_its_connection() {
+    let (mut host, first) = introduced(Limits::default());
+    let other = host.accepted(SMALLER.into(), 40_001).expect("is taken");
+    map(&mut host, other, &CongestionMap::new());
+    host.header(other, &message(1, 0, 5).to_bytes());
+    let second = host.accepted(SMALLER.into(), 40_000).expect("is taken");
+    outputs(&mut host);
+    host.caught_up(first);
+    assert_eq!(host.expect(other), Expect::Nothing, "the next has not been read");
+    host.closed(first);
+    assert!(outputs(&mut host).contains(&Output::CatchUp(second)));
+    map(&mut host, second, &CongestionMap::new());
+    host.closed(second);
+    assert_eq!(host.expect(other), Expect::Nothing, "another may wait to be accepted");
+    assert!(outputs(&mut host).contains(&Output::Accept(SMALLER.into())));
+    host.accepted_all(SMALLER.into());
+    assert_eq!(host.expect(other), Expect::Payload(5), "there is no lane 0 to wait for");
 }
 
 #[test]

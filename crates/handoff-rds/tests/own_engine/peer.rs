@@ -1,13 +1,16 @@
 //! A peer that is neither the kernel nor our engine.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 
 use handoff_lab::topology::Pair;
 use handoff_rds::wire::{
     FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, MAX_LANES, PORT, PROBE_PORT,
 };
 use socket2::{Domain, Type};
+
+use crate::hosts::until;
 
 /// The port of its sockets, and of those that it sends to.
 pub(crate) const SOCKET: u16 = 4000;
@@ -21,8 +24,13 @@ pub(crate) struct Peer {
 impl Peer {
     /// Connects from a port that tells of lane 0.
     pub(crate) fn connect(pair: &Pair, sequence: u64) -> Self {
+        Self::connect_lane(pair, 0, sequence)
+    }
+
+    pub(crate) fn connect_lane(pair: &Pair, lane: u16, sequence: u64) -> Self {
         let stream = pair.left.namespace().run(|| {
-            let free = (40_000..50_000).step_by(MAX_LANES.into()).find_map(|port| {
+            let ports = (40_000 + lane..50_000).step_by(MAX_LANES.into());
+            let free = { ports }.find_map(|port| {
                 let socket = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
                 socket.bind(&SocketAddr::from((pair.left.v4(), port)).into()).ok()?;
                 socket.connect(&SocketAddr::from((pair.right.v4(), PORT)).into()).ok()?;
@@ -31,6 +39,23 @@ impl Peer {
             free.expect("connects")
         });
         Self { stream: stream.expect("enters"), sequence }
+    }
+
+    /// Is connected to by an engine.
+    pub(crate) fn accept(listener: &TcpListener, sequence: u64) -> Self {
+        Self { stream: listener.accept().expect("is connected to").0, sequence }
+    }
+
+    /// Waits until TCP has acknowledged everything, which is then counted as delivered.
+    pub(crate) fn await_acknowledgements(&self) {
+        until("acknowledged", || {
+            let mut waiting: libc::c_int = 0;
+            // SAFETY: the request writes an int.
+            let answer =
+                unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
+            assert_eq!(answer, 0);
+            waiting == 0
+        });
     }
 
     fn write(&mut self, header: Header, payload: &[u8]) {

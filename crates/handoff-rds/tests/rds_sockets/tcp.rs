@@ -21,6 +21,8 @@ pub(crate) struct Driver {
     streams: BTreeMap<ConnectionId, Stream>,
     begin: Instant,
     next_port: u16,
+    /// Of which the host wants to know when what is unread is taken in.
+    awaited: Option<ConnectionId>,
     /// By which connection the newest map came, when, and the ports that it calls congested.
     last_map: Option<(ConnectionId, Instant, Vec<u16>)>,
     maps_sent: u64,
@@ -44,6 +46,7 @@ impl Driver {
             streams: BTreeMap::new(),
             begin: Instant::now(),
             next_port: 20_000,
+            awaited: None,
             last_map: None,
             maps_sent: 0,
         }
@@ -94,6 +97,9 @@ impl Driver {
             self.write(id);
             if !self.read(id) {
                 self.close(id);
+            } else if self.awaited == Some(id) && self.host.expect(id) != Expect::Nothing {
+                self.awaited = None;
+                self.host.caught_up(id);
             }
         }
         while let Some(output) = self.host.poll() {
@@ -101,6 +107,8 @@ impl Driver {
                 Output::Connect { connection, peer, lane } => self.connect(connection, peer, lane),
                 Output::Ready(id) => self.write(id),
                 Output::Resume(_) => {}
+                Output::Accept(_) => unreachable!("it is the client"),
+                Output::CatchUp(id) => self.awaited = Some(id),
                 Output::Finish(id) => self.finish(id),
                 Output::Drain(id) => self.close(id),
                 Output::Close { connection, reason, .. } => {

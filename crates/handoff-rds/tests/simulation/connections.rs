@@ -159,6 +159,18 @@ impl World {
 
     /// Hands in what has arrived; `false` where the host does not take all of it now.
     pub(crate) fn read(&mut self, tcp: usize, end: usize) -> bool {
+        let all = self.take_in(tcp, end);
+        let this = &mut self.connections[tcp].ends[end];
+        if all
+            && let Some(id) = this.id
+            && std::mem::take(&mut this.awaited)
+        {
+            self.nodes[this.host].host.caught_up(id);
+        }
+        all
+    }
+
+    fn take_in(&mut self, tcp: usize, end: usize) -> bool {
         let this = &mut self.connections[tcp].ends[end];
         let Some(id) = this.id else { return true };
         let host = &mut self.nodes[this.host].host;

@@ -34,6 +34,8 @@ pub(crate) struct End {
     /// What has arrived from the other end, in all and unread.
     pub(crate) arrived: u64,
     pub(crate) unread: VecDeque<u8>,
+    /// The host wants to know when what is unread is taken in.
+    pub(crate) awaited: bool,
     /// Lent payloads, each with the offset of its end.
     pub(crate) loans: VecDeque<(u64, MessageId)>,
 }
@@ -52,6 +54,7 @@ impl End {
             acknowledged: 0,
             arrived: 0,
             unread: VecDeque::new(),
+            awaited: false,
             loans: VecDeque::new(),
         }
     }

@@ -372,6 +372,14 @@ impl World {
                         self.write(tcp, 1 - end);
                     }
                 }
+                // Nothing waits to be accepted.
+                Output::Accept(peer) => self.nodes[host].host.accepted_all(peer),
+                Output::CatchUp(id) => {
+                    if let Some((tcp, end)) = self.find(host, id) {
+                        self.connections[tcp].ends[end].awaited = true;
+                        self.read(tcp, end);
+                    }
+                }
                 Output::Finish(id) => {
                     if let Some((tcp, end)) = self.find(host, id) {
                         self.connections[tcp].ends[end].finished = true;

@@ -1,12 +1,17 @@
-//! A peer that connects again while it is not known that its connection has ended.
+//! Peers that count as delivered what TCP has acknowledged, whatever becomes of the connection.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use futures_lite::future::yield_now;
 use handoff::Engine as Sending;
+
+use handoff_lab::topology::{Pair, PairEnd};
+use handoff_rds::wire::PORT;
 
 use crate::hosts::{Buffers, host, pair, pattern, receive_all, until};
 use crate::peer::{Peer, SOCKET};
@@ -48,4 +53,138 @@ fn what_came_with_an_acknowledgement_is_read_before_the_connection_ends() {
     second.send_map();
     second.send(&pattern(1, LEN));
     engine.join().expect("receives in order");
+}
+
+/// Resets all connections of an engine.
+fn cut(end: &PairEnd) {
+    let mut ss = Command::new("ss");
+    ss.args(["-K", "-t", "state", "established", &format!("dport = {PORT} or sport = {PORT}")]);
+    let output = end.namespace().attach(&mut ss).output().expect("ss is installed");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// An engine that stands until it is told to go on, and then receives messages of these sizes in order.
+struct Standing {
+    engine: JoinHandle<()>,
+    stands: mpsc::Receiver<()>,
+    go_on: mpsc::Sender<()>,
+}
+
+impl Standing {
+    /// Once it is connected so often it stands. `peer`: whom to send to, so that it begins to connect before.
+    fn new(end: &PairEnd, peer: Option<SocketAddr>, often: u64, sizes: &'static [usize]) -> Self {
+        let (go_on, wait) = mpsc::channel();
+        let (standing, stands) = mpsc::channel();
+        let (ready, is_ready) = mpsc::channel();
+        let engine = host(end, end.v4().into(), Sending::Auto, move |own| async move {
+            let socket = own.engine.bind(SOCKET).expect("is free");
+            if let Some(peer) = peer {
+                let message = Buffers::new(1, LEN).fill(0, LEN).expect("has one");
+                socket.send_when_possible(peer, message, 0).await.expect("is taken");
+            }
+            ready.send(()).expect("is waited for");
+            // The engine does meanwhile what it has to.
+            yield_now().await;
+            while own.engine.statistics().connections < often {
+                yield_now().await;
+            }
+            standing.send(()).expect("is waited for");
+            wait.recv().expect("is told");
+            receive_all(&socket, sizes.iter().copied()).await;
+        });
+        is_ready.recv().expect("begins");
+        Self { engine, stands, go_on }
+    }
+
+    fn stands(&self) {
+        self.stands.recv().expect("stands");
+    }
+
+    fn goes_on(&self) {
+        self.go_on.send(()).expect("stands");
+    }
+
+    fn join(self) {
+        self.engine.join().expect("receives all");
+    }
+}
+
+#[test]
+fn what_came_on_a_connection_that_was_reset_before_it_was_used_is_read() {
+    let pair = pair();
+    let to = SocketAddr::from((pair.right.v4(), SOCKET));
+    let listening = || TcpListener::bind((pair.right.v4(), PORT));
+    let listener = pair.right.namespace().run(listening).expect("enters").expect("is free");
+    let engine = Standing::new(&pair.left, Some(to), 0, &[LEN; 2]);
+    engine.stands();
+    let mut first = Peer::accept(&listener, 0);
+    first.send_map();
+    first.send(&pattern(0, LEN));
+    first.await_acknowledgements();
+    cut(&pair.left);
+    engine.goes_on();
+    let mut second = Peer::accept(&listener, first.sequence);
+    second.send_map();
+    second.send(&pattern(1, LEN));
+    engine.join();
+}
+
+#[test]
+fn what_came_on_a_connection_that_was_reset_before_it_was_accepted_is_read() {
+    let pair = pair();
+    let engine = Standing::new(&pair.right, None, 0, &[LEN; 2]);
+    engine.stands();
+    let mut first = Peer::connect(&pair, 0);
+    first.send_map();
+    first.send(&pattern(0, LEN));
+    first.await_acknowledgements();
+    cut(&pair.right);
+    let mut second = Peer::connect(&pair, first.sequence);
+    second.send_map();
+    second.send(&pattern(1, LEN));
+    engine.goes_on();
+    engine.join();
+}
+
+/// More than is read in a row.
+const MUCH: usize = 900_000;
+
+/// As [`pair`], with a receiver whose sockets take in as much without being read.
+fn roomy_pair() -> Pair {
+    let pair = pair();
+    let roomy = || std::fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 8388608 8388608");
+    pair.right.namespace().run(roomy).expect("enters").expect("is root");
+    pair
+}
+
+/// Kernels begin with lane 0, and use the others once TCP has acknowledged what went by it.
+fn fans_out(mut first: Peer, mut other: Peer, engine: Standing) {
+    first.send_map();
+    other.send_map();
+    first.send(&pattern(0, MUCH));
+    first.send(&pattern(1, MUCH));
+    first.await_acknowledgements();
+    other.send(&pattern(2, LEN));
+    other.await_acknowledgements();
+    engine.goes_on();
+    engine.join();
+}
+
+#[test]
+fn what_came_by_lane_0_is_read_before_what_came_later_by_another() {
+    let pair = roomy_pair();
+    let engine = Standing::new(&pair.right, None, 2, &[MUCH, MUCH, LEN]);
+    let (first, other) = (Peer::connect(&pair, 0), Peer::connect_lane(&pair, 1, 0));
+    engine.stands();
+    fans_out(first, other, engine);
+}
+
+#[test]
+fn so_it_is_where_lane_0_has_not_been_accepted() {
+    let pair = roomy_pair();
+    let engine = Standing::new(&pair.right, None, 0, &[MUCH, MUCH, LEN]);
+    engine.stands();
+    let other = Peer::connect_lane(&pair, 1, 0);
+    let first = Peer::connect(&pair, 0);
+    fans_out(first, other, engine);
 }
