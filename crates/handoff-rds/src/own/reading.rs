@@ -1,4 +1,9 @@
 //! What arrives on a connection: taken in as the host asks for it.
+//!
+//! Headers, short payloads and the beginning of long ones come by calls, many at a time, into one buffer. The rest of
+//! a long payload is received by the library to where it stays. That is begun when something is there: a receive that
+//! waits would count as an operation of the driver for as long as the peer likes, and the kernel would wait for it in
+//! a thread where the error queue tells of acknowledgements.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +12,7 @@ use std::rc::Rc;
 
 use futures_lite::future::yield_now;
 use futures_util::future::{Either, select};
-use socket2::SockRef;
+use handoff::{Append, Error};
 
 use super::engine::Shared;
 use super::link::Link;
@@ -16,7 +21,7 @@ use crate::wire::{HEADER_LEN, MAP_LEN};
 
 /// Bytes read at a time where it is not known to whom they belong.
 const BUFFER: usize = 64 << 10;
-/// From how many on the rest of a payload is read to where it stays.
+/// From how many on the rest of a payload is received to where it stays.
 const DIRECT: usize = 16 << 10;
 /// Of the rest of a payload, bytes that are waited for.
 const AT_ONCE: usize = 256 << 10;
@@ -35,6 +40,17 @@ enum Pause {
     End,
 }
 
+/// Whether there is something to read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum There {
+    /// The kernel has told so.
+    Something,
+    /// The last read filled its room.
+    Unknown,
+    /// The last read took everything.
+    Nothing,
+}
+
 struct Reader {
     link: Rc<Link>,
     buffer: Box<[u8]>,
@@ -47,8 +63,9 @@ struct Reader {
     missing: usize,
     /// Bytes from which on the connection counts as readable.
     readable_from: usize,
-    /// The last read took all that was there.
-    drained: bool,
+    there: There,
+    /// Bytes taken in a row.
+    taken: usize,
     /// Bytes that another connection waits for, until they are taken in.
     behind: Option<usize>,
 }
@@ -64,7 +81,8 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         skipped: 0,
         missing: 0,
         readable_from: 1,
-        drained: false,
+        there: There::Unknown,
+        taken: 0,
         behind: None,
     };
     // Nothing was there, and now TCP has something to tell.
@@ -78,8 +96,12 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         // that is to end is not waited for again: what TCP has acknowledged on it, its peer does not send again.
         let told_only = link.hear() && woken_by_tcp && !reader.is_pressed();
         let pause = match told_only {
-            true => Pause::Empty,
-            false => reader.take_in(&shared),
+            true => {
+                // It was not woken for what there is to read.
+                reader.there = There::Unknown;
+                Pause::Empty
+            }
+            false => reader.take_in(&shared).await,
         };
         woken_by_tcp = false;
         if reader.has_caught_up(&pause) {
@@ -106,6 +128,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
                         break;
                     }
                     woken_by_tcp = true;
+                    reader.there = There::Something;
                 }
             }
         }
@@ -114,17 +137,31 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
 }
 
 impl Reader {
-    fn take_in(&mut self, shared: &Shared) -> Pause {
+    /// Takes in what is there.
+    async fn take_in(&mut self, shared: &Shared) -> Pause {
+        if self.is_pressed() {
+            self.there = There::Unknown;
+        }
+        self.taken = 0;
+        loop {
+            match self.read_in(shared) {
+                Some(pause) => return pause,
+                None if self.receive_rest().await => {}
+                None => return Pause::End,
+            }
+        }
+    }
+
+    /// Takes in what is there, up to the rest of a payload that the library is to receive.
+    fn read_in(&mut self, shared: &Shared) -> Option<Pause> {
         let id = self.link.id;
-        let mut read = 0;
-        self.drained = false;
         loop {
             if self.link.over.get() {
-                return Pause::End;
+                return Some(Pause::End);
             }
             let expect = shared.host().expect(id);
             let missing = match expect {
-                Expect::Nothing => return Pause::Full,
+                Expect::Nothing => return Some(Pause::Full),
                 Expect::Header => HEADER_LEN.saturating_sub(self.end - self.begin),
                 Expect::Map => MAP_LEN.saturating_sub(self.end - self.begin),
                 Expect::Skip(len) => {
@@ -145,23 +182,24 @@ impl Reader {
             let is_payload = matches!(expect, Expect::Payload(_));
             self.missing = if is_payload { missing } else { 0 };
             if missing > 0 {
-                if read >= TURN {
-                    return Pause::Turn;
+                // What another connection waits for is counted from now on.
+                if self.taken >= TURN || self.link.awaited.get() {
+                    return Some(Pause::Turn);
                 }
-                if self.drained {
-                    return Pause::Empty;
+                match self.there {
+                    There::Nothing => return Some(Pause::Empty),
+                    _ if !is_payload || missing < DIRECT || !self.may_receive(shared) => {}
+                    There::Unknown => return Some(Pause::Turn),
+                    There::Something => return None,
                 }
-                match self.read(is_payload && missing >= DIRECT, missing) {
-                    Ok(0) => return Pause::End,
-                    Ok(len) => {
-                        read += len;
-                        self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
-                    }
+                match self.read() {
+                    Ok(0) => return Some(Pause::End),
+                    Ok(len) => self.has_taken(len),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Pause::Empty;
+                        return Some(Pause::Empty);
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => return Pause::End,
+                    Err(_) => return Some(Pause::End),
                 }
                 continue;
             }
@@ -187,9 +225,52 @@ impl Reader {
         }
     }
 
-    /// Whether to read without being told that there is something.
+    /// Whether to read without being told that there is something, and to wait for nothing.
     fn is_pressed(&self) -> bool {
-        self.link.ending.get() || self.behind.is_some()
+        self.link.ending.get() || self.link.awaited.get() || self.behind.is_some()
+    }
+
+    /// Whether the library may have the rest of a payload: not where it takes no more operations.
+    fn may_receive(&self, shared: &Shared) -> bool {
+        !self.is_pressed() && shared.driver.in_flight() < shared.driver.in_flight_limit()
+    }
+
+    fn has_taken(&mut self, len: usize) {
+        self.taken += len;
+        self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
+    }
+
+    /// Receives of the rest of a payload what is there; whether the connection goes on.
+    async fn receive_rest(&mut self) -> bool {
+        let payload = self.payload.take().expect("has begun");
+        if self.readable_from > self.missing {
+            self.await_much();
+        }
+        let stirred = &self.link.stirred;
+        let mut seen = stirred.seen();
+        let begun = self.link.socket.receive_into(Append::to(payload, self.missing));
+        let Ok(mut receive) = begun else { return false };
+        let received = loop {
+            match select(&mut receive, pin!(stirred.after(seen))).await {
+                Either::Left((received, _)) => break received,
+                Either::Right(_) => seen = stirred.seen(),
+            }
+            // Nothing was there after all.
+            if self.is_pressed() || self.link.over.get() {
+                receive.cancel();
+            }
+        };
+        // More may have come before what presses now.
+        self.there = match received.result {
+            Ok(_) if received.buffer.room() > 0 && !self.is_pressed() => There::Nothing,
+            _ => There::Unknown,
+        };
+        self.payload = Some(received.buffer.into_vec());
+        match received.result {
+            Ok(len @ 1..) | Err(Error::Canceled { done: len }) => self.has_taken(len),
+            _ => return false,
+        }
+        true
     }
 
     /// Whether nobody waits any more for what was read.
@@ -222,27 +303,14 @@ impl Reader {
         &self.buffer[begin..self.begin]
     }
 
-    /// Reads into the payload that waits, `missing` bytes at most, or into the buffer.
-    ///
-    /// By calls of its own: the library's `receive_exact` in their place was measured to cost the receiver as much
-    /// (docs/figures/rds.md), and the library's buffers do not become the vectors that messages are.
-    fn read(&mut self, direct: bool, missing: usize) -> io::Result<usize> {
-        let socket = SockRef::from(&self.link.file);
-        if let (true, Some(payload)) = (direct, &mut self.payload) {
-            let room = &mut payload.spare_capacity_mut()[..missing];
-            let len = socket.recv_with_flags(room, libc::MSG_DONTWAIT)?;
-            self.drained = len < missing;
-            let filled = payload.len() + len;
-            // SAFETY: the kernel has written `len` bytes behind those that were there.
-            unsafe { payload.set_len(filled) };
-            return Ok(len);
-        }
+    /// Reads into the buffer.
+    fn read(&mut self) -> io::Result<usize> {
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let room = &mut self.buffer[self.end..];
         let most = room.len();
         let (len, _) = rustix::net::recv(&self.link.file, room, rustix::net::RecvFlags::DONTWAIT)?;
-        self.drained = len < most;
+        self.there = if len < most { There::Nothing } else { There::Unknown };
         self.end += len;
         Ok(len)
     }

@@ -80,8 +80,18 @@ impl Peer {
         self.write(header, payload);
     }
 
-    /// Reads up to a message, and answers pings.
+    /// Reads up to a message, and has pings answered.
     pub(crate) fn await_message(&mut self) {
+        while self.read() != SOCKET {}
+    }
+
+    /// Reads up to a ping, and answers it.
+    pub(crate) fn await_ping(&mut self) {
+        while self.read() != 0 {}
+    }
+
+    /// Reads a frame that is no map; where it goes to. A ping is answered.
+    fn read(&mut self) -> u16 {
         loop {
             // Acknowledges what comes with the next that it sends, or in its time.
             rustix::net::sockopt::set_tcp_quickack(&self.stream, false).expect("is TCP");
@@ -97,10 +107,8 @@ impl Peer {
                 let pong = Header { sequence: self.sequence, ..Header::default() };
                 assert_eq!(header.source, PROBE_PORT);
                 self.write(Header { destination: PROBE_PORT, ..pong }, &[]);
-            } else {
-                assert_eq!(header.destination, SOCKET);
-                return;
             }
+            return header.destination;
         }
     }
 }

@@ -1,13 +1,17 @@
-//! A peer that takes its time in the midst of a long message.
+//! Peers that take their time in the midst of a long message.
 
+use std::fs;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use handoff_rds::wire::{HEADER_LEN, Header};
+use futures_lite::future::yield_now;
+use handoff_rds::wire::{FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN};
 
-use crate::hosts::{Setup, host_with, pair, pattern, receive_all};
+use crate::hosts::{Buffers, Setup, host_with, pair, pattern, receive_all, send_all};
 use crate::peer::{Peer, SOCKET};
 
 const LONG: usize = 900_000;
@@ -40,4 +44,76 @@ fn who_is_slow_but_goes_on_is_not_hung_up_on() {
     peer.stream.write_all(rest).expect("is taken");
     let statistics = engine.join().expect("has it all");
     assert_eq!(statistics.violations, 0);
+}
+
+/// Bytes that the engine reads at a time.
+const BUFFER: usize = 64 << 10;
+
+/// Threads in which the kernel waits for what the calling thread has asked of its ring.
+fn workers() -> usize {
+    let name = format!("iou-wrk-{}\n", rustix::thread::gettid().as_raw_nonzero());
+    let threads = fs::read_dir("/proc/self/task").expect("lists").map(|thread| {
+        let path = thread.expect("is listed").path().join("comm");
+        fs::read_to_string(path).unwrap_or_default()
+    });
+    threads.filter(|comm| *comm == name).count()
+}
+
+/// The beginning of a long message fills the engine's buffer, and nothing is there behind it. The engine reads all the
+/// same what is told of acknowledgements, which would wake a receive again and again.
+#[test]
+fn the_rest_of_a_message_is_not_received_before_something_is_there() {
+    const COUNT: usize = 40;
+    let pair = pair();
+    let to = (pair.left.v4(), SOCKET).into();
+    let (ready, is_ready) = mpsc::channel();
+    let (standing, stands) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel();
+    let (sent, all_sent) = mpsc::channel();
+    let stand = Arc::new(AtomicBool::new(false));
+    let is_to_stand = stand.clone();
+    let setup = Setup { patience: crate::hosts::LONG, ..Setup::default() };
+    let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
+        let socket = own.engine.bind(SOCKET).expect("is free");
+        ready.send(()).expect("is waited for");
+        while !is_to_stand.load(Relaxed) {
+            yield_now().await;
+        }
+        // The driver is not turned meanwhile, so that it reads all at once.
+        standing.send(()).expect("is waited for");
+        wait.recv().expect("is told");
+        while own.engine.statistics().held_bytes == 0 {
+            yield_now().await;
+        }
+        assert_eq!(own.engine.statistics().held_bytes as usize, BUFFER - MAP_LEN - HEADER_LEN);
+        send_all(&socket, to, &mut Buffers::new(1, 4096), (0..COUNT).map(|_| 10)).await;
+        let workers = workers();
+        sent.send(()).expect("is waited for");
+        receive_all(&socket, [LONG].into_iter()).await;
+        workers
+    });
+    is_ready.recv().expect("is there");
+    let mut peer = Peer::connect(&pair, 0);
+    peer.send_map();
+    peer.await_ping();
+    // Half of a map lies in the buffer already, so that the rest fits into the first window.
+    let map = Header { flags: FLAG_CONGESTION_MAP, len: MAP_LEN as u32, ..Header::default() };
+    let map = [&map.to_bytes()[..], &[0; MAP_LEN]].concat();
+    let (half, other) = map.split_at(HEADER_LEN + MAP_LEN - 1);
+    peer.stream.write_all(half).expect("is taken");
+    sleep(Duration::from_millis(200));
+    stand.store(true, Relaxed);
+    stands.recv().expect("stands");
+    let message = Header { len: LONG as u32, ..peer.next() };
+    let message = [&message.to_bytes()[..], &pattern(0, LONG)].concat();
+    let (begin, rest) = message.split_at(BUFFER - MAP_LEN);
+    peer.stream.write_all(&[other, begin].concat()).expect("is taken");
+    sleep(Duration::from_millis(200));
+    go_on.send(()).expect("waits");
+    for _ in 0..COUNT {
+        peer.await_message();
+    }
+    all_sent.recv().expect("are acknowledged");
+    peer.stream.write_all(rest).expect("is taken");
+    assert_eq!(engine.join().expect("has it all"), 0, "the kernel waits in threads");
 }
