@@ -48,9 +48,9 @@ pub(super) enum FanOut {
     /// No other lane has brought a message.
     #[default]
     Ahead,
-    /// One has, and waits until connections that the peer has made are accepted: lane 0's may be among them.
+    /// One has, and waits until connections that the peer has made are accepted: one of lane 0 may be among them.
     Accepts,
-    /// It waits until what is unread on this connection of lane 0 is taken in.
+    /// It waits until what is unread on this connection of lane 0, and on those that follow it, is taken in.
     Awaits(ConnectionId),
     /// What had come by lane 0 before is taken in.
     Over,

@@ -118,7 +118,9 @@ impl<B, R> Host<B, R> {
         if !self.may_learn(address, id, told)? {
             return Ok(Reading::Paused(*header));
         }
-        if matches!(kind, Kind::Message) && lane > 0 && self.is_behind(address) {
+        // What is of the peer's former life comes before all of this one.
+        let may_be_behind = matches!(kind, Kind::Message) && lane > 0 && !self.is_former(id);
+        if may_be_behind && self.is_behind(address) {
             return Ok(Reading::Paused(*header));
         }
         let now = self.now;
@@ -182,23 +184,30 @@ impl<B, R> Host<B, R> {
     /// Whether lane 0 may still hold what the peer sent before it used another lane.
     fn is_behind(&mut self, address: IpAddr) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
-        let (next, asked) = match (&peer.lane[0].link, peer.fan_out) {
-            (_, FanOut::Over) => return false,
+        let (next, asked) = match (peer.fan_out, &peer.lane[0].link) {
+            (FanOut::Over, _) => return false,
             // It tells of a new life, which waits until all of this one is taken in. Lane 0 was, before it.
-            (Link::Up(connection), _) if connection.tells() => (FanOut::Over, None),
-            (Link::Up(connection), _) => {
+            (_, Link::Up(connection)) if connection.tells() => (FanOut::Over, None),
+            (FanOut::Accepts, _) => return true,
+            // Also where there is one, which another may follow.
+            (FanOut::Ahead, _) if peer.role == Role::Server => {
+                (FanOut::Accepts, Some(Output::Accept(address)))
+            }
+            (_, Link::Up(connection)) => {
                 (FanOut::Awaits(connection.id), Some(Output::CatchUp(connection.id)))
             }
             // The peer may have sent by it already.
-            (Link::Connecting(..), before) if peer.role == Role::Client => (before, None),
-            (_, FanOut::Accepts) => return true,
-            _ if peer.role == Role::Server => (FanOut::Accepts, Some(Output::Accept(address))),
+            (before, Link::Connecting(..)) if peer.role == Role::Client => (before, None),
             _ => (FanOut::Over, None),
         };
         if mem::replace(&mut peer.fan_out, next) != next {
             self.outputs.extend(asked);
         }
         next != FanOut::Over
+    }
+
+    fn is_former(&mut self, id: ConnectionId) -> bool {
+        self.connection(id).is_some_and(|connection| connection.former)
     }
 
     fn is_awaited(&self, id: ConnectionId) -> bool {
@@ -213,17 +222,22 @@ impl<B, R> Host<B, R> {
         // What waits behind it may hold more.
         if peer.fan_out == FanOut::Awaits(id) && peer.lane[0].successors.is_empty() {
             peer.fan_out = FanOut::Over;
-            self.resume_paused();
         }
+        // Where the peer has restarted meanwhile, those that wait are to be judged anew.
+        self.resume_paused();
     }
 
     /// All connections that the peer had made are accepted, after [`Output::Accept`].
     pub fn accepted_all(&mut self, from: IpAddr) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.fan_out == FanOut::Accepts {
-            peer.fan_out = if peer.lane[0].is_up() { FanOut::Ahead } else { FanOut::Over };
-            self.resume_paused();
+            peer.fan_out = FanOut::Over;
+            if let Some(connection) = peer.lane[0].up() {
+                self.outputs.push_back(Output::CatchUp(connection.id));
+                peer.fan_out = FanOut::Awaits(connection.id);
+            }
         }
+        self.resume_paused();
     }
 
     /// The payload that [`Expect::Payload`] asked for, whole.

@@ -100,6 +100,7 @@ fn a_map_of_a_kernel_that_stands_in_the_way_is_asked_for_again_by_renewing_an_id
     assert_eq!(renewed(&mut host), [second], "the first has frames that are not acknowledged");
     // Nothing more is written to it, and what still comes is taken in.
     say(&mut host, second, &message(1, 0, 10));
+    host.accepted_all(SMALLER.into());
     host.caught_up(first);
     host.payload_received(second, vec![0; 10]);
     assert!(host.receive(4000).is_some());

@@ -5,7 +5,8 @@ use handoff_rds::protocol::{Event, Expect, Limits, Output};
 use handoff_rds::wire::{CongestionMap, Extension, FLAG_RETRANSMITTED, Header};
 
 use crate::peer::{
-    SMALLER, connected, ended, introduced, map, message, outputs, pong, release, say, to, written,
+    SMALLER, capabilities, connected, ended, introduced, map, message, outputs, pong, release, say,
+    to, written,
 };
 
 #[test]
@@ -114,10 +115,11 @@ fn messages_of_another_lane_wait_until_lane_0_has_caught_up() {
     map(&mut host, other, &CongestionMap::new());
     outputs(&mut host);
     host.header(other, &message(1, 0, 5).to_bytes());
-    assert_eq!(
-        (host.expect(other), outputs(&mut host)),
-        (Expect::Nothing, vec![Output::CatchUp(first)])
-    );
+    let accept = vec![Output::Accept(SMALLER.into())];
+    assert_eq!((host.expect(other), outputs(&mut host)), (Expect::Nothing, accept));
+    host.accepted_all(SMALLER.into());
+    let catch_up = vec![Output::CatchUp(first)];
+    assert_eq!((host.expect(other), outputs(&mut host)), (Expect::Nothing, catch_up));
     say(&mut host, first, &message(2, 0, 3));
     assert_eq!(host.expect(other), Expect::Nothing, "more may lie there");
     host.caught_up(other);
@@ -139,18 +141,49 @@ fn they_also_wait_for_what_takes_the_place_of_its_connection() {
     let other = host.accepted(SMALLER.into(), 40_001).expect("is taken");
     map(&mut host, other, &CongestionMap::new());
     host.header(other, &message(1, 0, 5).to_bytes());
+    // It had waited to be accepted.
     let second = host.accepted(SMALLER.into(), 40_000).expect("is taken");
-    outputs(&mut host);
+    host.accepted_all(SMALLER.into());
+    assert!(outputs(&mut host).contains(&Output::CatchUp(first)));
     host.caught_up(first);
     assert_eq!(host.expect(other), Expect::Nothing, "the next has not been read");
     host.closed(first);
     assert!(outputs(&mut host).contains(&Output::CatchUp(second)));
     map(&mut host, second, &CongestionMap::new());
+    assert_eq!(host.expect(other), Expect::Nothing, "more may lie there");
     host.closed(second);
-    assert_eq!(host.expect(other), Expect::Nothing, "another may wait to be accepted");
-    assert!(outputs(&mut host).contains(&Output::Accept(SMALLER.into())));
-    host.accepted_all(SMALLER.into());
     assert_eq!(host.expect(other), Expect::Payload(5), "there is no lane 0 to wait for");
+}
+
+#[test]
+fn what_waits_of_a_former_life_goes_on_when_the_next_has_begun_and_settles_nothing_for_it() {
+    let (mut host, first) = introduced(Limits::default());
+    let other = host.accepted(SMALLER.into(), 40_001).expect("is taken");
+    map(&mut host, other, &CongestionMap::new());
+    host.header(other, &message(9, 0, 5).to_bytes());
+    let second = host.accepted(SMALLER.into(), 40_000).expect("is taken");
+    host.accepted_all(SMALLER.into());
+    host.closed(first);
+    assert!(outputs(&mut host).contains(&Output::CatchUp(second)));
+    map(&mut host, second, &CongestionMap::new());
+    let extensions = capabilities(8, 8);
+    say(&mut host, second, &Header { sequence: 1, source: 1, extensions, ..Header::default() });
+    assert_eq!(host.statistics().restarts, 1);
+    host.caught_up(second);
+    assert_eq!(host.expect(other), Expect::Payload(5));
+    host.payload_received(other, vec![0; 5]);
+    // The new life's lane has to wait for its own lane 0.
+    let third = host.accepted(SMALLER.into(), 40_001).expect("is taken");
+    host.closed(other);
+    map(&mut host, third, &CongestionMap::new());
+    host.header(third, &message(1, 0, 7).to_bytes());
+    assert_eq!(host.expect(third), Expect::Nothing);
+    say(&mut host, second, &message(2, 0, 3));
+    host.accepted_all(SMALLER.into());
+    host.caught_up(second);
+    host.payload_received(third, vec![0; 7]);
+    let lengths: Vec<_> = std::iter::from_fn(|| host.receive(4000)).map(|one| one.len).collect();
+    assert_eq!(lengths, [5, 3, 7]);
 }
 
 #[test]

@@ -188,3 +188,28 @@ fn so_it_is_where_lane_0_has_not_been_accepted() {
     let first = Peer::connect(&pair, 0);
     fans_out(first, other, engine);
 }
+
+/// The engine accepts one after another, so that it finds the lane's next connection late.
+#[test]
+fn so_it_is_where_lane_0_was_made_anew_and_is_not_accepted() {
+    let pair = roomy_pair();
+    let engine = Standing::new(&pair.right, None, 2, &[MUCH, LEN, LEN]);
+    let (mut first, mut other) = (Peer::connect(&pair, 0), Peer::connect_lane(&pair, 1, 0));
+    engine.stands();
+    first.send_map();
+    other.send_map();
+    first.send(&pattern(0, MUCH));
+    first.await_acknowledgements();
+    let sequence = first.sequence;
+    drop(first);
+    let before = [2, 3, 4, 5].map(|lane| Peer::connect_lane(&pair, lane, 0));
+    let mut second = Peer::connect(&pair, sequence);
+    second.send_map();
+    second.send(&pattern(1, LEN));
+    second.await_acknowledgements();
+    other.send(&pattern(2, LEN));
+    other.await_acknowledgements();
+    engine.goes_on();
+    engine.join();
+    drop(before);
+}
