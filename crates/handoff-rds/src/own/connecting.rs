@@ -111,15 +111,23 @@ pub(super) async fn admit(shared: Rc<Shared>) {
             return shared.fail(Error::NotPossible(error.to_string()));
         }
         accept_one(&shared, gate);
+        shared.tell();
     }
 }
 
-/// Accepts all connections that wait, since one that this peer has made may be among them.
+/// Accepts all connections that wait, since one that this peer has made may be among them, and not those that come
+/// meanwhile, which may never end. The caller settles what they ask for.
 pub(super) fn accept_waiting(shared: &Rc<Shared>, peer: IpAddr) {
     if let Some(gate) = shared.gate.get() {
-        while accept_one(shared, gate) {}
+        // The kernel lets one more wait than it was told.
+        for _ in 0..=BACKLOG {
+            if !accept_one(shared, gate) {
+                break;
+            }
+        }
     }
     shared.host().accepted_all(peer);
+    shared.news.tell();
 }
 
 /// Accepts a connection; whether there was one.
@@ -153,7 +161,6 @@ fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
             }
         }
     }
-    shared.tell();
 }
 
 /// Makes it a link, if that can be.
@@ -214,12 +221,14 @@ async fn attempt(
         let socket = Rc::new(socket);
         shared.attempts.borrow_mut().insert(id, socket.clone());
         file.writable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
-        if let Some(error) = socket.take_error()? {
-            // One that was reset as soon as it was up is none that failed: what TCP has acknowledged on it, the
-            // peer does not send again.
-            return if unread(&socket) > 0 { Ok(socket) } else { Err(error) };
+        let error = socket.take_error()?;
+        let only_asks = Role::of(shared.address, peer) == Some(Role::Server);
+        // One that was reset as soon as it was up is none that failed: what TCP has acknowledged on it, the peer does
+        // not send again.
+        if let Some(error) = error.filter(|_| only_asks || unread(&socket) == 0) {
+            return Err(error);
         }
-        if Role::of(shared.address, peer) == Some(Role::Server) {
+        if only_asks {
             // The peer closes it when it has understood.
             file.readable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
             return Err(Errno::CONNRESET.into());
