@@ -46,6 +46,7 @@ impl<B, R> Host<B, R> {
                     self.outputs.push_back(Output::Drain(connection.id));
                 }
                 place.successors.push_back(id);
+                self.resume_paused();
             }
             Link::Connecting(asking, _) => {
                 let asking = *asking;

@@ -300,7 +300,7 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Judges anew what was paused, as something has made room.
+    /// Judges anew what was paused, as something has made room, or a connection ends, which owes no pongs.
     pub(super) fn resume_paused(&mut self) {
         for id in mem::take(&mut self.paused) {
             let Some(connection) = self.connection(id) else { continue };

@@ -57,7 +57,7 @@ impl<B, R> Host<B, R> {
         if noticed_by <= told_by {
             return Err(Reason::FormerLife);
         }
-        let mut may = true;
+        let (mut may, mut drains) = (true, false);
         for lane in &mut peer.lane {
             if let Some(connection) = lane.up()
                 && connection.id != noticed_by
@@ -66,8 +66,12 @@ impl<B, R> Host<B, R> {
                 may = false;
                 if !mem::replace(&mut connection.draining, true) {
                     self.outputs.push_back(Output::Drain(connection.id));
+                    drains = true;
                 }
             }
+        }
+        if drains {
+            self.resume_paused();
         }
         Ok(may)
     }

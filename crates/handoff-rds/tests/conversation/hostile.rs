@@ -1,10 +1,16 @@
 //! Peers that break the protocol: closed with a reason, never a panic, never unbounded memory.
 
-use handoff_rds::protocol::{Expect, Reason};
-use handoff_rds::wire::{Extensions, FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, Truncated};
+use std::time::Duration;
+
+use handoff_rds::protocol::{ConnectionId, Expect, Output, Reason};
+use handoff_rds::wire::{
+    CongestionMap, Extensions, FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, Truncated,
+};
 use proptest::prelude::*;
 
-use crate::peer::{SMALLER, connected, message, outputs, reason, short};
+use crate::peer::{
+    Own, SMALLER, connected, introduced, map, message, outputs, reason, short, to, written,
+};
 
 fn closed_for(header: &Header) -> Option<Reason> {
     let (mut host, id) = connected(short());
@@ -53,6 +59,33 @@ fn pings_without_end_are_not_read_without_end() {
         written += 1;
     }
     assert!(written > 60 && host.expect(id) == Expect::Header, "{written} pongs");
+}
+
+/// Pings of which so many are not answered that the connection is not read.
+fn ping_without_end(host: &mut Own, id: ConnectionId) {
+    while host.expect(id) == Expect::Header {
+        host.header(id, &Header { source: 9, ..Header::default() }.to_bytes());
+    }
+}
+
+#[test]
+fn pings_that_are_not_answered_keep_no_connection_from_its_end() {
+    let (mut host, first) = connected(short());
+    ping_without_end(&mut host, first);
+    host.accepted(SMALLER.into(), 40_000).expect("takes its place");
+    assert_eq!(host.expect(first), Expect::Header, "nothing more is written to it");
+
+    // A lane that is renewed.
+    let (mut host, first) = introduced(short());
+    written(&mut host, first);
+    let mut theirs = CongestionMap::new();
+    theirs.set(5000, true);
+    map(&mut host, first, &theirs);
+    ping_without_end(&mut host, first);
+    host.send(to(SMALLER, 10, 0)).expect_err("is congested");
+    host.advance(Duration::from_secs(5));
+    assert!(outputs(&mut host).contains(&Output::Finish(first)));
+    assert_eq!(host.expect(first), Expect::Header, "nothing more is written to it");
 }
 
 #[test]
