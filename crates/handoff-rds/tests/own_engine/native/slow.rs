@@ -9,9 +9,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use futures_lite::future::yield_now;
+use handoff_lab::topology::PairEnd;
 use handoff_rds::wire::{FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN};
 
-use crate::hosts::{Buffers, Setup, host_with, pair, pattern, receive_all, send_all};
+use crate::hosts::{Buffers, Setup, host_with, pair, pattern, receive_all, send_all, until};
 use crate::peer::{Peer, SOCKET};
 
 const LONG: usize = 900_000;
@@ -59,6 +60,18 @@ fn workers() -> usize {
     threads.filter(|comm| *comm == name).count()
 }
 
+/// Bytes that have come to the sockets of an end, and are not read.
+fn unread(end: &PairEnd) -> usize {
+    let sockets = end.namespace().run(|| fs::read_to_string("/proc/thread-self/net/tcp"));
+    let sockets = sockets.expect("enters").expect("lists");
+    let waiting = sockets.lines().skip(1).map(|socket| {
+        let queues = socket.split_whitespace().nth(4).expect("has queues");
+        let (_, received) = queues.split_once(':').expect("are two");
+        usize::from_str_radix(received, 16).expect("a number")
+    });
+    waiting.sum()
+}
+
 /// The beginning of a long message fills the engine's buffer, and nothing is there behind it. The engine reads all the
 /// same what is told of acknowledgements, which would wake a receive again and again.
 #[test]
@@ -101,14 +114,15 @@ fn the_rest_of_a_message_is_not_received_before_something_is_there() {
     let map = [&map.to_bytes()[..], &[0; MAP_LEN]].concat();
     let (half, other) = map.split_at(HEADER_LEN + MAP_LEN - 1);
     peer.stream.write_all(half).expect("is taken");
-    sleep(Duration::from_millis(200));
+    peer.await_acknowledgements();
+    until("read", || unread(&pair.right) == 0);
     stand.store(true, Relaxed);
     stands.recv().expect("stands");
     let message = Header { len: LONG as u32, ..peer.next() };
     let message = [&message.to_bytes()[..], &pattern(0, LONG)].concat();
     let (begin, rest) = message.split_at(BUFFER - MAP_LEN);
     peer.stream.write_all(&[other, begin].concat()).expect("is taken");
-    sleep(Duration::from_millis(200));
+    peer.await_acknowledgements();
     go_on.send(()).expect("waits");
     for _ in 0..COUNT {
         peer.await_message();
