@@ -178,6 +178,10 @@ impl Lane {
         matches!(self.link, Link::Up(_))
     }
 
+    pub(super) fn is_former(&self) -> bool {
+        matches!(&self.link, Link::Up(connection) if connection.former)
+    }
+
     pub(super) fn has_unsent(&self) -> bool {
         !self.queue.is_empty() || !self.retransmit.is_empty()
     }

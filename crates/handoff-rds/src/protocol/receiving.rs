@@ -118,9 +118,7 @@ impl<B, R> Host<B, R> {
         if !self.may_learn(address, id, told)? {
             return Ok(Reading::Paused(*header));
         }
-        // What is of the peer's former life comes before all of this one.
-        let may_be_behind = matches!(kind, Kind::Message) && lane > 0 && !self.is_former(id);
-        if may_be_behind && self.is_behind(address) {
+        if matches!(kind, Kind::Message) && lane > 0 && self.is_behind(address, lane) {
             return Ok(Reading::Paused(*header));
         }
         let now = self.now;
@@ -182,10 +180,13 @@ impl<B, R> Host<B, R> {
     }
 
     /// Whether lane 0 may still hold what the peer sent before it used another lane.
-    fn is_behind(&mut self, address: IpAddr) -> bool {
+    fn is_behind(&mut self, address: IpAddr, lane: u8) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
+        // What is of the peer's former life comes before all of this one.
+        if peer.fan_out == FanOut::Over || peer.lane[usize::from(lane)].is_former() {
+            return false;
+        }
         let (next, asked) = match (peer.fan_out, &peer.lane[0].link) {
-            (FanOut::Over, _) => return false,
             // It tells of a new life, which waits until all of this one is taken in. Lane 0 was, before it.
             (_, Link::Up(connection)) if connection.tells() => (FanOut::Over, None),
             (FanOut::Accepts, _) => return true,
@@ -204,10 +205,6 @@ impl<B, R> Host<B, R> {
             self.outputs.extend(asked);
         }
         next != FanOut::Over
-    }
-
-    fn is_former(&mut self, id: ConnectionId) -> bool {
-        self.connection(id).is_some_and(|connection| connection.former)
     }
 
     fn is_awaited(&self, id: ConnectionId) -> bool {

@@ -1,5 +1,6 @@
 //! Peers that break the protocol: closed with a reason, never a panic, never unbounded memory.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use handoff_rds::protocol::{ConnectionId, Expect, Output, Reason};
@@ -9,7 +10,8 @@ use handoff_rds::wire::{
 use proptest::prelude::*;
 
 use crate::peer::{
-    Own, SMALLER, connected, introduced, map, message, outputs, reason, short, to, written,
+    LARGER, Own, SMALLER, connected, host, introduced, map, message, outputs, reason, short, to,
+    written,
 };
 
 fn closed_for(header: &Header) -> Option<Reason> {
@@ -154,5 +156,131 @@ proptest! {
             outputs(&mut host);
             prop_assert!(host.statistics().held_bytes <= 4000 + 1000);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5000))]
+
+    #[test]
+    fn nobody_waits_for_ever(
+        client in any::<bool>(),
+        steps in prop::collection::vec((header(), 0..8_usize, 0..7_u8), 1..60),
+    ) {
+        let (own, peer) = if client { (SMALLER, LARGER) } else { (LARGER, SMALLER) };
+        let mut host = host(own, short());
+        let mut driver = Driver::default();
+        if client {
+            host.send(to(peer, 10, 0)).expect("is accepted");
+        }
+        for (header, at, then) in steps {
+            if driver.open.is_empty() {
+                driver.open.extend(host.accepted(peer.into(), 40_000));
+                driver.pass(&mut host, Duration::from_secs(2));
+                continue;
+            }
+            let id = driver.open[at % driver.open.len()];
+            match host.expect(id) {
+                Expect::Header => host.header(id, &header),
+                _ => driver.read_on(&mut host, id),
+            }
+            match then {
+                0 => drop(host.receive(4000)),
+                1 => drop(written(&mut host, id)),
+                2 => driver.open.extend(host.accepted(peer.into(), 40_000 + at as u16 % 3)),
+                3 => driver.note(&mut host),
+                4 => driver.pass(&mut host, Duration::from_millis(20)),
+                5 => {
+                    driver.open.retain(|open| *open != id);
+                    host.closed(id);
+                }
+                _ => {}
+            }
+        }
+        // All that is there is read, taken, written and answered, until that changes nothing.
+        for _ in 0..100 {
+            for id in driver.open.clone() {
+                driver.read_on(&mut host, id);
+                written(&mut host, id);
+            }
+            while host.receive(4000).is_some() {}
+            driver.pass(&mut host, Duration::from_millis(1));
+        }
+        for id in &driver.open {
+            prop_assert_eq!(host.expect(*id), Expect::Header, "{:?} of {:?}", id, driver.open);
+        }
+    }
+}
+
+/// What a driver has to answer.
+#[derive(Default)]
+struct Driver {
+    now: Duration,
+    open: Vec<ConnectionId>,
+    attempts: Vec<ConnectionId>,
+    accepts: Option<IpAddr>,
+    awaited: Vec<ConnectionId>,
+    drained: Vec<ConnectionId>,
+}
+
+impl Driver {
+    /// The rest of what was begun comes.
+    fn read_on(&self, host: &mut Own, id: ConnectionId) {
+        match host.expect(id) {
+            Expect::Payload(len) => host.payload_received(id, vec![0; len]),
+            Expect::Skip(_) => host.skipped(id),
+            Expect::Map => host.map(id, &[0; MAP_LEN]),
+            Expect::Header | Expect::Nothing => {}
+        }
+    }
+
+    fn note(&mut self, host: &mut Own) {
+        for output in outputs(host) {
+            match output {
+                Output::Connect { connection, .. } => self.attempts.push(connection),
+                Output::Accept(peer) => self.accepts = Some(peer),
+                Output::CatchUp(id) => self.awaited.push(id),
+                Output::Drain(id) => self.drained.push(id),
+                Output::Close { connection, .. } => {
+                    self.open.retain(|id| *id != connection);
+                    self.attempts.retain(|id| *id != connection);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Time passes, in which everything is answered.
+    fn pass(&mut self, host: &mut Own, time: Duration) {
+        self.now += time;
+        host.advance(self.now);
+        self.note(host);
+        for (at, id) in self.attempts.drain(..).enumerate() {
+            // Some fail.
+            if at % 3 == 2 {
+                host.closed(id);
+            } else {
+                host.connected(id);
+                self.open.push(id);
+            }
+        }
+        if let Some(peer) = self.accepts.take() {
+            host.accepted_all(peer);
+        }
+        self.awaited.retain(|id| {
+            let may_go_on = host.expect(*id) == Expect::Header;
+            if may_go_on {
+                host.caught_up(*id);
+            }
+            !may_go_on
+        });
+        self.drained.retain(|id| {
+            let is_over = host.expect(*id) == Expect::Header;
+            if is_over {
+                host.closed(*id);
+                self.open.retain(|open| open != id);
+            }
+            !is_over
+        });
     }
 }
