@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use futures_lite::future::yield_now;
 use handoff::{Driver, File};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Type};
@@ -116,18 +117,20 @@ pub(super) async fn admit(shared: Rc<Shared>) {
 }
 
 /// Accepts all connections that wait, since one that this peer has made may be among them, and not those that come
-/// meanwhile, which may never end. The caller settles what they ask for.
-pub(super) fn accept_waiting(shared: &Rc<Shared>, peer: IpAddr) {
+/// meanwhile, which may never end. Between two of them those before are read, since only some may wait for that.
+pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     if let Some(gate) = shared.gate.get() {
         // The kernel lets one more wait than it was told.
         for _ in 0..=BACKLOG {
-            if !accept_one(shared, gate) {
+            if !accept_one(&shared, gate) {
                 break;
             }
+            shared.tell();
+            yield_now().await;
         }
     }
     shared.host().accepted_all(peer);
-    shared.news.tell();
+    shared.tell();
 }
 
 /// Accepts a connection; whether there was one.

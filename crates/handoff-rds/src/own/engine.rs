@@ -300,7 +300,9 @@ impl Shared {
                 }
                 Output::Ready(id) => self.at(id, |link| link.ready.tell()),
                 Output::Resume(id) => self.at(id, |link| link.stirred.tell()),
-                Output::Accept(peer) => connecting::accept_waiting(self, peer),
+                Output::Accept(peer) => {
+                    self.spawn(connecting::accept_waiting(self.clone(), peer));
+                }
                 Output::CatchUp(id) => self.at(id, Link::catch_up),
                 Output::Finish(id) => self.at(id, Link::finish),
                 Output::Drain(id) => self.at(id, Link::end),

@@ -213,3 +213,25 @@ fn so_it_is_where_lane_0_was_made_anew_and_is_not_accepted() {
     engine.join();
     drop(before);
 }
+
+#[test]
+fn so_it_is_where_lane_0_was_made_anew_many_times() {
+    const TIMES: u32 = 8;
+    let pair = pair();
+    let engine = Standing::new(&pair.right, None, 2, &[LEN; TIMES as usize + 1]);
+    let (mut first, mut other) = (Peer::connect(&pair, 0), Peer::connect_lane(&pair, 1, 0));
+    engine.stands();
+    other.send_map();
+    for number in 0..TIMES {
+        if number > 0 {
+            first = Peer::connect(&pair, first.sequence);
+        }
+        first.send_map();
+        first.send(&pattern(number, LEN));
+        first.await_acknowledgements();
+    }
+    other.send(&pattern(TIMES, LEN));
+    other.await_acknowledgements();
+    engine.goes_on();
+    engine.join();
+}
