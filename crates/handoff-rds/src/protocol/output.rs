@@ -31,6 +31,7 @@ pub enum Output {
     /// The connection is in use, or there is room again: read from it.
     Resume(ConnectionId),
     /// A connection waits for those that the peer has made before: accept all that there are, and say `accepted_all`.
+    /// Do what is asked for between two of them, since a lane has few that wait until others are drained.
     Accept(IpAddr),
     /// Another connection waits until all that is unread on this one now is handed in: say `caught_up` then.
     CatchUp(ConnectionId),
