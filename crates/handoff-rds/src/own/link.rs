@@ -47,6 +47,8 @@ pub(super) struct Link {
     inquiries: Rc<Cell<u64>>,
     /// What counted as acknowledged before anything was written.
     base: u64,
+    /// The error queue tells the library of pages that come back.
+    tells_of_pages: bool,
     /// Whether the error queue may tell when sends are acknowledged, does, and ever did.
     may_be_told: Cell<bool>,
     told: Cell<bool>,
@@ -72,6 +74,7 @@ impl Link {
             .and_then(|()| shared.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVES)))
             .and_then(|()| shared.set_tcp_user_timeout(Some(KEEPALIVE * KEEPALIVES)))
             .map_err(Error::io("set up a connection"))?;
+        let may_be_told = may_be_told(driver, sending);
         let base = handoff_sys::tcp::bytes_acked(socket.as_fd())
             .map_err(Error::io("ask what TCP has acknowledged"))?;
         let second = socket.try_clone().map_err(Error::io("have a connection twice"))?;
@@ -92,7 +95,8 @@ impl Link {
             acknowledged: Cell::new(0),
             inquiries: inquiries.clone(),
             base,
-            may_be_told: Cell::new(may_be_told(driver, sending)),
+            tells_of_pages: !may_be_told && sending != handoff::Engine::UringZc,
+            may_be_told: Cell::new(may_be_told),
             told: Cell::new(false),
             was_told: Cell::new(false),
             others: Cell::new(0),
@@ -114,6 +118,11 @@ impl Link {
     /// Bytes that have come and are not read.
     pub(super) fn unread(&self) -> usize {
         unread(&self.file)
+    }
+
+    /// Whether it may have been for the library that the error queue woke us: for pages that come back.
+    pub(super) fn may_wake_for_nothing(&self) -> bool {
+        self.tells_of_pages && self.unread() == 0
     }
 
     /// A send of copies is next, of whose acknowledgement only looking would tell, or another one. Being

@@ -190,6 +190,7 @@ impl Reader {
                     There::Nothing => return Some(Pause::Empty),
                     _ if !is_payload || missing < DIRECT || !self.may_receive(shared) => {}
                     There::Unknown => return Some(Pause::Turn),
+                    There::Something if self.link.may_wake_for_nothing() => {}
                     There::Something => return None,
                 }
                 match self.read() {
