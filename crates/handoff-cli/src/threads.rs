@@ -1,4 +1,4 @@
-//! Threads of a server, each with a ring of its own.
+//! Threads of a subcommand, each with a ring of its own.
 
 use std::any::Any;
 use std::net::Shutdown;

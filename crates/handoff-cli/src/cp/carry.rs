@@ -106,7 +106,7 @@ impl Inlet {
             Self::File { file, lending: Some(lending), .. } => {
                 return lending.hop(job, file.tally());
             }
-            Self::File { file, .. } => (file.tally(), file.reason()),
+            Self::File { file, .. } => (file.tally(), file.reason(file.tally())),
             Self::Stream { .. } => (
                 Tally { copied: streamed, ..Tally::default() },
                 format!("what is read in order, as this {} is, is copied", job.source_kind()),
@@ -439,7 +439,7 @@ impl<'a> Carriage<'a> {
             tally,
         };
         match &self.outlet {
-            Outlet::File(file) => to_file(file.tally(), file.reason()),
+            Outlet::File(file) => to_file(file.tally(), file.reason(file.tally())),
             Outlet::Stream { .. } => to_file(
                 Tally { copied: self.streamed_out.get(), ..Tally::default() },
                 "a pipe or stream is written by copying".to_owned(),

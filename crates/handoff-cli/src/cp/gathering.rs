@@ -243,7 +243,7 @@ mod tests {
         use rustix::fs::OFlags;
 
         use super::super::*;
-        use crate::cp::Args;
+        use crate::cp::{Args, Order};
         use crate::net::address::Address;
         use crate::{Context, Stop};
 
@@ -293,7 +293,8 @@ mod tests {
             let args = Line::try_parse_from(["cp", "a", "b", "--nic", "lo"]).expect("parses").args;
             let stop = Stop::on_signals().expect("handles signals");
             let context = Context { json: true, stop };
-            let job = Job::new(&args, &context, Address::Pipe, Address::Pipe).expect("a driver");
+            let order = Order::new(&args, &context, Address::Pipe, Address::Pipe);
+            let job = Job::new(&order).expect("a driver");
             let mut options = OpenOptions::new();
             options.read(true).write(true);
             let buffered = options.open(DISK).expect("the guest has the disk");

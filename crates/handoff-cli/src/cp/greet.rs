@@ -180,7 +180,8 @@ pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
     let _ = rustix::net::send(socket, &words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has spoken.
+/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has
+/// spoken.
 /// The NIC may lead any of them to `queue`.
 ///
 /// # Errors
@@ -191,7 +192,7 @@ pub(super) async fn call(
     queue: Option<&RxQueue>,
     sockets: &[Socket],
     hello: impl Fn(u16) -> Hello,
-    heard: impl Fn(&Socket) -> Result<(), Failure>,
+    heard: impl Fn(&Socket, u16) -> Result<(), Failure>,
     time: Duration,
 ) -> Result<Option<Hello>, Failure> {
     let both = async {
@@ -199,9 +200,9 @@ pub(super) async fn call(
             speak(socket, &hello(number)).await?;
         }
         let mut peer = None;
-        for socket in sockets {
+        for (socket, number) in sockets.iter().zip(0..) {
             peer = Some(hear(socket, queue).await?);
-            heard(socket)?;
+            heard(socket, number)?;
         }
         Ok(peer)
     };

@@ -1,70 +1,56 @@
-//! What a transfer's connections, or its messages, take in together, and where it goes.
+//! What a transfer's connections, or its messages, take in together, on all threads.
 //!
 //! Contracts:
-//! - every byte is covered once, and is where it belongs before the transfer is said to be whole;
-//! - at most so many writes of a connection are under way.
+//! - every byte is covered once before the transfer is said to be whole;
+//! - what a thread did is told once, when its connections are through.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use handoff::{Buffer, File, Payload, Tally, Transfer};
+use handoff::{ReceiveEngine, Tally};
 
-use super::Job;
 use super::checksum::{PieceSum, zeros};
 use super::coverage::Coverage;
-use super::destination::Destination;
-use super::job::streamed;
-use super::ranged::Ranged;
-use super::report::{Hop, hexadecimal};
+use super::job::Order;
+use super::report::hexadecimal;
 use super::wire::{Attributes, Decoder, Event, Frame};
 use crate::Failure;
-use crate::failure::Failed;
-
-/// The most writes of a connection under way: a NIC delivers by the packet.
-const WRITES: usize = 64;
-
-/// Bytes of a piece of a hole, for what takes all bytes.
-const ZEROS: u64 = 64 << 10;
-
-/// Where the bytes go.
-pub(super) enum Outlet {
-    /// Not under its name yet.
-    File {
-        /// To be written at offsets.
-        file: Ranged,
-        /// To be given its name.
-        destination: Destination,
-    },
-    /// In order.
-    Stream { file: File, name: String },
-}
+use crate::net::arrived::Arrived;
 
 /// What all connections of a transfer share.
 pub(super) struct Intake<'a> {
-    pub(super) outlet: &'a Outlet,
-    coverage: RefCell<Coverage>,
+    order: &'a Order<'a>,
     pub(super) verify: bool,
     length: Option<u64>,
-    /// What the sender said at the end: bytes, checksum.
-    end: Cell<Option<(u64, Option<u64>)>>,
-    /// Bytes written to a pipe.
-    streamed: Cell<u64>,
-    /// Bytes of holes.
-    holes: Cell<u64>,
-    /// What the source has beside its bytes, where it says so.
-    attributes: Cell<Option<Attributes>>,
-    /// Bytes copied once more to be aligned.
-    pub(super) staged: Cell<u64>,
-    pub(super) job: &'a Job<'a>,
+    books: Mutex<Books>,
 }
 
-/// Writes under way, oldest first.
-pub(super) struct Writes<B: Payload>(pub(super) VecDeque<Transfer<B>>);
+struct Books {
+    coverage: Coverage,
+    /// What the sender said at the end: bytes, checksum.
+    end: Option<(u64, Option<u64>)>,
+    /// Bytes of holes.
+    holes: u64,
+    /// What the source has beside its bytes, where it says so.
+    attributes: Option<Attributes>,
+    /// Of threads that are through, by their number.
+    parts: BTreeMap<usize, Part>,
+    /// By the NIC's queues, in the order of their threads.
+    arrived: BTreeMap<usize, Arrived>,
+}
 
-impl<B: Payload> Default for Writes<B> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+/// What a thread did.
+pub(super) struct Part {
+    pub(super) connections: usize,
+    pub(super) received: Tally,
+    pub(super) engines: Vec<(ReceiveEngine, String)>,
+    /// Bytes copied once more to be aligned.
+    pub(super) staged: u64,
+    /// What pieces are aligned to that go past the page cache.
+    pub(super) unit: usize,
+    pub(super) written: Tally,
+    /// Its memory is registered.
+    pub(super) registered: bool,
 }
 
 /// The sender's frames, in whatever portions their bytes come.
@@ -120,7 +106,7 @@ impl<'a> Frames<'a> {
                 Portion::Hole { offset, len }
             }
             Some(Event::Frame(Frame::Attributes(attributes))) => {
-                self.intake.attributes.set(Some(attributes));
+                self.intake.books().attributes = Some(attributes);
                 Portion::Head
             }
             Some(Event::Frame(Frame::End { bytes, checksum })) => {
@@ -140,124 +126,27 @@ impl<'a> Frames<'a> {
 
 impl<'a> Intake<'a> {
     /// Of a transfer of this length, where that is known.
-    pub(super) fn new(
-        job: &'a Job<'a>,
-        outlet: &'a Outlet,
-        length: Option<u64>,
-        verify: bool,
-    ) -> Self {
-        Self {
-            outlet,
-            coverage: RefCell::new(Coverage::new(length, verify)),
-            verify,
-            length,
-            end: Cell::new(None),
-            streamed: Cell::new(0),
-            holes: Cell::new(0),
-            attributes: Cell::new(None),
-            staged: Cell::new(0),
-            job,
-        }
-    }
-
-    /// Finds out before anything is received whether the transfer can be taken.
-    ///
-    /// # Errors
-    ///
-    /// Several streams into what takes its bytes in order, and a disk without room.
-    pub(super) fn prepare(&self, streams: usize, sparse: bool) -> Result<(), Failure> {
-        match self.outlet {
-            Outlet::Stream { name, .. } if streams > 1 => Err(Failure::failed(format!(
-                "{name} takes its bytes in order, and so one stream, not {streams} (--streams 1)"
-            ))),
-            Outlet::File { destination, .. } if !sparse => {
-                destination.check_room(self.length.unwrap_or(0))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
-        match self.outlet {
-            Outlet::File { file, .. } => file.written(over).map(drop),
-            Outlet::Stream { name, .. } => streamed(over, name).map(drop),
-        }
-    }
-
-    /// Waits for writes.
-    ///
-    /// # Errors
-    ///
-    /// Theirs.
-    pub(super) async fn finish<B: Payload>(&self, writes: Writes<B>) -> Result<(), Failure> {
-        for write in writes.0 {
-            self.written(write.await)?;
-        }
-        Ok(())
-    }
-
-    /// Puts a part of a piece where it belongs.
-    pub(super) async fn put<B: Payload>(
-        &self,
-        part: B,
-        len: usize,
-        offset: u64,
-        writes: &mut Writes<B>,
-    ) -> Result<(), Failure> {
-        self.check_size(offset, len as u64)?;
-        match self.outlet {
-            Outlet::File { file, .. } => {
-                writes.0.push_back(file.write(part, len, offset)?);
-                if writes.0.len() > WRITES
-                    && let Some(oldest) = writes.0.pop_front()
-                {
-                    self.written(oldest.await)?;
-                }
-            }
-            Outlet::Stream { file, .. } => {
-                self.in_order(offset, len as u64)?;
-                let write = file.write(part).failed("writing")?;
-                self.written(write.await)?;
-            }
-        }
-        self.job.progress.inc(len as u64);
-        Ok(())
-    }
-
-    /// Leaves a hole out of a file; a stream has its bytes.
-    pub(super) async fn leave_out(&self, offset: u64, len: u64) -> Result<(), Failure> {
-        self.check_size(offset, len)?;
-        self.holes.set(self.holes.get() + len);
-        let Outlet::Stream { file, name } = self.outlet else {
-            self.job.progress.inc(len);
-            return Ok(());
+    pub(super) fn new(order: &'a Order<'a>, length: Option<u64>, verify: bool) -> Self {
+        let books = Books {
+            coverage: Coverage::new(length, verify),
+            end: None,
+            holes: 0,
+            attributes: None,
+            parts: BTreeMap::new(),
+            arrived: BTreeMap::new(),
         };
-        self.in_order(offset, len)?;
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(ZEROS);
-            let write = file.write(Buffer::from(vec![0; part as usize])).failed("writing")?;
-            streamed(write.await, name)?;
-            self.job.progress.inc(part);
-            left -= part;
-        }
-        Ok(())
+        Self { order, verify, length, books: Mutex::new(books) }
     }
 
-    /// Takes note of bytes for what takes them in order.
-    fn in_order(&self, offset: u64, len: u64) -> Result<(), Failure> {
-        if offset != self.streamed.get() {
-            return Err(Failure::failed("the sender left the order of the bytes"));
-        }
-        self.streamed.set(offset + len);
-        Ok(())
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// # Errors
     ///
     /// More than was allowed (--max-size).
     pub(super) fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
-        match self.job.args.max_size {
+        match self.order.args.max_size {
             Some(most) if offset.saturating_add(len) > most => {
                 Err(Failure::failed(format!("the sender sent more than {most} bytes (--max-size)")))
             }
@@ -265,25 +154,30 @@ impl<'a> Intake<'a> {
         }
     }
 
+    /// So many bytes are a hole.
+    pub(super) fn count_hole(&self, len: u64) {
+        self.books().holes += len;
+    }
+
     /// Bytes of holes.
     pub(super) fn holes(&self) -> u64 {
-        self.holes.get()
+        self.books().holes
     }
 
     /// What a copy is to keep beside the bytes.
     pub(super) fn attributes(&self) -> Option<Attributes> {
-        self.attributes.get().filter(|_| self.job.args.preserve)
+        self.books().attributes.filter(|_| self.order.args.preserve)
     }
 
     pub(super) fn cover(&self, offset: u64, len: u64, sum: u64) -> Result<(), Failure> {
-        self.coverage
-            .borrow_mut()
+        self.books()
+            .coverage
             .add(offset, len, sum)
             .map_err(|error| Failure::failed(format!("the sender breaks the protocol: {error}")))
     }
 
     pub(super) fn broken_off(&self) -> Failure {
-        let got = self.coverage.borrow().bytes();
+        let got = self.books().coverage.bytes();
         let of = self.length.map(|length| format!(" of {length}")).unwrap_or_default();
         Failure::failed(format!(
             "the sender ended the connection midway, after {got}{of} bytes: nothing of it is kept"
@@ -291,7 +185,7 @@ impl<'a> Intake<'a> {
     }
 
     pub(super) fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {
-        let before = self.end.replace(Some((bytes, checksum)));
+        let before = self.books().end.replace((bytes, checksum));
         if before.is_some_and(|before| before != (bytes, checksum)) {
             return Err(Failure::failed(
                 "the sender breaks the protocol: its streams end differently",
@@ -306,12 +200,12 @@ impl<'a> Intake<'a> {
     ///
     /// What is missing or differs.
     pub(super) fn check(&self) -> Result<(u64, Option<u64>), Failure> {
-        let (bytes, theirs) = self.end.get().unwrap_or_default();
-        let coverage = self.coverage.borrow();
-        let Some(ours) = coverage.complete(bytes) else {
+        let books = self.books();
+        let (bytes, theirs) = books.end.unwrap_or_default();
+        let Some(ours) = books.coverage.complete(bytes) else {
             return Err(Failure::failed(format!(
                 "the sender speaks of {bytes} bytes, and {} came",
-                coverage.bytes()
+                books.coverage.bytes()
             )));
         };
         match (ours, theirs) {
@@ -320,36 +214,30 @@ impl<'a> Intake<'a> {
                 hexadecimal(theirs),
                 hexadecimal(ours)
             ))),
-            (Some(_), None) if !self.job.args.raw => {
+            (Some(_), None) if !self.order.args.raw => {
                 Err(Failure::failed("the sender sent no checksum"))
             }
             _ => Ok((bytes, ours)),
         }
     }
 
-    /// What pieces are aligned to that go past the page cache.
-    pub(super) fn unit(&self) -> usize {
-        match self.outlet {
-            Outlet::File { file, .. } => file.unit(),
-            Outlet::Stream { .. } => 1,
-        }
+    /// The thread of this number is through.
+    pub(super) fn add(&self, number: usize, part: Part) {
+        self.books().parts.insert(number, part);
     }
 
-    /// What became of the bytes on their way out.
-    pub(super) fn hop_out(&self, registered: bool) -> Hop {
-        let (tally, reason) = match self.outlet {
-            Outlet::File { file, .. } => (file.tally(), file.reason()),
-            Outlet::Stream { .. } => (
-                Tally { copied: self.streamed.get(), ..Tally::default() },
-                "a pipe or stream is written by copying".to_owned(),
-            ),
-        };
-        Hop {
-            from: "memory",
-            to: self.job.destination_kind(),
-            engine: self.job.file_engine("write", registered),
-            reason,
-            tally,
-        }
+    /// A thread that received from this queue is through. Of several the last one knows all, so each looks when it is
+    /// its turn.
+    pub(super) fn look(&self, queue: usize, look: impl FnOnce() -> Arrived) {
+        let mut books = self.books();
+        books.arrived.insert(queue, look());
+    }
+
+    /// What the threads did, and what came by all queues of the NIC.
+    pub(super) fn take_parts(&self) -> (Vec<Part>, Option<Arrived>) {
+        let mut books = self.books();
+        let parts = std::mem::take(&mut books.parts).into_values().collect();
+        let arrived = std::mem::take(&mut books.arrived).into_values();
+        (parts, arrived.reduce(Arrived::and))
     }
 }

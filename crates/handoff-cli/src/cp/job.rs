@@ -1,9 +1,12 @@
-//! What all parts of one copy use: arguments, driver, memory, notes, stop.
+//! What all parts of one copy use. All its threads have the [`Order`]: arguments, addresses, progress, notes, stop.
+//! A [`Job`] is one thread's part: the order, with a driver and memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::ops::Deref;
 use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -19,17 +22,22 @@ use crate::{Context, Failure, Stop, clock, progress};
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;
 
-/// One copy.
-pub(super) struct Job<'a> {
+/// What is to be copied, and how it goes.
+pub(super) struct Order<'a> {
     pub(super) args: &'a Args,
     pub(super) stop: &'a Stop,
     pub(super) source: Address,
     pub(super) destination: Address,
-    pub(super) driver: Driver,
     pub(super) progress: ProgressBar,
+    notes: Mutex<Vec<String>>,
+}
+
+/// An order on one thread.
+pub(super) struct Job<'a> {
+    pub(super) order: &'a Order<'a>,
+    pub(super) driver: Driver,
     /// What the source is, in a word, once it is open.
     pub(super) source_kind: Cell<Option<&'static str>>,
-    notes: RefCell<Vec<String>>,
 }
 
 /// Memory to carry pieces in.
@@ -54,45 +62,33 @@ pub(super) fn streamed<B>(over: handoff::Transferred<B>, name: &str) -> Result<B
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> Order<'a> {
     pub(super) fn new(
         args: &'a Args,
         context: &'a Context,
         source: Address,
         destination: Address,
-    ) -> Result<Self, Failure> {
-        let driver = Driver::builder()
-            .zero_copy_receive(args.nic.is_some())
-            // Each piece that the kernel lends takes one beside those of our memory.
-            .registered_buffers(64 + u32::from(args.depth.max(args.streams)))
-            .build();
-        let driver = driver.failed("setting up")?;
-        let job = Self {
-            args,
-            stop: &context.stop,
-            source,
-            destination,
-            progress: progress::bytes(None, context.json),
-            source_kind: Cell::new(None),
-            notes: RefCell::default(),
-            driver,
-        };
-        if let Some(reason) = job.driver.ring_unavailable() {
-            job.note(format!("plain system calls instead of io_uring: {reason}"));
-        }
-        Ok(job)
+    ) -> Self {
+        let progress = progress::bytes(None, context.json);
+        let notes = Mutex::default();
+        Self { args, stop: &context.stop, source, destination, progress, notes }
     }
 
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
-        if !self.notes.borrow().contains(&note) {
+        let mut notes = self.all_notes();
+        if !notes.contains(&note) {
             self.progress.suspend(|| eprintln!("handoff: note: {note}"));
-            self.notes.borrow_mut().push(note);
+            notes.push(note);
         }
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
-        self.notes.borrow().clone()
+        self.all_notes().clone()
+    }
+
+    fn all_notes(&self) -> MutexGuard<'_, Vec<String>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The length is known now, or known not to be.
@@ -100,6 +96,60 @@ impl<'a> Job<'a> {
         if let Some(length) = length {
             progress::set_total(&self.progress, length);
         }
+    }
+
+    /// Pieces under way at once.
+    pub(super) fn depth(&self, streams: usize) -> usize {
+        usize::from(self.args.depth).max(streams)
+    }
+
+    /// Bytes that all pieces under way take, each in whole pages, so that direct reads and writes
+    /// fit.
+    ///
+    /// # Errors
+    ///
+    /// When that is more than [`MOST_MEMORY`].
+    pub(super) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
+        let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
+        let bytes = piece * self.depth(streams);
+        if bytes > MOST_MEMORY {
+            return Err(Failure::usage(format!(
+                "this takes {bytes} bytes of memory, and the limit is {MOST_MEMORY}: choose a smaller \
+                 --buffer, --depth or number of --streams"
+            )));
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn destination_kind(&self) -> &'static str {
+        kind(&self.destination)
+    }
+}
+
+impl<'a> Deref for Job<'a> {
+    type Target = Order<'a>;
+
+    fn deref(&self) -> &Order<'a> {
+        self.order
+    }
+}
+
+impl<'a> Job<'a> {
+    /// # Errors
+    ///
+    /// When there can be no driver.
+    pub(super) fn new(order: &'a Order<'a>) -> Result<Self, Failure> {
+        let args = order.args;
+        let driver = Driver::builder()
+            .zero_copy_receive(args.nic.is_some())
+            // Each piece that the kernel lends takes one beside those of our memory.
+            .registered_buffers(64 + u32::from(args.depth.max(args.streams)))
+            .build();
+        let driver = driver.failed("setting up")?;
+        if let Some(reason) = driver.ring_unavailable() {
+            order.note(format!("plain system calls instead of io_uring: {reason}"));
+        }
+        Ok(Self { order, driver, source_kind: Cell::new(None) })
     }
 
     /// Has a socket send by the engine that was asked for.
@@ -125,11 +175,6 @@ impl<'a> Job<'a> {
                 self.note(format!("through the page cache in spite of --direct: {reason}"));
             })
             .ok()
-    }
-
-    /// Pieces under way at once.
-    pub(super) fn depth(&self, streams: usize) -> usize {
-        usize::from(self.args.depth).max(streams)
     }
 
     /// Maps memory, of huge pages if those are wanted.
@@ -171,24 +216,6 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Bytes that all pieces under way take, each in whole pages, so that direct reads and writes
-    /// fit.
-    ///
-    /// # Errors
-    ///
-    /// When that is more than [`MOST_MEMORY`].
-    pub(super) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
-        let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
-        let bytes = piece * self.depth(streams);
-        if bytes > MOST_MEMORY {
-            return Err(Failure::usage(format!(
-                "this takes {bytes} bytes of memory, and the limit is {MOST_MEMORY}: choose a smaller \
-                 --buffer, --depth or number of --streams"
-            )));
-        }
-        Ok(bytes)
-    }
-
     /// Buffers to carry pieces in.
     ///
     /// # Errors
@@ -216,10 +243,6 @@ impl<'a> Job<'a> {
 
     pub(super) fn source_kind(&self) -> &'static str {
         self.source_kind.get().unwrap_or_else(|| kind(&self.source))
-    }
-
-    pub(super) fn destination_kind(&self) -> &'static str {
-        kind(&self.destination)
     }
 
     /// Runs a future to its end, or to the stop, or until nothing has moved for too long (--idle).

@@ -56,7 +56,7 @@ pub(super) fn copy(
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
     let holes = carriage.holes();
     let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
-    Ok(Report::new(job, &clock, done))
+    Ok(Report::new(job.order, &clock, done))
 }
 
 /// The checksum of what the destination holds.

@@ -6,13 +6,18 @@
 //! - the report says for each hop what the CPU copied, and the reason of every fallback.
 //!
 //! The way: the two addresses -> `origin` and `destination` (opened before anything else) ->
-//! `greet` (the peer, and the hello of `wire`) -> `send`, `receive` (into an `intake`) or
-//! `local` (the bytes, by `carry`, or `in_kernel`) -> `report`.
+//! `greet` (the peer, and the hello of `wire`) -> `send`, `receive` or `local` (the bytes, by `carry`, or
+//! `in_kernel`) -> `report`.
+//!
+//! What is received: `queues` (of the NIC) -> `share` (a thread's connections) -> `connection` (and `gathering`) ->
+//! `sink` (the thread's file). All threads have the `order`, the `intake` and the `ending`.
 
 mod carry;
 pub mod checksum;
+mod connection;
 pub mod coverage;
 mod destination;
+mod ending;
 mod extents;
 mod gathering;
 mod greet;
@@ -23,11 +28,14 @@ mod lending;
 mod local;
 mod messages;
 mod origin;
+mod queues;
 mod ranged;
 mod receive;
 mod report;
 mod send;
+mod share;
 mod sides;
+mod sink;
 mod staging;
 mod tell;
 mod turn;
@@ -38,12 +46,13 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Bound, Card};
+use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Family, Listener};
 use crate::net::visitors;
@@ -52,10 +61,12 @@ use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
 use ipnet::IpNet;
-use job::Job;
+use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;
+use queues::Ways;
 use ranged::Ranged;
+use receive::Spread;
 use report::{Report, Transferred};
 use wire::Hello;
 
@@ -68,6 +79,7 @@ Examples:
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
   handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img
+  handoff cp --nic eth0 --streams 4 tcp-listen://:9000 copy.img   without copies, by several threads
   handoff cp --raw file tcp://host:9000          to another program (nc, socat)
   handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
   handoff cp disk.img rds://192.0.2.2:4000       send it from another host
@@ -107,8 +119,8 @@ pub struct Args {
     #[arg(value_name = "DST")]
     pub destination: OsString,
 
-    /// Connections at once; the connecting side decides. With --nic say it on both sides, because it
-    /// decides how much memory is taken
+    /// Connections at once; the connecting side decides. Say it on a receiver that listens, too, because it
+    /// decides how many threads receive and, with --nic, how much memory is taken
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub streams: u16,
 
@@ -167,6 +179,15 @@ pub struct Args {
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
+    /// Threads that receive, each with a ring and some of the streams: as many as --streams and processors, unless
+    /// you say it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
+    pub threads: Option<u16>,
+
+    /// How many rx queues of the interface to receive from; threads beyond that share them
+    #[arg(long, value_name = "N", requires = "nic", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
+    pub queues: u16,
+
     /// Seconds to find and reach the peer, and for all streams to connect: 10. If you say it, a listener
     /// also waits no longer for its first connection
     #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds_above_0)]
@@ -198,6 +219,15 @@ impl Args {
     /// For finding and reaching the peer.
     fn patience(&self) -> Duration {
         self.connect_timeout.unwrap_or(Duration::from_secs(10))
+    }
+
+    /// That receive.
+    fn threads(&self) -> usize {
+        let useful = || {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            processors.min(self.streams.into()).max(self.queues.into())
+        };
+        self.threads.map_or_else(useful, usize::from)
     }
 }
 
@@ -265,7 +295,8 @@ fn random() -> u128 {
 /// is not possible, all else is a failed copy, of which nothing is left under the destination's name.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (source, destination) = sides::of(args)?;
-    let card = args.nic.as_deref().map(|name| nic::prepare(name, Vec::new())).transpose()?;
+    let prepare = |name| nic::prepare(name, args.queues.into(), Vec::new());
+    let card = args.nic.as_deref().map(prepare).transpose()?;
     let ended = copy(args, context, source, destination, card.as_ref());
     match card {
         Some(card) => nic::put_back(card, ended),
@@ -273,7 +304,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Copies; the driver has let go of everything afterwards.
+/// Copies; all drivers have let go of everything afterwards.
 fn copy(
     args: &Args,
     context: &Context,
@@ -281,18 +312,11 @@ fn copy(
     destination: Address,
     card: Option<&Card>,
 ) -> Result<(), Failure> {
-    let job = Job::new(args, context, source, destination)?;
-    let report = match &job.source {
-        Address::Connect(_) | Address::Listen(_) => receive(&job, card),
-        Address::Rds(endpoint) => {
-            let target = target(&job)?;
-            messages::receive(&job, endpoint, target, |target| outlet(&job, target))
-        }
-        _ => send_or_copy(&job),
-    };
-    job.progress.finish_and_clear();
+    let order = Order::new(args, context, source, destination);
+    let report = carry_out(&order, card);
+    order.progress.finish_and_clear();
     let report = report?;
-    match (&job.destination, context.json) {
+    match (&order.destination, context.json) {
         (Address::Pipe, true) => {
             let text =
                 serde_json::to_string_pretty(&report).failed("the result has no JSON form")?;
@@ -305,6 +329,22 @@ fn copy(
         }
         (_, true) => output::json(&report),
         (_, false) => output::text(&report.text()),
+    }
+}
+
+fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> {
+    match &order.source {
+        Address::Connect(_) | Address::Listen(_) => {
+            let (threads, queues) = (order.args.threads(), order.args.queues.into());
+            let target = target(order)?;
+            receive::receive(order, target, &Spread { threads, card, queues })
+        }
+        Address::Rds(endpoint) => {
+            let target = target(order)?;
+            let job = Job::new(order)?;
+            messages::receive(&job, endpoint, target, |target| outlet(order, target))
+        }
+        _ => send_or_copy(&Job::new(order)?),
     }
 }
 
@@ -357,7 +397,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
                     let hops = vec![copied.hop];
                     let (checksum, verified) = (None, None);
                     let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
-                    return Ok(Report::new(job, &clock, done));
+                    return Ok(Report::new(job.order, &clock, done));
                 }
                 let inlet = inlet(job, origin, !job.args.verify, true)?;
                 local::copy(job, inlet, outlet, Some((destination, kept)))
@@ -374,50 +414,19 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     }
 }
 
-/// Opens the destination, then waits for the bytes.
-fn receive(job: &Job<'_>, card: Option<&Card>) -> Result<Report, Failure> {
-    let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &job.source else {
-        return Err(Failure::usage("the source is no connection"));
-    };
-    let target = target(job)?;
-    let listens = matches!(job.source, Address::Listen(_));
-    let streams = usize::from(job.args.streams);
-    let held = if job.args.direct { gathering::HELD * streams } else { 0 };
-    let nic = card
-        .map(|card| Bound::bind(&job.driver, card, streams, |len| job.reserved(len + held)))
-        .transpose()?;
-    let offer = Offer { sends: false, length: None, sparse: false };
-    let (connections, peer) = reach(job, endpoint, listens, offer, nic.as_ref())?;
-    let length = peer.and_then(|peer| peer.length);
-    job.set_length(length);
-    let outlet = outlet(job, target)?;
-    let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
-    let queue = nic.as_ref().map(|nic| &nic.queue);
-    let sparse = peer.is_some_and(|peer| peer.sparse);
-    receive::receive(job, outlet, receive::Receiving { connections, queue, verify, length, sparse })
-}
-
 /// What is received goes to, opened before anything is waited for; none where it is standard output.
-fn target(job: &Job<'_>) -> Result<Option<Target>, Failure> {
-    match &job.destination {
-        Address::File(path) => destination::open(path, job.args.force).map(Some),
+fn target(order: &Order<'_>) -> Result<Option<Target>, Failure> {
+    match &order.destination {
+        Address::File(path) => destination::open(path, order.args.force).map(Some),
         _ => Ok(None),
     }
 }
 
-fn outlet(job: &Job<'_>, target: Option<Target>) -> Result<intake::Outlet, Failure> {
+fn outlet(order: &Order<'_>, target: Option<Target>) -> Result<sink::Outlet, Failure> {
     Ok(match target {
-        Some(Target::File(destination)) => {
-            intake::Outlet::File { file: ranged(job, &destination)?, destination }
-        }
-        target => {
-            let fd = match target {
-                Some(Target::Stream(path)) => open_stream(job, &path)?.into(),
-                _ => stdout()?,
-            };
-            let file = job.driver.file(fd).failed("attaching a file")?;
-            intake::Outlet::Stream { file, name: job::name(&job.destination) }
-        }
+        Some(Target::File(destination)) => sink::Outlet::File(destination),
+        Some(Target::Stream(path)) => sink::Outlet::Stream(open_stream(order, &path)?.into()),
+        None => sink::Outlet::Stream(stdout()?),
     })
 }
 
@@ -425,10 +434,10 @@ fn stdout() -> Result<OwnedFd, Failure> {
     std::io::stdout().as_fd().try_clone_to_owned().failed("standard output can't be used")
 }
 
-fn open_stream(job: &Job<'_>, path: &Path) -> Result<std::fs::File, Failure> {
+fn open_stream(order: &Order<'_>, path: &Path) -> Result<std::fs::File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true);
-    patience::open(job.stop, path, options)
+    patience::open(order.stop, path, options)
 }
 
 fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
@@ -472,13 +481,13 @@ struct Offer {
 }
 
 /// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`. The
-/// connections are led to the NIC's queue, if there is one, before anything but first words comes.
+/// connections are led to the NIC's queues, if there are any, before anything but first words comes.
 fn reach(
     job: &Job<'_>,
     endpoint: &Endpoint,
     listens: bool,
     offer: Offer,
-    nic: Option<&Bound<'_>>,
+    ways: Option<&Ways<'_>>,
 ) -> Result<(Vec<Socket>, Option<Hello>), Failure> {
     let args = job.args;
     let family = Family::of(args.v4, args.v6);
@@ -499,16 +508,16 @@ fn reach(
         (!sends && length > most)
             .then(|| format!("{length} bytes are more than {most} (--max-size)"))
     };
-    let queue = nic.map(|nic| &nic.queue);
-    let lead = |socket: &Socket| nic.map_or(Ok(()), |nic| nic.lead(socket));
+    let queue = ways.map(|ways| &ways.queue);
+    let lead = |socket: &Socket, stream| ways.map_or(Ok(()), |ways| ways.lead(socket, stream));
     let patience = Patience::new(job.stop, Some(args.patience()));
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, &args.from, patience)?;
         let address = listener.address()?;
         // Without words between us a peer sends as soon as it is connected, and what comes before a rule is
         // there is copied.
-        if let Some(nic) = nic.filter(|_| args.raw) {
-            nic.lead_arriving(address)?;
+        if let Some(ways) = ways.filter(|_| args.raw) {
+            ways.rules.lead_arriving(address)?;
         }
         eprintln!("handoff: listening on tcp://{address}");
         visitors::warn(address, &args.from, if sends { "take the file" } else { "send" });
@@ -522,7 +531,8 @@ fn reach(
                     greet::refuse(socket, &ours, &why);
                     return Err(why);
                 }
-                lead(socket).map_err(|failure| failure.line().unwrap_or_default())?;
+                let led = lead(socket, peer.stream);
+                led.map_err(|failure| failure.line().unwrap_or_default())?;
                 Ok(ours)
             };
             let patience = Patience::new(job.stop, None);
@@ -535,7 +545,7 @@ fn reach(
     } else {
         let sockets = reach::connect(&job.driver, endpoint, family, args.streams, patience)?;
         if args.raw {
-            sockets.iter().try_for_each(lead)?;
+            sockets.iter().try_for_each(|socket| lead(socket, 0))?;
             (sockets, None)
         } else {
             let transfer = random();

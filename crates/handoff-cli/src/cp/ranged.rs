@@ -193,9 +193,9 @@ impl Ranged {
         self.tally.get()
     }
 
-    /// Why the tally is what it is.
-    pub(super) fn reason(&self) -> String {
-        match (self.direct.is_some(), self.tally.get()) {
+    /// Why a tally of such a file is what it is.
+    pub(super) fn reason(&self, tally: Tally) -> String {
+        match (self.direct.is_some(), tally) {
             (false, _) => "through the page cache; --direct goes past it".to_owned(),
             (true, Tally { copied: 0, .. }) => "past the page cache".to_owned(),
             (true, _) => format!(

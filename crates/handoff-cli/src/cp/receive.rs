@@ -1,146 +1,261 @@
-//! The receiving side: spans of one or many connections to their [`intake`](super::intake).
+//! The receiving side: connections shared out to threads, each with a driver, a queue of the NIC if there is one, and
+//! a [`share`](super::share) of the connections.
 //!
 //! Contracts:
 //! - a transfer that ends without its end, with a gap, or with another checksum leaves no file;
-//! - the sender is told that all is well only after the file is under its name, and why when not;
-//! - what is under way is bounded by the receive pool: with all of its chunks on their way to the
-//!   file, the kernel receives no more, and the sender waits.
+//! - the sender is told that all is well only after the file is under its name, and why when not.
+//!
+//! The first thread greets the sender when all others are ready. It gives each its share, and tells the sender how
+//! all ended.
 
-use std::future::{Future, poll_fn};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
-use std::pin::Pin;
-use std::task::Poll;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Pool, ReceiveEngine, Receiver, RxQueue, Socket, Span, Tally};
+use handoff::{ReceiveEngine, RxQueue, RxStats, Socket, Tally};
 use socket2::SockRef;
 
-use super::Job;
-use super::checksum::PieceSum;
-use super::gathering::Gathering;
-use super::intake::{Frames, Intake, Outlet, Portion, Writes};
+use super::destination::Target;
+use super::ending::Ending;
+use super::intake::{Intake, Part};
+use super::job::{Job, Order};
+use super::queues::{self, Source, Turn, Ways};
 use super::report::{Hop, Report, Transferred};
+use super::share::{LINGER, Share, Taking, hear_out};
+use super::sink::{Outlet, Sink};
 use super::tell::tell;
 use super::wire::Frame;
+use super::{Offer, outlet, reach};
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
+use crate::net::address::{Address, Endpoint};
 use crate::net::arrived::Arrived;
+use crate::net::descriptors;
+use crate::net::nic::{Card, Rules};
+use crate::threads::on_threads;
 
-/// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
-const CHUNK: usize = 64 * 1024;
+const SHARING_OUT: &str = "sharing connections out";
+const ANSWERING: &str = "answering the sender";
 
-/// How long a failing receiver hears the sender out, so that its answer is not lost to a reset.
-const LINGER: Duration = Duration::from_secs(2);
-
-/// What to receive from, and how.
-pub(super) struct Receiving<'a> {
-    /// The connections, hellos said.
-    pub(super) connections: Vec<Socket>,
-    /// The queue of a NIC that they are led to.
-    pub(super) queue: Option<&'a RxQueue>,
-    /// One side wants the checksum.
-    pub(super) verify: bool,
-    /// Bytes, where the sender knows.
-    pub(super) length: Option<u64>,
-    /// Not all of them take room.
-    pub(super) sparse: bool,
+/// How a transfer is shared out.
+pub(super) struct Spread<'a> {
+    pub(super) threads: usize,
+    pub(super) card: Option<&'a Card>,
+    /// Of the card, at most one for each thread.
+    pub(super) queues: usize,
 }
 
-/// Receives all into `outlet`.
+/// Waits for the sender and receives all into `target`.
 ///
 /// # Errors
 ///
 /// What fails here, or there.
 pub(super) fn receive(
-    job: &Job<'_>,
-    outlet: Outlet,
-    receiving: Receiving<'_>,
+    order: &Order<'_>,
+    target: Option<Target>,
+    spread: &Spread<'_>,
 ) -> Result<Report, Failure> {
-    let clock = Clock::start();
-    // First words may have come by the queue.
-    let greeted = receiving.queue.map(RxQueue::stats).unwrap_or_default();
-    let streams = receiving.connections.len();
-    let (pool, mut registered) = pool(job, streams)?;
-    if let Some(queue) = receiving.queue {
-        // Registered, it would be memory as a whole.
-        registered &= queue.chunks() == queue.chunks_limit() && job.register(queue);
-    }
-    let mut sockets = Vec::new();
-    let mut receivers = Vec::new();
-    for socket in receiving.connections {
-        let intake = receiving.queue.map_or_else(|| (&pool).into(), |queue| queue.or(&pool));
-        receivers.push(socket.receive(intake).failed(RECEIVING)?);
-        sockets.push(socket);
-    }
-    let intake = Intake::new(job, &outlet, receiving.length, receiving.verify);
-    let received = intake.prepare(streams, receiving.sparse).and_then(|()| {
-        job.until_stopped(async {
-            let mut all: FuturesUnordered<_> = receivers
-                .iter_mut()
-                .map(|receiver| async {
-                    let connection = Connection::new(&intake, receiver)?;
-                    if job.args.raw { connection.take_raw().await } else { connection.take().await }
-                })
-                .collect();
-            while let Some(ended) = all.next().await {
-                ended?;
-            }
-            intake.check()
-        })
-    });
-    let nic = receiving.queue.map(|queue| Arrived::since(&greeted, queue));
-    let hops = hops(&intake, &receivers, nic.as_ref(), registered);
-    let (holes, attributes) = (intake.holes(), intake.attributes());
-    let ended = received.and_then(|(bytes, checksum)| {
-        if let Outlet::File { destination, .. } = outlet {
-            destination.commit(bytes, attributes, job.args.sync)?;
-        }
-        Ok((bytes, checksum))
-    });
-    let (bytes, checksum) = match ended {
-        Ok(ended) => ended,
-        Err(failure) => {
-            if !job.args.raw {
-                refuse(job, &sockets, receivers, &failure);
-            }
-            return Err(failure);
-        }
+    let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &order.source else {
+        return Err(Failure::usage("the source is no connection"));
     };
-    if !job.args.raw {
-        let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
-        // What is in place stays there, whether or not the sender hears of it.
-        if let Err(failure) = job.until_stopped(tell(&sockets, &answer, ANSWERING)) {
-            let why = failure.line().unwrap_or_default();
-            job.note(format!("the sender may take it for failed: {why}"));
-        }
+    descriptors::allow_all();
+    let streams = usize::from(order.args.streams);
+    let ending = Ending::new()?;
+    let mut turns = queues::turns(spread.card, spread.threads, spread.queues, streams).into_iter();
+    let turn = turns.next().unwrap_or(Turn::Plain);
+    let (mut others, mut members) = (Vec::new(), Vec::new());
+    for turn in turns {
+        let (is_ready, ready) = channel();
+        let (give, given) = channel();
+        others.push(Other { ready, give });
+        members.push(Member::Other(Helper { order, turn, is_ready, given, ending: &ending }));
     }
-    let verified = match (checksum, job.args.raw) {
-        (None, _) => None,
-        (_, true) => Some("compare it yourself: --raw tells nothing of the sender's"),
-        _ => Some("the same on both sides, of what was sent and what arrived in memory"),
-    };
-    let done = Transferred { bytes, holes, streams, checksum, verified, hops };
-    Ok(Report { nic, ..Report::new(job, &clock, done) })
+    let first = First { order, endpoint, target, spread, turn, others, ending: &ending };
+    members.insert(0, Member::First(first));
+    let tasks = members.into_iter().map(|member| move || member.run()).collect();
+    // All that saw the end say the same; of others that failed the first is told.
+    let ended: Result<Vec<_>, _> = on_threads(ending.quit(), tasks).into_iter().collect();
+    let report = ended?.into_iter().flatten().next();
+    report.ok_or_else(|| Failure::failed("no thread received anything"))
 }
 
-const RECEIVING: &str = "receiving from the peer";
-const ANSWERING: &str = "answering the sender";
-
-/// The chunks that all connections receive into, and whether they are registered.
-fn pool(job: &Job<'_>, streams: usize) -> Result<(Pool, bool), Failure> {
-    let bytes = job.memory_for(streams)?.max(CHUNK * (streams + 1));
-    let region = job.region(bytes)?;
-    let registered = job.register(&region);
-    let pool = job.driver.pool(region, CHUNK).failed("making a receive pool")?;
-    Ok((pool, registered))
+/// A thread.
+enum Member<'a> {
+    First(First<'a>),
+    Other(Helper<'a>),
 }
 
-/// Tells the sender why it failed, and hears it out for a moment: a connection that is closed with
-/// bytes unread is reset, and the reset would overtake the answer.
-fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failure: &Failure) {
+impl Member<'_> {
+    fn run(self) -> Result<Option<Report>, Failure> {
+        match self {
+            Self::First(first) => first.run(),
+            Self::Other(helper) => helper.run().map(|()| None),
+        }
+    }
+}
+
+/// A share, and the intake that it belongs to.
+type Given<'a> = (Share, Arc<Intake<'a>>);
+
+/// What the first thread knows of another one.
+struct Other<'a> {
+    /// Whether it can receive.
+    ready: Receiver<bool>,
+    give: Sender<Given<'a>>,
+}
+
+/// A thread that receives what it is given.
+struct Helper<'a> {
+    order: &'a Order<'a>,
+    turn: Turn<'a>,
+    is_ready: Sender<bool>,
+    given: Receiver<Given<'a>>,
+    ending: &'a Ending,
+}
+
+impl Helper<'_> {
+    fn run(self) -> Result<(), Failure> {
+        let job = Job::new(self.order)?;
+        let queue = match self.turn.take(&job)? {
+            Source::Plain => None,
+            Source::Queue(queue) => Some(queue),
+            Source::Nothing => {
+                // The first thread may have failed, and says why.
+                let _ = self.is_ready.send(false);
+                return Ok(());
+            }
+        };
+        let _ = self.is_ready.send(true);
+        // There may be nothing for it to receive.
+        let Ok((share, intake)) = self.given.recv() else { return Ok(()) };
+        let taking = Taking::begin(&job, &intake, share, queue);
+        let mut taking = taking.map_err(|failure| self.ending.fail(failure))?;
+        let ended = taking.run(self.ending);
+        if ended.is_err() && !job.args.raw {
+            let _ = job.for_at_most(LINGER, hear_out(&mut taking.receivers));
+        }
+        ended
+    }
+}
+
+/// The thread that greets.
+struct First<'a> {
+    order: &'a Order<'a>,
+    endpoint: &'a Endpoint,
+    target: Option<Target>,
+    spread: &'a Spread<'a>,
+    turn: Turn<'a>,
+    others: Vec<Other<'a>>,
+    ending: &'a Ending,
+}
+
+impl First<'_> {
+    /// `None` where another thread has failed and says why.
+    fn run(self) -> Result<Option<Report>, Failure> {
+        let Self { order, endpoint, target, spread, turn, others, ending } = self;
+        let job = &Job::new(order)?;
+        let queue = match turn.take(job)? {
+            Source::Queue(queue) => Some(queue),
+            Source::Plain | Source::Nothing => None,
+        };
+        let Some(gives) = those_ready(others) else { return Ok(None) };
+        let threads = 1 + gives.len();
+        let ways = queue.clone().zip(spread.card).map(|(queue, card)| Ways {
+            queue,
+            rules: Rules::of(card),
+            threads,
+            queues: spread.queues,
+        });
+        let listens = matches!(order.source, Address::Listen(_));
+        let offer = Offer { sends: false, length: None, sparse: false };
+        let (sockets, peer) = reach(job, endpoint, listens, offer, ways.as_ref())?;
+        let length = peer.and_then(|peer| peer.length);
+        job.set_length(length);
+        let outlet = outlet(order, target)?;
+        let verify = order.args.verify || peer.is_some_and(|peer| peer.verifies);
+        let sparse = peer.is_some_and(|peer| peer.sparse);
+
+        let clock = Clock::start();
+        let streams = sockets.len();
+        let intake = Arc::new(Intake::new(order, length, verify));
+        // First words may have come by the queue.
+        let greeted = queue.as_ref().map(RxQueue::stats).unwrap_or_default();
+        let mut shares = Vec::new();
+        for number in 0..threads.min(streams) {
+            let queue = queues::number_of(number, spread.queues);
+            let before = if queue == 0 { greeted } else { RxStats::default() };
+            let opened = outlet.open(order.args.direct)?;
+            let memory = job.memory_for(streams)? / threads.min(streams);
+            shares.push(Share { number, connections: Vec::new(), opened, queue, before, memory });
+        }
+        for (stream, socket) in sockets.iter().enumerate() {
+            let connection = socket.as_fd().try_clone_to_owned().failed(SHARING_OUT)?;
+            shares[queues::thread_of(stream, threads)].connections.push(connection);
+        }
+        ending.begin(shares.len());
+        if let Err(failure) = outlet.prepare(order, streams, length, sparse) {
+            ending.fail(failure);
+        }
+        let mut shares = shares.into_iter();
+        let own = shares.next().ok_or_else(|| Failure::failed("no connection to receive from"))?;
+        for (give, share) in gives.into_iter().zip(shares) {
+            // Who is gone has failed.
+            let _ = give.send((share, Arc::clone(&intake)));
+        }
+        let taking = Taking::begin(job, &intake, own, queue);
+        let mut taking = taking.map_err(|failure| ending.fail(failure))?;
+        let received = taking.run(ending).and_then(|()| intake.check());
+        let (holes, attributes) = (intake.holes(), intake.attributes());
+        let ended = received.and_then(|(bytes, checksum)| {
+            if let Outlet::File(destination) = outlet {
+                destination.commit(bytes, attributes, order.args.sync)?;
+            }
+            Ok((bytes, checksum))
+        });
+        let (bytes, checksum) = match ended {
+            Ok(ended) => ended,
+            Err(failure) => {
+                if !order.args.raw {
+                    refuse(job, &sockets, &mut taking, &failure);
+                }
+                return Err(failure);
+            }
+        };
+        if !order.args.raw {
+            let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
+            // What is in place stays there, whether or not the sender hears of it.
+            if let Err(failure) = job.until_stopped(tell(&sockets, &answer, ANSWERING)) {
+                let why = failure.line().unwrap_or_default();
+                job.note(format!("the sender may take it for failed: {why}"));
+            }
+        }
+        let verified = checksum.map(|_| match order.args.raw {
+            true => "compare it yourself: --raw tells nothing of the sender's",
+            false => "the same on both sides, of what was sent and what arrived in memory",
+        });
+        let (parts, nic) = intake.take_parts();
+        let hops = hops(&parts, nic.as_ref(), &taking.sink);
+        let threads = parts.iter().map(|part| part.connections).collect();
+        let done = Transferred { bytes, holes, streams, checksum, verified, hops };
+        Ok(Some(Report { threads, nic, ..Report::new(order, &clock, done) }))
+    }
+}
+
+/// To whom shares can be given, when all are ready; `None` where one has failed.
+fn those_ready<'a>(others: Vec<Other<'a>>) -> Option<Vec<Sender<Given<'a>>>> {
+    let mut gives = Vec::new();
+    for other in others {
+        if other.ready.recv().ok()? {
+            gives.push(other.give);
+        }
+    }
+    Some(gives)
+}
+
+/// Tells the sender why it failed, and hears it out for a moment.
+fn refuse(job: &Job<'_>, sockets: &[Socket], taking: &mut Taking<'_>, failure: &Failure) {
     let reason = failure.line().unwrap_or_else(|| "what it writes to was closed".to_owned());
     let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
     // The sender may be gone, and then nobody is left to tell.
@@ -149,172 +264,53 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], mut receivers: Vec<Receiver>, failu
         for socket in sockets {
             SockRef::from(&socket.as_fd()).shutdown(Shutdown::Write).map_err(Failure::failed)?;
         }
-        let mut all: FuturesUnordered<_> = receivers
-            .iter_mut()
-            .map(|receiver| async { while let Some(Ok(_)) = receiver.next_span().await {} })
-            .collect();
-        while all.next().await.is_some() {}
+        hear_out(&mut taking.receivers).await;
         Ok::<_, Failure>(())
     });
 }
 
-/// One connection, and its bytes on their way out.
-struct Connection<'a> {
-    intake: &'a Intake<'a>,
-    receiver: &'a mut Receiver,
-    writes: Writes<Span>,
-    /// For a file past the page cache.
-    gathering: Option<Gathering<'a>>,
-}
-
-/// What a connection waits for.
-enum Event {
-    /// A span, or the end.
-    Came(Option<Span>),
-    /// A write of gathered spans is over, with where they belong.
-    Written(handoff::Transferred<Vec<Span>>, u64),
-}
-
-impl<'a> Connection<'a> {
-    fn new(intake: &'a Intake<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
-        let gathering = match intake.outlet {
-            Outlet::File { file, .. } if file.is_direct() => {
-                Some(Gathering::new(intake.job, file)?)
-            }
-            _ => None,
-        };
-        Ok(Self { intake, receiver, writes: Writes::default(), gathering })
-    }
-
-    /// Takes frames in, to the end of the transfer.
-    async fn take(mut self) -> Result<(), Failure> {
-        let mut frames = Frames::new(self.intake);
-        loop {
-            let Some(mut span) = self.next_span().await? else {
-                return Err(self.intake.broken_off());
-            };
-            while !span.is_empty() {
-                let (taken, portion) = frames.next(&span)?;
-                let part = span.split_to(taken);
-                match portion {
-                    Portion::Head => {}
-                    Portion::Payload { offset, last } => self.put(part, offset, last).await?,
-                    Portion::Hole { offset, len } => self.intake.leave_out(offset, len).await?,
-                    Portion::End => return self.finish().await,
-                }
+/// From the sockets to the outlet, on all threads.
+fn hops(parts: &[Part], nic: Option<&Arrived>, sink: &Sink<'_>) -> Vec<Hop> {
+    let (mut received, mut written, mut staged) = (Tally::default(), Tally::default(), 0);
+    let mut ways: Vec<&(ReceiveEngine, String)> = Vec::new();
+    for part in parts {
+        received += part.received;
+        written += part.written;
+        staged += part.staged;
+        for way in &part.engines {
+            if !ways.contains(&way) {
+                ways.push(way);
             }
         }
-    }
-
-    /// Takes bare bytes in, to the end of the connection.
-    async fn take_raw(mut self) -> Result<(), Failure> {
-        let mut offset = 0;
-        let mut sum = PieceSum::new(self.intake.verify);
-        while let Some(span) = self.next_span().await? {
-            let len = span.len() as u64;
-            sum.update(&span);
-            self.put(span, offset, false).await?;
-            offset += len;
-        }
-        self.intake.cover(0, offset, sum.finish())?;
-        self.intake.ended(offset, None)?;
-        self.finish().await
-    }
-
-    /// The next span, while writes that are over are put away: they may have the chunks that it needs.
-    async fn next_span(&mut self) -> Result<Option<Span>, Failure> {
-        loop {
-            let event = poll_fn(|context| {
-                while let Some(oldest) = self.writes.0.front_mut() {
-                    let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
-                    self.writes.0.pop_front();
-                    self.intake.written(over)?;
-                }
-                if let Some(gathering) = &mut self.gathering
-                    && let Poll::Ready((over, offset)) = gathering.poll_write(context)
-                {
-                    return Poll::Ready(Ok(Event::Written(over, offset)));
-                }
-                Pin::new(&mut self.receiver.next_span())
-                    .poll(context)
-                    .map(|span| span.transpose().failed(RECEIVING).map(Event::Came))
-            })
-            .await?;
-            match event {
-                Event::Came(span) => return Ok(span),
-                Event::Written(over, offset) => {
-                    if let Some(gathering) = &mut self.gathering {
-                        gathering.end_write(over, offset).await?;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
-    async fn put(&mut self, part: Span, offset: u64, last: bool) -> Result<(), Failure> {
-        let len = part.len();
-        match &mut self.gathering {
-            Some(gathering) => {
-                self.intake.check_size(offset, len as u64)?;
-                self.intake.job.progress.inc(len as u64);
-                gathering.put(part, offset, last).await
-            }
-            None => self.intake.put(part, len, offset, &mut self.writes).await,
-        }
-    }
-
-    async fn finish(self) -> Result<(), Failure> {
-        if let Some(gathering) = self.gathering {
-            let copied = gathering.finish().await?;
-            self.intake.staged.set(self.intake.staged.get() + copied);
-        }
-        self.intake.finish(self.writes).await
-    }
-}
-
-/// From the sockets to the outlet.
-fn hops(
-    intake: &Intake<'_>,
-    receivers: &[Receiver],
-    nic: Option<&Arrived>,
-    registered: bool,
-) -> Vec<Hop> {
-    let mut tally = Tally::default();
-    for receiver in receivers {
-        tally += receiver.tally();
     }
     if let Some(nic) = nic {
-        tally = nic.settle(tally);
+        received = nic.settle(received);
     }
-    let copied = |copied| Tally { copied, ..Tally::default() };
-    let mut ways: Vec<_> = receivers.iter().map(Receiver::engine).collect();
-    ways.dedup();
     let by = |part: fn(&(ReceiveEngine, String)) -> String| {
-        ways.iter().map(part).collect::<Vec<_>>().join("; ")
+        ways.iter().map(|way| part(way)).collect::<Vec<_>>().join("; ")
     };
     let mut hops = vec![Hop {
         from: "socket",
         to: "memory",
         engine: by(|(engine, _)| engine.to_string()),
         reason: by(|(_, reason)| reason.clone()) + "; frames included",
-        tally,
+        tally: received,
     }];
-    if intake.staged.get() > 0 {
+    if staged > 0 {
+        let unit = parts.iter().map(|part| part.unit).max().unwrap_or_default();
         hops.push(Hop {
             from: "memory",
             to: "memory",
             engine: "memcpy".to_owned(),
-            reason: match receivers.iter().any(|it| it.engine().0 == ReceiveEngine::Zcrx) {
+            reason: match ways.iter().any(|(engine, _)| *engine == ReceiveEngine::Zcrx) {
                 true => format!(
-                    "direct writes take pieces at multiples of {} bytes here, and these lay at others",
-                    intake.unit()
+                    "direct writes take pieces at multiples of {unit} bytes here, and these lay at others"
                 ),
                 false => "direct writes need aligned memory".to_owned(),
             },
-            tally: copied(intake.staged.get()),
+            tally: Tally { copied: staged, ..Tally::default() },
         });
     }
-    hops.push(intake.hop_out(registered));
+    hops.push(sink.hop_out(written, parts.iter().all(|part| part.registered)));
     hops
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use handoff::Tally;
 use serde::Serialize;
 
-use super::Job;
+use super::Order;
 use crate::clock::Clock;
 use crate::net::arrived::Arrived;
 use crate::output;
@@ -35,12 +35,14 @@ pub(super) struct Report {
     /// Of this process, in user and kernel mode, during the transfer.
     pub(super) cpu_seconds: f64,
     pub(super) streams: usize,
+    /// Of these, by each thread that received; none if this side did not.
+    pub(super) threads: Vec<usize>,
     /// Sixteen hexadecimal digits; `null` without --verify.
     pub(super) checksum: Option<String>,
     /// What the checksum was compared with, in words; `null` where with nothing.
     pub(super) verified: Option<&'static str>,
     pub(super) hops: Vec<Hop>,
-    /// Of the queue that was received from; `null` without --nic.
+    /// Of the queues that were received from; `null` without --nic.
     pub(super) nic: Option<Arrived>,
     /// What went otherwise than asked, each in a line.
     pub(super) notes: Vec<String>,
@@ -59,22 +61,23 @@ pub(super) struct Transferred {
 
 impl Report {
     /// Takes down a transfer that began with `clock`.
-    pub(super) fn new(job: &Job<'_>, clock: &Clock, done: Transferred) -> Self {
+    pub(super) fn new(order: &Order<'_>, clock: &Clock, done: Transferred) -> Self {
         let (seconds, cpu_seconds) = clock.read();
         Self {
-            source: job.source.to_string(),
-            destination: job.destination.to_string(),
+            source: order.source.to_string(),
+            destination: order.destination.to_string(),
             bytes: done.bytes,
             holes: done.holes,
             seconds,
             bytes_per_s: done.bytes as f64 / seconds,
             cpu_seconds,
             streams: done.streams,
+            threads: Vec::new(),
             checksum: done.checksum.map(hexadecimal),
             verified: done.verified,
             hops: done.hops,
             nic: None,
-            notes: job.notes(),
+            notes: order.notes(),
         }
     }
 }
@@ -144,6 +147,7 @@ mod tests {
             bytes_per_s: 14.0,
             cpu_seconds: 0.25,
             streams: 1,
+            threads: Vec::new(),
             checksum: Some(hexadecimal(255)),
             verified: Some("the same on both sides"),
             hops: vec![hop],

@@ -118,7 +118,11 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
     let (streams, holes) = (carriage.streams().len(), carriage.holes());
-    Ok(Report::new(job, &clock, Transferred { bytes, holes, streams, checksum, verified, hops }))
+    Ok(Report::new(
+        job.order,
+        &clock,
+        Transferred { bytes, holes, streams, checksum, verified, hops },
+    ))
 }
 
 /// How it ended for the receiver.

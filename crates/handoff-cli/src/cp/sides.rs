@@ -51,6 +51,20 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     if args.nic.is_some() && !is_peer(&source) {
         return Err(Failure::usage("--nic needs a connection as SRC"));
     }
+    if args.threads.is_some() && !is_peer(&source) {
+        return Err(Failure::usage("--threads needs a connection as SRC"));
+    }
+    if args.threads.is_some_and(|threads| threads < args.queues) {
+        return Err(Failure::usage("--queues is above --threads: each queue needs a thread"));
+    }
+    // A sender that connects decides how many streams there are.
+    if !listens(&source) || args.raw {
+        let refused = [(args.threads, "--threads"), (Some(args.queues), "--queues")];
+        let refused = refused.iter().find(|(count, _)| *count > Some(args.streams));
+        if let Some((_, option)) = refused {
+            return Err(Failure::usage(format!("{option} is above --streams: each needs one")));
+        }
+    }
     if args.lend == Lend::Always {
         if !matches!(source, Address::File(_)) || destination == Address::Pipe {
             return Err(Failure::usage(
@@ -78,6 +92,7 @@ fn refuse_by_messages(args: &Args, receives: bool) -> Result<(), Failure> {
         (args.streams > 1, "--streams: one port sends all messages, in order"),
         (args.preserve, "--preserve: messages carry the bytes only"),
         (!args.idle.is_zero(), "--idle: 30 seconds of silence end it"),
+        (args.threads.is_some(), "--threads: one port receives all messages, in order"),
         (args.nic.is_some(), "--nic: messages are received by copying"),
         (args.lend == Lend::Always, "--lend always: messages are sent from memory"),
         (args.engine == EngineName::MsgZerocopy, "--engine msg-zerocopy: there are auto and copy"),

@@ -1,18 +1,19 @@
-//! What came by a NIC's queue: how much, what of it was copied, and what memory it took.
+//! What came by the queues of a NIC: how much, what of it was copied, and what memory it took.
 
 use std::fmt::Write as _;
 
 use handoff::{RxQueue, RxStats, Tally};
 use serde::Serialize;
 
-/// The queue's part of a report; its fields are those of `--json`.
+/// The part of a report that is of the queues; its fields are those of `--json`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Arrived {
-    /// Received by the queue, frames included, first words not.
+    queues: usize,
+    /// Received by the queues, frames included, first words not.
     bytes: u64,
     /// Of these, by the kernel's count; `null` where it has none.
     copied: Option<u64>,
-    /// Several threads received: the kernel may have lost some of that count.
+    /// Several threads received from one queue: the kernel may have lost some of that count.
     shared: bool,
     /// How often the kernel told that it found no free chunk.
     shortages: u64,
@@ -21,7 +22,7 @@ pub(crate) struct Arrived {
     /// Chunks that the NIC has had, at the end, and that it may have had.
     chunks: usize,
     chunks_limit: usize,
-    /// When the memory grew.
+    /// When the memory of a queue grew.
     growth: Vec<Step>,
     /// Why it did not grow further, though it should have.
     growth_stopped: Option<String>,
@@ -32,7 +33,7 @@ pub(crate) struct Arrived {
 struct Step {
     /// Since the queue was bound.
     after_s: f64,
-    /// From then on.
+    /// Of the queue, from then on.
     chunks: usize,
     cause: String,
 }
@@ -54,6 +55,7 @@ impl Arrived {
             cause: step.cause.to_string(),
         };
         Self {
+            queues: 1,
             bytes: bytes - before.bytes,
             copied,
             shared,
@@ -66,8 +68,26 @@ impl Arrived {
         }
     }
 
-    /// What receivers of the queue report, whose copies are unknown one by one where they were several: together
-    /// they are what the queue counted. If several threads had some copied, the rest stays unknown.
+    /// What came by these queues and by others.
+    pub(crate) fn and(self, others: Self) -> Self {
+        let mut growth = [self.growth, others.growth].concat();
+        growth.sort_by(|one, other| one.after_s.total_cmp(&other.after_s));
+        Self {
+            queues: self.queues + others.queues,
+            bytes: self.bytes + others.bytes,
+            copied: self.copied.zip(others.copied).map(|(ours, theirs)| ours + theirs),
+            shared: self.shared || others.shared,
+            shortages: self.shortages + others.shortages,
+            chunk: self.chunk,
+            chunks: self.chunks + others.chunks,
+            chunks_limit: self.chunks_limit + others.chunks_limit,
+            growth,
+            growth_stopped: self.growth_stopped.or(others.growth_stopped),
+        }
+    }
+
+    /// What receivers of the queues report, whose copies are unknown one by one where they were several: together
+    /// they are what the queues counted. If several threads had some copied, the rest stays unknown.
     pub(crate) fn settle(&self, tally: Tally) -> Tally {
         let Some(counted) = self.copied else { return tally };
         // What came another way was copied as well, and is not in the count.
@@ -123,6 +143,7 @@ mod tests {
 
     fn arrived() -> Arrived {
         Arrived {
+            queues: 1,
             bytes: 1_234_567_890,
             copied: Some(0),
             shared: false,
@@ -159,6 +180,20 @@ mod tests {
         let json = serde_json::to_value(&grown).expect("has a form");
         assert_eq!((&json["growth"][0]["chunks"], &json["chunk"]), (&2_000.into(), &4_096.into()));
         assert!(Arrived { copied: None, ..arrived() }.text().contains("is unknown"));
+    }
+
+    #[test]
+    fn queues_add_up() {
+        let step =
+            |after_s| vec![Step { after_s, chunks: 2_000, cause: "no free chunk".to_owned() }];
+        let one = Arrived { copied: Some(7), shortages: 1, growth: step(0.5), ..arrived() };
+        let other = Arrived { copied: Some(5), shared: true, growth: step(0.25), ..arrived() };
+        let both = one.clone().and(other);
+        assert_eq!((both.queues, both.bytes), (2, 2 * 1_234_567_890));
+        assert_eq!((both.copied, both.shared, both.shortages), (Some(12), true, 1));
+        assert_eq!((both.chunk, both.chunks, both.chunks_limit), (4_096, 4_000, 8_000));
+        assert_eq!(both.growth.iter().map(|step| step.after_s).collect::<Vec<_>>(), [0.25, 0.5]);
+        assert_eq!(one.and(Arrived { copied: None, ..arrived() }).copied, None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
-use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered};
+use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
 use socket2::{SockAddr, SockRef};
 
 use crate::Failure;
@@ -43,26 +43,32 @@ pub(crate) enum Card {
 }
 
 impl Card {
-    /// Its name, and the queue to bind.
-    fn queue(&self) -> (&str, u32) {
+    /// Its name, and the queue to bind that has this number among those set aside.
+    fn queue(&self, number: usize) -> (&str, u32) {
         match self {
-            Self::Prepared(prepared) => (prepared.name(), prepared.queues()[0]),
+            Self::Prepared(prepared) => (prepared.name(), prepared.queues()[number]),
             Self::Leased { name, queue } => (name, *queue),
         }
     }
 }
 
-/// Sets a queue of the interface aside, switches hardware GRO on where that can be, and leads these flows to
-/// the queue. A leased queue is taken as it is.
+/// Sets so many queues of the interface aside, switches hardware GRO on where that can be, and leads these flows to
+/// the first of them. A leased queue is taken as it is.
 ///
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with what stands in the way.
-pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Card, Failure> {
+pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<Card, Failure> {
     let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
     let nic = Nic::look(interface)?;
     let leased = nic.leased();
     if let Some(queue) = leased.iter().find(|queue| queue.bound.is_none()) {
+        if queues > 1 {
+            return Err(Failure::not_possible(format!(
+                "{interface} has queues that are leased, whose connections the card's host leads: receive from one \
+                 (--queues 1)"
+            )));
+        }
         if leased.len() > 1 {
             eprintln!(
                 "handoff: note: {interface} has leased {} queues, of which this command takes queue {}: connections \
@@ -86,7 +92,8 @@ pub(crate) fn prepare(interface: &str, flows: Vec<Flow>) -> Result<Card, Failure
         );
     }
     let hardware_gro = hardware_gro.switchable;
-    let plan = Plan { flows, hardware_gro, ..Plan::default() };
+    let queues = Wanted::Count(queues);
+    let plan = Plan { queues, flows, hardware_gro, ..Plan::default() };
     Ok(Card::Prepared(Prepared::new(interface, &plan, &Directory::default())?))
 }
 
@@ -112,40 +119,45 @@ pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Fai
     }
 }
 
-/// A queue of the interface, bound to a driver.
-pub(crate) struct Bound<'a> {
+/// Binds the queue of this number to a driver, with an area for so many connections from `region`; it begins with less
+/// where it can grow.
+///
+/// # Errors
+///
+/// [`Failure::NotPossible`] with the reason.
+pub(crate) fn bind(
+    driver: &Driver,
+    card: &Card,
+    number: usize,
+    connections: usize,
+    region: impl FnOnce(usize) -> Result<Region, Failure>,
+) -> Result<RxQueue, Failure> {
+    const BINDING: &str = "binding an rx queue";
+    let (name, queue) = card.queue(number);
+    let binding = RxBinding::new(name, queue).failed(BINDING)?;
+    let binding = binding.grows_from(binding.area(0) + FIRST);
+    let area = region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
+    driver.rx_queue(area, &binding).failed(BINDING)
+}
+
+/// What leads connections to the queues, as long as it is there.
+pub(crate) struct Rules<'a> {
     card: &'a Card,
-    pub(crate) queue: RxQueue,
     steered: RefCell<Vec<Steered>>,
 }
 
-impl<'a> Bound<'a> {
-    /// Binds the queue, with an area for so many connections from `region`; it begins with less where it can grow.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::NotPossible`] with the reason.
-    pub(crate) fn bind(
-        driver: &Driver,
-        card: &'a Card,
-        connections: usize,
-        region: impl FnOnce(usize) -> Result<Region, Failure>,
-    ) -> Result<Self, Failure> {
-        const BINDING: &str = "binding an rx queue";
-        let (name, number) = card.queue();
-        let binding = RxBinding::new(name, number).failed(BINDING)?;
-        let binding = binding.grows_from(binding.area(0) + FIRST);
-        let area = region(binding.area(connections).clamp(LEAST_AREA, MOST_AREA))?;
-        let queue = driver.rx_queue(area, &binding).failed(BINDING)?;
-        Ok(Self { card, queue, steered: RefCell::default() })
+impl<'a> Rules<'a> {
+    /// None yet.
+    pub(crate) fn of(card: &'a Card) -> Self {
+        Self { card, steered: RefCell::default() }
     }
 
-    /// Leads a connection to the queue.
+    /// Leads a connection to the queue of this number.
     ///
     /// # Errors
     ///
     /// When the NIC has no room for the rule, or another rule leads it elsewhere.
-    pub(crate) fn lead(&self, connection: &Socket) -> Result<(), Failure> {
+    pub(crate) fn lead(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
         const FINDING: &str = "finding the addresses of a connection";
         let connection = SockRef::from(connection);
         let internet = |address: SockAddr| {
@@ -153,21 +165,21 @@ impl<'a> Bound<'a> {
         };
         let ours = connection.local_addr().and_then(internet).failed(FINDING)?;
         let theirs = connection.peer_addr().and_then(internet).failed(FINDING)?;
-        self.steer(Flow::connection(ours, theirs)?)
+        self.steer(Flow::connection(ours, theirs)?, number)
     }
 
-    /// Leads all that a listener accepts to the queue, from its first packet on.
+    /// Leads all that a listener accepts to the first queue, from its first packet on.
     ///
     /// # Errors
     ///
     /// As [`lead`](Self::lead).
     pub(crate) fn lead_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
-        arriving_at(at).into_iter().try_for_each(|flow| self.steer(flow))
+        arriving_at(at).into_iter().try_for_each(|flow| self.steer(flow, 0))
     }
 
-    fn steer(&self, flow: Flow) -> Result<(), Failure> {
+    fn steer(&self, flow: Flow, number: usize) -> Result<(), Failure> {
         if let Card::Prepared(prepared) = self.card {
-            let steered = prepared.steer(flow, prepared.queues()[0])?;
+            let steered = prepared.steer(flow, prepared.queues()[number])?;
             self.steered.borrow_mut().push(steered);
         }
         Ok(())

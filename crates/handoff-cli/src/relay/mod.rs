@@ -191,7 +191,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let listener = Listener::bind(&listen, family, &args.from, patience)?;
     let address = listener.address()?;
     let card = match &args.nic {
-        Some(name) => Some(nic::prepare(name, nic::arriving_at(address))?),
+        Some(name) => Some(nic::prepare(name, 1, nic::arriving_at(address))?),
         None => None,
     };
     let ended = relay(args, context, listener, target, card.as_ref());

@@ -15,7 +15,7 @@ use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
 use crate::failure::Failed;
-use crate::net::nic::{Bound, Card};
+use crate::net::nic::{self, Card};
 use crate::net::reach::Listener;
 use crate::net::visitors;
 use crate::{Failure, Stop, clock, service};
@@ -71,11 +71,9 @@ impl Worker<'_> {
             driver.get_buf().map_err(Failure::not_possible)?;
         }
         // Before the queue, which has rules made for it.
-        let bound;
         let queue = match turn {
             Turn::First(first) => {
-                bound = first.bind(&driver, args.max_connections as usize)?;
-                let queue = bound.as_ref().map(|bound| bound.queue.clone());
+                let queue = first.bind(&driver, args.max_connections as usize)?;
                 if !first.wait_for_others(queue.as_ref())? {
                     // One of them has failed, and says why.
                     return Ok(());
@@ -134,11 +132,11 @@ impl Worker<'_> {
     }
 }
 
-impl<'a> First<'a> {
+impl First<'_> {
     /// Binds the queue of the card, with an area for so many connections.
-    fn bind(&self, driver: &Driver, connections: usize) -> Result<Option<Bound<'a>>, Failure> {
+    fn bind(&self, driver: &Driver, connections: usize) -> Result<Option<RxQueue>, Failure> {
         let area = |len| Region::reserved(len).failed(SETTING_ASIDE);
-        let bind = |card| Bound::bind(driver, card, connections, area);
+        let bind = |card| nic::bind(driver, card, 0, connections, area);
         self.card.map(bind).transpose()
     }
 

@@ -13,7 +13,7 @@ use crate::session::{Running, cp, names, path, run};
 /// The first byte of the frame that ends a transfer.
 const END: u8 = 2;
 
-fn hello(streams: u16, stream: u16) -> Hello {
+pub(crate) fn hello(streams: u16, stream: u16) -> Hello {
     Hello {
         sends: true,
         verifies: true,
@@ -33,7 +33,7 @@ fn listening(directory: &Path) -> (Running, String) {
     (receiver, address)
 }
 
-fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
     let mut frame = Frame::data(offset, bytes.len() as u32).to_vec();
     frame.extend_from_slice(bytes);
     frame

@@ -57,6 +57,8 @@ mod guest {
         fn transfer(&self, host: &str, source: &Path, copy: &Path, streams: &str) -> Value {
             let listen = format!("tcp-listen://{host}");
             let mut receiver = cp(&[&listen, path(copy), "--json", "--force", "--nic", "nk0"]);
+            // First words come by the queue, and what follows to whichever thread.
+            receiver.args(["--threads", "2"]);
             let receiver = Running::start(self.container.attach(&mut receiver));
             let mut sender = cp(&[path(source), &receiver.address(), "--verify"]);
             let sender = self.pair.left.namespace().attach(sender.args(["--streams", streams]));
@@ -105,6 +107,9 @@ mod guest {
             assert!(moved >= received, "{moved} bytes by the card: {report}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
         }
+        let mut receiver = cp(&["tcp-listen://:0", path(&copy), "--nic", "nk0", "--queues", "2"]);
+        let refused = Running::start(bed.container.attach(receiver.arg("--force"))).end();
+        refused.says(3, "receive from one (--queues 1)");
         let undone = bed.nic(&["restore", device]);
         assert_eq!(undone[0]["left"], serde_json::json!([]), "{undone}");
     }

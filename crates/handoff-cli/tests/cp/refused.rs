@@ -9,7 +9,7 @@ use std::process::Command;
 
 use handoff_lab::topology::Namespace;
 use handoff_lab::{skip, topology_or_skip};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 use crate::session::{Running, cp, names, path, pattern, run, transfer};
 
@@ -37,6 +37,15 @@ fn addresses_and_options_that_make_no_sense() {
         (&["--raw", file, copy], "needs a connection"),
         (&["--buffer", "64m", "--depth", "1024", file, copy], "bytes of memory"),
         (&["--raw", "--streams", "2", file, "tcp://127.0.0.1:1"], "--raw"),
+        (&["--threads", "2", file, "tcp://127.0.0.1:1"], "--threads needs a connection as SRC"),
+        (&["--threads", "2", "tcp://127.0.0.1:1", copy], "--threads is above --streams"),
+        (&["--raw", "--threads", "2", "tcp-listen://:0", copy], "--threads is above --streams"),
+        (&["--nic", "lo", "--queues", "2", "tcp://127.0.0.1:1", copy], "--queues is above"),
+        (
+            &["--nic", "lo", "--queues", "2", "--threads", "1", "tcp-listen://:0", copy],
+            "--queues is above --threads",
+        ),
+        (&["--threads", "2", "rds://127.0.0.1:4000", copy], "there is no --threads"),
     ] {
         run(args).says(2, words);
     }
@@ -47,6 +56,8 @@ fn addresses_and_options_that_make_no_sense() {
         &["--streams", "257", file, copy],
         &["--buffer", "1", file, copy],
         &["--depth", "0", file, copy],
+        &["--threads", "0", "tcp-listen://:0", copy],
+        &["--queues", "2", "tcp-listen://:0", copy],
         &["--engine", "teleport", file, copy],
         &["--connect-timeout", "0", file, copy],
         &["-4", "-6", file, copy],
@@ -173,12 +184,17 @@ fn needs_root_a_user_without_privileges() {
     }
 }
 
-/// A filter as container runtimes set it.
-fn without_io_uring(command: &mut Command) -> &mut Command {
+/// A kernel that refuses a system call, always or with such arguments.
+pub(crate) fn refusing(
+    command: &mut Command,
+    call: i64,
+    arguments: Vec<SeccompRule>,
+    errno: u32,
+) -> &mut Command {
     let filter: BpfProgram = SeccompFilter::new(
-        [(425, vec![])].into(),
+        [(call, arguments)].into(),
         SeccompAction::Allow,
-        SeccompAction::Errno(1),
+        SeccompAction::Errno(errno),
         std::env::consts::ARCH.try_into().expect("a known architecture"),
     )
     .expect("a valid filter")
@@ -191,6 +207,11 @@ fn without_io_uring(command: &mut Command) -> &mut Command {
                 .map_err(|_| std::io::ErrorKind::PermissionDenied.into())
         })
     }
+}
+
+/// A filter as container runtimes set it.
+fn without_io_uring(command: &mut Command) -> &mut Command {
+    refusing(command, libc::SYS_io_uring_setup, Vec::new(), libc::EPERM as u32)
 }
 
 #[test]

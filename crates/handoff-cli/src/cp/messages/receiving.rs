@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use handoff::{Buffer, Tally};
 
 use super::super::destination::Target;
-use super::super::intake::{Frames, Intake, Outlet, Portion, Writes};
+use super::super::intake::{Frames, Intake, Portion};
 use super::super::job::Job;
 use super::super::report::{Hop, Report, Transferred};
+use super::super::sink::{Outlet, Sink, Writes};
 use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
@@ -39,9 +40,10 @@ pub(in super::super) fn receive(
         let clock = Clock::start();
         job.set_length(peer.length);
         let outlet = outlet(target)?;
-        let intake = Intake::new(job, &outlet, peer.length, true);
-        intake.prepare(1, peer.sparse)?;
-        let received = take(line, &intake).await?;
+        let intake = Intake::new(job.order, peer.length, true);
+        outlet.prepare(job.order, 1, peer.length, peer.sparse)?;
+        let sink = Sink::new(job, &intake, outlet.open(false)?)?;
+        let received = take(line, &sink).await?;
         let (bytes, checksum) = intake.check()?;
         let hop = Hop {
             from: "socket",
@@ -50,8 +52,8 @@ pub(in super::super) fn receive(
             reason: "messages are received by copying; frames included".to_owned(),
             tally: Tally { copied: received, ..Tally::default() },
         };
-        let (hops, holes) = (vec![hop, intake.hop_out(false)], intake.holes());
-        if let Outlet::File { destination, .. } = outlet {
+        let (hops, holes) = (vec![hop, sink.hop_out(sink.tally(), false)], intake.holes());
+        if let Outlet::File(destination) = outlet {
             let sync = job.args.sync;
             // It may take long, and the sender waits for signs of life.
             let committing = std::thread::spawn(move || destination.commit(bytes, None, sync));
@@ -70,13 +72,13 @@ pub(in super::super) fn receive(
         }
         let verified = Some("the same on both sides, of what was sent and what arrived in memory");
         let done = Transferred { bytes, holes, streams: 1, checksum, verified, hops };
-        Ok(Report::new(job, &clock, done))
+        Ok(Report { threads: vec![1], ..Report::new(job.order, &clock, done) })
     })
 }
 
 /// Takes the sender's frames in, to the end of the transfer; the bytes of all messages.
-async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
-    let mut frames = Frames::new(intake);
+async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
+    let mut frames = Frames::new(sink.intake);
     let mut writes = Writes::default();
     let mut received = 0;
     loop {
@@ -100,14 +102,14 @@ async fn take(line: &Line<'_>, intake: &Intake<'_>) -> Result<u64, Failure> {
                 Portion::Head => {}
                 Portion::Payload { offset, .. } => {
                     let len = part.len();
-                    let putting = intake.put(Buffer::from(part), len, offset, &mut writes);
+                    let putting = sink.put(Buffer::from(part), len, offset, &mut writes);
                     line.meanwhile(putting, || line.attend()).await?;
                 }
                 Portion::Hole { offset, len } => {
-                    line.meanwhile(intake.leave_out(offset, len), || line.attend()).await?;
+                    line.meanwhile(sink.leave_out(offset, len), || line.attend()).await?;
                 }
                 Portion::End => {
-                    line.meanwhile(intake.finish(writes), || line.attend()).await?;
+                    line.meanwhile(sink.finish(writes), || line.attend()).await?;
                     return Ok(received);
                 }
             }

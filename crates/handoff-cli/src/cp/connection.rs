@@ -1,0 +1,138 @@
+//! One connection of a transfer: its spans on their way to the [`sink`](super::sink) of its thread.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use handoff::{Receiver, Span};
+
+use super::checksum::PieceSum;
+use super::gathering::Gathering;
+use super::intake::{Frames, Portion};
+use super::sink::{Sink, Writes};
+use crate::Failure;
+use crate::failure::Failed;
+
+/// Begins what is said when a receive fails.
+pub(super) const RECEIVING: &str = "receiving from the peer";
+
+/// One connection, and its bytes on their way out.
+pub(super) struct Connection<'a> {
+    sink: &'a Sink<'a>,
+    receiver: &'a mut Receiver,
+    writes: Writes<Span>,
+    /// For a file past the page cache.
+    gathering: Option<Gathering<'a>>,
+}
+
+/// What a connection waits for.
+enum Event {
+    /// A span, or the end.
+    Came(Option<Span>),
+    /// A write of gathered spans is over, with where they belong.
+    Written(handoff::Transferred<Vec<Span>>, u64),
+}
+
+impl<'a> Connection<'a> {
+    pub(super) fn new(sink: &'a Sink<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
+        let gathering = sink.direct().map(|file| Gathering::new(sink.job, file)).transpose()?;
+        Ok(Self { sink, receiver, writes: Writes::default(), gathering })
+    }
+
+    /// Takes everything in, to the end of the transfer; bytes that were copied once more to be aligned.
+    ///
+    /// # Errors
+    ///
+    /// What the sender does wrong, and what fails here.
+    pub(super) async fn take(self) -> Result<u64, Failure> {
+        if self.sink.job.args.raw { self.take_raw().await } else { self.take_frames().await }
+    }
+
+    async fn take_frames(mut self) -> Result<u64, Failure> {
+        let intake = self.sink.intake;
+        let mut frames = Frames::new(intake);
+        loop {
+            let Some(mut span) = self.next_span().await? else {
+                return Err(intake.broken_off());
+            };
+            while !span.is_empty() {
+                let (taken, portion) = frames.next(&span)?;
+                let part = span.split_to(taken);
+                match portion {
+                    Portion::Head => {}
+                    Portion::Payload { offset, last } => self.put(part, offset, last).await?,
+                    Portion::Hole { offset, len } => self.sink.leave_out(offset, len).await?,
+                    Portion::End => return self.finish().await,
+                }
+            }
+        }
+    }
+
+    /// Takes bare bytes in, to the end of the connection.
+    async fn take_raw(mut self) -> Result<u64, Failure> {
+        let intake = self.sink.intake;
+        let mut offset = 0;
+        let mut sum = PieceSum::new(intake.verify);
+        while let Some(span) = self.next_span().await? {
+            let len = span.len() as u64;
+            sum.update(&span);
+            self.put(span, offset, false).await?;
+            offset += len;
+        }
+        intake.cover(0, offset, sum.finish())?;
+        intake.ended(offset, None)?;
+        self.finish().await
+    }
+
+    /// The next span, while writes that are over are put away: they may have the chunks that it needs.
+    async fn next_span(&mut self) -> Result<Option<Span>, Failure> {
+        loop {
+            let event = poll_fn(|context| {
+                while let Some(oldest) = self.writes.0.front_mut() {
+                    let Poll::Ready(over) = Pin::new(oldest).poll(context) else { break };
+                    self.writes.0.pop_front();
+                    self.sink.written(over)?;
+                }
+                if let Some(gathering) = &mut self.gathering
+                    && let Poll::Ready((over, offset)) = gathering.poll_write(context)
+                {
+                    return Poll::Ready(Ok(Event::Written(over, offset)));
+                }
+                Pin::new(&mut self.receiver.next_span())
+                    .poll(context)
+                    .map(|span| span.transpose().failed(RECEIVING).map(Event::Came))
+            })
+            .await?;
+            match event {
+                Event::Came(span) => return Ok(span),
+                Event::Written(over, offset) => {
+                    if let Some(gathering) = &mut self.gathering {
+                        gathering.end_write(over, offset).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
+    async fn put(&mut self, part: Span, offset: u64, last: bool) -> Result<(), Failure> {
+        let len = part.len();
+        match &mut self.gathering {
+            Some(gathering) => {
+                self.sink.intake.check_size(offset, len as u64)?;
+                self.sink.job.progress.inc(len as u64);
+                gathering.put(part, offset, last).await
+            }
+            None => self.sink.put(part, len, offset, &mut self.writes).await,
+        }
+    }
+
+    async fn finish(self) -> Result<u64, Failure> {
+        let copied = match self.gathering {
+            Some(gathering) => gathering.finish().await?,
+            None => 0,
+        };
+        self.sink.finish(self.writes).await?;
+        Ok(copied)
+    }
+}

@@ -1,0 +1,135 @@
+//! Which of the NIC's queues each thread receives from: the first threads bind one each, and the others share these.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use handoff::{Error, ExportedRxQueue, RxQueue, Socket};
+
+use super::gathering;
+use super::job::Job;
+use crate::Failure;
+use crate::failure::Failed;
+use crate::net::nic::{self, Card, Rules};
+
+const SHARING: &str = "sharing an rx queue";
+
+/// What a thread does to have its queue.
+pub(super) enum Turn<'a> {
+    /// There is no NIC.
+    Plain,
+    /// Binds the queue of this number, with memory for so many connections, and shares it.
+    Binds {
+        card: &'a Card,
+        number: usize,
+        connections: usize,
+        others: Vec<Sender<Option<ExportedRxQueue>>>,
+    },
+    /// Hears of the queue that another thread has bound; of nothing, if the kernel can't share it.
+    Shares(Receiver<Option<ExportedRxQueue>>),
+}
+
+/// What came of it.
+pub(super) enum Source {
+    Plain,
+    Queue(RxQueue),
+    /// There is none for this thread.
+    Nothing,
+}
+
+/// The queue that a thread has of so many.
+pub(super) fn number_of(thread: usize, queues: usize) -> usize {
+    thread % queues
+}
+
+/// What each of so many threads does; `queues` are at most these, and have `streams` connections together.
+pub(super) fn turns(
+    card: Option<&Card>,
+    threads: usize,
+    queues: usize,
+    streams: usize,
+) -> Vec<Turn<'_>> {
+    let Some(card) = card else { return (0..threads).map(|_| Turn::Plain).collect() };
+    let mut others: Vec<Vec<_>> = (0..queues).map(|_| Vec::new()).collect();
+    let mut shares = Vec::new();
+    for thread in queues..threads {
+        let (tell, told) = channel();
+        others[number_of(thread, queues)].push(tell);
+        shares.push(Turn::Shares(told));
+    }
+    let of = |stream| number_of(thread_of(stream, threads), queues);
+    let binds = others.into_iter().enumerate().map(|(number, others)| {
+        let led = (0..streams).filter(|stream| of(*stream) == number).count();
+        // So many if queues can't be shared.
+        let connections = led.max(streams.div_ceil(queues));
+        Turn::Binds { card, number, connections, others }
+    });
+    binds.chain(shares).collect()
+}
+
+impl Turn<'_> {
+    /// Binds the queue, or waits for the thread that does.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the queue from being bound or shared.
+    pub(super) fn take(self, job: &Job<'_>) -> Result<Source, Failure> {
+        match self {
+            Self::Plain => Ok(Source::Plain),
+            Self::Binds { card, number, connections, others } => {
+                let held = if job.args.direct { gathering::HELD * connections } else { 0 };
+                let area = |len| job.reserved(len + held);
+                let queue = nic::bind(&job.driver, card, number, connections, area)?;
+                for other in others {
+                    // It may be gone.
+                    let _ = other.send(shared(job, &queue)?);
+                }
+                Ok(Source::Queue(queue))
+            }
+            // The thread that was to bind the queue has failed, and says why.
+            Self::Shares(told) => match told.recv().ok().flatten() {
+                Some(exported) => {
+                    let queue = job.driver.import_rx_queue(&exported).failed(SHARING)?;
+                    Ok(Source::Queue(queue))
+                }
+                None => Ok(Source::Nothing),
+            },
+        }
+    }
+}
+
+fn shared(job: &Job<'_>, queue: &RxQueue) -> Result<Option<ExportedRxQueue>, Failure> {
+    match queue.export() {
+        Ok(exported) => Ok(Some(exported)),
+        Err(error @ Error::EngineUnavailable { .. }) => {
+            job.note(format!("one thread for each queue: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error).failed(SHARING),
+    }
+}
+
+/// The ways from the card to the threads.
+pub(super) struct Ways<'a> {
+    /// The one of the thread that greets: first words may come by it.
+    pub(super) queue: RxQueue,
+    pub(super) rules: Rules<'a>,
+    /// Threads that receive, and their queues.
+    pub(super) threads: usize,
+    pub(super) queues: usize,
+}
+
+impl Ways<'_> {
+    /// Leads a connection to the queue of the thread that receives from it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rules::lead`].
+    pub(super) fn lead(&self, connection: &Socket, stream: u16) -> Result<(), Failure> {
+        let thread = thread_of(usize::from(stream), self.threads);
+        self.rules.lead(connection, number_of(thread, self.queues))
+    }
+}
+
+/// The thread that receives a stream, of so many.
+pub(super) fn thread_of(stream: usize, threads: usize) -> usize {
+    stream % threads
+}

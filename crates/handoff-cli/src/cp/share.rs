@@ -1,0 +1,162 @@
+//! One thread's share of a transfer: connections that its driver receives from.
+//!
+//! Contracts:
+//! - what is under way is bounded by the receive pool: with all of its chunks on their way to the
+//!   file, the kernel receives no more, and the sender waits;
+//! - a share is counted in the intake when its connections are through.
+
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use handoff::{Pool, Receiver, RxQueue, RxStats, Tally};
+
+use super::connection::{Connection, RECEIVING};
+use super::ending::Ending;
+use super::intake::{Intake, Part};
+use super::job::Job;
+use super::sink::{Opened, Sink};
+use crate::Failure;
+use crate::failure::Failed;
+use crate::net::arrived::Arrived;
+
+/// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
+const CHUNK: usize = 64 * 1024;
+
+/// How long a failing receiver hears the sender out, so that its answer is not lost to a reset.
+pub(super) const LINGER: Duration = Duration::from_secs(2);
+
+/// What a thread is given.
+pub(super) struct Share {
+    /// The thread.
+    pub(super) number: usize,
+    /// Hellos said.
+    pub(super) connections: Vec<OwnedFd>,
+    pub(super) opened: Opened,
+    /// The number of the NIC's queue that they are led to, if there is one, and what that had received before.
+    pub(super) queue: usize,
+    pub(super) before: RxStats,
+    /// Bytes to receive into, if those are enough for the connections.
+    pub(super) memory: usize,
+}
+
+/// A share that a thread receives.
+pub(super) struct Taking<'a> {
+    pub(super) sink: Sink<'a>,
+    pub(super) receivers: Vec<Receiver>,
+    number: usize,
+    queue: Option<(RxQueue, usize, RxStats)>,
+    registered: bool,
+}
+
+impl<'a> Taking<'a> {
+    /// Begins to receive, from the queue if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(super) fn begin(
+        job: &'a Job<'a>,
+        intake: &'a Intake<'a>,
+        share: Share,
+        queue: Option<RxQueue>,
+    ) -> Result<Self, Failure> {
+        let Share { number, connections, opened, queue: of_card, before, memory } = share;
+        let sink = Sink::new(job, intake, opened)?;
+        let least = CHUNK * (connections.len() + 1);
+        let (pool, mut registered) = pool(job, memory.max(least))?;
+        if let Some(queue) = &queue {
+            // Registered, it would be memory as a whole.
+            registered &= queue.chunks() == queue.chunks_limit() && job.register(queue);
+        }
+        let mut receivers = Vec::new();
+        for connection in connections {
+            let source = queue.as_ref().map_or_else(|| (&pool).into(), |queue| queue.or(&pool));
+            let socket = job.driver.socket(connection).failed(RECEIVING)?;
+            receivers.push(socket.receive(source).failed(RECEIVING)?);
+        }
+        let queue = queue.map(|queue| (queue, of_card, before));
+        Ok(Self { sink, receivers, number, queue, registered })
+    }
+
+    /// Receives to the end of all threads.
+    ///
+    /// # Errors
+    ///
+    /// The first failure of any thread.
+    pub(super) fn run(&mut self, ending: &Ending) -> Result<(), Failure> {
+        let job = self.sink.job;
+        // It may be known already that the transfer can't be taken: nothing of it is written then.
+        let ended = ending.check().and_then(|()| self.receive(ending)).and_then(|staged| {
+            self.count(staged);
+            ending.through();
+            job.until_stopped(ending.wait(&job.driver))
+        });
+        ended.map_err(|failure| ending.fail(failure))
+    }
+
+    /// Receives from its connections; bytes that were copied once more to be aligned.
+    fn receive(&mut self, ending: &Ending) -> Result<u64, Failure> {
+        let sink = &self.sink;
+        let receivers = &mut self.receivers;
+        sink.job.until_stopped(async {
+            let taking = async {
+                let mut all: FuturesUnordered<_> = receivers
+                    .iter_mut()
+                    .map(async |receiver| Connection::new(sink, receiver)?.take().await)
+                    .collect();
+                let mut staged = 0;
+                while let Some(copied) = all.next().await {
+                    staged += copied?;
+                }
+                Ok(staged)
+            };
+            match select(pin!(taking), pin!(ending.wait(&sink.job.driver))).await {
+                Either::Left((taken, _)) => taken,
+                // It does not come before this thread is through, unless one has failed.
+                Either::Right((over, _)) => over.map(|()| 0),
+            }
+        })
+    }
+
+    fn count(&self, staged: u64) {
+        let intake = self.sink.intake;
+        let mut received = Tally::default();
+        for receiver in &self.receivers {
+            received += receiver.tally();
+        }
+        if let Some((queue, number, before)) = &self.queue {
+            intake.look(*number, || Arrived::since(before, queue));
+        }
+        let part = Part {
+            connections: self.receivers.len(),
+            received,
+            engines: self.receivers.iter().map(Receiver::engine).collect(),
+            staged,
+            unit: self.sink.unit(),
+            written: self.sink.tally(),
+            registered: self.registered,
+        };
+        intake.add(self.number, part);
+    }
+}
+
+/// The chunks that all connections of a thread receive into, and whether they are registered.
+fn pool(job: &Job<'_>, bytes: usize) -> Result<(Pool, bool), Failure> {
+    let region = job.region(bytes)?;
+    let registered = job.register(&region);
+    let pool = job.driver.pool(region, CHUNK).failed("making a receive pool")?;
+    Ok((pool, registered))
+}
+
+/// Hears the sender out: a connection that is closed with bytes unread is reset, and the reset would overtake the
+/// answer.
+pub(super) async fn hear_out(receivers: &mut [Receiver]) {
+    let mut all: FuturesUnordered<_> = receivers
+        .iter_mut()
+        .map(|receiver| async { while let Some(Ok(_)) = receiver.next_span().await {} })
+        .collect();
+    while all.next().await.is_some() {}
+}

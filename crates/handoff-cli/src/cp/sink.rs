@@ -1,0 +1,248 @@
+//! Where a thread puts what it takes in: the file or stream that the copy makes, attached to the thread's driver.
+//!
+//! Contracts:
+//! - every byte is where it belongs before its writes are said to be over;
+//! - at most so many writes of a connection are under way.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use handoff::{Buffer, Payload, Tally, Transfer};
+
+use super::destination::Destination;
+use super::intake::Intake;
+use super::job::{self, Job, Order, streamed};
+use super::ranged::Ranged;
+use super::report::Hop;
+use crate::Failure;
+use crate::failure::Failed;
+
+/// The most writes of a connection under way: a NIC delivers by the packet.
+const WRITES: usize = 64;
+
+/// Bytes of a piece of a hole, for what takes all bytes.
+const ZEROS: u64 = 64 << 10;
+
+/// Where the bytes of a transfer go.
+pub(super) enum Outlet {
+    /// A file that is not under its name yet, to be written at offsets.
+    File(Destination),
+    /// In order.
+    Stream(OwnedFd),
+}
+
+/// What one thread writes to, before its driver has it.
+pub(super) enum Opened {
+    /// With the same file past the page cache, if that is wanted.
+    File(File, Option<io::Result<File>>),
+    Stream(OwnedFd),
+}
+
+impl Outlet {
+    /// Finds out before anything is received whether the transfer can be taken; `sparse` if not all its `length` bytes
+    /// take room.
+    ///
+    /// # Errors
+    ///
+    /// Several streams into what takes its bytes in order, and a disk without room.
+    pub(super) fn prepare(
+        &self,
+        order: &Order<'_>,
+        streams: usize,
+        length: Option<u64>,
+        sparse: bool,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Stream(_) if streams > 1 => Err(Failure::failed(format!(
+                "{} takes its bytes in order, and so one stream, not {streams} (--streams 1)",
+                job::name(&order.destination)
+            ))),
+            Self::File(destination) if !sparse => destination.check_room(length.unwrap_or(0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// For one thread, `direct` if pages are to go past the page cache.
+    ///
+    /// # Errors
+    ///
+    /// When there are no more descriptors.
+    pub(super) fn open(&self, direct: bool) -> Result<Opened, Failure> {
+        const OPENING: &str = "attaching a file";
+        Ok(match self {
+            Self::File(destination) => Opened::File(
+                destination.file().try_clone().failed(OPENING)?,
+                direct.then(|| destination.open_direct()),
+            ),
+            Self::Stream(fd) => Opened::Stream(fd.try_clone().failed(OPENING)?),
+        })
+    }
+}
+
+/// What was opened at a driver, and the intake whose bytes it takes.
+pub(super) struct Sink<'a> {
+    pub(super) intake: &'a Intake<'a>,
+    pub(super) job: &'a Job<'a>,
+    to: To,
+}
+
+enum To {
+    File(Ranged),
+    /// Bytes written so far.
+    Stream {
+        file: handoff::File,
+        name: String,
+        written: Cell<u64>,
+    },
+}
+
+/// Writes under way, oldest first.
+pub(super) struct Writes<B: Payload>(pub(super) VecDeque<Transfer<B>>);
+
+impl<B: Payload> Default for Writes<B> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<'a> Sink<'a> {
+    /// # Errors
+    ///
+    /// When the driver can't take it.
+    pub(super) fn new(
+        job: &'a Job<'a>,
+        intake: &'a Intake<'a>,
+        opened: Opened,
+    ) -> Result<Self, Failure> {
+        let to = match opened {
+            Opened::File(file, direct) => {
+                let direct = direct.and_then(|opened| job.direct(opened));
+                To::File(Ranged::new(&job.driver, file, direct, job.destination.to_string())?)
+            }
+            Opened::Stream(fd) => To::Stream {
+                file: job.driver.file(fd).failed("attaching a file")?,
+                name: job::name(&job.destination),
+                written: Cell::new(0),
+            },
+        };
+        Ok(Self { intake, job, to })
+    }
+
+    /// The file, where pages of it can go past the page cache.
+    pub(super) fn direct(&self) -> Option<&Ranged> {
+        match &self.to {
+            To::File(file) if file.is_direct() => Some(file),
+            _ => None,
+        }
+    }
+
+    pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
+        match &self.to {
+            To::File(file) => file.written(over).map(drop),
+            To::Stream { name, .. } => streamed(over, name).map(drop),
+        }
+    }
+
+    /// Waits for writes.
+    ///
+    /// # Errors
+    ///
+    /// Theirs.
+    pub(super) async fn finish<B: Payload>(&self, writes: Writes<B>) -> Result<(), Failure> {
+        for write in writes.0 {
+            self.written(write.await)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a part of a piece where it belongs.
+    pub(super) async fn put<B: Payload>(
+        &self,
+        part: B,
+        len: usize,
+        offset: u64,
+        writes: &mut Writes<B>,
+    ) -> Result<(), Failure> {
+        self.intake.check_size(offset, len as u64)?;
+        match &self.to {
+            To::File(file) => {
+                writes.0.push_back(file.write(part, len, offset)?);
+                if writes.0.len() > WRITES
+                    && let Some(oldest) = writes.0.pop_front()
+                {
+                    self.written(oldest.await)?;
+                }
+            }
+            To::Stream { file, written, .. } => {
+                in_order(written, offset, len as u64)?;
+                let write = file.write(part).failed("writing")?;
+                self.written(write.await)?;
+            }
+        }
+        self.job.progress.inc(len as u64);
+        Ok(())
+    }
+
+    /// Leaves a hole out of a file; a stream has its bytes.
+    pub(super) async fn leave_out(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        self.intake.check_size(offset, len)?;
+        self.intake.count_hole(len);
+        let To::Stream { file, name, written } = &self.to else {
+            self.job.progress.inc(len);
+            return Ok(());
+        };
+        in_order(written, offset, len)?;
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(ZEROS);
+            let write = file.write(Buffer::from(vec![0; part as usize])).failed("writing")?;
+            streamed(write.await, name)?;
+            self.job.progress.inc(part);
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// What pieces are aligned to that go past the page cache.
+    pub(super) fn unit(&self) -> usize {
+        match &self.to {
+            To::File(file) => file.unit(),
+            To::Stream { .. } => 1,
+        }
+    }
+
+    /// Bytes written by this thread, by whether the CPU copied them.
+    pub(super) fn tally(&self) -> Tally {
+        match &self.to {
+            To::File(file) => file.tally(),
+            To::Stream { written, .. } => Tally { copied: written.get(), ..Tally::default() },
+        }
+    }
+
+    /// What became of the bytes on their way out; `tally` is that of all threads.
+    pub(super) fn hop_out(&self, tally: Tally, registered: bool) -> Hop {
+        let reason = match &self.to {
+            To::File(file) => file.reason(tally),
+            To::Stream { .. } => "a pipe or stream is written by copying".to_owned(),
+        };
+        Hop {
+            from: "memory",
+            to: self.job.destination_kind(),
+            engine: self.job.file_engine("write", registered),
+            reason,
+            tally,
+        }
+    }
+}
+
+/// Takes note of bytes for what takes them in order, after so many that it has.
+fn in_order(written: &Cell<u64>, offset: u64, len: u64) -> Result<(), Failure> {
+    if offset != written.get() {
+        return Err(Failure::failed("the sender left the order of the bytes"));
+    }
+    written.set(offset + len);
+    Ok(())
+}
