@@ -9,5 +9,6 @@ mod local;
 mod nic;
 mod peers;
 mod refused;
+mod rings;
 mod session;
 mod sparse;
