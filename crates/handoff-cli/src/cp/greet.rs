@@ -180,8 +180,7 @@ pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
     let _ = rustix::net::send(socket, &words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has
-/// spoken.
+/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has spoken.
 /// The NIC may lead any of them to `queue`.
 ///
 /// # Errors

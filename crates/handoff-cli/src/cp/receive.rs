@@ -75,10 +75,18 @@ pub(super) fn receive(
     let first = First { order, endpoint, target, spread, turn, others, ending: &ending };
     members.insert(0, Member::First(first));
     let tasks = members.into_iter().map(|member| move || member.run()).collect();
-    // All that saw the end say the same; of others that failed the first is told.
-    let ended: Result<Vec<_>, _> = on_threads(ending.quit(), tasks).into_iter().collect();
-    let report = ended?.into_iter().flatten().next();
-    report.ok_or_else(|| Failure::failed("no thread received anything"))
+    outcome(on_threads(ending.quit(), tasks))
+}
+
+/// How all ended: as the first thread says, which puts the file in place and tells the sender. What others see after
+/// that, as a signal, changes nothing.
+fn outcome<T>(ended: Vec<Result<Option<T>, Failure>>) -> Result<T, Failure> {
+    for ended in ended {
+        if let Some(report) = ended? {
+            return Ok(report);
+        }
+    }
+    Err(Failure::failed("no thread received anything"))
 }
 
 /// A thread.
@@ -313,4 +321,21 @@ fn hops(parts: &[Part], nic: Option<&Arrived>, sink: &Sink<'_>) -> Vec<Hop> {
     }
     hops.push(sink.hop_out(written, parts.iter().all(|part| part.registered)));
     hops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_in_place_is_a_success_whatever_ends_another_thread() {
+        assert_eq!(outcome(vec![Ok(Some(7)), Err(Failure::Stopped(2)), Ok(None)]), Ok(7));
+    }
+
+    #[test]
+    fn the_first_thread_leaves_it_to_others_to_say_why_they_failed() {
+        let why = Failure::failed("why");
+        assert_eq!(outcome::<()>(vec![Ok(None), Ok(None), Err(why.clone())]), Err(why.clone()));
+        assert_eq!(outcome::<()>(vec![Err(why.clone()), Err(Failure::Stopped(2))]), Err(why));
+    }
 }
