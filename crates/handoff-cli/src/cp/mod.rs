@@ -179,12 +179,13 @@ pub struct Args {
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Threads that receive, each with a ring and some of the streams: as many as --streams and processors, unless
-    /// you say it
+    /// Threads that receive, each with a ring and some of the streams: one for each of --streams, but no more than
+    /// there are processors (or --queues, if those are more), unless you say it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub threads: Option<u16>,
 
-    /// How many rx queues of the interface to receive from; threads beyond that share them
+    /// How many rx queues of the interface to receive from, each with memory of its own; threads beyond that share
+    /// them
     #[arg(long, value_name = "N", requires = "nic", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub queues: u16,
 

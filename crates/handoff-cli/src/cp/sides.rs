@@ -59,10 +59,12 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     }
     // A sender that connects decides how many streams there are.
     if !listens(&source) || args.raw {
-        let refused = [(args.threads, "--threads"), (Some(args.queues), "--queues")];
+        let refused = [(args.threads, "thread"), (Some(args.queues), "queue")];
         let refused = refused.iter().find(|(count, _)| *count > Some(args.streams));
-        if let Some((_, option)) = refused {
-            return Err(Failure::usage(format!("{option} is above --streams: each needs one")));
+        if let Some((_, one)) = refused {
+            return Err(Failure::usage(format!(
+                "--{one}s is above --streams: each {one} needs a stream"
+            )));
         }
     }
     if args.lend == Lend::Always {

@@ -38,9 +38,9 @@ fn addresses_and_options_that_make_no_sense() {
         (&["--buffer", "64m", "--depth", "1024", file, copy], "bytes of memory"),
         (&["--raw", "--streams", "2", file, "tcp://127.0.0.1:1"], "--raw"),
         (&["--threads", "2", file, "tcp://127.0.0.1:1"], "--threads needs a connection as SRC"),
-        (&["--threads", "2", "tcp://127.0.0.1:1", copy], "--threads is above --streams"),
-        (&["--raw", "--threads", "2", "tcp-listen://:0", copy], "--threads is above --streams"),
-        (&["--nic", "lo", "--queues", "2", "tcp://127.0.0.1:1", copy], "--queues is above"),
+        (&["--threads", "2", "tcp://127.0.0.1:1", copy], "each thread needs a stream"),
+        (&["--raw", "--threads", "2", "tcp-listen://:0", copy], "each thread needs a stream"),
+        (&["--nic", "lo", "--queues", "2", "tcp://127.0.0.1:1", copy], "each queue needs a stream"),
         (
             &["--nic", "lo", "--queues", "2", "--threads", "1", "tcp-listen://:0", copy],
             "--queues is above --threads",
@@ -210,7 +210,7 @@ pub(crate) fn refusing(
 }
 
 /// A filter as container runtimes set it.
-fn without_io_uring(command: &mut Command) -> &mut Command {
+pub(crate) fn without_io_uring(command: &mut Command) -> &mut Command {
     refusing(command, libc::SYS_io_uring_setup, Vec::new(), libc::EPERM as u32)
 }
 

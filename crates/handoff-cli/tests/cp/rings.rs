@@ -11,7 +11,8 @@ use handoff_cli::cp::wire::{HELLO_LEN, Hello};
 use rustix::process::Signal;
 
 use crate::hostile::{data, hello};
-use crate::session::{Running, cp, names, path, pattern, transfer};
+use crate::refused::without_io_uring;
+use crate::session::{Running, cp, names, path, pattern, run, transfer};
 
 /// Bytes of a stream of [`Peer`].
 const STREAM: usize = 250;
@@ -150,6 +151,28 @@ fn a_signal_ends_all_threads() {
     let receiver = receiver(directory.path(), &["--threads", "2"]);
     stopped(receiver, |address| Peer::greet(address, 4));
     assert!(names(directory.path()).is_empty());
+}
+
+/// Threads that have no ring see the end of the others, too.
+#[test]
+fn threads_without_io_uring_end_together() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let receiver = |copy: &Path, more: &[&str]| {
+        let mut receiver = cp(&["tcp-listen://127.0.0.1:0", path(copy), "--threads", "2"]);
+        Running::start(without_io_uring(receiver.args(more)))
+    };
+    let copy = directory.path().join("copy");
+    cut(receiver(&copy, &[]), |address| Peer::greet(address, 4));
+    stopped(receiver(&copy, &[]), |address| Peer::greet(address, 4));
+    assert!(names(directory.path()).is_empty());
+    let source = directory.path().join("source");
+    fs::write(&source, pattern(5_000_001)).expect("writes");
+    let receiver = receiver(&copy, &["--json"]);
+    run(&[path(&source), &receiver.address(), "--streams", "4"]);
+    let report = receiver.end().report();
+    assert_eq!(report["threads"], serde_json::json!([2, 2]), "{report}");
+    assert_eq!(report["hops"][0]["engine"], "epoll", "{report}");
+    assert!(fs::read(&copy).expect("is there") == pattern(5_000_001));
 }
 
 /// The thread whose streams stand still is not the one that looks first.
