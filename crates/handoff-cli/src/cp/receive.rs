@@ -61,7 +61,8 @@ pub(super) fn receive(
         return Err(Failure::usage("the source is no connection"));
     };
     descriptors::allow_all();
-    let streams = usize::from(order.args.streams);
+    // A sender that connects decides how many there are; threads, if they were said, expect one each.
+    let streams = usize::from(order.args.streams).max(spread.threads);
     let ending = Ending::new()?;
     let mut turns = queues::turns(spread.card, spread.threads, spread.queues, streams).into_iter();
     let turn = turns.next().unwrap_or(Turn::Plain);

@@ -253,8 +253,10 @@ mod guest {
         fn transfer(&self, source: &Path, receiver: &[&str], sender: &[&str]) -> Ended {
             let copy = self.directory.path().join("copy");
             let namespaces = (self.pair.left.namespace(), self.pair.right.namespace());
-            let nic = ["--json", "--force", "--nic", self.pair.right.device(), "--streams", "4"];
-            let receiver = [&nic, receiver].concat();
+            let nic = ["--json", "--force", "--nic", self.pair.right.device()];
+            let streams = ["--streams", "4"];
+            let streams = if receiver.contains(&streams[0]) { &[][..] } else { &streams };
+            let receiver = [&nic[..], receiver, streams].concat();
             let sender = [&["--json", "--streams", "4"], sender].concat();
             let host = self.pair.right.v4().to_string();
             let (received, sent) =
@@ -290,6 +292,47 @@ mod guest {
             assert_eq!((&nic["queues"], &nic["shared"]), (&queues.into(), &shared.into()), "{nic}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
         }
+    }
+
+    /// What a sender says at once comes before there are rules, and may be copied.
+    #[test]
+    fn a_receiver_that_connects_leads_its_streams_to_the_queues_of_their_threads() {
+        const LEN: usize = 8_000_001;
+        let bed = Bed::new(1_500);
+        let (source, copy) =
+            (bed.directory.path().join("source"), bed.directory.path().join("copy"));
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let mut sender =
+            cp(&[path(&source), &format!("tcp-listen://{}:0", bed.pair.left.v4()), "--verify"]);
+        let sender = Running::start(bed.pair.left.namespace().attach(&mut sender));
+        let mut receiver = cp(&[&sender.address(), path(&copy), "--json", "--streams", "4"]);
+        receiver.args(["--nic", bed.pair.right.device(), "--threads", "4", "--queues", "2"]);
+        let received = Running::start(bed.pair.right.namespace().attach(&mut receiver)).end();
+        let report = received.report();
+        assert_eq!(sender.end().code, Some(0));
+        assert_eq!(report["threads"], serde_json::json!([1, 1, 1, 1]), "{report}");
+        assert_eq!(report["nic"]["queues"], 2, "{report}");
+        assert!(report["nic"]["bytes"].as_u64() > Some(LEN as u64 / 2), "{report}");
+        let counts = ["zero_copy", "copied", "unknown"].map(|it| report["hops"][0][it].as_u64());
+        assert!(counts.into_iter().flatten().sum::<u64>() > LEN as u64, "{report}");
+        assert!(fs::read(&copy).expect("is there") == pattern(LEN));
+        assert_eq!(settings(&bed.pair.right), bed.before);
+    }
+
+    /// Threads tell how many connections to expect at least.
+    #[test]
+    fn there_is_memory_for_a_stream_of_each_thread() {
+        const LEN: usize = 1_000_001;
+        let bed = Bed::new(1_500);
+        let source = bed.directory.path().join("source");
+        fs::write(&source, pattern(LEN)).expect("writes");
+        let limit = |streams: &'static str| {
+            let options = ["--threads", "4", "--queues", "2", "--streams", streams];
+            let received = bed.transfer(&source, &options, &[]);
+            let report = received_without_a_copy(&received, LEN as u64);
+            report["nic"]["chunks_limit"].as_u64().expect("a number")
+        };
+        assert_eq!(limit("1"), limit("4"));
     }
 
     /// As before Linux 7.2.
