@@ -218,6 +218,13 @@ mod guest {
     use crate::refused::refusing;
     use crate::session::Ended;
 
+    /// Four streams, unless these say it.
+    fn streams<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        let four = ["--streams", "4"];
+        let first = if more.contains(&four[0]) { &[][..] } else { &four };
+        [first, more].concat()
+    }
+
     /// Two hosts, and a directory for files.
     struct Bed {
         pair: Pair,
@@ -235,7 +242,7 @@ mod guest {
         fn receiver(&self, more: &[&str]) -> Running {
             let listen = format!("tcp-listen://{}:0", self.pair.right.v4());
             let mut receiver = cp(&[&listen, path(&self.directory.path().join("copy"))]);
-            receiver.args(["--streams", "4", "--nic", self.pair.right.device()]).args(more);
+            receiver.args(["--nic", self.pair.right.device()]).args(streams(more));
             Running::start(self.pair.right.namespace().attach(&mut receiver))
         }
 
@@ -254,9 +261,7 @@ mod guest {
             let copy = self.directory.path().join("copy");
             let namespaces = (self.pair.left.namespace(), self.pair.right.namespace());
             let nic = ["--json", "--force", "--nic", self.pair.right.device()];
-            let streams = ["--streams", "4"];
-            let streams = if receiver.contains(&streams[0]) { &[][..] } else { &streams };
-            let receiver = [&nic[..], receiver, streams].concat();
+            let receiver = [&nic[..], &streams(receiver)].concat();
             let sender = [&["--json", "--streams", "4"], sender].concat();
             let host = self.pair.right.v4().to_string();
             let (received, sent) =
@@ -333,6 +338,23 @@ mod guest {
             report["nic"]["chunks_limit"].as_u64().expect("a number")
         };
         assert_eq!(limit("1"), limit("4"));
+    }
+
+    #[test]
+    fn that_memory_may_run_dry_is_told_once() {
+        let bed = Bed::new(1_500);
+        let receiver = bed.receiver(&["--streams", "1", "--threads", "2"]);
+        let address = receiver.address();
+        let many = || Peer::greet(&address, 16);
+        let mut peer = bed.pair.left.namespace().run(many).expect("runs there");
+        peer.send();
+        thread::sleep(Duration::from_millis(300));
+        receiver.signal(Signal::INT);
+        peer.answers();
+        drop(peer);
+        let ended = receiver.end();
+        assert_eq!(ended.stderr.matches("may run dry").count(), 1, "{ended:?}");
+        bed.is_as_before();
     }
 
     /// As before Linux 7.2.

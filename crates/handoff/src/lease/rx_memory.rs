@@ -72,6 +72,8 @@ pub(super) struct RxMemory {
     since: Instant,
     /// Another ring may receive from the queue, too.
     pub(super) shared: AtomicBool,
+    /// A shortfall was told.
+    warned: AtomicBool,
     /// Spans that all rings together hold, as of their last arrivals and submissions.
     pub(super) held: AtomicUsize,
     pub(super) spans: AtomicU64,
@@ -113,6 +115,7 @@ impl RxMemory {
             growth: Mutex::default(),
             since: Instant::now(),
             shared: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             spans: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -278,6 +281,12 @@ impl RxMemory {
     /// A receiver begins: how many have by now, and whether no other is left.
     pub(super) fn begin(&self) -> (u32, bool) {
         let before = self.receivers.fetch_add(1 << 32 | 1, Relaxed);
+        if !self.warned.load(Relaxed)
+            && let Some(shortfall) = self.shortfall()
+            && !self.warned.swap(true, Relaxed)
+        {
+            tracing::warn!("{shortfall}");
+        }
         (((before >> 32) as u32).wrapping_add(1), before as u32 == 0)
     }
 

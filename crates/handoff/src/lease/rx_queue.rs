@@ -166,8 +166,6 @@ pub(crate) struct RxShared {
     starving: RefCell<Vec<Key>>,
     /// When the kernel last told of a shortage, if it was not asked again since.
     short: Cell<Option<Instant>>,
-    /// A shortfall was told.
-    warned: Cell<bool>,
 }
 
 impl RxQueue {
@@ -343,7 +341,6 @@ impl RxShared {
             attended: Cell::new(false),
             starving: RefCell::default(),
             short: Cell::new(None),
-            warned: Cell::new(false),
         })
     }
 
@@ -578,14 +575,7 @@ impl RxShared {
 
     /// A receive begins: how many have by now, and whether it is the only one.
     pub(crate) fn begin(&self) -> (u32, bool) {
-        let begun = self.memory.begin();
-        if !self.warned.get()
-            && let Some(shortfall) = self.memory.shortfall()
-        {
-            self.warned.set(true);
-            tracing::warn!("{shortfall}");
-        }
-        begun
+        self.memory.begin()
     }
 
     pub(crate) fn end(&self) {
