@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - the driver has a turn after at most [`BETWEEN_TURNS`] polls of tasks, so that a task which wakes itself
-//!   holds up neither operations nor the clock.
+//!   holds up neither operations nor the clock. One whose operations are all over at once waits now and then
+//!   (`handle`).
 
 use std::future::Future;
 

@@ -2,17 +2,22 @@
 //!
 //! Contracts:
 //! - a record is referred to until what was waited for has been taken, or the handle is dropped;
+//! - after [`AT_ONCE`] futures that were over when they were polled, without a turn of the driver between them, the next
+//!   waits once, so that a task whose operations are all over at once holds nobody up;
 //! - a waker that another takes the place of, or a record that ends, is dropped where it may use the
 //!   driver.
 
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use crate::core::Core;
 use crate::error::Error;
 use crate::reactor::Reactor;
+
+/// The most futures that are over when they are polled, between two turns of the driver.
+const AT_ONCE: u32 = 128;
 
 /// An operation that you can end early, and that then still reports its result.
 ///
@@ -91,21 +96,35 @@ impl<A: Awaited> Handle<A> {
     }
 }
 
+impl<A: Awaited> Handle<A> {
+    /// As a future, for who sees to the turns of others.
+    pub(crate) fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<A::Output> {
+        if let Some(output) = self.take() {
+            return Poll::Ready(output);
+        }
+        let key = self.key.expect("a future is not polled after it was ready");
+        if let Err(error) = self.driver.check_driven() {
+            return Poll::Ready(A::without_driver(error));
+        }
+        let before = A::wait(&self.driver, key, context.waker().clone());
+        drop(before);
+        Poll::Pending
+    }
+}
+
 impl<A: Awaited> Future for Handle<A> {
     type Output = A::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A::Output> {
         let this = self.get_mut();
-        if let Some(output) = this.take() {
-            return Poll::Ready(output);
+        if this.driver.at_once.get() >= AT_ONCE {
+            this.driver.at_once.set(0);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        let key = this.key.expect("a future is not polled after it was ready");
-        if let Err(error) = this.driver.check_driven() {
-            return Poll::Ready(A::without_driver(error));
-        }
-        let before = A::wait(&this.driver, key, context.waker().clone());
-        drop(before);
-        Poll::Pending
+        let output = ready!(this.poll_taken(context));
+        this.driver.at_once.update(|futures| futures + 1);
+        Poll::Ready(output)
     }
 }
 

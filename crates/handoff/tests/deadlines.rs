@@ -376,3 +376,36 @@ fn a_task_that_yields_for_ever_holds_nobody_up() {
         }
     });
 }
+
+/// Small sends that are copied are over as soon as they are awaited, and so is each next one.
+#[test]
+fn a_task_whose_sends_are_over_at_once_holds_nobody_up() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let executor = Executor::new(&driver);
+            let over = Rc::new(Cell::new(false));
+            let (told, clock) = (over.clone(), driver.clone());
+            let waiting = executor.spawn(async move {
+                clock.sleep(SHORT).await.unwrap();
+                told.set(true);
+            });
+            let end = Instant::now() + Duration::from_secs(10);
+            let sending = async {
+                let mut buffer = Buffer::from(vec![7; 100]);
+                while !over.get() && Instant::now() < end {
+                    let finished = socket.send(buffer).unwrap().await;
+                    assert_eq!(finished.sent.unwrap(), 100, "{engine}");
+                    buffer = finished.buffer;
+                }
+                over.get()
+            };
+            assert!(executor.run(sending).unwrap(), "{engine}: nobody else had a turn");
+            drop(waiting);
+        }
+    });
+}

@@ -51,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) getbuf: RefCell<Weak<GetBufShared>>,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Cell<u32>,
+    /// Futures that were over when they were polled, since the last turn.
+    pub(crate) at_once: Cell<u32>,
     /// Requests of chains that the ring has, each but the first started by the end of another.
     pub(crate) in_chains: Cell<u32>,
     /// A handle has something new to take since the owner of the loop had a turn.
@@ -82,6 +84,7 @@ impl Core {
             getbuf: RefCell::default(),
             pipes: Pipes::default(),
             turns: Cell::new(0),
+            at_once: Cell::new(0),
             in_chains: Cell::new(0),
             news: Cell::new(false),
             closing: Cell::new(false),

@@ -116,6 +116,7 @@ impl Reactor {
         });
         self.deadlines.set_alarm();
         self.turns.set(self.turns.get().wrapping_add(1));
+        self.at_once.set(0);
         events.map(|events| events + due)
     }
 

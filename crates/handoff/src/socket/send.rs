@@ -423,6 +423,12 @@ impl Sent {
         self.handle.take().ok_or(self)
     }
 
+    /// As a future, for who sees to the turns of others.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<Result<usize>> {
+        self.handle.poll_taken(context)
+    }
+
     /// Has the send cancelled when this is dropped before it has the result. Without that, a send whose
     /// `Sent` is dropped goes on.
     pub fn cancel_on_drop(mut self) -> Self {

@@ -127,7 +127,7 @@ impl<I: Outgoing> SendSink<I> {
         loop {
             // What is over makes room.
             while let Some(first) = self.out.front_mut()
-                && let Poll::Ready(over) = Pin::new(first).poll(context)
+                && let Poll::Ready(over) = first.poll_taken(context)
             {
                 self.out.pop_front();
                 over.map_err(|error| self.fail(error))?;

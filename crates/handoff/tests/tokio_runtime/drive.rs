@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::io::Read;
 use std::net::UdpSocket;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::LONG;
 use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
@@ -152,4 +152,30 @@ fn without_a_runtime_it_says_what_to_use() {
         let error = driver.block_on(handoff::tokio::drive(driver.clone())).unwrap().unwrap_err();
         assert!(error.to_string().contains("handoff::tokio::run"), "{error}");
     }
+}
+
+/// As in the library's own executor: other tasks, and the driver's clock, go on.
+#[test]
+fn sends_that_are_over_at_once_hold_nobody_up() {
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            let clock = driver.clone();
+            let over = run(&driver, async move {
+                let waiting =
+                    spawn_local(async move { clock.sleep(Duration::from_millis(20)).await });
+                let end = Instant::now() + Duration::from_secs(10);
+                while !waiting.is_finished() && Instant::now() < end {
+                    let finished = socket.send(Buffer::from(vec![7; 100])).unwrap().await;
+                    assert_eq!(finished.sent.unwrap(), 100, "{engine}");
+                }
+                waiting.is_finished()
+            });
+            assert!(over, "{engine}: nobody else had a turn");
+        }
+    });
 }
