@@ -122,7 +122,12 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
 fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     come_back(core, socket, key);
     sending::advance(core, key);
-    let flushed = socket.queue.borrow().take_flushed();
+    let mut queue = socket.queue.borrow_mut();
+    if queue.take_end() {
+        socket.end_writing_now();
+    }
+    let flushed = queue.take_flushed();
+    drop(queue);
     if !flushed.is_empty() {
         core.due.wake_many(flushed);
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Waker;
@@ -124,6 +125,23 @@ impl SocketShared {
         message_flags(self.stream)
     }
 
+    /// Ends the connection's writing behind the sends that were accepted, but not behind a lane.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn end_writing(&self) {
+        let mut queue = self.queue.borrow_mut();
+        queue.ends = !queue.lane;
+        if queue.take_end() {
+            drop(queue);
+            self.end_writing_now();
+        }
+    }
+
+    /// The same where none is left.
+    pub(crate) fn end_writing_now(&self) {
+        // It fails where the connection has ended by itself.
+        let _ = SockRef::from(&self.endpoint.fd).shutdown(Shutdown::Write);
+    }
+
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
@@ -147,6 +165,8 @@ pub(crate) struct StreamQueue {
     pub(crate) broken: Option<(usize, usize)>,
     /// A lane sends on the stream.
     lane: bool,
+    /// The connection's writing ends behind these.
+    ends: bool,
     /// Who waits until the kernel has taken all.
     pub(crate) flushing: Waiters,
 }
@@ -192,6 +212,11 @@ impl StreamQueue {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Whether the writing is to end now: once.
+    pub(crate) fn take_end(&mut self) -> bool {
+        self.is_idle() && std::mem::take(&mut self.ends)
     }
 
     /// Who waited until the kernel has taken all, once it has.

@@ -20,6 +20,7 @@
 mod buffers;
 mod call;
 mod drive;
+mod halves;
 mod remote;
 mod run;
 mod sink;
@@ -29,6 +30,7 @@ mod udp;
 
 pub use buffers::{Buffers, Datagrams};
 pub use drive::drive;
+pub use halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 pub use remote::{Crosses, Remote, RemoteBuffers, Reply};
 pub use run::{per_core, per_core_with, run, run_with};
 pub use sink::{Outgoing, SendSink};

@@ -2,26 +2,20 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use futures_core::Stream;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::call::{Receiving, poll_call, poll_receive};
+use super::halves::{OwnedReadHalf, OwnedWriteHalf, halves};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::op::Waiting;
+use crate::socket::Socket;
 use crate::socket::listen::Listener;
-use crate::socket::{Socket, internet_address};
-use crate::transfer::Readiness;
-
-/// The most slices that a call takes (`UIO_MAXIOV`).
-const MAX_SLICES: usize = 1024;
 
 /// Connections that are not accepted yet, at most; the kernel's own limit is `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -158,25 +152,46 @@ impl From<OtherSocket> for Error {
 /// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a buffer is
 /// there, reading fails.
 ///
-/// **Halves:** `tokio::io::split` gives a reader and a writer; each of [`socket`](Self::socket)'s clones sends beside
-/// them. `stream.socket().shutdown(how)` ends either direction at once.
+/// **Halves:** [`into_split`](Self::into_split) gives a reader and a writer for two tasks of the thread; each of
+/// [`socket`](Self::socket)'s clones sends beside them. `stream.socket().shutdown(how)` ends either direction at once.
 ///
 /// **Options:** `socket2::SockRef::from(&stream)` has more of them.
 ///
 /// Each wait is an operation of the driver.
 #[derive(Debug)]
 pub struct TcpStream {
-    socket: Socket,
-    reading: Receiving,
-    writing: Option<Readiness>,
-    /// The end of the sends before a write.
-    flushing: Waiting,
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
 }
 
 impl TcpStream {
     fn of_stream(socket: Socket) -> Self {
-        let (reading, flushing) = Default::default();
-        Self { socket, reading, writing: None, flushing }
+        let (read, write) = halves(socket);
+        Self { read, write }
+    }
+
+    /// `write` is of the same socket, and ends nothing when it is dropped.
+    pub(super) fn of_halves(read: OwnedReadHalf, write: OwnedWriteHalf) -> Self {
+        Self { read, write }
+    }
+
+    /// A reader and a writer, each to be moved into a task of its own ([`spawn_local`](::tokio::task::spawn_local)). They
+    /// may be joined again by [`OwnedReadHalf::reunite`]. A write half that is dropped ends the connection's writing.
+    ///
+    /// ```no_run
+    /// use handoff::tokio::TcpStream;
+    /// use tokio::io::AsyncWriteExt;
+    /// use tokio::task::spawn_local;
+    ///
+    /// async fn ask(stream: TcpStream) -> std::io::Result<()> {
+    ///     let (mut read, mut write) = stream.into_split();
+    ///     let asking = spawn_local(async move { write.write_all(b"a question").await });
+    ///     tokio::io::copy(&mut read, &mut tokio::io::stdout()).await?;
+    ///     asking.await?
+    /// }
+    /// ```
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        (self.read, self.write.ending(true))
     }
 
     /// Makes a connection. Dropped, it is given up.
@@ -194,7 +209,7 @@ impl TcpStream {
     ///
     /// What the kernel says of the socket; when it is of another family than the internet's.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        internet_address(SockRef::from(&self.socket).local_addr())
+        self.read.local_addr()
     }
 
     /// The address of the peer.
@@ -203,7 +218,7 @@ impl TcpStream {
     ///
     /// As [`local_addr`](Self::local_addr).
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        internet_address(SockRef::from(&self.socket).peer_addr())
+        self.read.peer_addr()
     }
 
     /// Whether small writes leave at once (`TCP_NODELAY`), instead of waiting for what was sent to be acknowledged.
@@ -212,7 +227,7 @@ impl TcpStream {
     ///
     /// When the socket is not of TCP.
     pub fn set_nodelay(&self, at_once: bool) -> Result<()> {
-        SockRef::from(&self.socket)
+        SockRef::from(self)
             .set_tcp_nodelay(at_once)
             .map_err(|error| Error::io("setting TCP_NODELAY", error))
     }
@@ -223,7 +238,7 @@ impl TcpStream {
     ///
     /// As [`set_nodelay`](Self::set_nodelay).
     pub fn nodelay(&self) -> Result<bool> {
-        SockRef::from(&self.socket)
+        SockRef::from(self)
             .tcp_nodelay()
             .map_err(|error| Error::io("asking for TCP_NODELAY", error))
     }
@@ -234,38 +249,17 @@ impl TcpStream {
     ///
     /// As of a read.
     pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Self { socket, reading, .. } = self;
-        poll_fn(|context| {
-            poll_receive(socket, reading, context, || {
-                recv(&*socket, &mut *into, RecvFlags::DONTWAIT | RecvFlags::PEEK)
-                    .map(|(bytes, _)| bytes)
-            })
-        })
-        .await
+        self.read.peek(into).await
     }
 
     /// The socket, to lend by.
     pub fn socket(&self) -> &Socket {
-        &self.socket
+        &self.read.socket
     }
 
     /// The socket alone. Nothing that came is lost.
     pub fn into_socket(self) -> Socket {
-        self.socket
-    }
-
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let Self { socket, writing, flushing, .. } = self;
-        ready!(socket.poll_flush(flushing, context))?;
-        let slices = &slices[..slices.len().min(MAX_SLICES)];
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        poll_call(socket, writing, Socket::writable, context, || {
-            sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags)
-        })
+        self.read.socket
     }
 }
 
@@ -284,64 +278,46 @@ impl TryFrom<Socket> for TcpStream {
 
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket().as_fd()
     }
 }
 
 impl AsyncRead for TcpStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, reading, .. } = self.get_mut();
-        if into.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        let received = ready!(poll_receive(socket, reading, context, || {
-            // SAFETY: the kernel writes bytes there, and nobody makes any of them uninitialised.
-            let room = unsafe { into.unfilled_mut() };
-            recv(&*socket, room, RecvFlags::DONTWAIT).map(|((bytes, _), _)| bytes.len())
-        }))?;
-        // SAFETY: the kernel has written so many.
-        unsafe { into.assume_init(received) };
-        into.advance(received);
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.read).poll_read(context, into)
     }
 }
 
 impl AsyncWrite for TcpStream {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_send(context, &[IoSlice::new(bytes)])
+        Pin::new(&mut self.write).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_send(context, slices)
+        Pin::new(&mut self.write).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.write.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, flushing, .. } = self.get_mut();
-        socket.poll_flush(flushing, context).map_err(io::Error::from)
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.as_mut().poll_flush(context))?;
-        match self.socket.shutdown(Shutdown::Write).map_err(io::Error::from) {
-            // The peer has ended it by now.
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
-            over => Poll::Ready(over),
-        }
+        Pin::new(&mut self.write).poll_shutdown(context)
     }
 }

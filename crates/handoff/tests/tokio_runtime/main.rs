@@ -6,6 +6,7 @@
 mod traffic;
 
 mod drive;
+mod halves;
 mod page;
 mod programs;
 mod servers;

@@ -9,7 +9,7 @@ pub fn echo(address: SocketAddr) -> handoff::Result<()> {
         loop {
             let (stream, _peer) = listener.accept().await?;
             spawn_local(async move {
-                let (mut reading, mut writing) = tokio::io::split(stream);
+                let (mut reading, mut writing) = stream.into_split();
                 tokio::io::copy(&mut reading, &mut writing).await
             });
         }

@@ -1,0 +1,291 @@
+//! The two directions of a connection, which may go to two tasks.
+//!
+//! Contracts:
+//! - each direction has its own waits, so that neither half knows of the other;
+//! - a write half that is dropped ends the connection's writing behind the sends that were accepted before, as the end
+//!   of a stream does; the read half keeps the socket open.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use socket2::SockRef;
+
+use super::call::{Receiving, poll_call, poll_receive};
+use super::tcp::TcpStream;
+use crate::error::Result;
+use crate::op::Waiting;
+use crate::socket::{Socket, internet_address};
+use crate::transfer::Readiness;
+
+/// The most slices that a call takes (`UIO_MAXIOV`).
+const MAX_SLICES: usize = 1024;
+
+/// The reading direction of a connection, made by [`TcpStream::into_split`]. It reads as the stream does. Dropped, it
+/// ends nothing: the connection is there as long as either half is.
+///
+/// ```no_run
+/// use handoff::tokio::OwnedReadHalf;
+/// use tokio::io::AsyncReadExt;
+///
+/// async fn count(mut half: OwnedReadHalf) -> std::io::Result<usize> {
+///     let (mut bytes, mut part) = (0, vec![0; 1 << 14]);
+///     loop {
+///         match half.read(&mut part).await? {
+///             0 => return Ok(bytes),
+///             read => bytes += read,
+///         }
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct OwnedReadHalf {
+    pub(super) socket: Socket,
+    reading: Receiving,
+}
+
+/// The writing direction of a connection, made by [`TcpStream::into_split`]. It writes as the stream does.
+///
+/// Dropped, it ends the connection's writing behind the sends that were accepted before, so that the peer reads its
+/// end; [`forget`](Self::forget) does not. Where a [`Lane`](crate::Lane) sends on the socket, it ends nothing.
+///
+/// ```no_run
+/// use handoff::tokio::OwnedWriteHalf;
+/// use tokio::io::AsyncWriteExt;
+///
+/// async fn say(mut half: OwnedWriteHalf) -> std::io::Result<()> {
+///     half.write_all(b"that is all").await
+///     // Here the peer reads the end.
+/// }
+/// ```
+#[derive(Debug)]
+pub struct OwnedWriteHalf {
+    pub(super) socket: Socket,
+    writing: Option<Readiness>,
+    /// The end of the sends before a write.
+    flushing: Waiting,
+    /// Dropped, it ends the writing.
+    ends: bool,
+}
+
+/// Two halves that are not of one stream: both are given back.
+///
+/// ```no_run
+/// # fn example(stream: handoff::tokio::TcpStream, other: handoff::tokio::TcpStream) {
+/// use handoff::tokio::ReuniteError;
+///
+/// let (read, write) = stream.into_split();
+/// let (_, others) = other.into_split();
+/// let ReuniteError(read, _) = read.reunite(others).expect_err("they are of two streams");
+/// let _stream = read.reunite(write).expect("they are of one");
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are not of one stream: reunite those that one into_split gave")
+    }
+}
+
+impl std::error::Error for ReuniteError {}
+
+/// The whole of a stream.
+pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let (reading, flushing) = Default::default();
+    let write = OwnedWriteHalf { socket: socket.clone(), writing: None, flushing, ends: false };
+    (OwnedReadHalf { socket, reading }, write)
+}
+
+impl OwnedReadHalf {
+    /// The stream again.
+    ///
+    /// # Errors
+    ///
+    /// Gives both back where they are of two streams.
+    pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+        if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
+            Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
+        } else {
+            Err(ReuniteError(self, write))
+        }
+    }
+
+    /// As [`TcpStream::peek`].
+    ///
+    /// # Errors
+    ///
+    /// As of a read.
+    pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Self { socket, reading } = self;
+        poll_fn(|context| {
+            poll_receive(socket, reading, context, || {
+                recv(&*socket, &mut *into, RecvFlags::DONTWAIT | RecvFlags::PEEK)
+                    .map(|(bytes, _)| bytes)
+            })
+        })
+        .await
+    }
+
+    /// As [`TcpStream::local_addr`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        local_addr(&self.socket)
+    }
+
+    /// As [`TcpStream::peer_addr`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        peer_addr(&self.socket)
+    }
+
+    /// The socket, to receive by what lends.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl OwnedWriteHalf {
+    pub(super) fn ending(mut self, ends: bool) -> Self {
+        self.ends = ends;
+        self
+    }
+
+    /// As [`OwnedReadHalf::reunite`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
+        read.reunite(self)
+    }
+
+    /// Drops it without an end of the writing, which then comes with the last handle on the socket.
+    pub fn forget(self) {
+        drop(self.ending(false));
+    }
+
+    /// As [`TcpStream::local_addr`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        local_addr(&self.socket)
+    }
+
+    /// As [`TcpStream::peer_addr`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the socket.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        peer_addr(&self.socket)
+    }
+
+    /// The socket, to lend by.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { socket, writing, flushing, .. } = self;
+        ready!(socket.poll_flush(flushing, context))?;
+        let slices = &slices[..slices.len().min(MAX_SLICES)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        poll_call(socket, writing, Socket::writable, context, || {
+            sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags)
+        })
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.ends {
+            self.socket.shared.end_writing();
+        }
+    }
+}
+
+pub(super) fn local_addr(socket: &Socket) -> Result<SocketAddr> {
+    internet_address(SockRef::from(socket).local_addr())
+}
+
+pub(super) fn peer_addr(socket: &Socket) -> Result<SocketAddr> {
+    internet_address(SockRef::from(socket).peer_addr())
+}
+
+impl AsyncRead for OwnedReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { socket, reading } = self.get_mut();
+        if into.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let received = ready!(poll_receive(socket, reading, context, || {
+            // SAFETY: the kernel writes bytes there, and nobody makes any of them uninitialised.
+            let room = unsafe { into.unfilled_mut() };
+            recv(&*socket, room, RecvFlags::DONTWAIT).map(|((bytes, _), _)| bytes.len())
+        }))?;
+        // SAFETY: the kernel has written so many.
+        unsafe { into.assume_init(received) };
+        into.advance(received);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for OwnedWriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_send(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_send(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { socket, flushing, .. } = self.get_mut();
+        socket.poll_flush(flushing, context).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(context))?;
+        match self.socket.shutdown(Shutdown::Write).map_err(io::Error::from) {
+            // The peer has ended it by now.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
+            over => Poll::Ready(over),
+        }
+    }
+}
