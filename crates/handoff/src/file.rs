@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
 use crate::op::{Attached, Direction};
 use crate::reactor::Reactor;
-use crate::ring::Endpoint;
+use crate::ring::{Endpoint, FileKind};
 use crate::transfer::{Readiness, Transfer};
 
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
@@ -45,7 +45,6 @@ const BLOCKS: usize = 4096;
 #[derive(Clone)]
 pub struct File {
     endpoint: Rc<Endpoint>,
-    pollable: bool,
     driver: Rc<Reactor>,
 }
 
@@ -75,24 +74,36 @@ fn alignment(fd: &OwnedFd) -> Option<Alignment> {
     is_told.then_some(Alignment { memory, blocks })
 }
 
+/// What the kernel says of a file. Of one that is open it always says its type and flags; where it would not, the file
+/// is used as a plain one.
+fn kind(fd: &OwnedFd) -> FileKind {
+    let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let kind = kind.unwrap_or(FileType::Unknown);
+    // A file system in memory takes the flag, and is its page cache. The nodes of devices lie in one, too.
+    let direct = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+        && (kind == FileType::BlockDevice
+            || fstatfs(fd).is_ok_and(|system| system.f_type != TMPFS));
+    FileKind {
+        pollable: matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice),
+        blocks: direct.then(|| alignment(fd).map_or(BLOCKS, |it| it.blocks)),
+    }
+}
+
 impl File {
-    pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
-        let failed = |error: rustix::io::Errno| Error::io("looking at a file", error.into());
-        let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
-        // A file system in memory takes the flag, and is its page cache. The nodes of devices lie in one, too.
-        let direct = fcntl_getfl(&fd).map_err(failed)?.contains(OFlags::DIRECT)
-            && (kind == FileType::BlockDevice || fstatfs(&fd).map_err(failed)?.f_type != TMPFS);
-        let pollable =
-            matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice);
-        let mut endpoint = Endpoint::unlisted(&driver.io, fd);
-        endpoint.blocks = direct.then(|| alignment(&endpoint.fd).map_or(BLOCKS, |it| it.blocks));
-        Ok(Self { endpoint: Rc::new(endpoint), pollable, driver })
+    pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Self {
+        Self { endpoint: Rc::new(Endpoint::unlisted(&driver.io, fd)), driver }
+    }
+
+    /// What the kernel says of it. It is asked once, by the first who needs that: a file that is only spliced needs
+    /// no look.
+    fn kind(&self) -> FileKind {
+        *self.endpoint.kind.get_or_init(|| kind(&self.endpoint.fd))
     }
 
     /// Whether the file was opened with `O_DIRECT` and bypasses the page cache: the device moves the bytes, and
     /// no CPU does.
     pub fn is_direct(&self) -> bool {
-        self.endpoint.blocks.is_some()
+        self.kind().blocks.is_some()
     }
 
     /// What reads and writes past the page cache have to be aligned to; `None` where the file is not
@@ -151,7 +162,7 @@ impl File {
     ///
     /// [`Error::DriverGone`](crate::Error::DriverGone).
     pub fn readable(&self) -> Result<Readiness> {
-        Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitRead)
+        Readiness::begin(&self.driver, self.attached(), self.kind().pollable, Direction::AwaitRead)
     }
 
     /// Waits until something can be written, or an error.
@@ -160,11 +171,12 @@ impl File {
     ///
     /// [`Error::DriverGone`](crate::Error::DriverGone).
     pub fn writable(&self) -> Result<Readiness> {
-        Readiness::begin(&self.driver, self.attached(), self.pollable, Direction::AwaitWrite)
+        Readiness::begin(&self.driver, self.attached(), self.kind().pollable, Direction::AwaitWrite)
     }
 
     /// For a request to the ring.
     fn attached(&self) -> Attached {
+        self.kind();
         self.endpoint.enlist(&self.driver.io);
         Attached::File(Rc::clone(&self.endpoint))
     }
@@ -181,7 +193,7 @@ impl File {
             let error = Error::Invalid("an offset in a file is below 2^63");
             return Err(Refused { buffer, error });
         }
-        let pollable = self.pollable && offset.is_none();
+        let pollable = self.kind().pollable && offset.is_none();
         Transfer::begin(&self.driver, self.attached(), pollable, direction, offset, buffer)
     }
 }

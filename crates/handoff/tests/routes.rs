@@ -375,3 +375,91 @@ fn a_route_is_made_of_what_is_kept() {
         assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
     });
 }
+
+#[test]
+fn what_goes_at_once_goes_before_the_rest() {
+    const HEAD: &[u8] = b"a head";
+    for driver in drivers() {
+        let (near, far) = narrow_tcp();
+        let file = driver.file(source_file()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let route = |range| {
+            Route::new(&driver, (&file, range), &socket)
+                .starting_with(RouteEngine::Splice)
+                .head(HEAD.to_vec())
+        };
+        // A socket that may block, other engines, and nothing to carry: none goes at once.
+        assert!(!route(0..100).run_at_once());
+        socket.never_block().unwrap();
+        assert!(!route(0..100).only(RouteEngine::Memory).run_at_once());
+        assert!(!route(5..5).run_at_once());
+        // Behind sends that are under way neither.
+        let before = handoff::Buffer::from(pattern(2, 1 << 20));
+        let sending = socket.send(before).unwrap();
+        driver.turn(Wait::No).unwrap();
+        assert!(!route(0..100).run_at_once());
+        let received = read_all(far);
+        let sent = driver.block_on(async { sending.await.sent }).unwrap();
+        assert_eq!(sent.unwrap(), 1 << 20);
+        let mut small = route(7..107);
+        assert!(small.run_at_once());
+        assert!(!small.run_at_once(), "it is over");
+        assert_eq!((small.taken().unknown, small.given().unknown), (100, 100));
+        assert_eq!(small.given().copied, HEAD.len() as u64);
+        // More than there is room for: the rest goes behind what is in the pipe.
+        let mut large = route(0..LEN as u64);
+        assert!(!large.run_at_once());
+        let carried = driver.block_on(large.run()).unwrap();
+        carried.result.unwrap();
+        assert_eq!((carried.engine, carried.bytes), (RouteEngine::Splice, LEN as u64));
+        assert_eq!((carried.taken.unknown, carried.given.unknown), (LEN as u64, LEN as u64));
+        assert_eq!(carried.given.copied, HEAD.len() as u64);
+        // Of a route that is dropped midway what has gone has gone, and the next uses no pipe with bytes in it.
+        let mut dropped = route(0..LEN as u64);
+        assert!(!dropped.run_at_once());
+        let gone = (dropped.given().copied, dropped.given().unknown);
+        drop(dropped);
+        let mut last = route(3..1_003);
+        if !last.run_at_once() {
+            driver.block_on(last.run()).unwrap().result.unwrap();
+        }
+        drop((last, small, large, socket));
+        let mut expected = pattern(2, 1 << 20);
+        let whole = pattern(1, LEN);
+        for part in [&HEAD, &&whole[7..107], &HEAD, &&whole[..]] {
+            expected.extend_from_slice(part);
+        }
+        expected.extend_from_slice(&HEAD[..gone.0 as usize]);
+        expected.extend_from_slice(&whole[..gone.1 as usize]);
+        expected.extend_from_slice(HEAD);
+        expected.extend_from_slice(&whole[3..1_003]);
+        driver.turn(Wait::No).unwrap();
+        assert!(received.join().unwrap() == expected, "what arrived differs");
+    }
+}
+
+#[test]
+fn a_socket_that_never_blocks_stays_so_behind_routes() {
+    let blocks = |socket: &handoff::Socket| {
+        !rustix::fs::fcntl_getfl(socket).unwrap().contains(rustix::fs::OFlags::NONBLOCK)
+    };
+    for driver in drivers() {
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let file = driver.file(source_file()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let carry = || {
+            let route = Route::new(&driver, (&file, 0..1_000), &socket);
+            let carried = driver.block_on(route.only(RouteEngine::Splice).run()).unwrap();
+            carried.result.unwrap();
+        };
+        carry();
+        assert!(blocks(&socket), "it is again what it was");
+        socket.never_block().unwrap();
+        assert!(!blocks(&socket));
+        carry();
+        assert!(!blocks(&socket));
+        drop(socket);
+        assert_eq!(received.join().unwrap().len(), 2_000);
+    }
+}

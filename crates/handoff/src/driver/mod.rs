@@ -161,9 +161,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// When the kernel does not tell its flags.
+    /// None today: the kernel is asked about the file when that is first needed.
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
-        File::attach(Rc::clone(&self.reactor), file.into())
+        Ok(File::attach(Rc::clone(&self.reactor), file.into()))
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are

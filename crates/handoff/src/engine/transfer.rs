@@ -72,10 +72,10 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
 /// Only direct files are asked for registered vectors, since those take vectors for sure. Of a file that knows only
 /// single buffers, the kernel would read or write the vector itself in place of its pieces.
 fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
-    let pieces = layout.vector(loan, op.done, op.file.blocks);
+    let pieces = layout.vector(loan, op.done, op.file.blocks());
     let (start, len) = (pieces.as_ptr(), pieces.len() as u32);
     let offset = op.offset_left().unwrap_or(u64::MAX);
-    let registered = ring.writes_vectors_registered && op.file.blocks.is_some();
+    let registered = ring.writes_vectors_registered && op.file.blocks().is_some();
     let slot = loan.common_slot(ring.id).filter(|_| registered);
     with_target!(op.file, |fd| match (op.direction, slot) {
         (Direction::Read, Some(slot)) =>
@@ -105,7 +105,7 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
     }
     // A pipe that is ready has something, or room for little.
     if let Some(loan) = op.left_in_pieces().filter(|_| !op.pollable) {
-        return call_vector(op, layout.vector(loan, op.done, op.file.blocks));
+        return call_vector(op, layout.vector(loan, op.done, op.file.blocks()));
     }
     let (AddressRange { start, len, .. }, offset) = op.left(None);
     let fd = op.file.raw();

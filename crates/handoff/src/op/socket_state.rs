@@ -65,6 +65,8 @@ pub(crate) struct SocketShared {
     pub(crate) spliced: Cell<u32>,
     /// It blocked before, and does again when the last of these is gone.
     pub(crate) blocks_again: Cell<bool>,
+    /// Its owner has it not block for good, so that splices need no look.
+    pub(crate) never_blocks: Cell<bool>,
     pub(crate) reception: Reception,
     /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
     /// well to wait first.
@@ -114,6 +116,7 @@ impl SocketShared {
             stats: Cell::default(),
             spliced: Cell::new(0),
             blocks_again: Cell::new(false),
+            never_blocks: Cell::new(false),
             reception: Reception::default(),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),

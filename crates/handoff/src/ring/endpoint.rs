@@ -1,6 +1,6 @@
 //! A descriptor attached to a driver, in the ring's file table where there is room.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 
@@ -11,10 +11,19 @@ use super::Io;
 /// Closed, and taken out of the table, when the last handle and the last operation let go.
 pub(crate) struct Endpoint {
     pub(crate) fd: OwnedFd,
-    /// What a request past the page cache moves multiples of, in bytes; `None` for all but direct files.
-    pub(crate) blocks: Option<usize>,
+    /// Of a file, once somebody has looked.
+    pub(crate) kind: OnceCell<FileKind>,
     slot: Cell<Option<u32>>,
     io: Weak<Io>,
+}
+
+/// What the kernel says of a file.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FileKind {
+    /// It can be waited for.
+    pub(crate) pollable: bool,
+    /// What a request past the page cache moves multiples of, in bytes; `None` for all but direct files.
+    pub(crate) blocks: Option<usize>,
 }
 
 /// How a request names its file: by slot where it has one.
@@ -33,7 +42,7 @@ impl Endpoint {
     /// One that gets its place in the table when it is [enlisted](Self::enlist): many files are used without the
     /// ring.
     pub(crate) fn unlisted(io: &Rc<Io>, fd: OwnedFd) -> Self {
-        Self { fd, blocks: None, slot: Cell::new(None), io: Rc::downgrade(io) }
+        Self { fd, kind: OnceCell::new(), slot: Cell::new(None), io: Rc::downgrade(io) }
     }
 
     /// Puts it into the table, before requests that name it.
@@ -41,6 +50,11 @@ impl Endpoint {
         if self.slot.get().is_none() {
             self.slot.set(io.install(self.fd.as_raw_fd()));
         }
+    }
+
+    /// What requests move multiples of; of a file that was looked at before.
+    pub(crate) fn blocks(&self) -> Option<usize> {
+        self.kind.get().and_then(|kind| kind.blocks)
     }
 
     pub(crate) fn raw(&self) -> RawFd {

@@ -32,7 +32,7 @@ use io_uring::{EnterFlags, squeue};
 
 pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
-pub(crate) use endpoint::{Endpoint, Target};
+pub(crate) use endpoint::{Endpoint, FileKind, Target};
 pub(crate) use epoll::{Epoll, Ready};
 pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
 use slots::Slots;

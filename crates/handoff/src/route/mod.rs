@@ -171,6 +171,12 @@ impl RouteEngine {
     #[cfg(not(feature = "getbuf"))]
     pub const ALL: [Self; 3] = [Self::Splice, Self::Memory, Self::Copy];
 
+    /// With spans of an rx queue before all others.
+    #[cfg(feature = "getbuf")]
+    const SPANS_FIRST: [Self; 4] = [Self::Memory, Self::GetBuf, Self::Splice, Self::Copy];
+    #[cfg(not(feature = "getbuf"))]
+    const SPANS_FIRST: [Self; 3] = [Self::Memory, Self::Splice, Self::Copy];
+
     /// The name on command lines and in tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -210,7 +216,10 @@ pub struct Route {
     sink: RouteSink,
     /// What goes before the source's bytes.
     head: Vec<u8>,
-    engines: VecDeque<RouteEngine>,
+    /// What [`run_at_once`](Self::run_at_once) has left in a pipe.
+    begun: Option<splice::Lent>,
+    /// Those that may serve, best first.
+    engines: &'static [RouteEngine],
     passed_over: Vec<(RouteEngine, String)>,
     moved: Rc<Cell<u64>>,
     taken: Tally,
@@ -252,18 +261,18 @@ impl Route {
     }
 
     fn on(driver: &Rc<Reactor>, source: RouteSource, sink: RouteSink) -> Self {
-        let mut engines = VecDeque::from(RouteEngine::ALL);
-        if let RouteSource::Stream(_, Some(intake)) = &source
-            && intake.queue.is_some()
-        {
-            engines.retain(|engine| *engine != RouteEngine::Memory);
-            engines.push_front(RouteEngine::Memory);
-        }
+        let engines = match &source {
+            RouteSource::Stream(_, Some(intake)) if intake.queue.is_some() => {
+                &RouteEngine::SPANS_FIRST
+            }
+            _ => &RouteEngine::ALL,
+        };
         Self {
             driver: Rc::clone(driver),
             source,
             sink,
             head: Vec::new(),
+            begun: None,
             engines,
             passed_over: Vec::new(),
             moved: Rc::default(),
@@ -274,14 +283,16 @@ impl Route {
 
     /// Uses this engine or fails.
     pub fn only(mut self, engine: RouteEngine) -> Self {
-        self.engines = VecDeque::from([engine]);
+        let place = RouteEngine::ALL.iter().position(|other| *other == engine);
+        let place = place.expect("all engines are there");
+        self.engines = &RouteEngine::ALL[place..=place];
         self
     }
 
     /// Leaves out the engines that are better than this one.
     pub fn starting_with(mut self, engine: RouteEngine) -> Self {
         while self.engines.len() > 1 && self.engines[0] != engine {
-            self.engines.pop_front();
+            self.engines = &self.engines[1..];
         }
         self
     }
@@ -333,6 +344,50 @@ impl Route {
         }
     }
 
+    /// Carries what goes at once, without a future: a head and a pipeful of a file (1 MiB, mostly) by splice, to a socket
+    /// that [never blocks](Socket::never_block) and has no sends under way. Whether that was all: where it was not,
+    /// [`run`](Self::run) carries the rest, and tells what went wrong.
+    ///
+    /// ```no_run
+    /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, file: &handoff::File) -> handoff::Result<()> {
+    /// use handoff::{Route, RouteEngine};
+    ///
+    /// socket.never_block()?;
+    /// let mut route = Route::new(driver, (file, 0..65_536), socket).starting_with(RouteEngine::Splice);
+    /// if !route.run_at_once() {
+    ///     route.run().await.result?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn run_at_once(&mut self) -> bool {
+        let (RouteSource::File(file, range), RouteSink::Socket(socket)) =
+            (&self.source, &self.sink)
+        else {
+            return false;
+        };
+        let is_free = {
+            let queue = socket.shared.queue.borrow();
+            queue.is_idle() && queue.refusal().is_none()
+        };
+        if self.engines[0] != RouteEngine::Splice
+            || self.moved.get() > 0
+            || self.begun.is_some()
+            || range.is_empty()
+            || !is_free
+            || !socket.shared.never_blocks.get()
+        {
+            return false;
+        }
+        let head = self.head.len();
+        let (bytes, left) = splice::at_once(&self.driver, &mut self.head, (file, range), socket);
+        self.begun = left;
+        self.moved.set(bytes);
+        self.taken.unknown += bytes;
+        self.given.unknown += bytes;
+        self.given.copied += (head - self.head.len()) as u64;
+        bytes == range.end - range.start
+    }
+
     async fn serve(&mut self) -> Result<()> {
         self.sink.check()?;
         if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
@@ -352,7 +407,7 @@ impl Route {
             let reason = ended.as_ref().err().and_then(cannot_serve);
             let Some(reason) = reason.filter(|_| self.engines.len() > 1) else { return ended };
             tracing::info!(%engine, %reason, "a route goes on by the next engine");
-            self.engines.pop_front();
+            self.engines = &self.engines[1..];
             self.passed_over.push((engine, reason));
         }
     }
@@ -441,6 +496,7 @@ impl Route {
                 RouteSink::File(_, offset) => Some(offset + self.moved.get()),
                 RouteSink::Socket(_) => None,
             },
+            begun: self.begun.take(),
         };
         let copied = match &self.sink {
             RouteSink::File(file, _) => Some(!file.is_direct()),

@@ -8,6 +8,7 @@
 //!   without waiting, and waited for by the driver; a file that is not in the page cache
 //!   holds up the thread, as `sendfile(2)` does;
 //! - before anything was moved, what can't be spliced is told as an engine that is not possible;
+//! - what goes at once needs no future ([`at_once`]); what it leaves in its pipe goes first afterwards;
 //! - between two pipefuls the other futures of the thread have their turn, also where neither end ever
 //!   keeps it waiting.
 
@@ -41,6 +42,8 @@ pub(crate) struct Splicing<'a> {
     pub(crate) to: End,
     /// Where in a file; `None` for sockets.
     pub(crate) offset: Option<u64>,
+    /// What [`at_once`] has left in a pipe.
+    pub(crate) begun: Option<Lent>,
 }
 
 /// One end. A socket does not block as long as one of its ends is there, and is then again what
@@ -57,7 +60,7 @@ impl End {
 
     pub(crate) fn of_socket(socket: &Socket) -> Result<Self> {
         let failed = |error| Error::io("readying a socket for splice", error);
-        if socket.shared.spliced.get() == 0 {
+        if socket.shared.spliced.get() == 0 && !socket.shared.never_blocks.get() {
             let flags = fcntl_getfl(socket.as_fd()).map_err(|error| failed(error.into()))?;
             let blocks = !flags.contains(OFlags::NONBLOCK);
             if blocks {
@@ -107,16 +110,16 @@ impl Drop for End {
 }
 
 /// The pipe of a splice, which others get behind it if nothing is left in it.
-struct Lent<'a> {
-    driver: &'a Reactor,
+pub(crate) struct Lent {
+    driver: Rc<Reactor>,
     pipe: Option<Pipe>,
     /// Bytes in it.
     held: usize,
 }
 
-impl<'a> Lent<'a> {
-    fn new(driver: &'a Reactor) -> Result<Self> {
-        Ok(Self { driver, pipe: Some(driver.pipes.take()?), held: 0 })
+impl Lent {
+    fn new(driver: &Rc<Reactor>) -> Result<Self> {
+        Ok(Self { driver: Rc::clone(driver), pipe: Some(driver.pipes.take()?), held: 0 })
     }
 
     fn pipe(&self) -> &Pipe {
@@ -124,7 +127,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(pipe) = self.pipe.take().filter(|_| self.held == 0) {
             self.driver.pipes.keep(pipe);
@@ -135,19 +138,23 @@ impl Drop for Lent<'_> {
 impl Splicing<'_> {
     /// Moves all, and counts in `moved` what the sink took.
     pub(crate) async fn run(&mut self, moved: &Cell<u64>) -> Result<()> {
-        let driver = Rc::clone(&self.driver);
-        let mut lent = Lent::new(&driver)?;
+        let mut lent = match self.begun.take() {
+            Some(begun) => begun,
+            None => Lent::new(&self.driver)?,
+        };
         let before = moved.get();
         self.send_head().await.map_err(|error| Error::io("sending a head", error.into()))?;
         loop {
-            lent.held = match self.take(lent.pipe()).await {
-                Ok(0) => return Ok(()),
-                Ok(bytes) => bytes,
-                Err(Errno::INVAL | Errno::OPNOTSUPP) if moved.get() == before => {
-                    return Err(unavailable("the source can't be spliced"));
-                }
-                Err(error) => return Err(Error::io("splicing from the source", error.into())),
-            };
+            if lent.held == 0 {
+                lent.held = match self.take(lent.pipe()).await {
+                    Ok(0) => return Ok(()),
+                    Ok(bytes) => bytes,
+                    Err(Errno::INVAL | Errno::OPNOTSUPP) if moved.get() == before => {
+                        return Err(unavailable("the source can't be spliced"));
+                    }
+                    Err(error) => return Err(Error::io("splicing from the source", error.into())),
+                };
+            }
             if let Some(range) = &mut self.range {
                 range.start += lent.held as u64;
             }
@@ -202,7 +209,7 @@ impl Splicing<'_> {
         }
     }
 
-    async fn give(&mut self, lent: &mut Lent<'_>, moved: &Cell<u64>) -> Result<(), Errno> {
+    async fn give(&mut self, lent: &mut Lent, moved: &Cell<u64>) -> Result<(), Errno> {
         while lent.held > 0 {
             let drain = &lent.pipe().drain;
             match splice(drain, None, &self.to, self.offset.as_mut(), lent.held, FLAGS) {
@@ -218,6 +225,35 @@ impl Splicing<'_> {
         }
         Ok(())
     }
+}
+
+/// Moves what goes at once of a head and of a range of a file, a pipeful at most, to a socket that does not block; the
+/// bytes of the file that went, and what is left in a pipe. What goes wrong is for [`Splicing::run`] to tell.
+pub(crate) fn at_once(
+    driver: &Rc<Reactor>,
+    head: &mut Vec<u8>,
+    (file, range): (&File, &Range<u64>),
+    to: &Socket,
+) -> (u64, Option<Lent>) {
+    let Ok(mut lent) = Lent::new(driver) else { return (0, None) };
+    if !head.is_empty() {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
+        let sent = send(to, head, flags).unwrap_or(0);
+        head.drain(..sent);
+        if !head.is_empty() {
+            return (0, None);
+        }
+    }
+    let (mut offset, len) = (range.start, range.end - range.start);
+    let Pipe { fill, drain, room } = lent.pipe();
+    let len = len.min(*room as u64) as usize;
+    let taken = splice(file, Some(&mut offset), fill, None, len, FLAGS).unwrap_or(0);
+    let given = match taken {
+        0 => 0,
+        taken => splice(drain, None, to, None, taken, FLAGS).unwrap_or(0),
+    };
+    lent.held = taken - given;
+    (given as u64, (lent.held > 0).then_some(lent))
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
 use socket2::{Domain, Protocol, SockAddr, SockRef};
 
 use crate::engine::msg_zerocopy;
@@ -149,6 +150,28 @@ impl Socket {
         }
         // The ring tells of the end of one direction, too, and would again.
         pending().await
+    }
+
+    /// Has the open socket not block from now on (`O_NONBLOCK`, for all of its descriptors). A [`Route`](crate::Route)
+    /// that splices has to have it so, and then need not ask the kernel each time, nor change the flag back. The
+    /// driver waits for the socket as before; whoever clears the flag afterwards has splices wait in the kernel.
+    ///
+    /// ```no_run
+    /// # async fn example(driver: handoff::Driver, mut listener: handoff::Listener) -> handoff::Result<()> {
+    /// let (socket, _) = listener.accept().await?;
+    /// socket.never_block()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the flag.
+    pub fn never_block(&self) -> Result<()> {
+        ioctl_fionbio(&self.shared.endpoint.fd, true)
+            .map_err(|error| Error::io("having a socket not block", error.into()))?;
+        self.shared.never_blocks.set(true);
+        self.shared.blocks_again.set(false);
+        Ok(())
     }
 
     fn await_readiness(&self, direction: Direction) -> Result<Readiness> {
