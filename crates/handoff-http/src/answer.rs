@@ -33,6 +33,10 @@ use crate::wire::{self, Head, Refusal};
 const NO_TRAILERS: [HeaderName; 7] =
     [CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
+/// Fields of the connection and of how the body ends, which a service does not decide.
+const OURS: [&str; 5] =
+    ["connection", "content-length", "keep-alive", "proxy-connection", "transfer-encoding"];
+
 /// Bytes that most heads have room in.
 const HEAD: usize = 512;
 
@@ -178,11 +182,9 @@ fn put_head(parts: &Parts, ends: Ends, terms: &Terms<'_>, to: &mut Vec<u8>) {
         to.extend_from_slice(b"\r\n");
     }
     for (name, value) in &parts.headers {
-        let ours = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name)
-            || name == "keep-alive"
-            || name == "proxy-connection";
-        if !ours {
-            put_line(to, &[name.as_str().as_bytes(), b": ", value.as_bytes()]);
+        let name = name.as_str();
+        if !OURS.contains(&name) {
+            put_line(to, &[name.as_bytes(), b": ", value.as_bytes()]);
         }
     }
     match ends {
@@ -198,6 +200,7 @@ fn put_head(parts: &Parts, ends: Ends, terms: &Terms<'_>, to: &mut Vec<u8>) {
     to.extend_from_slice(b"\r\n");
 }
 
+#[inline]
 fn put_line(to: &mut Vec<u8>, parts: &[&[u8]]) {
     for part in parts {
         to.extend_from_slice(part);

@@ -10,7 +10,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use futures_util::future::{Either, select};
 use handoff::{Driver, Error, Socket};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -20,7 +19,9 @@ use crate::answer::{self, Terms};
 use crate::common::Common;
 use crate::cut::Cut;
 use crate::exchange::{Feeding, Rest, exchange};
+use crate::idle::Idle;
 use crate::input::Input;
+use crate::limits::Limits;
 use crate::output::Output;
 use crate::request_body::RequestBody;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
@@ -69,6 +70,28 @@ impl Drop for Answering<'_> {
     }
 }
 
+/// The head that was received, once all of it is there.
+fn head(lines: &mut Lines, input: &mut Input, limits: &Limits) -> Option<Next> {
+    let refusal = match lines.find(&input.received, limits) {
+        Ok(None) => return None,
+        Ok(Some((start, end))) => {
+            let head = input.received.split_to(end).freeze().slice(start..);
+            match Head::parse(&head, limits) {
+                Ok(head) => return Some(Next::Request(Box::new(head))),
+                Err(refusal) => refusal,
+            }
+        }
+        Err(refusal)
+            if refusal.status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+                && lines.is_in_first() =>
+        {
+            LONG_TARGET
+        }
+        Err(refusal) => refusal,
+    };
+    Some(Next::Refused(refusal))
+}
+
 struct Connection<'a> {
     common: &'a Common,
     /// No request follows the one that is under way.
@@ -76,6 +99,7 @@ struct Connection<'a> {
     driver: &'a Driver,
     socket: Socket,
     peer: SocketAddr,
+    idle: Idle,
     input: Input,
     output: Output,
 }
@@ -96,6 +120,7 @@ pub(crate) async fn serve<S, B>(
     let driver = &common.driver;
     let stopping = Cell::new(false);
     let mut connection = Connection {
+        idle: Idle::new(driver, common.limits.idle),
         input: Input::new(driver, &socket),
         output: Output::new(&common, &socket),
         common: &common,
@@ -174,39 +199,37 @@ impl Connection<'_> {
             self.input.received.advance(2);
         }
         if self.input.received.is_empty() {
-            let first = pin!(self.driver.timeout(limits.idle, self.input.more()));
-            let stopping = self.stopping;
-            // Whoever polls the connection sets it.
-            let stop = poll_fn(|_| if stopping.get() { Poll::Ready(()) } else { Poll::Pending });
-            match select(stop, first).await {
-                Either::Right((Ok(Ok(true)), _)) => {}
-                // It has left, or was silent for too long.
-                _ => return Next::Nothing,
+            self.idle.wind_up();
+            let Self { input, idle, stopping, .. } = self;
+            let mut first = pin!(input.more());
+            let has_more = poll_fn(|context| {
+                // Whoever polls the connection sets it.
+                if stopping.get() {
+                    return Poll::Ready(false);
+                }
+                match first.as_mut().poll(context) {
+                    Poll::Ready(more) => Poll::Ready(matches!(more, Ok(true))),
+                    Poll::Pending => idle.poll_over(context).map(|_| false),
+                }
+            });
+            // Else it has left, or was silent for too long.
+            if !has_more.await {
+                return Next::Nothing;
             }
         }
+        let mut lines = Lines::default();
         let input = &mut self.input;
+        // Most heads come whole, and need no clock.
+        if let Some(next) = head(&mut lines, input, limits) {
+            return next;
+        }
         let head = self.driver.timeout(limits.head_time, async {
-            let mut lines = Lines::default();
             loop {
-                match lines.find(&input.received, limits) {
-                    Ok(Some((start, end))) => {
-                        let head = input.received.split_to(end).freeze().slice(start..);
-                        return match Head::parse(&head, limits) {
-                            Ok(head) => Next::Request(Box::new(head)),
-                            Err(refusal) => Next::Refused(refusal),
-                        };
-                    }
-                    Ok(None) => {}
-                    Err(refusal)
-                        if refusal.status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
-                            && lines.is_in_first() =>
-                    {
-                        return Next::Refused(LONG_TARGET);
-                    }
-                    Err(refusal) => return Next::Refused(refusal),
-                }
                 if !matches!(input.more().await, Ok(true)) {
                     return Next::Nothing;
+                }
+                if let Some(next) = head(&mut lines, input, limits) {
+                    return next;
                 }
             }
         });

@@ -186,7 +186,8 @@ where
 {
     let unfed = {
         let mut answering = pin!(serve(service, request, &mut *output, terms, book));
-        let mut feeding = pin!(feeding.feed(terms));
+        // Made when it is needed: an answer that is there at once ends the exchange.
+        let mut feeding = pin!(async { Box::pin(feeding.feed(terms)).await });
         let both = poll_fn(|context| {
             if let Poll::Ready(answered) = answering.as_mut().poll(context) {
                 return Poll::Ready(Ok(answered));

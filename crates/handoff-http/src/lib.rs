@@ -23,6 +23,7 @@ mod connection;
 mod cut;
 mod date;
 mod exchange;
+mod idle;
 mod input;
 mod lent_body;
 mod limits;
@@ -31,6 +32,7 @@ mod request_body;
 mod room;
 mod served;
 mod server;
+mod stops;
 pub mod wire;
 
 pub use connection::Peer;

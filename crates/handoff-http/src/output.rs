@@ -22,7 +22,7 @@ use handoff::{
     Buffer, Driver, Error, Frozen, OnLoan, Payload, Receipt, Route, RouteEngine, Sent, Socket,
     Tally,
 };
-use rustix::io::{ReadWriteFlags, ioctl_fionbio, preadv2};
+use rustix::io::{ReadWriteFlags, preadv2};
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::common::Common;
@@ -212,9 +212,31 @@ impl Output {
         range: Range<u64>,
     ) -> Result<(), Cut> {
         let len = range.end - range.start;
-        if len >= ROUTED_FROM {
-            return self.route(file, range).await;
+        if len < ROUTED_FROM {
+            return Box::pin(self.put_through_memory(file, range)).await;
         }
+        self.give_turn().await;
+        let mut route = Route::new(&self.driver, (file, range.clone()), &self.socket);
+        let splices = self.splices || len < FILE_LENT_FROM;
+        if splices {
+            self.stop_blocking();
+            let head = std::mem::take(&mut self.gathered);
+            route = route.starting_with(RouteEngine::Splice).head(head);
+        }
+        let mut routed = Routed { route, book: Rc::clone(&self.loans.book) };
+        if splices && routed.route.run_at_once() {
+            return Ok(());
+        }
+        // Apart, so that answers that need no wait are small.
+        Box::pin(self.run(routed, len)).await
+    }
+
+    async fn put_through_memory(
+        &mut self,
+        file: &handoff::File,
+        range: Range<u64>,
+    ) -> Result<(), Cut> {
+        let len = range.end - range.start;
         let buffer = Buffer::from(vec![0; len as usize]);
         let read = |buffer| file.read_at(buffer, range.start);
         let read = room::start(&self.driver, buffer, read).await?.await;
@@ -251,23 +273,10 @@ impl Output {
         self.send(vec![head, buffer]).await
     }
 
-    async fn route(&mut self, file: &handoff::File, range: Range<u64>) -> Result<(), Cut> {
-        let mut route = Route::new(&self.driver, (file, range.clone()), &self.socket);
-        if self.splices || range.end - range.start < FILE_LENT_FROM {
-            self.give_turn().await;
-            self.stop_blocking();
-            let head = std::mem::take(&mut self.gathered);
-            route = route.starting_with(RouteEngine::Splice).head(head);
-        } else {
-            self.flush_before_more().await?;
-        }
-        self.run(route, &range).await
-    }
-
-    async fn run(&self, route: Route, range: &Range<u64>) -> Result<(), Cut> {
-        let len = range.end - range.start;
-        let progress = route.progress();
-        let mut routed = Routed { route, book: &self.loans.book };
+    /// Runs a route to its end: all of so many bytes.
+    async fn run(&mut self, mut routed: Routed, len: u64) -> Result<(), Cut> {
+        self.flush_before_more().await?;
+        let progress = routed.route.progress();
         let running = pin!(routed.route.run());
         let standing_still = pin!(async {
             let mut seen = progress.get();
@@ -358,10 +367,10 @@ impl Output {
         }
     }
 
-    /// A socket that is spliced to must not block; this one keeps to it, so that not each file has to change it.
+    /// A socket that is spliced to must not block; this one keeps to it, so that not each file has to look.
     fn stop_blocking(&mut self) {
         if !self.stopped_blocking {
-            self.stopped_blocking = ioctl_fionbio(&self.socket, true).is_ok();
+            self.stopped_blocking = self.socket.never_block().is_ok();
         }
     }
 
@@ -384,12 +393,12 @@ impl Output {
 }
 
 /// A route that is counted however it ends.
-struct Routed<'a> {
+struct Routed {
     route: Route,
-    book: &'a Book,
+    book: Rc<Book>,
 }
 
-impl Drop for Routed<'_> {
+impl Drop for Routed {
     fn drop(&mut self) {
         self.book.write(|served| {
             served.sent += self.route.given();

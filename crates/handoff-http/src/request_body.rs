@@ -18,7 +18,8 @@ use crate::wire::{Framing, Piece, Refusal};
 /// The body of a request, for its service: a [`Body`] of [`Bytes`].
 #[derive(Debug)]
 pub struct RequestBody {
-    pipe: Arc<Mutex<Pipe>>,
+    /// `None` where there is no body.
+    pipe: Option<Arc<Mutex<Pipe>>>,
     /// Bytes that are to come, where the client has said it.
     left: Option<u64>,
 }
@@ -64,9 +65,8 @@ impl RequestBody {
             Framing::Length(len) => Some(len),
             Framing::Chunked => None,
         };
-        let end = (left == Some(0)).then_some(Ok(()));
-        let pipe = Arc::new(Mutex::new(Pipe { end, ..Pipe::default() }));
-        (Self { pipe: Arc::clone(&pipe), left }, Feeder(pipe))
+        let pipe = (left != Some(0)).then(Arc::default);
+        (Self { pipe: pipe.clone(), left }, Feeder(pipe))
     }
 }
 
@@ -78,11 +78,13 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut pipe = lock(&self.pipe);
+        let this = &mut *self;
+        let Some(pipe) = &this.pipe else { return Poll::Ready(None) };
+        let mut pipe = lock(pipe);
         if let Some(frame) = pipe.frames.pop_front() {
             drop(pipe);
             let len = frame.data_ref().map_or(0, Bytes::len) as u64;
-            self.left = self.left.map(|left| left.saturating_sub(len));
+            this.left = this.left.map(|left| left.saturating_sub(len));
             return Poll::Ready(Some(Ok(frame)));
         }
         match pipe.end {
@@ -101,7 +103,8 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let pipe = lock(&self.pipe);
+        let Some(pipe) = &self.pipe else { return true };
+        let pipe = lock(pipe);
         pipe.frames.is_empty() && pipe.end == Some(Ok(()))
     }
 
@@ -112,7 +115,8 @@ impl Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        let mut pipe = lock(&self.pipe);
+        let Some(pipe) = &self.pipe else { return };
+        let mut pipe = lock(pipe);
         pipe.dropped = true;
         let frames = std::mem::take(&mut pipe.frames);
         let feeder = pipe.feeder.take();
@@ -122,13 +126,14 @@ impl Drop for RequestBody {
     }
 }
 
-/// The connection's end of a body. Dropped before the body's end, it tells the service so.
-pub(crate) struct Feeder(Arc<Mutex<Pipe>>);
+/// The connection's end of a body, if there is one. Dropped before the body's end, it tells the service so.
+pub(crate) struct Feeder(Option<Arc<Mutex<Pipe>>>);
 
 impl Feeder {
     /// Whether the service waits for a piece. Pending until it does; no more once it has dropped the body.
     pub(crate) fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<bool> {
-        let mut pipe = lock(&self.0);
+        let Some(pipe) = &self.0 else { return Poll::Ready(false) };
+        let mut pipe = lock(pipe);
         if pipe.dropped || pipe.wanted {
             return Poll::Ready(!pipe.dropped);
         }
@@ -160,7 +165,8 @@ impl Feeder {
     }
 
     fn change(&self, change: impl FnOnce(&mut Pipe)) {
-        let mut pipe = lock(&self.0);
+        let Some(pipe) = &self.0 else { return };
+        let mut pipe = lock(pipe);
         change(&mut pipe);
         pipe.wanted = false;
         let reader = pipe.reader.take();

@@ -2,15 +2,15 @@
 
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
-use std::future::poll_fn;
+use std::future::{Pending, pending, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, FutureExt as _, select};
+use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use handoff::{Driver, Error, Listener, Result, Socket};
 use http::{Request, Response};
@@ -24,6 +24,7 @@ use crate::exchange::caught;
 use crate::limits::Limits;
 use crate::request_body::RequestBody;
 use crate::served::Served;
+use crate::stops::Stops;
 
 /// After a failure to accept that says nothing of when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -110,8 +111,9 @@ impl Server {
                 "the driver has no room for so many connections (in_flight)"
             );
         }
-        let mut stop = stop.shared();
-        let mut open = FuturesUnordered::new();
+        let mut stop = pin!(stop);
+        let stops = Rc::<Stops>::default();
+        let mut open = Connections::new();
         // What is accepted has it from there.
         if let Err(error) = set_tcp_nodelay(&listener, true) {
             tracing::info!(%error, "small answers may wait for earlier ones");
@@ -119,13 +121,13 @@ impl Server {
         loop {
             if open.len() >= most {
                 listener.pause();
-                let room = pin!(until_below(&mut open, most));
+                let room = pin!(open.until_below(most));
                 if let Either::Left(_) = select(&mut stop, room).await {
                     break;
                 }
             }
             let accepting = select(&mut stop, listener.accept());
-            match beside(&mut open, accepting).await {
+            match open.beside(accepting).await {
                 Either::Left(_) => break,
                 Either::Right((Ok((_, peer)), _)) if !(self.admits)(peer) => {
                     self.common.book.write(|served| served.turned_away += 1);
@@ -133,7 +135,7 @@ impl Server {
                 Either::Right((Ok((socket, peer)), _)) => {
                     match Open::enter(&self.common, peer, limits.per_client) {
                         Some(counted) => {
-                            let (service, stop) = (service.clone(), stop.clone());
+                            let (service, stop) = (service.clone(), stops.told());
                             open.push(self.connection(socket, peer, counted, service, stop));
                         }
                         None => tracing::info!(%peer, "a client has as many connections as it may"),
@@ -142,12 +144,13 @@ impl Server {
                 Either::Right((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     let moment = pin!(driver.sleep(AGAIN));
-                    beside(&mut open, select(&mut stop, moment)).await;
+                    open.beside(select(&mut stop, moment)).await;
                 }
             }
         }
         drop(listener);
-        let over = until_below(&mut open, 1);
+        stops.stop();
+        let over = open.until_below(1);
         if let Err(Error::TimedOut { .. }) = driver.timeout(limits.grace, over).await {
             // Others only wait for their client's end.
             let left = self.common.answering.get().min(open.len() as u64);
@@ -262,29 +265,48 @@ impl Drop for Open {
     }
 }
 
-/// Goes on with connections while something else is waited for.
-async fn beside<C: Future<Output = ()>, F: Future>(
-    open: &mut FuturesUnordered<C>,
-    other: F,
-) -> F::Output {
-    let mut other = pin!(other);
-    poll_fn(|context| {
-        while let Poll::Ready(Some(())) = open.poll_next_unpin(context) {}
-        other.as_mut().poll(context)
-    })
-    .await
-}
+/// Connections that are served beside each other. One more that never ends is with them: the set wakes itself when
+/// all of it was polled, as it is each time where there is one connection.
+struct Connections<C>(FuturesUnordered<Either<C, Pending<()>>>);
 
-/// Goes on with connections until fewer than so many are there.
-async fn until_below<C: Future<Output = ()>>(open: &mut FuturesUnordered<C>, most: usize) {
-    poll_fn(|context| {
-        while open.len() >= most {
-            match open.poll_next_unpin(context) {
-                Poll::Ready(_) => {}
-                Poll::Pending => return Poll::Pending,
+impl<C: Future<Output = ()>> Connections<C> {
+    fn new() -> Self {
+        let set = FuturesUnordered::new();
+        set.push(Either::Right(pending()));
+        Self(set)
+    }
+
+    fn push(&self, connection: C) {
+        self.0.push(Either::Left(connection));
+    }
+
+    fn len(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// Goes on with them; ready when one has ended.
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_next_unpin(context).map(drop)
+    }
+
+    /// Goes on with them while something else is waited for.
+    async fn beside<F: Future>(&mut self, other: F) -> F::Output {
+        let mut other = pin!(other);
+        poll_fn(|context| {
+            while self.poll_ended(context).is_ready() {}
+            other.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Goes on with them until fewer than so many are there.
+    async fn until_below(&mut self, most: usize) {
+        poll_fn(|context| {
+            while self.len() >= most {
+                ready!(self.poll_ended(context));
             }
-        }
-        Poll::Ready(())
-    })
-    .await;
+            Poll::Ready(())
+        })
+        .await;
+    }
 }

@@ -1,5 +1,7 @@
 //! A request's head: its line, its fields, and what they say of the body and the connection.
 
+use std::mem::MaybeUninit;
+
 use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
@@ -9,6 +11,9 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 
 use super::{LONG_TARGET, Refusal, TOO_LONG, TOO_MANY_FIELDS};
 use crate::limits::Limits;
+
+/// Fields that are parsed without an allocation, of requests and limits as usual.
+const FEW: usize = 128;
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +47,15 @@ impl Head {
     /// With status 400 for what is no request or an ambiguous one, 413, 414, 417 for another expectation than
     /// `100-continue`, 431, 501 for a method or coding that is not to be had, 505.
     pub fn parse(head: &Bytes, limits: &Limits) -> Result<Self, Refusal> {
-        let mut fields = vec![httparse::EMPTY_HEADER; limits.fields];
-        let mut parsed = httparse::Request::new(&mut fields);
-        match parsed.parse(head) {
+        // On the stack where they fit there.
+        let mut few = [const { MaybeUninit::uninit() }; FEW];
+        let mut many = Vec::new();
+        let room = few.get_mut(..limits.fields).unwrap_or_else(|| {
+            many.resize_with(limits.fields, MaybeUninit::uninit);
+            &mut many
+        });
+        let mut parsed = httparse::Request::new(&mut []);
+        match parsed.parse_with_uninit_headers(head, room) {
             Ok(httparse::Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(Refusal::bad("the request has no end, or more than one")),
             Err(error) => return Err(refusal(error, head)),
@@ -55,19 +66,46 @@ impl Head {
             .map_err(|_| Refusal::bad("the method is no token"))?;
         let target = target(head, parsed.path.unwrap_or_default(), &method, limits)?;
         let fields = fields_of(head, parsed.headers)?;
-        check_host(&fields, version)?;
-        let framing = framing(&fields, version, limits)?;
-        let keeps_alive = match version {
-            Version::HTTP_10 => has_token(&fields, &CONNECTION, "keep-alive"),
-            _ => true,
+        let has = Has::of(&fields);
+        check_host(head, &fields, version)?;
+        let framing = match has.body {
+            true => framing(&fields, version, limits)?,
+            false => Framing::Length(0),
         };
-        let keeps_alive = keeps_alive && !has_token(&fields, &CONNECTION, "close");
-        let awaits_continue = awaits_continue(&fields, version)? && framing != Framing::Length(0);
-        let takes_trailers = version == Version::HTTP_11 && has_token(&fields, &TE, "trailers");
+        let says = |token| has.connection && has_token(&fields, &CONNECTION, token);
+        let keeps_alive = version == Version::HTTP_11 || says("keep-alive");
+        let keeps_alive = keeps_alive && !says("close");
+        let awaits_continue = has.expect && awaits_continue(&fields, version)?;
+        let awaits_continue = awaits_continue && framing != Framing::Length(0);
+        let takes_trailers =
+            version == Version::HTTP_11 && has.te && has_token(&fields, &TE, "trailers");
         let mut request = Request::new(());
         (*request.method_mut(), *request.uri_mut()) = (method, target);
         (*request.version_mut(), *request.headers_mut()) = (version, fields);
         Ok(Self { request, framing, keeps_alive, awaits_continue, takes_trailers })
+    }
+}
+
+/// Which fields are there that most requests have not: one look at each costs less than a search for all of these.
+#[derive(Default)]
+struct Has {
+    /// What says that a body follows.
+    body: bool,
+    connection: bool,
+    expect: bool,
+    te: bool,
+}
+
+impl Has {
+    fn of(fields: &HeaderMap) -> Self {
+        let mut has = Self::default();
+        for name in fields.keys() {
+            has.body |= *name == CONTENT_LENGTH || *name == TRANSFER_ENCODING;
+            has.connection |= *name == CONNECTION;
+            has.expect |= *name == EXPECT;
+            has.te |= *name == TE;
+        }
+        has
     }
 }
 
@@ -133,7 +171,7 @@ pub(super) fn fields_of(
     Ok(map)
 }
 
-fn check_host(fields: &HeaderMap, version: Version) -> Result<(), Refusal> {
+fn check_host(head: &Bytes, fields: &HeaderMap, version: Version) -> Result<(), Refusal> {
     let mut hosts = fields.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return match version {
@@ -144,7 +182,9 @@ fn check_host(fields: &HeaderMap, version: Version) -> Result<(), Refusal> {
     if hosts.next().is_some() {
         return Err(Refusal::bad("the request has several fields Host"));
     }
-    let is_host = |host: &[u8]| !host.contains(&b'@') && Authority::try_from(host).is_ok();
+    let is_host = |host: &[u8]| {
+        !host.contains(&b'@') && Authority::from_maybe_shared(head.slice_ref(host)).is_ok()
+    };
     if host.is_empty() || is_host(host.as_bytes()) {
         Ok(())
     } else {
