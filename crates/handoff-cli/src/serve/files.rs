@@ -3,25 +3,18 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::future::{Ready, ready};
-use std::ops::Range;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
 
 use handoff_http::{LentBody, RequestBody};
-use http::header::{
-    ACCEPT_RANGES, ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION,
-    X_CONTENT_TYPE_OPTIONS,
-};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
+use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tower_service::Service;
 
-use super::conditions::{State, Wanted};
+use super::conditions::Wanted;
+use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
 
 /// Answers requests for the files of a directory. Clones are of the same.
@@ -30,6 +23,7 @@ pub(super) struct Files(Rc<Shared>);
 
 struct Shared {
     root: Root,
+    known: Known,
     /// Answers, by their status.
     statuses: RefCell<BTreeMap<u16, u64>>,
 }
@@ -43,8 +37,10 @@ impl Service<Request<RequestBody>> for Files {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let response = self.answer(&request);
+    fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
+        // The map that is there takes the answer's body, which saves the making of another.
+        let extensions = std::mem::take(request.extensions_mut());
+        let response = self.answer(&request, extensions);
         let status = response.status().as_u16();
         *self.0.statuses.borrow_mut().entry(status).or_default() += 1;
         tracing::info!(method = %request.method(), target = %request.uri(), status, "answered");
@@ -54,7 +50,7 @@ impl Service<Request<RequestBody>> for Files {
 
 impl Files {
     pub(super) fn new(root: Root) -> Self {
-        Self(Rc::new(Shared { root, statuses: RefCell::default() }))
+        Self(Rc::new(Shared { root, known: Known::default(), statuses: RefCell::default() }))
     }
 
     /// Answers so far, by their status.
@@ -62,20 +58,15 @@ impl Files {
         self.0.statuses.borrow().clone()
     }
 
-    fn answer(&self, request: &Request<RequestBody>) -> Response<String> {
+    fn answer(&self, request: &Request<RequestBody>, extensions: Extensions) -> Response<String> {
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             let response = plain(StatusCode::METHOD_NOT_ALLOWED, "files are read by GET and HEAD");
             return with(response, ALLOW, "GET, HEAD");
         }
         match self.0.root.find(request.uri().path()) {
             Found::File { file, stat, name } => {
-                let state = State::new(
-                    stat.st_size as u64,
-                    (stat.st_mtime, stat.st_mtime_nsec),
-                    (stat.st_ctime, stat.st_ctime_nsec),
-                    stat.st_ino,
-                );
-                of_file(file, &state, &name, request)
+                let told = self.0.known.told(&name, &stat);
+                of_file(file, &told, request, extensions)
             }
             Found::Directory => {
                 let response = plain(StatusCode::MOVED_PERMANENTLY, "this is a directory");
@@ -98,56 +89,43 @@ impl Files {
 
 fn of_file(
     file: File,
-    state: &State,
-    name: &[u8],
+    told: &Told,
     request: &Request<RequestBody>,
+    extensions: Extensions,
 ) -> Response<String> {
-    let now = SystemTime::now();
-    let response = match state.wanted(request.method(), request.headers(), now) {
-        Wanted::Whole => lent(StatusCode::OK, file, 0..state.size, name),
+    let size = told.state.size;
+    let lent = |status, range| {
+        let mut response = answer(status, told);
+        *response.extensions_mut() = extensions;
+        response.extensions_mut().insert(LentBody::file(file, range));
+        response
+    };
+    match told.state.wanted(request.method(), request.headers()) {
+        Wanted::Whole => lent(StatusCode::OK, 0..size),
         Wanted::Part(range) => {
-            let told = format!("bytes {}-{}/{}", range.start, range.end - 1, state.size);
-            with(lent(StatusCode::PARTIAL_CONTENT, file, range, name), CONTENT_RANGE, &told)
+            let part = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+            with(lent(StatusCode::PARTIAL_CONTENT, range), CONTENT_RANGE, &part)
         }
         Wanted::Unchanged => {
-            let mut response = Response::new(String::new());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            let mut response = answer(StatusCode::NOT_MODIFIED, told);
+            // What the client has tells it.
+            response.headers_mut().remove(CONTENT_TYPE);
+            response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
             response
         }
-        Wanted::NotThis => {
-            return plain(StatusCode::PRECONDITION_FAILED, "the file is in another state");
-        }
+        Wanted::NotThis => plain(StatusCode::PRECONDITION_FAILED, "the file is in another state"),
         Wanted::NoSuchPart => {
             let response = plain(StatusCode::RANGE_NOT_SATISFIABLE, "the file is shorter");
-            return with(response, CONTENT_RANGE, &format!("bytes */{}", state.size));
+            with(response, CONTENT_RANGE, &format!("bytes */{size}"))
         }
-    };
-    let response = with(response, ETAG, &state.etag);
-    let response = with(response, ACCEPT_RANGES, "bytes");
-    match state.modified {
-        Some(modified) => {
-            // None is later than the answer (RFC 9110, 8.8.2.1).
-            with(response, LAST_MODIFIED, &httpdate::fmt_http_date(modified.min(now)))
-        }
-        None => response,
     }
 }
 
-fn lent(status: StatusCode, file: File, range: Range<u64>, name: &[u8]) -> Response<String> {
+fn answer(status: StatusCode, told: &Told) -> Response<String> {
     let mut response = Response::new(String::new());
     *response.status_mut() = status;
-    response.extensions_mut().insert(LentBody::file(file, range));
-    let response = with(response, CONTENT_TYPE, &content_type(name));
-    with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
-}
-
-/// What the name says of what is in a file.
-fn content_type(name: &[u8]) -> String {
-    let kind = mime_guess::from_path(Path::new(OsStr::from_bytes(name))).first_or_octet_stream();
-    match kind.type_() {
-        mime_guess::mime::TEXT => format!("{kind}; charset=utf-8"),
-        _ => kind.to_string(),
-    }
+    response.headers_mut().clone_from(&told.fields);
+    response
 }
 
 /// The target with a slash behind its path, of this server whatever the path begins with.

@@ -5,11 +5,12 @@
 //! - whatever ends the command, no request is accepted any more, and those under way have --grace seconds;
 //! - what was sent, and what of it was copied, is in the report.
 //!
-//! The way: [`root`] (from a path to an open file) -> [`conditions`] (what of it is wanted) -> [`files`] (the
-//! service) -> [`worker`] (a thread that serves) -> [`report`].
+//! The way: [`root`] (from a path to an open file) -> [`known`] (what is told of it) -> [`conditions`] (what of it is
+//! wanted) -> [`files`] (the service) -> [`worker`] (a thread that serves) -> [`report`].
 
 mod conditions;
 mod files;
+mod known;
 mod report;
 mod root;
 mod worker;

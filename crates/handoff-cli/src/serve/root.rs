@@ -4,6 +4,7 @@
 //! - the kernel keeps every step of a path beneath the directory (`RESOLVE_BENEATH`, Linux 5.6), also while files
 //!   and links are exchanged.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,12 +23,12 @@ const LOOKS: usize = 16;
 pub(super) struct Root(OwnedFd);
 
 /// What a path leads to.
-pub(super) enum Found {
+pub(super) enum Found<'a> {
     File {
         file: File,
         stat: Stat,
         /// Its name, for what is in it.
-        name: Vec<u8>,
+        name: Cow<'a, [u8]>,
     },
     /// A directory that was named without the slash behind it.
     Directory,
@@ -72,8 +73,8 @@ impl Root {
     }
 
     /// Finds what a request's path names.
-    pub(super) fn find(&self, path: &str) -> Found {
-        let path: Vec<u8> = percent_decode_str(path.trim_start_matches('/')).collect();
+    pub(super) fn find<'a>(&self, path: &'a str) -> Found<'a> {
+        let path = Cow::from(percent_decode_str(path.trim_start_matches('/')));
         if path.contains(&0) {
             return Found::Nothing(Missing::NoName);
         }
@@ -83,7 +84,10 @@ impl Root {
             return Found::Nothing(Missing::NotThere);
         }
         let in_directory = path.is_empty() || path.ends_with(b"/");
-        let name = if in_directory { [&path, &b"index.html"[..]].concat() } else { path };
+        let name = match in_directory {
+            true => [&path, &b"index.html"[..]].concat().into(),
+            false => path,
+        };
         match self.open_file(&name) {
             Ok((file, stat)) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => Found::File { file: file.into(), stat, name },
