@@ -119,6 +119,8 @@ impl<A: Awaited> Future for Handle<A> {
         let this = self.get_mut();
         if this.driver.at_once.get() >= AT_ONCE {
             this.driver.at_once.set(0);
+            // Also for who polls after each turn and has no waker: the next does not sleep.
+            this.driver.news.set(true);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

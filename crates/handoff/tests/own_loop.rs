@@ -6,6 +6,8 @@ mod traffic;
 
 use std::io::Read;
 use std::net::UdpSocket;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,34 @@ fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
                         Err(again) => loan = again,
                     }
                 };
+            }
+        }
+    });
+}
+
+/// The futures of an owner who polls them after each turn. One of them waits once, as it does behind many that were over
+/// at once.
+#[test]
+fn a_wait_does_not_sleep_through_a_future_that_waits_once() {
+    const FUTURES: usize = 300;
+    within(LONG, || {
+        for (driver, engine) in engines_apart() {
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+            near.connect(far.local_addr().unwrap()).unwrap();
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(engine).unwrap();
+            // Something is to come, but nothing comes.
+            let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            let _silent = silent.receive_into(Buffer::from(vec![0; 100])).unwrap();
+            driver.turn(Wait::No).unwrap();
+            let mut context = Context::from_waker(Waker::noop());
+            let mut many: Vec<_> = (0..FUTURES)
+                .map(|_| socket.send(Buffer::from(pattern(1, 100))).unwrap().split().0)
+                .collect();
+            while !many.is_empty() {
+                driver.turn(Wait::Event).unwrap();
+                many.retain_mut(|sent| Pin::new(sent).poll(&mut context).is_pending());
             }
         }
     });
@@ -281,9 +311,7 @@ fn nothing_waits_for_a_driver_that_is_gone() {
 
 #[test]
 fn a_future_whose_driver_nobody_turns_says_so_once() {
-    use std::pin::pin;
     use std::sync::atomic::Ordering::SeqCst;
-    use std::task::{Context, Waker};
 
     for turned in [false, true] {
         for driver in traffic::drivers() {
