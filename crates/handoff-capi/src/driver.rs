@@ -7,7 +7,9 @@ use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, Stream};
@@ -47,11 +49,22 @@ pub struct handoff_driver_options {
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
+/// Says that a task can go on.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// A driver, what it is to do, and what became of that.
 pub(crate) struct State {
     tasks: RefCell<FuturesUnordered<Task>>,
     /// Tasks that were begun while tasks ran.
     begun: RefCell<Vec<Task>>,
+    woken: Arc<Woken>,
     events: RefCell<VecDeque<(handoff_event, Option<CString>)>>,
     /// The texts of the events that were told last.
     texts: RefCell<Vec<CString>>,
@@ -74,12 +87,15 @@ impl State {
     pub(crate) fn run(&self) {
         // A task that runs must not run the others: whoever is at it goes on with what was begun.
         let Ok(mut tasks) = self.tasks.try_borrow_mut() else { return };
-        let mut context = Context::from_waker(Waker::noop());
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let mut context = Context::from_waker(&waker);
         loop {
+            self.woken.0.store(false, Relaxed);
             tasks.extend(self.begun.borrow_mut().drain(..));
             match Pin::new(&mut *tasks).poll_next(&mut context) {
                 Poll::Ready(Some(())) => {}
-                _ if self.begun.borrow().is_empty() => return,
+                // Nothing but its wake tells of a task that waits once.
+                _ if self.begun.borrow().is_empty() && !self.woken.0.load(Relaxed) => return,
                 _ => {}
             }
         }
@@ -169,6 +185,7 @@ pub unsafe extern "C" fn handoff_driver_new(
         let state = State {
             tasks: RefCell::default(),
             begun: RefCell::default(),
+            woken: Arc::default(),
             events: RefCell::default(),
             texts: RefCell::default(),
             driver: builder.build()?,

@@ -1,8 +1,51 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "check.h"
+
+#define CROWD 129
+
+/* Many reads that end in one turn: the descriptor says that there is more to do, as long as there is. */
+static void crowd(handoff_driver driver)
+{
+	struct handoff_event events[CROWD];
+	struct pollfd driven = { handoff_driver_fd(driver), POLLIN, 0 };
+	handoff_buffer buffers[CROWD];
+	handoff_region region;
+	handoff_file file;
+	char bytes[CROWD];
+	int told = 0;
+	int ends[2];
+
+	CHECK(pipe(ends) == 0);
+	CHECK(handoff_file_new(driver, ends[0], &file) == 0);
+	CHECK(handoff_region_new(1 << 20, HANDOFF_PAGES_BASE, &region) == 0);
+	for (int number = 0; number < CROWD; number++) {
+		CHECK(handoff_buffer_new(region, 1, &buffers[number]) == 0);
+		CHECK(handoff_read(file, buffers[number], -1, (uint64_t)number) == 0);
+	}
+	CHECK(handoff_turn(driver, 0, events, CROWD) == 0);
+	memset(bytes, 5, sizeof(bytes));
+	CHECK(write(ends[1], bytes, sizeof(bytes)) == CROWD);
+	for (;;) {
+		int now = handoff_turn(driver, 0, events + told, (uint32_t)(CROWD - told));
+
+		CHECK(now >= 0);
+		told += now;
+		if (told == CROWD)
+			break;
+		CHECK(poll(&driven, 1, 5000) == 1);
+	}
+	for (int number = 0; number < CROWD; number++) {
+		CHECK(events[number].error == 0 && events[number].bytes == 1);
+		CHECK(handoff_close(buffers[number]) == 0);
+	}
+	CHECK(handoff_close(region) == 0);
+	CHECK(handoff_close(file) == 0);
+	close(ends[1]);
+}
 
 void file_cases(uint32_t ring)
 {
@@ -41,6 +84,8 @@ void file_cases(uint32_t ring)
 	CHECK(event.kind == HANDOFF_EVENT_TRANSFERRED && event.bytes == 9900 && event.handle == in);
 	CHECK(handoff_buffer_data(in, &data, &length) == 0);
 	CHECK(((unsigned char *)data)[0] == 3 && ((unsigned char *)data)[9899] == 3);
+
+	crowd(driver);
 
 	CHECK(handoff_close(file) == 0);
 	CHECK(handoff_close(in) == 0);
