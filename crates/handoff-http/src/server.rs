@@ -144,7 +144,9 @@ impl Server {
                 Either::Right((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     let moment = pin!(driver.sleep(AGAIN));
-                    open.beside(select(&mut stop, moment)).await;
+                    if let Either::Left(_) = open.beside(select(&mut stop, moment)).await {
+                        break;
+                    }
                 }
             }
         }

@@ -322,6 +322,23 @@ fn a_server_that_has_stopped_serves_again() {
 }
 
 #[test]
+fn a_stop_is_heard_while_nothing_can_be_accepted() {
+    for ring in RINGS {
+        let driver = Driver::builder().ring(ring).build().expect("a driver");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let same = listener.try_clone().expect("has a descriptor");
+        let listener = driver.listen(listener).expect("listens");
+        // Whatever is accepted from here on fails.
+        rustix::net::shutdown(same, rustix::net::Shutdown::Both).expect("ends");
+        let server = Server::new(&driver, Limits::default());
+        let stop = async {
+            driver.sleep(Duration::from_millis(50)).await.expect("it is driven");
+        };
+        driver.block_on(server.serve(listener, hello(), stop)).expect("it is driven");
+    }
+}
+
+#[test]
 fn a_client_that_never_pauses_stops_too() {
     for ring in RINGS {
         let serving =
