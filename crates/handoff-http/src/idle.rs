@@ -41,3 +41,41 @@ impl Idle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use futures_util::future::{Either, select};
+    use handoff::RingUse;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_wound_up_is_a_whole_one() {
+        const WAIT: Duration = Duration::from_millis(100);
+        for ring in [RingUse::Prefer, RingUse::Avoid] {
+            let driver = Driver::builder().ring(ring).build().expect("a driver");
+            let mut idle = Idle::new(&driver, WAIT);
+            let waiting = async {
+                for moment in [30, 80, 80, 1_000] {
+                    let since = Instant::now();
+                    idle.wind_up();
+                    let over = poll_fn(|context| idle.poll_over(context));
+                    let pause = pin!(driver.sleep(Duration::from_millis(moment)));
+                    match select(over, pause).await {
+                        Either::Left((over, _)) => {
+                            over.expect("it is driven");
+                            assert!(since.elapsed() >= WAIT, "{:?}", since.elapsed());
+                            // Late as the clock may be, it ends long before a pause like this.
+                            return;
+                        }
+                        Either::Right(_) => assert_ne!(moment, 1_000, "it does not end"),
+                    }
+                }
+            };
+            driver.block_on(waiting).expect("it is driven");
+        }
+    }
+}
