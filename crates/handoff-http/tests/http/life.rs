@@ -342,18 +342,16 @@ fn a_stop_is_heard_while_nothing_can_be_accepted() {
 fn a_client_that_never_pauses_stops_too() {
     for ring in RINGS {
         let serving =
-            Serving::start(ring, Limits { grace: PATIENCE, ..Limits::default() }, hello());
+            Serving::start(ring, Limits { grace: 2 * PATIENCE, ..Limits::default() }, hello());
         let mut busy = serving.connect();
         let mut answers = busy.stream.try_clone().expect("has a descriptor");
         let asking = std::thread::spawn(move || {
             let begin = Instant::now();
-            // It ends with the connection.
-            while begin.elapsed() < Duration::from_secs(8) {
-                if std::io::Write::write_all(&mut busy.stream, &HELLO.repeat(200)).is_err() {
-                    break;
-                }
+            let mut goes_on = true;
+            while goes_on && begin.elapsed() < PATIENCE {
+                goes_on = std::io::Write::write_all(&mut busy.stream, &HELLO.repeat(200)).is_ok();
             }
-            begin.elapsed()
+            goes_on
         });
         let reading = std::thread::spawn(move || {
             let mut came = Vec::new();
@@ -366,7 +364,7 @@ fn a_client_that_never_pauses_stops_too() {
         let came = reading.join().expect("reads");
         let last = String::from_utf8_lossy(&came[came.len().saturating_sub(300)..]).into_owned();
         assert!(last.contains("connection: close"), "{served:?}: {last}");
-        assert!(asking.join().expect("asks") < Duration::from_secs(6));
+        assert!(!asking.join().expect("asks"), "the connection stays");
     }
 }
 
