@@ -180,14 +180,16 @@ impl TcpStream {
     ///
     /// ```no_run
     /// use handoff::tokio::TcpStream;
-    /// use tokio::io::AsyncWriteExt;
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
     /// use tokio::task::spawn_local;
     ///
-    /// async fn ask(stream: TcpStream) -> std::io::Result<()> {
+    /// async fn ask(stream: TcpStream) -> std::io::Result<Vec<u8>> {
     ///     let (mut read, mut write) = stream.into_split();
     ///     let asking = spawn_local(async move { write.write_all(b"a question").await });
-    ///     tokio::io::copy(&mut read, &mut tokio::io::stdout()).await?;
-    ///     asking.await?
+    ///     let mut answer = Vec::new();
+    ///     read.read_to_end(&mut answer).await?;
+    ///     asking.await??;
+    ///     Ok(answer)
     /// }
     /// ```
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
