@@ -146,7 +146,7 @@ fn what_came_on_a_connection_that_was_reset_before_it_was_accepted_is_read() {
     engine.join();
 }
 
-/// More than is read in a row.
+/// Two of them are read in a row, and a third is not.
 const MUCH: usize = 900_000;
 
 /// As [`pair`], with a receiver whose sockets take in as much without being read.
@@ -161,10 +161,11 @@ fn roomy_pair() -> Pair {
 fn fans_out(mut first: Peer, mut other: Peer, engine: Standing) {
     first.send_map();
     other.send_map();
-    first.send(&pattern(0, MUCH));
-    first.send(&pattern(1, MUCH));
+    for number in 0..3 {
+        first.send(&pattern(number, MUCH));
+    }
     first.await_acknowledgements();
-    other.send(&pattern(2, LEN));
+    other.send(&pattern(3, LEN));
     other.await_acknowledgements();
     engine.goes_on();
     engine.join();
@@ -173,7 +174,7 @@ fn fans_out(mut first: Peer, mut other: Peer, engine: Standing) {
 #[test]
 fn what_came_by_lane_0_is_read_before_what_came_later_by_another() {
     let pair = roomy_pair();
-    let engine = Standing::new(&pair.right, None, 2, &[MUCH, MUCH, LEN]);
+    let engine = Standing::new(&pair.right, None, 2, &[MUCH, MUCH, MUCH, LEN]);
     let (first, other) = (Peer::connect(&pair, 0), Peer::connect_lane(&pair, 1, 0));
     engine.stands();
     fans_out(first, other, engine);
@@ -182,7 +183,7 @@ fn what_came_by_lane_0_is_read_before_what_came_later_by_another() {
 #[test]
 fn so_it_is_where_lane_0_has_not_been_accepted() {
     let pair = roomy_pair();
-    let engine = Standing::new(&pair.right, None, 0, &[MUCH, MUCH, LEN]);
+    let engine = Standing::new(&pair.right, None, 0, &[MUCH, MUCH, MUCH, LEN]);
     engine.stands();
     let other = Peer::connect_lane(&pair, 1, 0);
     let first = Peer::connect(&pair, 0);
