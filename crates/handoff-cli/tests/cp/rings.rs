@@ -348,6 +348,8 @@ mod guest {
         let many = || Peer::greet(&address, 16);
         let mut peer = bed.pair.left.namespace().run(many).expect("runs there");
         peer.send();
+        receiver.line("may run dry");
+        // Another thread would say it now.
         thread::sleep(Duration::from_millis(300));
         receiver.signal(Signal::INT);
         peer.answers();
@@ -451,8 +453,8 @@ mod guest {
         let sender = sender.stdin(Stdio::piped());
         let mut sender = Running::start(bed.pair.left.namespace().attach(sender));
         let mut input = sender.child.stdin.take().expect("is piped");
+        // More than the pipe and the sender's buffers take: the rest is sent by then.
         input.write_all(&pattern(3_000_000)).expect("writes");
-        thread::sleep(Duration::from_millis(300));
         (sender, input)
     }
 

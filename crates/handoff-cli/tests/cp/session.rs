@@ -106,10 +106,17 @@ impl Running {
 
     /// The address that it listens on, once it does.
     pub(crate) fn address(&self) -> String {
+        let line = self.line("handoff: listening on ");
+        line.rsplit(' ').next().expect("has a last word").to_owned()
+    }
+
+    /// Waits for a line on stderr with these words.
+    pub(crate) fn line(&self, words: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).expect("it listens");
-            if let Some(address) = line.strip_prefix("handoff: listening on ") {
-                return address.to_owned();
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("it does not say {words:?}"));
+            if line.contains(words) {
+                return line;
             }
         }
     }
