@@ -382,11 +382,7 @@ fn a_task_that_yields_for_ever_holds_nobody_up() {
 fn a_task_whose_sends_are_over_at_once_holds_nobody_up() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (socket, _far) = traffic::udp(&driver, engine);
             let executor = Executor::new(&driver);
             let over = Rc::new(Cell::new(false));
             let (told, clock) = (over.clone(), driver.clone());

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
-use traffic::{engines_apart, filled, narrow_tcp, patience, pattern, tcp, within, without_ring};
+use traffic::{
+    engines_apart, filled, narrow_tcp, patience, pattern, tcp, udp, within, without_ring,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 /// More than the buffers of a narrow connection take.
@@ -22,11 +24,7 @@ const BLOCKED: usize = 1 << 20;
 fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (socket, _far) = udp(&driver, engine);
             let mut buffer = Buffer::from(pattern(1, 3000));
             for _ in 0..40 {
                 let (sent, mut loan) = socket.send(buffer).unwrap().split();
@@ -50,11 +48,7 @@ fn a_wait_does_not_sleep_through_a_future_that_waits_once() {
     const FUTURES: usize = 300;
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (socket, _far) = udp(&driver, engine);
             // Something is to come, but nothing comes.
             let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
             let _silent = silent.receive_into(Buffer::from(vec![0; 100])).unwrap();

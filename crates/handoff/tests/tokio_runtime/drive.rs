@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::LONG;
-use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
+use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, udp, within};
 use handoff::{Buffer, Driver, Region};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -159,11 +159,7 @@ fn without_a_runtime_it_says_what_to_use() {
 fn sends_that_are_over_at_once_hold_nobody_up() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (socket, _far) = udp(&driver, engine);
             let clock = driver.clone();
             let over = run(&driver, async move {
                 let waiting =

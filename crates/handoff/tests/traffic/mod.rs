@@ -1,13 +1,13 @@
 //! What tests send, over what, and how long they wait for it.
 
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Engine, Region, RingUse};
+use handoff::{Buffer, Driver, Engine, Region, RingUse, Socket};
 use socket2::SockRef;
 
 /// Bytes that tell where they belong.
@@ -64,6 +64,16 @@ pub(crate) fn tcp(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((address, 0)).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (near, listener.accept().unwrap().0)
+}
+
+/// Datagrams over loopback: the end attached for an engine, and its peer.
+pub(crate) fn udp(driver: &Driver, engine: Engine) -> (Socket, UdpSocket) {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    near.connect(far.local_addr().unwrap()).unwrap();
+    let socket = driver.socket(near).unwrap();
+    socket.set_engine(engine).unwrap();
+    (socket, far)
 }
 
 /// As [`tcp`], with so little room on the way that 512 KiB block until the peer reads.
