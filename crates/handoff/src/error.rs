@@ -1,11 +1,11 @@
-//! Everything that can go wrong, each with its cause and the way out in one line.
+//! All errors, each with its cause and the way out in one line.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Error of this library.
+/// An error of this library.
 ///
 /// ```
 /// use handoff::Error;
@@ -28,7 +28,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Locking the pages of a buffer would pass `RLIMIT_MEMLOCK`.
+    /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
         "{action} needs {need} more bytes of locked memory; this process has {locked}, other processes of this user \
          count too, and the limit (RLIMIT_MEMLOCK) is {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, \
@@ -37,10 +37,10 @@ pub enum Error {
     Memlock {
         /// What was being done.
         action: &'static str,
-        /// Bytes asked for now, beside what is locked already.
+        /// Bytes to lock now, beside what is locked already.
         need: u64,
-        /// Bytes that this process has locked already. What the user's other processes have locked counts as
-        /// well, and nobody tells how much that is.
+        /// Bytes that this process has locked already. Locks of the user's other processes count as well,
+        /// and nobody reports how much they are.
         locked: u64,
         /// The soft limit in bytes.
         limit: u64,
@@ -67,7 +67,7 @@ pub enum Error {
         "no buffer came back to the pool in {waited:?}: of its {buffers} buffers of {len} bytes, {holders}"
     )]
     PoolEmpty {
-        /// How long it was waited.
+        /// How long the wait was.
         waited: Duration,
         /// Buffers of the pool.
         buffers: usize,
@@ -92,7 +92,7 @@ pub enum Error {
         /// Bytes that it had.
         total: usize,
     },
-    /// A stream ended before all bytes came that were to be received.
+    /// A stream ended before all expected bytes came.
     #[error("the stream ended after {received} of {wanted} bytes")]
     StreamEnded {
         /// Bytes that came: they are at the buffer's beginning.
@@ -100,16 +100,16 @@ pub enum Error {
         /// Bytes that the buffer was to have.
         wanted: usize,
     },
-    /// A receive was dropped that had taken bytes of its stream, so what comes next would be taken for them.
+    /// A dropped receive had taken bytes of its stream, so the next bytes would be mistaken for them.
     #[error(
         "{bytes} bytes of the stream went to a receive that was dropped, and the rest makes no sense without \
          them: before you drop a receive, cancel it and take its buffer (Transfer::cancel)"
     )]
     ReceivedLost {
-        /// Bytes that are gone.
+        /// Bytes that are lost.
         bytes: usize,
     },
-    /// The process, or the machine, has as many open files as it may have.
+    /// The process, or the machine, has reached its limit of open files.
     #[error(
         "{action}: no descriptor is free{}: close files, or allow more (ulimit -n, LimitNOFILE= in systemd; \
          fs.file-max for the machine)",
@@ -118,10 +118,10 @@ pub enum Error {
     NoDescriptor {
         /// What was being done.
         action: &'static str,
-        /// The process's limit, if that is what was reached.
+        /// The process's limit, if that was reached.
         limit: Option<u64>,
     },
-    /// The time that was given is over.
+    /// The given time is over.
     #[error("not finished within {after:?}")]
     TimedOut {
         /// The time.
@@ -133,7 +133,7 @@ pub enum Error {
         /// Bytes done before.
         done: usize,
     },
-    /// The engine that was asked for does not work here.
+    /// The requested engine does not work here.
     #[error("the {engine} engine is not possible here: {reason}")]
     EngineUnavailable {
         /// Name of the engine.
@@ -155,13 +155,13 @@ pub enum Error {
          files and futures are used"
     )]
     DriverGone,
-    /// A driver thread has ended, so nothing on it can be used any more.
+    /// A driver thread has ended, so nothing on it works any more.
     #[error(
         "the driver thread has ended, and nothing goes on without it: its DriverThreads was dropped or shut \
          down, or its driver failed, as the log then says"
     )]
     ThreadGone,
-    /// An argument that can't be used, with the reason.
+    /// An argument that cannot be used, with the reason.
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -178,7 +178,7 @@ impl Error {
         Self::io(action, io::Error::from_raw_os_error(errno))
     }
 
-    /// Of a call that makes a descriptor.
+    /// Error of a call that makes a descriptor.
     pub(crate) fn descriptor(action: &'static str, errno: i32) -> Self {
         match errno {
             libc::EMFILE => {

@@ -2,8 +2,8 @@
 //!
 //! Contracts:
 //! - the driver has a turn after at most [`BETWEEN_TURNS`] polls of tasks, so that a task which wakes itself
-//!   holds up neither operations nor the clock. One whose operations are all over at once waits now and then
-//!   (`handle`).
+//!   delays neither operations nor the clock. A task whose operations are all over at once waits now and
+//!   then (`handle`).
 
 use std::future::Future;
 
@@ -40,8 +40,8 @@ impl Executor {
         Self { driver: driver.clone(), tasks: LocalExecutor::new() }
     }
 
-    /// Starts a future beside the others. It runs while [`run`](Self::run) does, and is dropped with
-    /// its task unless that is detached.
+    /// Starts a future beside the others. It runs while [`run`](Self::run) runs, and is dropped with its
+    /// task unless you detach the task.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.tasks.spawn(future)
     }

@@ -1,8 +1,7 @@
 //! A file attached to a driver: regular files, block devices, pipes.
 //!
-//! Reading lends a buffer to be filled, writing lends one to be emptied. A file opened without
-//! `O_DIRECT` has its bytes copied from or to the page cache by the CPU, which
-//! [`File::is_direct`] tells; the kernel makes no report of its own.
+//! A read fills the lent buffer, a write empties it. For a file opened without `O_DIRECT`, the CPU copies
+//! the bytes from or to the page cache, and [`File::is_direct`] says so; the kernel itself reports nothing.
 //!
 //! Minimum kernel: 5.1 (`READ_FIXED` and `WRITE_FIXED` for registered buffers, else `READ` and `WRITE`,
 //! 5.6). Capability: none. Return signal: the completion.
@@ -25,7 +24,7 @@ use crate::transfer::{Readiness, Transfer};
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
 
-/// Blocks of a direct file whose file system does not tell: a page, the largest on common devices.
+/// Blocks of a direct file whose file system does not say: a page, the largest on common devices.
 const BLOCKS: usize = 4096;
 
 /// A file, used through its driver.
@@ -48,7 +47,7 @@ pub struct File {
     driver: Rc<Reactor>,
 }
 
-/// What direct I/O on a file has to be aligned to, in bytes: see [`File::alignment`].
+/// The alignment of direct I/O on a file, in bytes: see [`File::alignment`].
 ///
 /// ```no_run
 /// # fn example(file: &handoff::File) {
@@ -59,13 +58,13 @@ pub struct File {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Address and length of each piece of memory: what the device's DMA asks for.
+    /// For address and length of each piece of memory: what the device's DMA asks for.
     pub memory: usize,
-    /// The offset in the file, and the length of all pieces of a read or write together.
+    /// For the offset in the file, and the length of all pieces of a read or write together.
     pub blocks: usize,
 }
 
-/// What a file system says that direct I/O on a file has to be aligned to.
+/// What a file system says about the alignment of direct I/O.
 fn alignment(fd: &OwnedFd) -> Option<Alignment> {
     let asked = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
     let told = statx(fd, "", AtFlags::EMPTY_PATH, asked).ok()?;
@@ -74,12 +73,13 @@ fn alignment(fd: &OwnedFd) -> Option<Alignment> {
     is_told.then_some(Alignment { memory, blocks })
 }
 
-/// What the kernel says of a file. Of one that is open it always says its type and flags; where it would not, the file
-/// is used as a plain one.
+/// What the kernel says about a file. It always reports type and flags of an open file; if it did not, the file would
+/// be used as a plain one.
 fn kind(fd: &OwnedFd) -> FileKind {
     let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let kind = kind.unwrap_or(FileType::Unknown);
-    // A file system in memory takes the flag, and is its page cache. The nodes of devices lie in one, too.
+    // A file system in memory accepts the flag, and is its own page cache. Nodes of devices lie in one,
+    // too.
     let direct = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
         && (kind == FileType::BlockDevice
             || fstatfs(fd).is_ok_and(|system| system.f_type != TMPFS));
@@ -94,22 +94,21 @@ impl File {
         Self { endpoint: Rc::new(Endpoint::unlisted(&driver.io, fd)), driver }
     }
 
-    /// What the kernel says of it. It is asked once, by the first who needs that: a file that is only spliced needs
-    /// no look.
+    /// What the kernel says about it. The first who needs that asks, once: a splice needs no look.
     fn kind(&self) -> FileKind {
         *self.endpoint.kind.get_or_init(|| kind(&self.endpoint.fd))
     }
 
-    /// Whether the file was opened with `O_DIRECT` and bypasses the page cache: the device moves the bytes, and
-    /// no CPU does.
+    /// Whether the file was opened with `O_DIRECT` and bypasses the page cache: the device moves the bytes, not
+    /// the CPU.
     pub fn is_direct(&self) -> bool {
         self.kind().blocks.is_some()
     }
 
-    /// What reads and writes past the page cache have to be aligned to; `None` where the file is not
-    /// [direct](Self::is_direct), or the file system does not tell (`STATX_DIOALIGN`, Linux 6.1).
+    /// The alignment of reads and writes past the page cache; `None` where the file is not
+    /// [direct](Self::is_direct), or the file system does not say (`STATX_DIOALIGN`, Linux 6.1).
     ///
-    /// Several pieces that are read or written together are each aligned to `memory`, in address and length, and
+    /// Align each of several pieces that are read or written together to `memory`, in address and length, and
     /// all of them together to `blocks`.
     pub fn alignment(&self) -> Option<Alignment> {
         self.is_direct().then(|| alignment(&self.endpoint.fd))?
@@ -128,7 +127,7 @@ impl File {
         self.transfer(Direction::Read, Some(offset), buffer)
     }
 
-    /// Reads what there is, as from a pipe; 0 bytes are its end.
+    /// Reads what there is, as from a pipe; 0 bytes mean its end.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl File {
         self.transfer(Direction::Read, None, buffer)
     }
 
-    /// Writes all of the buffer's length in use at `offset`; several pieces by one request, and more than 1,024 by
+    /// Writes all of the buffer's length in use at `offset`. Several pieces go as one request, more than 1,024 as
     /// several.
     ///
     /// # Errors
@@ -147,7 +146,7 @@ impl File {
         self.transfer(Direction::Write, Some(offset), buffer)
     }
 
-    /// Writes all of the buffer, as to a pipe. Writes under way at once may mix.
+    /// Writes all of the buffer, as to a pipe. Concurrent writes may mix.
     ///
     /// # Errors
     ///

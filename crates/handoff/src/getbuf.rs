@@ -1,4 +1,4 @@
-//! The device that lends buffers of the kernel, what it is to lend from, and lends under way as futures.
+//! The device that lends buffers of the kernel, its sources, and lends under way as futures.
 //!
 //! Minimum kernel, capability and return signal: as [`lease::kernel`](crate::lease::kernel) says.
 
@@ -55,7 +55,7 @@ pub struct GetBuf {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GetBufStats {
-    /// Buffers that are lent now.
+    /// Buffers on loan now.
     pub out: u64,
     /// Bytes of these, in whole folios.
     pub bytes_out: u64,
@@ -63,9 +63,9 @@ pub struct GetBufStats {
     pub lent: u64,
     /// Buffers that came back, whole.
     pub returned: u64,
-    /// Bytes of all that were lent.
+    /// Bytes lent so far.
     pub lent_bytes: u64,
-    /// Bytes of these that the kernel had to copy, because it could not lend them in place.
+    /// Of these, bytes that the kernel had to copy, because it could not lend them in place.
     pub copied_bytes: u64,
 }
 
@@ -97,13 +97,13 @@ impl GetBuf {
         Ok(Self { shared, driver: Rc::clone(driver) })
     }
 
-    /// Prepares a file, block device or TCP socket for lending. If you read the same socket in another way
-    /// meanwhile, both get parts of the stream.
+    /// Prepares a file, block device or TCP socket for lending. If you also read the socket in another way,
+    /// each reader gets parts of the stream.
     ///
     /// # Errors
     ///
-    /// [`Error::EngineUnavailable`] when the module can't lend from it, with the reason;
-    /// [`Error::Io`] with `EBADF` when it is not open for reading.
+    /// [`Error::EngineUnavailable`] when the module cannot lend from it, with the reason; [`Error::Io`]
+    /// with `EBADF` when it is not open for reading.
     pub fn source(&self, file: impl AsFd) -> Result<KernelSource> {
         let bound = getbuf::bind(&self.shared.device.fd, file.as_fd());
         let id = bound.map_err(|error| match error.raw_os_error() {
@@ -121,11 +121,12 @@ impl GetBuf {
         Ok(KernelSource { shared, driver: Rc::clone(&self.driver) })
     }
 
-    /// Asks for `len` bytes of new, zeroed pages to be read into and then sent or written.
+    /// Asks for `len` bytes of new, zeroed pages, to read into and then send or write.
     ///
     /// # Errors
     ///
-    /// When too many operations are under way, or the table of registered buffers has no two slots.
+    /// When too many operations are under way, or the table of registered buffers does not have two free
+    /// slots.
     pub fn fresh(&self, len: u32) -> Result<Fresh> {
         let getting = Getting::start(Rc::clone(&self.driver), |driver| {
             get_buf::fresh(&self.shared, driver, len)
@@ -133,7 +134,7 @@ impl GetBuf {
         getting.map(|getting| Fresh(getting.0))
     }
 
-    /// What is lent now, and what was lent so far.
+    /// What is on loan now, and what was lent so far.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ pub struct KernelSource {
 impl KernelSource {
     /// Asks for at most `len` bytes of a file or block device at `offset`.
     ///
-    /// What is not in the page cache is read first, by a worker of the ring.
+    /// A worker of the ring first reads what is not in the page cache.
     ///
     /// # Errors
     ///
@@ -189,8 +190,8 @@ impl KernelSource {
         })
     }
 
-    /// Asks for at most `len` of the next bytes of a stream, when there are any. Several that wait
-    /// get theirs in order.
+    /// Asks for at most `len` of the next bytes of a stream, when there are any. Several requests get
+    /// theirs in order.
     ///
     /// # Errors
     ///
@@ -208,8 +209,8 @@ impl fmt::Debug for KernelSource {
 
 /// A lend under way: a future of the lease, or of `None` at the end of the file or stream.
 ///
-/// Dropping it ends the wait; what was lent by then goes back. Bytes of a stream are then lost to later
-/// readers.
+/// Dropping it ends the wait, and gives back what was lent by then. Later readers then miss those bytes of
+/// a stream.
 ///
 /// ```no_run
 /// # async fn example(stream: handoff::KernelSource) -> Result<(), Box<dyn std::error::Error>> {
@@ -223,7 +224,7 @@ impl fmt::Debug for KernelSource {
 #[derive(Debug)]
 pub struct Getting(Handle<Got>);
 
-/// That the kernel has lent, or not.
+/// The kernel has lent, or refused.
 pub(crate) enum Got {}
 
 impl Awaited for Got {
@@ -248,7 +249,7 @@ impl Awaited for Got {
 }
 
 impl Getting {
-    /// Takes the slots that `op` has only where there is room for it.
+    /// Takes the slots of `op` only if there is room for it.
     fn start(driver: Rc<Reactor>, op: impl FnOnce(&Core) -> Result<GetOp>) -> Result<Self> {
         driver.check_room()?;
         let op = op(&driver)?;
@@ -261,7 +262,7 @@ impl Getting {
     ///
     /// # Errors
     ///
-    /// Gives itself back until then.
+    /// Returns itself until then.
     pub fn try_take(mut self) -> Result<Result<Option<Lease>>, Self> {
         self.0.take().map(whole).ok_or(self)
     }

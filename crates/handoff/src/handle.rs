@@ -1,11 +1,10 @@
-//! What all handles do that wait for something of a record: take it, wait for it, let go of it.
+//! What all handles on a record do: take its result, wait for it, let go of it.
 //!
 //! Contracts:
-//! - a record is referred to until what was waited for has been taken, or the handle is dropped;
-//! - after [`AT_ONCE`] futures that were over when they were polled, without a turn of the driver between them, the next
-//!   waits once, so that a task whose operations are all over at once holds nobody up;
-//! - a waker that another takes the place of, or a record that ends, is dropped where it may use the
-//!   driver.
+//! - a record stays until its result has been taken, or the handle is dropped;
+//! - after [`AT_ONCE`] futures that were ready when polled, without a turn of the driver between them, the
+//!   next waits once. So a task whose operations are all over at once holds nobody up;
+//! - a waker that is replaced, or whose record ends, is dropped where it may use the driver.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,12 +15,12 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::reactor::Reactor;
 
-/// The most futures that are over when they are polled, between two turns of the driver.
+/// The most futures that may be ready when polled, between two turns of the driver.
 const AT_ONCE: u32 = 128;
 
 /// An operation that you can end early, and that then still reports its result.
 ///
-/// A dropped future takes its buffer and its result with it; a cancelled one brings both.
+/// Dropping a future loses its buffer and its result; cancelling returns both.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,34 +34,35 @@ const AT_ONCE: u32 = 128;
 /// # Ok(()) }
 /// ```
 pub trait Cancel {
-    /// Asks for that. It ends with [`Error::Canceled`], or as it would have when that comes too late.
+    /// Asks for an early end. The operation ends with [`Error::Canceled`], or as usual if the request comes
+    /// too late.
     fn cancel(&self);
 }
 
-/// One thing that can be waited for.
+/// A result that can be waited for.
 pub(crate) trait Awaited {
     /// What names it.
     type Key: Copy + fmt::Debug;
-    /// What it comes to.
+    /// The type of the result.
     type Output;
 
-    /// Takes it, if it is there; the key names nothing afterwards.
+    /// Takes the result, if it is there; after that the key names nothing.
     fn take(core: &Core, key: Self::Key) -> Option<Self::Output>;
 
-    /// Has `waker` called when it may be there; gives the one of before.
+    /// Sets the waker for the result; returns the old one.
     fn wait(core: &Core, key: Self::Key, waker: Waker) -> Option<Waker>;
 
     /// Nobody waits for it any more.
     fn let_go(core: &Core, key: Self::Key);
 
-    /// What it comes to when nobody can turn the driver.
+    /// The result when nobody can turn the driver.
     fn without_driver(error: Error) -> Self::Output;
 }
 
-/// A handle on something that is waited for.
+/// A handle on something to wait for.
 pub(crate) struct Handle<A: Awaited> {
     driver: Rc<Reactor>,
-    /// `None` once it was taken.
+    /// `None` once the result was taken.
     key: Option<A::Key>,
 }
 
@@ -90,14 +90,14 @@ impl<A: Awaited> Handle<A> {
         Some(taken)
     }
 
-    /// What was waited for, once it is there.
+    /// The result, once it is there.
     pub(crate) fn take(&mut self) -> Option<A::Output> {
         self.take_by(A::take)
     }
 }
 
 impl<A: Awaited> Handle<A> {
-    /// As a future, for who sees to the turns of others.
+    /// The result as a future, for callers that let others have their turns.
     pub(crate) fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<A::Output> {
         if let Some(output) = self.take() {
             return Poll::Ready(output);
@@ -119,7 +119,7 @@ impl<A: Awaited> Future for Handle<A> {
         let this = self.get_mut();
         if this.driver.at_once.get() >= AT_ONCE {
             this.driver.at_once.set(0);
-            // Also for who polls after each turn and has no waker: the next does not sleep.
+            // Also for callers that poll after each turn and have no waker: the next turn does not sleep.
             this.driver.news.set(true);
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -146,7 +146,7 @@ impl<A: Awaited> fmt::Debug for Handle<A> {
     }
 }
 
-/// For a future of a lent buffer, which can't end without it.
+/// For a future of a lent buffer, which cannot end without the driver.
 ///
 /// # Panics
 ///

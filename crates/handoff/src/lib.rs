@@ -1,12 +1,12 @@
 //! Zero-copy I/O on stock Linux kernels: buffers are lent and come back.
 //!
-//! You move a [`Buffer`], cut from a [`Region`], into a send. [`Sent`] tells that the kernel took the bytes.
-//! [`OnLoan`] gives the buffer back when the kernel has let go of it, with a [`Receipt`]: whether the bytes
-//! were copied, as the kernel reports it. Many sends can share one return ([`Group`]).
+//! You move a [`Buffer`], cut from a [`Region`], into a send. [`Sent`] tells you that the kernel took the
+//! bytes. [`OnLoan`] gives the buffer back when the kernel has let go of it, with a [`Receipt`]: whether the
+//! bytes were copied, as the kernel reports it. Many sends can share one return ([`Group`]).
 //!
-//! Everything belongs to a [`Driver`], which is one thread's io_uring, or system calls and epoll where there
-//! is none. Its futures run on [`Driver::block_on`], on an [`Executor`], or inside tokio
-//! (`handoff::tokio`). A thread with a loop of its own calls [`Driver::turn`] and asks the handles.
+//! Everything belongs to a [`Driver`]: one thread's io_uring, or system calls and epoll where there is none.
+//! Its futures run on [`Driver::block_on`], on an [`Executor`], or inside tokio (`handoff::tokio`). A thread
+//! with a loop of its own calls [`Driver::turn`] and asks the handles.
 //!
 //! ```no_run
 //! use handoff::{Driver, Region};

@@ -15,13 +15,13 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// The socket chooses per size, from what it sees of its own sends.
+    /// The socket chooses per size, by what it sees of its own sends.
     Auto,
     /// `IORING_OP_SEND_ZC` and `IORING_OP_SENDMSG_ZC` (Linux 6.0 and 6.1).
     UringZc,
     /// `MSG_ZEROCOPY` with the socket's error queue (Linux 4.14; UDP from 5.0). The kernel numbers the
-    /// sends of an open socket, whoever has descriptors of it: it is refused to a socket that has
-    /// `SO_ZEROCOPY` set already, and nobody else may send so on it.
+    /// sends of an open socket across all its descriptors. So a socket that has `SO_ZEROCOPY` set already
+    /// is refused, and nobody else may send this way on it.
     MsgZerocopy,
     /// `sendmsg`: the kernel copies.
     Copy,
@@ -57,12 +57,11 @@ impl fmt::Display for Engine {
 pub enum ReceiveEngine {
     /// `IORING_OP_RECV_ZC` from an rx queue of a NIC (Linux 6.15).
     Zcrx,
-    /// The same into a dma-buf, memory of others (tried on Linux 7.2): the kernel cannot copy there.
+    /// The same into a dma-buf, foreign memory (tried on Linux 7.2): the kernel cannot copy there.
     ZcrxDmabuf,
     /// The same without a device: the kernel copies (Linux 7.2).
     ZcrxNodev,
-    /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps what comes in whole pages, and copies the
-    /// rest.
+    /// `TCP_ZEROCOPY_RECEIVE` (Linux 4.18): the kernel maps whole pages, and copies the rest.
     TcpZerocopyReceive,
     /// Multishot `IORING_OP_RECV` into provided buffers (Linux 6.0): the kernel copies.
     Multishot,

@@ -1,7 +1,7 @@
-//! What became of lent bytes: whether the CPU copied them.
+//! What happened to lent bytes: whether the CPU copied them.
 //!
-//! "Copied" means bytes that a CPU moved from buffer to buffer, as far as the kernel reports it for
-//! this hop. Where nothing reports, bytes are unknown; they never count as not copied.
+//! "Copied" means bytes that a CPU moved from buffer to buffer, as far as the kernel reports it for this
+//! hop. Without a report, bytes are unknown; they never count as not copied.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -20,7 +20,7 @@ pub enum Outcome {
     ZeroCopy,
     /// Every byte was copied.
     Copied,
-    /// Some bytes were copied, others were not or nobody knows.
+    /// Some bytes were copied; others were not, or are unknown.
     Mixed,
     /// The kernel does not report it for this mechanism.
     Unknown,
@@ -37,7 +37,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Bytes by what became of them.
+/// Bytes by what happened to them.
 ///
 /// ```
 /// use handoff::Tally;
@@ -52,7 +52,7 @@ pub struct Tally {
     pub zero_copy: u64,
     /// Bytes that were copied.
     pub copied: u64,
-    /// Bytes of which nobody reports it.
+    /// Bytes without a report.
     pub unknown: u64,
 }
 
@@ -72,7 +72,7 @@ impl Tally {
         }
     }
 
-    /// Adds `bytes` of which `copied` tells the kernel's report, `None` where it reports nothing.
+    /// Adds `bytes`, of which the kernel reports `copied`; `None` if it reports nothing.
     pub(crate) fn count(&mut self, bytes: u64, copied: Option<bool>) {
         match copied {
             Some(false) => self.zero_copy += bytes,

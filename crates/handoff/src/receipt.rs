@@ -1,4 +1,4 @@
-//! What a return tells: the bytes by what became of them, the signals it took, and the engine.
+//! What a return reports: the bytes by what happened to them, the number of signals, and the engine.
 
 use crate::mechanism::Engine;
 use crate::outcome::{Outcome, Tally};
@@ -13,11 +13,11 @@ use crate::outcome::{Outcome, Tally};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// What became of the bytes.
+    /// What happened to the bytes.
     pub tally: Tally,
-    /// Return signals: notifications of the ring, or sends that the error queue spoke of.
+    /// Return signals: notifications of the ring, or sends that the error queue reported.
     pub notifications: u32,
-    /// The engine that served, if it was one and the same throughout.
+    /// The engine that served, if it was the same throughout.
     pub engine: Option<Engine>,
 }
 
@@ -27,7 +27,7 @@ impl Receipt {
         self.tally.outcome()
     }
 
-    /// Joins the account of another send; `first` says that there was none before.
+    /// Adds the account of another send; `first` says that there was none before.
     pub(crate) fn join(&mut self, other: Self, first: bool) {
         self.tally += other.tally;
         self.notifications += other.notifications;

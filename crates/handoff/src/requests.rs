@@ -14,9 +14,10 @@ use crate::lease::Request;
 use crate::lease::request::{Answer, QueueShared};
 use crate::reactor::Reactor;
 
-/// A queue of a block device, whose requests this driver takes until it goes or the device is stopped.
+/// A queue of a block device, whose requests this driver takes until the driver goes or the device is
+/// stopped.
 ///
-/// When it is dropped, requests that come fail.
+/// After you drop it, new requests fail.
 ///
 /// ```no_run
 /// # async fn serve(device: std::fs::File, peer: std::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +54,7 @@ impl RequestQueue {
     ///
     /// # Errors
     ///
-    /// What the driver of the device refuses to ask for requests.
+    /// When the device's driver refuses to be asked for requests.
     pub async fn next(&self) -> Result<Option<Request>> {
         poll_fn(|context| self.poll_next(context)).await
     }

@@ -13,7 +13,7 @@ use crate::reactor::Reactor;
 
 /// A future that ends at a point in time: see [`Driver::sleep`](crate::Driver::sleep).
 ///
-/// It goes by the monotonic clock, which stands still while the machine is suspended.
+/// It uses the monotonic clock, which stands still while the machine is suspended.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -19,9 +19,9 @@ use crate::ring::Key;
 
 /// A read, write or receive under way: a future of the buffer and of the bytes moved.
 ///
-/// Dropping it cancels a read or receive. Of a write, the request under way goes on, and the rest is not written.
-/// The buffer is kept until the kernel is done. Bytes that a dropped receive had taken of a stream are lost, and
-/// the next receive fails with [`Error::ReceivedLost`].
+/// Dropping it cancels a read or receive. For a write, the request under way goes on, and the rest is not
+/// written. The buffer is kept until the kernel is done. Bytes that a dropped receive had taken of a stream are
+/// lost, and the next receive fails with [`Error::ReceivedLost`].
 ///
 /// ```no_run
 /// # async fn example(file: handoff::File, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -46,13 +46,13 @@ pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 /// ```
 #[derive(Debug)]
 pub struct Transferred<B> {
-    /// Bytes moved, or why not.
+    /// Bytes moved, or the error.
     pub result: Result<usize>,
     /// The buffer.
     pub buffer: B,
 }
 
-/// That it is over.
+/// The transfer is over.
 pub(crate) struct Moved<B>(PhantomData<B>);
 
 impl<B: Lendable> Awaited for Moved<B> {
@@ -84,7 +84,7 @@ fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<
 }
 
 impl<B: Lendable> Transfer<B> {
-    /// Starts one on what is attached to the driver.
+    /// Starts a transfer on something attached to the driver.
     pub(crate) fn begin(
         driver: &Rc<Reactor>,
         file: Attached,
@@ -101,9 +101,9 @@ impl<B: Lendable> Transfer<B> {
         Ok(Self(start(driver, op)))
     }
 
-    /// Asks for it to end early, with what was moved by then. It ends with [`Error::Canceled`], which
-    /// says how many bytes that are, or as it would have when that comes too late; the buffer comes back
-    /// either way.
+    /// Asks for it to end early, with what was moved by then. It ends with [`Error::Canceled`], which says
+    /// how many bytes that are, or as usual if the request comes too late; the buffer comes back in both
+    /// cases.
     pub fn cancel(&self) {
         if let Some(key) = self.0.key() {
             transfer::cancel(self.0.driver(), key);
@@ -114,7 +114,7 @@ impl<B: Lendable> Transfer<B> {
     ///
     /// # Errors
     ///
-    /// Gives itself back until then.
+    /// Returns itself until then.
     pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
         self.0.take().ok_or(self)
     }
@@ -136,15 +136,15 @@ impl<B: Lendable> Future for Transfer<B> {
 
 impl<B: Lendable> Unpin for Transfer<B> {}
 
-/// A wait for a file or socket that can be read or written, as of [`File::readable`](crate::File::readable) and
-/// [`Socket::readable`](crate::Socket::readable). Nothing is moved, so dropping it loses nothing.
+/// A wait for a file or socket to become readable or writable, as of [`File::readable`](crate::File::readable)
+/// and [`Socket::readable`](crate::Socket::readable). Nothing moves, so dropping it loses nothing.
 ///
-/// Waits do not count as operations under way: there may be any number.
+/// Waits do not count as operations under way; their number is not limited.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct Readiness(Handle<Over>);
 
-/// That an operation is over for which nothing is lent.
+/// An operation that lends nothing is over.
 pub(crate) enum Over {}
 
 impl Awaited for Over {
@@ -185,7 +185,7 @@ fn lending_nothing(file: Attached, pollable: bool, direction: Direction) -> Tran
 }
 
 impl Readiness {
-    /// Starts to wait for what is attached to the driver.
+    /// Starts to wait on something attached to the driver.
     pub(crate) fn begin(
         driver: &Rc<Reactor>,
         file: Attached,

@@ -1,7 +1,7 @@
-//! What is to happen at a time: one list for all of a driver that goes by the clock.
+//! A driver's deadlines: what happens at a given time, in one list.
 //!
-//! A driver that waits for the kernel waits no longer than to the earliest deadline. A loop of somebody
-//! else's waits for the driver's descriptor instead, which an alarm makes readable then.
+//! A driver that waits for the kernel waits no longer than until the earliest deadline. A foreign loop
+//! waits for the driver's descriptor instead; an alarm makes it readable at that time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,24 +13,24 @@ use super::Core;
 use crate::op::SocketShared;
 use crate::ring::{Alarm, Token};
 
-/// The kernel's clock has an end, and adds what it waits for to the present without a look at it. A wait that
-/// ends before its deadline is begun again.
+/// The kernel's clock has an end, and the kernel adds a wait to the present without an overflow check. A wait
+/// that ends before its deadline begins again.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is to happen then.
+/// What happens at a deadline.
 pub(crate) enum Then {
     /// The token is told.
     Tell(Token),
-    /// The socket is waited for, for no event but errors.
+    /// The driver waits for the socket, for no event but errors.
     Await(Rc<SocketShared>, Token),
     Wake(Waker),
 }
 
-/// One of the list.
+/// A deadline in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Deadline {
     due: Instant,
-    /// Tells it from others of the same time.
+    /// Tells deadlines of the same time apart.
     number: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Deadline {
 pub(crate) struct Deadlines {
     list: RefCell<BTreeMap<Deadline, Then>>,
     made: Cell<u64>,
-    /// For loops of others, once there is one.
+    /// For foreign loops, once there is one.
     alarm: RefCell<Option<Alarm>>,
 }
 
@@ -47,33 +47,33 @@ impl Deadlines {
         self.list.borrow().is_empty()
     }
 
-    /// How long it is to the earliest.
+    /// Time until the earliest deadline.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         let list = self.list.borrow();
         let (earliest, _) = list.first_key_value()?;
         Some(earliest.due.saturating_duration_since(Instant::now()).min(LONGEST_WAIT))
     }
 
-    /// Takes one that is due by now.
+    /// Takes a deadline that has passed.
     pub(crate) fn take_due(&self, now: Instant) -> Option<Then> {
         let mut list = self.list.borrow_mut();
         let earliest = list.first_entry()?;
         (earliest.key().due <= now).then(|| earliest.remove())
     }
 
-    /// Nobody waits for it any more. Gives what was to happen, to be dropped where it may use the driver.
+    /// Removes a deadline nobody waits for. Returns its action, to be dropped where it may use the driver.
     #[must_use]
     pub(crate) fn forget(&self, deadline: Deadline) -> Option<Then> {
         self.list.borrow_mut().remove(&deadline)
     }
 
-    /// Another is to be woken then; gives the one of before. `None` where it is over.
+    /// Replaces the waker of a deadline; returns the old one. `None` if the deadline has passed.
     pub(crate) fn wake_instead(&self, deadline: Deadline, waker: Waker) -> Option<Then> {
         let mut list = self.list.borrow_mut();
         Some(std::mem::replace(list.get_mut(&deadline)?, Then::Wake(waker)))
     }
 
-    /// Of all who wait.
+    /// Wakers of all deadlines.
     pub(crate) fn take_wakers(&self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut list = self.list.borrow_mut();
@@ -86,12 +86,12 @@ impl Deadlines {
         wakers
     }
 
-    /// All that there are.
+    /// All deadlines.
     pub(crate) fn take_all(&self) -> Vec<Then> {
         self.list.take().into_values().collect()
     }
 
-    /// Has the alarm go off at the earliest, where somebody may wait for it.
+    /// Sets the alarm to the earliest deadline, if somebody may wait for the alarm.
     pub(crate) fn set_alarm(&self) {
         if let Some(alarm) = &*self.alarm.borrow()
             && let Some((earliest, _)) = self.list.borrow().first_key_value()
@@ -100,7 +100,7 @@ impl Deadlines {
         }
     }
 
-    /// It has gone off.
+    /// The alarm has gone off.
     pub(crate) fn alarm_is_over(&self) {
         if let Some(alarm) = &*self.alarm.borrow() {
             alarm.is_over();
@@ -109,7 +109,7 @@ impl Deadlines {
 }
 
 impl Core {
-    /// Has something happen at a time.
+    /// Adds a deadline.
     pub(crate) fn at(&self, due: Instant, then: Then) -> Deadline {
         let number = self.deadlines.made.replace(self.deadlines.made.get() + 1);
         let deadline = Deadline { due, number };
@@ -119,7 +119,7 @@ impl Core {
         deadline
     }
 
-    /// A loop of somebody else's is about to wait for the driver's descriptor.
+    /// A foreign loop is about to wait for the driver's descriptor.
     pub(crate) fn watch_deadlines(&self) {
         if self.deadlines.alarm.borrow().is_some() {
             return;
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    /// The ring watches it no longer by itself.
+    /// The ring's watch on the alarm has ended.
     pub(crate) fn watch_alarm_again(&self) {
         if let Some(alarm) = &*self.deadlines.alarm.borrow()
             && let Err(error) = self.watch_alarm(alarm.fd())

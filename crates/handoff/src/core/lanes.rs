@@ -12,13 +12,13 @@ use crate::op::lane::LaneShared;
 #[derive(Default)]
 pub(crate) struct Lanes {
     table: RefCell<Vec<Option<Rc<LaneShared>>>>,
-    /// Lanes made so far: each begins with other generations than the one that had its number before.
+    /// Lanes made so far. A lane that gets the number of an earlier one begins with other generations.
     made: Cell<u32>,
-    /// Requests that have not completed, and return signals that are to come.
+    /// Requests that have not completed, and return signals that have not come.
     pub(crate) held: Cell<u32>,
-    /// Those with something to submit.
+    /// Lanes with something to submit.
     marked: RefCell<Vec<Rc<LaneShared>>>,
-    /// Those for which the ring had no room.
+    /// Lanes for which the ring had no room.
     stalled: RefCell<Vec<Rc<LaneShared>>>,
 }
 
@@ -37,7 +37,7 @@ impl Lanes {
         Ok(lane)
     }
 
-    /// A lane is over. With it may go its socket, which leaves the ring's table.
+    /// A lane ends. Its socket may go with it, and leaves the ring's table.
     pub(crate) fn close(&self, lane: &LaneShared) {
         let gone = self.table.borrow_mut()[usize::from(lane.number)].take();
         drop(gone);
@@ -71,7 +71,7 @@ impl Lanes {
         self.stalled.borrow_mut().push(Rc::clone(lane));
     }
 
-    /// Of all who wait.
+    /// Wakers of all lanes.
     pub(crate) fn take_wakers(&self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for lane in self.all() {
@@ -82,14 +82,14 @@ impl Lanes {
         wakers
     }
 
-    /// Leaks what requests that have not completed may still look at; how many buffers that are.
+    /// Leaks what open requests may still read; returns how many buffers that is.
     pub(crate) fn abandon(&self) -> usize {
         self.all().iter().map(|lane| lane.state.borrow_mut().abandon()).sum()
     }
 }
 
 impl Core {
-    /// Has what waits in a lane submitted with the next turn.
+    /// Marks a lane, so that the next turn submits its buffers.
     #[inline]
     pub(crate) fn mark_lane(&self, lane: &Rc<LaneShared>) {
         self.lanes.marked.borrow_mut().push(Rc::clone(lane));

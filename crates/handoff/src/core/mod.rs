@@ -1,5 +1,4 @@
-//! What engines work on: the way into the kernel, the records of what is under way, and what is to be
-//! started.
+//! What engines work on: the way into the kernel, the records of operations, and what waits to start.
 
 mod deadlines;
 mod lanes;
@@ -33,8 +32,8 @@ pub(crate) struct Core {
     pub(crate) records: RefCell<Records>,
     pub(crate) lanes: Lanes,
     pub(crate) groups: RefCell<Groups>,
-    /// Streams whose sends start with the next submission. Its sends keep a socket; when the last was
-    /// cancelled, this must not.
+    /// Streams whose sends start with the next submission. A send keeps its socket open; an entry here must
+    /// not keep it open after the last send is cancelled.
     streams: RefCell<Vec<Weak<SocketShared>>>,
     spare_streams: RefCell<Vec<Weak<SocketShared>>>,
     pub(crate) deadlines: Deadlines,
@@ -42,30 +41,30 @@ pub(crate) struct Core {
     registered: RefCell<Vec<Arc<Backing>>>,
     /// The devices that clear slots, by slot.
     pub(crate) clearing: RefCell<Vec<Option<Rc<GetBufShared>>>>,
-    /// What the ring is bound to until it is closed.
+    /// Rx queues that are bound to the ring until it closes.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
-    /// Queues of block devices whose requests the ring takes until it is closed.
+    /// Queues of block devices whose requests the ring takes until it closes.
     pub(crate) request_queues: RefCell<Vec<Served>>,
-    /// The device that lends buffers of the kernel, as long as anybody has it open.
+    /// The device that lends buffers of the kernel, while anybody has it open.
     #[cfg(feature = "getbuf")]
     pub(crate) getbuf: RefCell<Weak<GetBufShared>>,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Cell<u32>,
-    /// Futures that were over when they were polled, since the last turn.
+    /// Futures that were ready when polled, since the last turn.
     pub(crate) at_once: Cell<u32>,
-    /// Requests of chains that the ring has, each but the first started by the end of another.
+    /// Requests in chains that the ring has. The end of one request starts the next.
     pub(crate) in_chains: Cell<u32>,
-    /// A handle has something new to take since the owner of the loop had a turn.
+    /// A handle has had something new to take since the loop's owner last had a turn.
     pub(crate) news: Cell<bool>,
-    /// The driver goes: nothing is waited for any more.
+    /// The driver goes: it waits for nothing any more.
     pub(crate) closing: Cell<bool>,
-    /// Somebody turns the driver, or has said that he will.
+    /// Somebody turns the driver, or has announced it.
     driven: Cell<bool>,
     pub(crate) unpark: Arc<Unpark>,
 }
 
 impl Core {
-    /// Nothing is under way yet, and of operations there will be so many at most.
+    /// Starts empty, with room for so many operations.
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Self> {
         let core = Self {
             io: Rc::new(io),
@@ -109,7 +108,7 @@ impl Core {
         Ok(())
     }
 
-    /// The ring goes, and with it its table of buffers.
+    /// The ring goes, and its table of buffers with it.
     pub(crate) fn leave_registered(&mut self) {
         let Some(ring) = self.io.ring() else { return };
         for backing in self.registered.get_mut() {
@@ -117,22 +116,22 @@ impl Core {
         }
     }
 
-    /// Turns so far; tells what happened within one.
+    /// Turns so far; tells what happened within one turn.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.get()
     }
 
-    /// Whether something waits to be started.
+    /// Whether something waits to start.
     pub(crate) fn has_marks(&self) -> bool {
         self.has_streams() || self.lanes.has_marks() || self.due.has_marks()
     }
 
-    /// Whether sends of a stream wait to be started.
+    /// Whether sends of a stream wait to start.
     pub(crate) fn has_streams(&self) -> bool {
         !self.streams.borrow().is_empty()
     }
 
-    /// Whether the kernel may still use anything that is lent.
+    /// Whether the kernel may still use anything on loan.
     pub(crate) fn kernel_holds_any(&self) -> bool {
         self.lanes.held.get() > 0 || self.records.borrow().kernel_holds_any()
     }
@@ -142,16 +141,16 @@ impl Core {
         !self.has_marks() && self.io.ring().is_none_or(|ring| ring.borrow_mut().unsubmitted() == 0)
     }
 
-    /// Has a stream's sends started with the next submission.
+    /// Marks a stream: its sends start with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
         self.due.start_soon();
     }
 
-    /// Takes the streams that are marked, and starts the sends of each by `start`, which may mark more.
+    /// Takes the marked streams, and starts the sends of each by `start`, which may mark more.
     pub(crate) fn start_streams(&self, mut start: impl FnMut(&Rc<SocketShared>)) {
         while !self.streams.borrow().is_empty() {
-            // The two lists take turns, so that steady use allocates nothing.
+            // The two lists alternate, so that steady use allocates nothing.
             let mut streams = self.streams.replace(self.spare_streams.take());
             for socket in streams.drain(..) {
                 if let Some(socket) = socket.upgrade() {
@@ -168,20 +167,20 @@ impl Core {
         self.driven.set(true);
     }
 
-    /// Says whether anything can be started.
+    /// Whether anything can start.
     #[inline]
     pub(crate) fn check_room(&self) -> Result<()> {
         self.check_there()?;
         self.records.borrow().check_room()
     }
 
-    /// Says whether a wait can be started, for which there is always room.
+    /// Whether a wait can start; there is always room for one.
     #[inline]
     pub(crate) fn check_there(&self) -> Result<()> {
         if self.due.is_gone() { Err(Error::DriverGone) } else { Ok(()) }
     }
 
-    /// Called by futures that are about to wait, which nobody ends if nobody turns the driver.
+    /// Futures call this before they wait: a wait never ends if nobody turns the driver.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Waiting for descriptors to become ready, and asking for operations to end.
+//! Waiting for descriptors to become ready, and cancelling operations.
 //!
 //! Contracts:
-//! - a wait is told once, whatever comes of it: readiness, an error, or that it was cancelled;
-//! - a wait that can't begin is told a moment later, never from within the call that asked for it.
+//! - a wait is told exactly once: of readiness, of an error, or of its cancellation;
+//! - a wait that cannot begin is told a moment later, never from within the call that asked for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ use crate::ring::endpoint::with_target;
 use crate::ring::token::{ALARM, DETACHED, STAGE_LANE_READY, WAKE};
 use crate::ring::{Backend, Endpoint, Ready, Token};
 
-/// How long to leave a socket alone that looks ready and is not.
+/// How long to leave a socket alone that looks ready but is not.
 const LATER: Duration = Duration::from_millis(1);
 
 impl Core {
@@ -40,7 +40,7 @@ impl Core {
         };
         self.due.attend();
         if let Err(error) = result {
-            // What the wait is for is tried again.
+            // Whatever the wait was for is tried again.
             tracing::warn!(%error, "waiting for a descriptor failed");
             self.tell_later(token);
         }
@@ -56,8 +56,8 @@ impl Core {
         self.at(Instant::now() + LATER, Then::Tell(token));
     }
 
-    /// Asks for a request to end early; what is not under way is not disturbed. Says whether this ended a
-    /// wait of epoll, which the caller goes on from.
+    /// Asks the kernel to end a request early; does nothing to a request that is not under way. Returns
+    /// whether this ended a wait of epoll: the caller then goes on from that wait.
     #[must_use]
     pub(crate) fn cancel(&self, token: Token) -> bool {
         match &self.io.backend {
@@ -86,7 +86,7 @@ impl Core {
             .map_err(|error| Error::io("watching for deadlines", error))
     }
 
-    /// Tells of each time that `fd` can be read: the ring by this user data, epoll by that event.
+    /// Reports each time that `fd` can be read: the ring by this user data, epoll by that event.
     fn watch(&self, fd: BorrowedFd<'_>, data: u64, ready: Ready) -> io::Result<()> {
         match &self.io.backend {
             Backend::Ring(ring) => {
@@ -103,7 +103,7 @@ impl Core {
         }
     }
 
-    /// Ends the waits that epoll and the clock have. Nothing of a record is lent for those.
+    /// Ends the waits that epoll and the clock have. They lend nothing of a record.
     pub(crate) fn end_waits(&self) {
         if let Backend::Readiness(epoll) = &self.io.backend {
             let waiting = epoll.borrow_mut().end();

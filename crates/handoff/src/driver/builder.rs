@@ -1,4 +1,4 @@
-//! What a driver is made of: its ring, or why there is none, and the sizes of what it holds.
+//! What a driver consists of: its ring, or the reason why there is none, and the sizes of its tables.
 
 use super::Driver;
 use crate::error::{Error, Result};
@@ -17,11 +17,11 @@ use crate::ring::{Epoll, Io, Ring, Shape};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RingUse {
-    /// When the kernel lets it; else system calls and epoll, and
+    /// Uses io_uring if the kernel allows it; otherwise system calls and epoll, and
     /// [`Driver::ring_unavailable`] says why.
     #[default]
     Prefer,
-    /// Or building the driver fails.
+    /// Uses io_uring, or building the driver fails.
     Require,
     /// Never.
     Avoid,
@@ -73,39 +73,37 @@ impl DriverBuilder {
         self
     }
 
-    /// The most operations under way at once, buffers on loan included. Default 4096. Waits until something can be
-    /// read or written ([`Readiness`](crate::Readiness)) lend nothing and do not count.
+    /// The most operations under way at once, buffers on loan included. Default 4096. Waits for readiness
+    /// ([`Readiness`](crate::Readiness)) lend nothing and do not count.
     pub fn in_flight(mut self, operations: usize) -> Self {
         self.in_flight = operations;
         self
     }
 
-    /// Slots for registered buffers, one for each GiB of a region begun. Default 64; no more than
-    /// 16384 are made.
+    /// Slots for registered buffers: one for each started GiB of a region. Default 64, at most 16384.
     pub fn registered_buffers(mut self, slots: u32) -> Self {
         self.registered_buffers = slots;
         self
     }
 
-    /// Slots for files and sockets; what finds none is used by its descriptor. Default 512; no more
-    /// than the limit on open files are made, and none on a kernel that would close late what leaves
+    /// Slots for files and sockets. Without a free slot, a file or socket is used by its descriptor.
+    /// Default 512, at most the limit on open files. There are none on kernels that close late what leaves
     /// the table (up to Linux 6.12).
     pub fn registered_files(mut self, slots: u32) -> Self {
         self.registered_files = slots;
         self
     }
 
-    /// Builds the ring for [rx queues](Driver::rx_queue): completions are of 32 bytes, to tell where
+    /// Builds the ring for [rx queues](Driver::rx_queue): its completions have 32 bytes, to say where
     /// received bytes are, and there is room for many. Default: no.
     pub fn zero_copy_receive(mut self, wanted: bool) -> Self {
         self.zero_copy_receive = wanted;
         self
     }
 
-    /// With [`zero_copy_receive`](Self::zero_copy_receive), has the kernel make only those completions
-    /// of 32 bytes that tell of received bytes, where it can (Linux 6.18): the queue takes less of the
-    /// cache where most operations are others, and a received span some tens of instructions more.
-    /// Default: no.
+    /// With [`zero_copy_receive`](Self::zero_copy_receive): only the completions of received bytes have 32
+    /// bytes, where the kernel can do that (Linux 6.18). The queue then takes less of the cache if most
+    /// operations are others; a received span costs some tens of instructions more. Default: no.
     pub fn mixed_completions(mut self, wanted: bool) -> Self {
         self.mixed_completions = wanted;
         self
@@ -115,7 +113,7 @@ impl DriverBuilder {
     ///
     /// # Errors
     ///
-    /// When a ring is required and not to be had, or descriptors or memory are exhausted.
+    /// When a ring is required and cannot be made, or when descriptors or memory are exhausted.
     pub fn build(self) -> Result<Driver> {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),

@@ -1,4 +1,4 @@
-//! What goes by the clock: sleeping, and giving up.
+//! Operations with a time: sleeping, and giving up.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -14,15 +14,15 @@ use crate::sleep::Sleep;
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Driver {
-    /// Waits for so long, for a century at most.
+    /// Sleeps for this time, for a century at most.
     pub fn sleep(&self, time: Duration) -> Sleep {
         Sleep::new(&self.reactor, Instant::now() + time.min(CENTURY))
     }
 
-    /// Waits for a future for so long from now, and drops it then: [`Error::TimedOut`]. What it means for
-    /// an operation to be dropped is said there: a send goes on, unless it was asked to
-    /// [cancel then](crate::Sent::cancel_on_drop). To learn what became of it, and to have a buffer back,
-    /// use [`cancel_after`](Self::cancel_after).
+    /// Waits for a future for this time from now, then drops it: [`Error::TimedOut`]. Each operation says
+    /// what dropping it means: a send goes on, unless you asked it to [cancel
+    /// then](crate::Sent::cancel_on_drop). To learn the operation's result, and to get its buffer back, use
+    /// [`cancel_after`](Self::cancel_after).
     pub fn timeout<F: Future>(
         &self,
         time: Duration,
@@ -62,7 +62,7 @@ impl Driver {
                 {
                     sleep = None;
                     operation.as_ref().get_ref().cancel();
-                    // Without a ring it may be over by now, and nobody would say so.
+                    // Without a ring the operation may be over by now, and nobody else would report it.
                     return operation.as_mut().poll(context);
                 }
                 Poll::Pending

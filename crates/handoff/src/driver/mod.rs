@@ -1,12 +1,12 @@
-//! The driver: one thread's ring, or what stands in for it, and everything under way on it.
+//! The driver: one thread's ring, or its stand-in, and all operations on it.
 //!
 //! Contracts:
-//! - a driver belongs to one thread, by type;
+//! - a driver belongs to one thread, by its type;
 //! - nothing blocks but [`Driver::turn`] when told to wait, and [`Driver::block_on`];
-//! - completions are told to operations outside of any borrow that those could need, and wakers are
-//!   called when all of them have been told;
-//! - when the last [`Driver`] goes, what is under way ends, and who still waits or asks is told so;
-//! - when the last handle of any kind goes, the ring is closed before the memory that it may use.
+//! - operations learn of completions outside of any borrow that they could need, and wakers are called
+//!   after all operations have learnt;
+//! - when the last [`Driver`] goes, operations under way end, and everyone who waits or asks later is told;
+//! - when the last handle of any kind goes, the ring closes before the memory that it may use.
 
 mod builder;
 mod clock;
@@ -39,7 +39,7 @@ use crate::socket::group::Group;
 use crate::socket::listen::Listener;
 pub use builder::{DriverBuilder, RingUse};
 
-/// A handle on a thread's ring. Cloning it gives another handle on the same.
+/// A handle on a thread's ring. A clone is another handle on the same ring.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,24 +55,24 @@ pub use builder::{DriverBuilder, RingUse};
 /// # Ok(()) }
 /// ```
 ///
-/// A driver and all that it makes stay on its thread: sockets, receivers, spans, the futures of operations. Where the
-/// compiler says that an `Rc` cannot be sent between threads safely, `tokio::spawn` or `std::thread::spawn` was given
-/// one of these. Start such tasks by `tokio::task::spawn_local` in a `LocalSet` (`handoff::tokio::run` has one), or by
-/// [`Executor::spawn`](crate::Executor::spawn); `handoff::tokio::DriverThreads` has handles for other threads.
-/// Buffers, frozen buffers and pools of buffers are `Send`.
+/// A driver and all that it makes stay on its thread: sockets, receivers, spans, the futures of operations. If the
+/// compiler says that an `Rc` cannot be sent between threads safely, you gave one of these to `tokio::spawn` or
+/// `std::thread::spawn`. Start such tasks by `tokio::task::spawn_local` in a `LocalSet` (`handoff::tokio::run` has
+/// one), or by [`Executor::spawn`](crate::Executor::spawn); `handoff::tokio::DriverThreads` has handles for other
+/// threads. Buffers, frozen buffers and pools of buffers are `Send`.
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) reactor: Rc<Reactor>,
-    /// After the above, which goes first.
+    /// After the fields above, which drop first.
     _handles: Rc<LastHandle>,
 }
 
-/// Shared by all handles; dropped with the last, after which nobody can turn the driver.
+/// Shared by all handles; dropped with the last one. Nobody can turn the driver after that.
 struct LastHandle(Weak<Reactor>);
 
 impl Drop for LastHandle {
     fn drop(&mut self) {
-        // Where nothing else refers to the driver, it is gone by now.
+        // If nothing else refers to the driver, it is gone by now.
         if let Some(reactor) = self.0.upgrade() {
             reactor.leave();
         }
@@ -93,13 +93,13 @@ impl Drop for LastHandle {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing: it submits, and takes what is there. While there is something to submit, what the
-    /// kernel does later (returns, requests that had to wait) may be told up to 32 requests later.
+    /// For nothing: submits, and takes completions that are there. While there is something to submit,
+    /// later news of the kernel (returns, requests that had to wait) may come up to 32 requests later.
     No,
-    /// Something to happen, if the kernel has anything of ours and nothing has happened since the
-    /// last turn: a send may be over as soon as it is accepted.
+    /// For something to happen, if the kernel has anything of ours and nothing has happened since the last
+    /// turn: a send may be over as soon as it is accepted.
     Event,
-    /// The same, for at most so long.
+    /// For something to happen, at most this long.
     AtMost(Duration),
 }
 
@@ -109,7 +109,7 @@ impl Driver {
         Self { reactor, _handles: Rc::new(last) }
     }
 
-    /// A driver of the default sizes, with io_uring where the kernel lets it.
+    /// Builds a driver of the default sizes, with io_uring if the kernel allows it.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Driver {
         DriverBuilder::default()
     }
 
-    /// Why there is no ring, if there is none.
+    /// Why there is no ring; `None` if there is one.
     pub fn ring_unavailable(&self) -> Option<&str> {
         self.reactor.io.why_no_ring()
     }
@@ -161,28 +161,28 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// None today: the kernel is asked about the file when that is first needed.
+    /// None today: the driver asks the kernel about the file at its first use.
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
         Ok(File::attach(Rc::clone(&self.reactor), file.into()))
     }
 
-    /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: its pages are
-    /// pinned once instead of at each send, and once for all drivers that register it where the kernel can
-    /// (`IORING_REGISTER_CLONE_BUFFERS` with offsets, Linux 6.13). A [`Frozen`](crate::Frozen) buffer stands
-    /// for its region. (Huge pages are pinned all the same for sends on streams,
-    /// since the kernel would charge the socket with all of such a page for each packet.) The memory is
-    /// kept until it is [unregistered](Self::unregister), or the driver goes.
+    /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: the kernel pins its
+    /// pages once, instead of at each send. Where the kernel can, it pins once for all drivers that register
+    /// the region (`IORING_REGISTER_CLONE_BUFFERS` with offsets, Linux 6.13). A [`Frozen`](crate::Frozen)
+    /// buffer stands for its region. (Huge pages are pinned all the same for sends on streams, since the
+    /// kernel would charge the socket with all of such a page for each packet.) The driver keeps the memory
+    /// until you [unregister](Self::unregister) it, or the driver goes.
     ///
     /// # Errors
     ///
     /// [`Error::Memlock`](crate::Error::Memlock) at the limit; [`Error::NoRing`](crate::Error::NoRing) without
-    /// a ring: the region serves unregistered in either case. When this driver has the region already, or its
-    /// memory is of the heap.
+    /// a ring. You can use the region unregistered in both cases. Also fails when this driver has the region
+    /// already, or its memory is of the heap.
     pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
         self.reactor.register(region.backing())
     }
 
-    /// Takes a region out of the ring's table. Operations under way are not disturbed.
+    /// Takes a region out of the ring's table. Operations under way go on.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// When buffers were cut from the region, or it has no room for a chunk.
+    /// When buffers were cut from the region, or the region is smaller than a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
         Pool::new(&self.reactor.io, &self.reactor.due, region, chunk)
     }
@@ -205,7 +205,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// When the sizes can't be, or the kernel can't map TCP sockets.
+    /// When the sizes are not possible, or the kernel cannot map TCP sockets.
     pub fn window(&self, places: usize, place: usize) -> Result<Window> {
         Window::new(&self.reactor.io, &self.reactor.due, places, place)
     }
@@ -216,8 +216,8 @@ impl Driver {
     /// # Errors
     ///
     /// [`Error::EngineUnavailable`](crate::Error::EngineUnavailable) with the reason and what to do;
-    /// [`Error::Memlock`](crate::Error::Memlock) at the limit on locked memory; when the driver was not built
-    /// for it, or buffers were cut from the region.
+    /// [`Error::Memlock`](crate::Error::Memlock) at the limit on locked memory. Also fails when the driver
+    /// was not built for rx queues, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let (io, due) = (&self.reactor.io, &self.reactor.due);
@@ -226,12 +226,13 @@ impl Driver {
         Ok(queue)
     }
 
-    /// Binds an rx queue of a NIC, with memory of others as what it receives into. See [`DmaBufQueue`]. It takes the
-    /// dma-buf, since a second queue would put its bytes over those of the first.
+    /// Binds an rx queue of a NIC that receives into foreign memory. See [`DmaBufQueue`]. The call takes the
+    /// dma-buf: a second queue would overwrite the bytes of the first.
     ///
     /// # Errors
     ///
-    /// As [`rx_queue`](Self::rx_queue); when the dma-buf is not in whole chunks, or smaller than the NIC's ring.
+    /// As [`rx_queue`](Self::rx_queue). Also when the dma-buf is not a whole number of chunks, or is
+    /// smaller than the NIC's ring.
     pub fn dma_buf_queue(&self, memory: DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let (io, due) = (&self.reactor.io, &self.reactor.due);
@@ -241,7 +242,7 @@ impl Driver {
     }
 
     /// Receives from an rx queue that another driver has bound and [exported](RxQueue::export), into the same
-    /// memory: each driver its own connections, in its own thread.
+    /// memory. Each driver has its own connections, in its own thread.
     ///
     /// # Errors
     ///
@@ -252,7 +253,7 @@ impl Driver {
         Ok(queue)
     }
 
-    /// Opens the device that lends buffers of the kernel: of files, and of what sockets received. See
+    /// Opens the device that lends buffers of the kernel: pages of files, and what sockets received. See
     /// [`GetBuf`] for what kernel and user need.
     ///
     /// # Errors
@@ -264,14 +265,13 @@ impl Driver {
         GetBuf::open(&self.reactor)
     }
 
-    /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must have been
-    /// made for registered buffers and such a depth. See [`Request`](crate::Request) for what becomes
-    /// of them.
+    /// Takes the requests of a queue of a block device, from its `/dev/ublkcN`; the device must be made for
+    /// registered buffers and this depth. See [`Request`](crate::Request) for what happens to requests.
     ///
     /// # Errors
     ///
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring; when the ring's table of buffers has no room
-    /// for the depth; what the kernel says of the descriptor.
+    /// for the depth; the kernel's error about the descriptor.
     #[cfg(feature = "ublk")]
     pub fn requests(
         &self,
@@ -287,15 +287,15 @@ impl Driver {
         Group::open(Rc::clone(&self.reactor))
     }
 
-    /// Submits what was accepted, waits as told, and tells operations what became of them; the
-    /// number of events. For a thread that owns its loop.
+    /// Submits accepted operations, waits as told, and tells operations their results; returns the number
+    /// of events. For a thread that owns its loop.
     ///
     /// # Errors
     ///
     /// When the kernel refuses to be entered. A signal is no error: the call returns early.
     pub fn turn(&self, wait: Wait) -> Result<usize> {
         let waits = || {
-            // What is started may be over at once; with nothing to come, a wait would have no end.
+            // An operation may be over as soon as it starts; a wait would then never end.
             self.reactor.start_and_wake();
             let to_come = || {
                 self.reactor.kernel_holds_any()
@@ -324,11 +324,11 @@ impl Driver {
         self.reactor.records.borrow().limit()
     }
 
-    /// Runs a future to its end, turning the driver meanwhile.
+    /// Runs a future to its end, and turns the driver meanwhile.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses to be entered; the future is dropped then.
+    /// When the kernel refuses to be entered; the future is then dropped.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let reactor = &*self.reactor;
         reactor.is_driven();
@@ -339,7 +339,7 @@ impl Driver {
         loop {
             unpark.woken.store(false, SeqCst);
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-                // A call around this one shares the flag, and looks again.
+                // An outer call shares the flag, and looks again.
                 unpark.woken.store(true, SeqCst);
                 return Ok(value);
             }
@@ -349,7 +349,7 @@ impl Driver {
 }
 
 impl AsFd for Driver {
-    /// The descriptor that is readable when there is something to take.
+    /// The descriptor that becomes readable when there is something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reactor.watch_deadlines();
         let raw = match &self.reactor.io.backend {

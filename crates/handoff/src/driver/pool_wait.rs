@@ -1,4 +1,4 @@
-//! Waiting for a buffer of a pool, but not for ever.
+//! Waiting for a buffer of a pool, with a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::memory::{BufferPool, Piece};
 
 impl Driver {
-    /// A buffer of a pool, as soon as one is free, if that is within `time`.
+    /// Waits for a free buffer of a pool, at most for `time`.
     ///
     /// # Errors
     ///
-    /// [`Error::PoolEmpty`] after that time, which says what has how many: the sockets and files of this
-    /// driver by their descriptors, and then the rest.
+    /// [`Error::PoolEmpty`] after that time. It says who holds how many buffers: the sockets and files of
+    /// this driver by their descriptors, then the rest.
     pub async fn get_within(&self, pool: &BufferPool, time: Duration) -> Result<crate::Buffer> {
         if let Some(buffer) = pool.try_get() {
             return Ok(buffer);
@@ -31,7 +31,7 @@ impl Driver {
         }
     }
 
-    /// Who has how many buffers of a pool, in words.
+    /// Who holds how many buffers of a pool, in words.
     fn holders(&self, pool: &BufferPool) -> String {
         // A buffer that is split or frozen may be in several operations.
         let mut by_file: BTreeMap<RawFd, BTreeSet<u32>> = BTreeMap::new();
@@ -45,7 +45,7 @@ impl Driver {
         for (fd, numbers) in &by_file {
             let _ = write!(words, "{} are on loan on descriptor {fd}, ", numbers.len());
         }
-        // One may have come back since.
+        // A buffer may have come back since.
         let rest = pool.buffers().saturating_sub(lent.len() + pool.free());
         let _ = write!(words, "{rest} are with the program, its groups or other drivers");
         words

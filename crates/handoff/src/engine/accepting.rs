@@ -3,10 +3,11 @@
 //! Minimum kernel: 5.19 with a ring, any without. Capability: none.
 //!
 //! Contracts:
-//! - connections come in the kernel's order, and none is lost but with its listener;
-//! - when as many as [`AcceptOp::has_enough`](crate::op::AcceptOp::has_enough) says wait to be taken, no more are
-//!   asked for; those that are in the kernel at once come at once;
-//! - where the process has no descriptor for a connection, that is told once, and tried again by the clock.
+//! - connections come in the kernel's order, and a connection is lost only with its listener;
+//! - when [`AcceptOp::has_enough`](crate::op::AcceptOp::has_enough) connections wait to be taken, the engine asks
+//!   for no more; connections that the kernel has ready come all at once;
+//! - if the process has no descriptor for a connection, the engine reports that once, and tries again by
+//!   the clock.
 
 use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -22,10 +23,10 @@ use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_ACCEPT, STAGE_READY};
 use crate::ring::{Backend, Key, Ring, Token};
 
-/// How long to leave the kernel alone that has no room for a connection.
+/// How long to wait before asking again a kernel that has no room for a connection.
 const REST: Duration = Duration::from_millis(50);
 
-/// Has connections accepted, unless they are, or there is reason not to.
+/// Starts accepting, unless it is under way or there is a reason not to.
 fn start(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
@@ -65,7 +66,7 @@ fn call(op: &mut AcceptOp) {
     }
 }
 
-/// Takes in what an accept came to.
+/// Processes the result of an accept.
 fn take_in(op: &mut AcceptOp, result: i32) {
     match -result {
         ..=0 => {
@@ -73,8 +74,8 @@ fn take_in(op: &mut AcceptOp, result: i32) {
             op.arrive(unsafe { OwnedFd::from_raw_fd(result) });
         }
         libc::EAGAIN => op.wait_for(AcceptState::Watching),
-        // accept(2): a connection that ended before it was accepted, and errors of the network, of which
-        // others may come to more.
+        // accept(2): a connection that ended before it was accepted, and network errors; the next accept
+        // may succeed.
         libc::EINTR
         | libc::ECANCELED
         | libc::ECONNABORTED
@@ -93,7 +94,7 @@ fn take_in(op: &mut AcceptOp, result: i32) {
     }
 }
 
-/// Has the driver wait for what the state says, if it is news.
+/// Makes the driver wait for what the state says, if that is new.
 fn wait(core: &Core, key: Key) {
     let token = Token { key, stage: STAGE_READY };
     let (waits, listener) = {
@@ -111,7 +112,7 @@ fn wait(core: &Core, key: Key) {
     advance(core, key);
 }
 
-/// A completion of the request: a connection, or its end.
+/// A completion of the request: a connection, or the request's end.
 pub(crate) fn completed(core: &Core, key: Key, result: i32, flags: u32) {
     let goes_on = cqueue::more(flags);
     let enough = {
@@ -131,14 +132,14 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32, flags: u32) {
     wait(core, key);
 }
 
-/// The listener can be read, where that was waited for, or it is time to try again.
+/// The listener is readable, if that was waited for, or it is time to try again.
 pub(crate) fn ready(core: &Core, key: Key) {
     core.records.borrow_mut().accept(key).state = AcceptState::Idle;
     start(core, key);
     advance(core, key);
 }
 
-/// The next connection, or why there is none. Whoever asks has connections accepted.
+/// The next connection, or why there is none. Asking starts accepting.
 pub(crate) fn take(core: &Core, key: Key) -> Option<Result<OwnedFd>> {
     let taken = core.records.borrow_mut().accept(key).take();
     taken.or_else(|| {
@@ -148,8 +149,8 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<Result<OwnedFd>> {
     })
 }
 
-/// Accepts no more connections until somebody asks for one. Says whether that ended a wait of epoll, and the
-/// record may be gone.
+/// Stops accepting until somebody asks for a connection. Returns whether that ended a wait of epoll; the
+/// record may then be gone.
 pub(crate) fn pause(core: &Core, key: Key) -> bool {
     let stage = {
         let mut records = core.records.borrow_mut();

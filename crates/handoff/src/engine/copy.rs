@@ -1,8 +1,7 @@
-//! The engine that always works: `sendmsg`, which copies. It is also what the others are held
-//! against in tests.
+//! The engine that always works: `sendmsg`, which copies. Tests compare the other engines against it.
 //!
-//! Minimum kernel: any. Capability: none. Return signal: none is needed, the buffer is back as soon
-//! as the call is.
+//! Minimum kernel: any. Capability: none. Return signal: none needed, the buffer is back when the call
+//! returns.
 
 use super::order::Attempt;
 use crate::core::Core;
@@ -10,7 +9,7 @@ use crate::error::Error;
 use crate::op::{Layout, SendOp};
 use crate::ring::Key;
 
-/// Sends what is left, as far as the socket takes it.
+/// Sends what is left, as much as the socket takes.
 pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     let mut records = core.records.borrow_mut();
     let (op, layout) = records.send_and_layout(key);
@@ -41,7 +40,7 @@ pub(super) fn sendmsg(op: &SendOp, layout: &mut Layout, flags: libc::c_int) -> R
         .map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The socket took bytes; says whether that settled the send.
+/// The socket took bytes; returns whether that settled the send.
 pub(super) fn took(op: &mut SendOp, taken: usize) -> bool {
     op.done += taken;
     let whole = op.done == op.total;

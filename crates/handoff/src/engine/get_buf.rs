@@ -3,10 +3,10 @@
 //! Minimum kernel, capability and return signal: as [`lease::kernel`](crate::lease::kernel) says.
 //!
 //! Contracts:
-//! - a slot is taken from the table before it is asked for, and free again when the kernel has said
-//!   that it is clear; one that is about to be cleared is taken first, and the lend clears it;
-//! - what the kernel lent to an operation that nobody waits for any more goes back at once;
-//! - the device is open until it has cleared what it lent.
+//! - a slot leaves the table before the kernel is asked to fill it, and is free again when the kernel has
+//!   confirmed that it is clear. A slot that is about to be cleared is used first, and the lend clears it;
+//! - a lend to an operation that nobody waits for goes back at once;
+//! - the device stays open until it has cleared all that it lent.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ pub(crate) fn of_source(source: &Rc<Binding>, core: &Core, offset: u64, len: u32
         return Err(Error::Invalid("a lend has at least one byte"));
     }
     let (slot, command) = match take_marked(core, &source.getbuf) {
-        // The kernel clears it whatever becomes of the rest.
+        // The kernel clears it, however the rest ends.
         Some(slot) => (slot, Command::get(slot, source.id, offset, len).anew(1)),
         None => {
             let slot = take_slot(core)?;
@@ -123,12 +123,12 @@ fn push(core: &Core, command: Command, device: &Endpoint, data: u64) -> std::io:
     let mut ring = core.io.ring().expect("lends need a ring").borrow_mut();
     ring.make_room(1)?;
     let entry = entry(command, device).user_data(data);
-    // SAFETY: all of the command is in the entry.
+    // SAFETY: the entry contains the whole command.
     unsafe { ring.push(&entry) };
     Ok(())
 }
 
-/// The kernel has lent, or not.
+/// The kernel has lent, or refused.
 pub(crate) fn completed(core: &Core, key: Key, result: i32) {
     {
         let mut records = core.records.borrow_mut();
@@ -161,7 +161,7 @@ pub(crate) fn end(core: &Core, key: Key) {
     if waits { cancel(core, key) } else { advance(core, key) }
 }
 
-/// The holder goes: a wait for data is not wanted any more.
+/// The holder goes: its wait for data ends.
 pub(crate) fn let_go(core: &Core, key: Key) {
     let (waits, _waker) = {
         let mut records = core.records.borrow_mut();
@@ -184,8 +184,8 @@ pub(crate) fn cancel(core: &Core, key: Key) {
     core.due.attend();
 }
 
-/// Clears the slots that are to be, so that their buffers go back when the last request has let go of
-/// them; those for which there is no room to ask stay.
+/// Clears the slots nobody needs, so that their buffers go back when the last request has let go of them.
+/// Slots for which the ring has no room stay for the next turn.
 pub(crate) fn clear_marked(core: &Core) {
     loop {
         let marked = core.due.to_clear.borrow_mut().pop();
@@ -203,13 +203,13 @@ pub(crate) fn clear_marked(core: &Core) {
     }
 }
 
-/// The kernel has cleared a slot, or not.
+/// The kernel has cleared a slot, or failed to.
 pub(crate) fn cleared(core: &Core, slot: u16, result: i32) {
-    // The last one closes the device, which uses the driver.
+    // The last slot closes the device, which uses the driver.
     let _lender = core.clearing.borrow_mut()[usize::from(slot)].take();
     if result < 0 {
         let error = std::io::Error::from_raw_os_error(-result);
-        // It is not used again: what is in it could be anything.
+        // The slot is not used again: its content is unknown.
         return tracing::error!(%error, slot, "a slot was not cleared, and what it lends is kept");
     }
     core.io.release_buffer(slot);

@@ -1,8 +1,8 @@
 //! Receive by mapping: `TCP_ZEROCOPY_RECEIVE` puts received pages into a window of our address space.
 //!
-//! Minimum kernel and set-up: see [`Window`]. Bytes that do not fill pages are read, in order, into
-//! memory beside it. Return signal: none to wait for; dropping a span frees its place, and the pages
-//! go when the place is used again.
+//! Minimum kernel and set-up: see [`Window`]. Bytes that do not fill pages are read, in order, into memory
+//! beside it. Return signal: none to wait for. Dropping a span frees its place, and the next use of the
+//! place unmaps the pages.
 
 use std::io;
 use std::mem::offset_of;
@@ -18,16 +18,16 @@ use crate::mechanism::ReceiveEngine;
 use crate::op::{Mapped, ReceiveOp, ReceivesFrom};
 use crate::ring::Key;
 
-/// How many bytes decide whether too few are mapped.
+/// After this many bytes, the engine decides whether too few are mapped.
 const ENOUGH: u64 = 1 << 20;
 
-/// So many tries before others have their turn.
+/// After this many tries others have their turn.
 const MOST: u32 = 16;
 
-/// The part of the structure that every kernel with the option knows.
+/// The part of the structure that every kernel with the option has.
 const KNOWN: usize = offset_of!(ZerocopyReceive, inq);
 
-/// The socket can be read; whether to wait for more.
+/// The socket is readable; returns whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
     for _ in 0..MOST {
         let hint = match map(key, op) {
@@ -54,9 +54,9 @@ fn window(op: &ReceiveOp) -> &Window {
 }
 
 enum Step {
-    /// Pages, and so many bytes behind them have to be read.
+    /// Pages, with this many bytes behind them to be read.
     Mapped(usize),
-    /// No page; so many bytes have to be read, or it is not known.
+    /// No page; this many bytes have to be read, or their number is unknown.
     Nothing(usize),
     Starves,
     Failed,
@@ -84,7 +84,7 @@ fn map(key: Key, op: &mut ReceiveOp) -> Step {
             window.untake_chunk(place);
             match result {
                 Ok(()) => Step::Nothing(request.recv_skip_hint as usize),
-                // The stream is at its end, which a read tells.
+                // The stream is at its end; a read confirms it.
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => Step::Nothing(0),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => Step::Failed,
                 Err(error) => {
@@ -115,7 +115,7 @@ fn receive(socket: RawFd, request: &mut ZerocopyReceive) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Leaves the window when it serves too little.
+/// Leaves the window when it maps too little.
 fn give_up(op: &mut ReceiveOp) -> bool {
     let Mapped { bytes, copied, left } = &mut op.mapped;
     if op.pool.is_none() || *bytes + *copied < ENOUGH || *bytes * 8 >= *copied {

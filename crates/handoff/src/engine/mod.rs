@@ -1,9 +1,9 @@
-//! What is done with the records, by one file for each mechanism.
+//! The behaviour of operations: one file for each mechanism.
 //!
-//! A send goes [`order`] (when it may start) -> one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how) ->
-//! [`sending`] (how it ends); a [`lane`] has a way of its own. A receive goes [`receiving`] -> [`zcrx`],
-//! [`mapped`] or [`multishot`], as what it draws on says; into a chosen buffer it is a [`transfer`], as reads and
-//! writes of files are.
+//! A send passes [`order`] (when it may start), then one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), then
+//! [`sending`] (how it ends); a [`lane`] has its own way. A receive passes [`receiving`], then [`zcrx`],
+//! [`mapped`] or [`multishot`], depending on its intake; a receive into a chosen buffer is a [`transfer`], like
+//! reads and writes of files.
 
 pub(crate) mod accepting;
 pub(crate) mod copy;

@@ -3,15 +3,14 @@
 //! Minimum kernel: 4.14 for TCP, 5.0 for UDP. Capability: none; pages count against
 //! `RLIMIT_MEMLOCK` while they are on loan, notification memory against `net.core.optmem_max`.
 //!
-//! Return signal: the kernel numbers the sends of a socket from 0 and tells ranges of finished ones
-//! on the error queue, with a flag when it copied. The oldest send that was not spoken of keeps
-//! watch over the queue for all. Of a datagram that it cut into fragments, Linux 6.18 tells seconds later now and
-//! then (seen over veth).
+//! Return signal: the kernel numbers the sends of a socket from 0 and reports ranges of finished sends on the
+//! error queue, with a flag when it copied. The oldest send without a report watches the queue for all. For a
+//! datagram cut into fragments, Linux 6.18 sometimes reports seconds later (seen over veth).
 //!
 //! Contracts:
-//! - the numbers and the queue are the open socket's, whoever has descriptors of it. So one attachment
-//!   of a socket sends so at most, from the first number on: `SO_ZEROCOPY`, which stays set where
-//!   numbers were given out, keeps others away, and later ones.
+//! - the numbers and the queue belong to the open socket, shared by all its descriptors. So at most one
+//!   attachment of a socket sends by this engine, from the first number on: `SO_ZEROCOPY`, which stays set
+//!   once numbers were given out, keeps other and later attachments away.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -28,7 +27,7 @@ use crate::op::SocketShared;
 use crate::ring::token::STAGE_RETURN;
 use crate::ring::{Key, Token};
 
-/// Switches the mechanism on for a socket, unless somebody else may have sent by it.
+/// Switches the mechanism on for a socket, unless somebody else may have used it there.
 pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
     /// Another thread may attach the same socket.
     static CLAIMING: Mutex<()> = Mutex::new(());
@@ -52,7 +51,7 @@ pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends what is left, as far as the socket takes it.
+/// Sends what is left, as much as the socket takes.
 pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     let mut records = core.records.borrow_mut();
     let (op, layout) = records.send_and_layout(key);
@@ -91,13 +90,13 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
                 drop((outstanding, records));
                 return copy::attempt(core, key);
             }
-            // The kernel does not put such a send behind one of the ring in the same segment.
+            // The kernel does not put such a send into the same segment as one of the ring.
             Err(libc::ENOBUFS) if socket.lent_by_ring.get() > 0 => {
                 op.engine = Engine::Copy;
                 drop((outstanding, records));
                 return copy::attempt(core, key);
             }
-            // No memory for another notification, or no more pages may be pinned.
+            // No memory for another notification, or the limit on pinned pages is reached.
             Err(libc::ENOBUFS) if !outstanding.sends.is_empty() => {
                 op.in_kernel += 1;
                 outstanding.starved.push(key);
@@ -114,8 +113,8 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     settled
 }
 
-/// Whether a datagram may have failed after it was built: dropped by a filter or a full queue. The
-/// other errors come while its route is looked up, or take the number back.
+/// Whether a datagram may have failed after it was built: dropped by a filter or a full queue. Other errors
+/// occur while its route is looked up, or take the number back.
 fn may_be_numbered(errno: i32) -> bool {
     !matches!(
         errno,
@@ -128,8 +127,8 @@ fn may_be_numbered(errno: i32) -> bool {
     )
 }
 
-/// Has the oldest outstanding send wait for the error queue, unless it does. A socket that is shut
-/// down looks ready all the time: then it is looked at `later` only.
+/// Makes the oldest outstanding send wait for the error queue, if it does not already. A socket that is
+/// shut down always looks ready: then the queue is looked at `later` only.
 fn watch(core: &Core, socket: &Rc<SocketShared>, later: bool) {
     let token = {
         let mut outstanding = socket.outstanding.borrow_mut();
@@ -150,14 +149,14 @@ fn watch(core: &Core, socket: &Rc<SocketShared>, later: bool) {
     }
 }
 
-/// Takes a send off those that wait for another's return; says whether it was one.
+/// Removes a send from those that wait for another's return; returns whether it was one.
 pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
     let starved = &mut socket.outstanding.borrow_mut().starved;
     let place = starved.iter().position(|waiting| *waiting == key);
     place.map(|place| starved.swap_remove(place)).is_some()
 }
 
-/// The driver goes: a send that waits for another's return does so no more.
+/// The driver goes: sends stop waiting for another's return.
 pub(crate) fn give_up(core: &Core, key: Key) {
     let socket = core.records.borrow_mut().send_if_current(key).map(|op| Rc::clone(&op.socket));
     if socket.is_some_and(|socket| forget_starved(&socket, key)) {
@@ -165,7 +164,7 @@ pub(crate) fn give_up(core: &Core, key: Key) {
     }
 }
 
-/// The error queue has something, or the socket is in a state that looks like it.
+/// The error queue has something, or the socket's state looks like it.
 pub(crate) fn ready(core: &Core, key: Key) {
     let socket = Rc::clone(&core.records.borrow_mut().send(key).socket);
     let ranges = read_error_queue(socket.endpoint.fd.as_fd());
@@ -194,7 +193,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
 
 fn read_error_queue(socket: BorrowedFd<'_>) -> Vec<Completion> {
     let mut ranges = Vec::new();
-    // What else the network reports, the next send tells.
+    // The next send reports other news of the network.
     while let Ok(Some(message)) = zerocopy::read_error_queue(socket) {
         if let Message::Completion(range) = message {
             ranges.push(range);

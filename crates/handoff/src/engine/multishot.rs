@@ -24,7 +24,7 @@ pub(super) fn request(op: &ReceiveOp) -> squeue::Entry {
     with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build())
 }
 
-/// Takes a completion in; whether the receive is to start again, if it ended.
+/// Takes a completion; returns whether the receive must start again, if it ended.
 pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -> bool {
     let Completion { result, flags, .. } = *completion;
     let pool = pool(op);
@@ -69,12 +69,12 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     again
 }
 
-/// The socket can be read, where there is no ring; whether to wait for more.
+/// Without a ring: the socket is readable. Returns whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
     !matches!(read(key, op, &pool(op), 0), Read::Starves)
 }
 
-/// What came of a read.
+/// Result of a read.
 pub(super) enum Read {
     Some,
     /// There is nothing, or nothing more.
@@ -83,7 +83,7 @@ pub(super) enum Read {
     Starves,
 }
 
-/// Reads into a chunk now, at most so many bytes unless that is 0.
+/// Reads into a chunk now; at most this many bytes, unless it is 0.
 pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: usize) -> Read {
     let Some((chunk, start, len)) = pool.take_chunk() else {
         pool.starve(key);
@@ -110,7 +110,7 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
     Read::Nothing
 }
 
-/// Memory of our own can always be written to.
+/// Our own memory is always writable.
 fn unreadable() -> Error {
     Error::EngineUnavailable {
         engine: ReceiveEngine::Multishot.name(),

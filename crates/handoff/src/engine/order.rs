@@ -1,10 +1,10 @@
 //! When a send may start: at once on a datagram socket, in order on a stream.
 //!
 //! Contracts:
-//! - on a stream no byte of a send goes before all bytes of the sends accepted earlier: what goes to
-//!   the ring together is one chain of links, in which a short send stops all that follow, and what
-//!   was stopped comes again in the same order; a send that takes several requests ends its chain;
-//! - after a send that ended midway nothing follows on its stream.
+//! - on a stream no byte of a send goes before all bytes of earlier sends: sends that go to the ring
+//!   together form one chain of links. A short send stops all that follow, and stopped sends are submitted
+//!   again in the same order. A send that takes several requests ends its chain;
+//! - on a stream nothing follows a send that ended midway.
 
 use std::cell::RefMut;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::ring::{Backend, Key, Ring, Token};
 /// The most requests chained at once.
 const CHAIN: usize = 32;
 
-/// How an attempt by system call went.
+/// Result of an attempt by system call.
 pub(crate) enum Attempt {
     /// The send is settled.
     Settled,
@@ -30,7 +30,7 @@ pub(crate) enum Attempt {
     Submitted,
 }
 
-/// Starts an accepted send, or puts it behind those before it.
+/// Starts an accepted send, or queues it behind earlier ones.
 #[inline]
 pub(crate) fn accept<'a>(
     core: &'a Core,
@@ -79,7 +79,7 @@ fn attempt(core: &Core, key: Key) -> Attempt {
     }
 }
 
-/// Goes on with a send when its socket has room.
+/// Continues a send when its socket has room.
 pub(crate) fn wait_for_room(core: &Core, key: Key) {
     let endpoint = {
         let mut records = core.records.borrow_mut();
@@ -90,7 +90,7 @@ pub(crate) fn wait_for_room(core: &Core, key: Key) {
     core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: STAGE_READY });
 }
 
-/// The socket of a send has room, or failed: either way the next attempt tells.
+/// The socket of a send has room, or failed: the next attempt tells which.
 pub(crate) fn ready(core: &Core, key: Key) {
     let socket = {
         let mut records = core.records.borrow_mut();
@@ -102,8 +102,8 @@ pub(crate) fn ready(core: &Core, key: Key) {
     progressed(core, &socket, key);
 }
 
-/// A send was settled, got further, or is to be started again, and its record may be gone after
-/// this. Called when nothing of it is with the kernel but lent pages.
+/// A send was settled, progressed, or must start again; its record may be gone after this. Called when the
+/// kernel has nothing of it but lent pages.
 pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
     if socket.stream {
         come_back_and_advance(core, socket, key);
@@ -118,7 +118,7 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
     }
 }
 
-/// A started send of a stream is ours again: tells whoever waits for it, or for all sends of the stream.
+/// A started send of a stream is ours again: tells those who wait for it, or for all sends of the stream.
 fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     come_back(core, socket, key);
     sending::advance(core, key);
@@ -133,14 +133,14 @@ fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     }
 }
 
-/// A started send of a stream is ours again: settled, it leaves the queue.
+/// A started send of a stream is ours again: if settled, it leaves the queue.
 fn come_back(core: &Core, socket: &SocketShared, key: Key) {
     let mut queue = socket.queue.borrow_mut();
     queue.started -= 1;
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
     if let SendState::Settled(result) = &op.state {
-        // Those that start first end first, but for what was cancelled.
+        // Sends that start first end first, except cancelled ones.
         if let Some(place) = queue.waiting.iter().position(|waiting| *waiting == key) {
             queue.waiting.remove(place);
         }
@@ -150,7 +150,7 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) {
     }
 }
 
-/// Sends by system call start at once; those of the ring together, when the driver next submits.
+/// Sends by system call start at once; those of the ring start together, at the driver's next submission.
 fn pump_or_mark(core: &Core, socket: &Rc<SocketShared>) {
     let mut queue = socket.queue.borrow_mut();
     if queue.started > 0 || queue.marked {
@@ -167,7 +167,7 @@ fn pump_or_mark(core: &Core, socket: &Rc<SocketShared>) {
     }
 }
 
-/// Starts what can be started on a stream.
+/// Starts the sends of a stream that can start.
 pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
     socket.queue.borrow_mut().marked = false;
     loop {
@@ -197,7 +197,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
     }
 }
 
-/// Asks for a send to end: at once when it is waiting, else through the kernel.
+/// Asks for a send to end: at once if it waits, else through the kernel.
 pub(crate) fn cancel(core: &Core, key: Key) {
     let (socket, under_way) = {
         let mut records = core.records.borrow_mut();
@@ -223,12 +223,12 @@ pub(crate) fn cancel(core: &Core, key: Key) {
         }
         return;
     }
-    // It counts as started for a moment, so that it leaves the queue as any other.
+    // It counts as started for a moment, so that it leaves the queue like any other.
     socket.queue.borrow_mut().started += 1;
     come_back_and_advance(core, &socket, key);
 }
 
-/// Settles a send that is not to start any more; otherwise says whether the ring sends it.
+/// Settles a send that must not start any more; otherwise returns whether the ring sends it.
 fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);

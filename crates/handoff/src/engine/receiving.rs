@@ -1,9 +1,9 @@
-//! A receive, whichever way: how it starts, what waits to be taken, how it ends.
+//! Receives by any mechanism: how they start, which spans wait, how they end.
 //!
 //! Contracts:
 //! - spans come in the order of the stream;
-//! - a receive that the kernel ended for want of chunks starts again when one is back;
-//! - a receive that nobody waits for is cancelled, and what it draws on outlives it.
+//! - a receive that the kernel ended for lack of chunks starts again when a chunk is back;
+//! - a receive that nobody waits for is cancelled, and its intake outlives it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::op::{End, ReceiveState, ReceivesFrom};
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Place, Token};
 
-/// Has the kernel receive, unless it does or has reason not to.
+/// Makes the kernel receive, unless it already does or there is a reason not to.
 pub(crate) fn arm(core: &Core, key: Key) {
     let socket = {
         let mut records = core.records.borrow_mut();
@@ -49,7 +49,7 @@ pub(crate) fn arm(core: &Core, key: Key) {
     core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
 }
 
-/// A completion of the request, or a run of those that tell of spans, which are among these places.
+/// A completion of the request, or a run of completions of spans, which are among these places.
 pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: &[Place]) {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
@@ -69,7 +69,7 @@ pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: 
     advance(core, key);
 }
 
-/// The socket can be read, where that is waited for; or it is time to try again.
+/// The socket is readable, if that was waited for; or it is time to try again.
 pub(crate) fn ready(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
@@ -90,8 +90,8 @@ pub(crate) fn ready(core: &Core, key: Key) {
     advance(core, key);
 }
 
-/// Takes over all that is there into what is empty; `false` where nothing is. Spans are many, and a
-/// look at the record costs as much as one.
+/// Moves everything that has arrived into an empty `Arrivals`; `false` if there is nothing. Spans are many,
+/// and looking at the record costs as much as a span.
 pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
@@ -106,14 +106,14 @@ pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
     true
 }
 
-/// Whether there is something to take, or it is over.
+/// Whether there is something to take, or the receive is over.
 pub(crate) fn has_news(core: &Core, key: Key) -> bool {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
     !op.arrivals.is_empty() || op.has_ended()
 }
 
-/// How the receive ended, where nothing is to be taken; `None` while it goes on. An error is told once.
+/// How the receive ended, if nothing is left to take; `None` while it goes on. An error is reported once.
 pub(crate) fn end(core: &Core, key: Key) -> Option<Result<()>> {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
@@ -127,7 +127,7 @@ pub(crate) fn end(core: &Core, key: Key) -> Option<Result<()>> {
     }
 }
 
-/// The holder of a receive goes, and has not handed out all that it took over.
+/// The holder of a receive goes, with spans that it took over and has not handed out.
 pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
     let (stage, spans, _waker) = {
         let mut records = core.records.borrow_mut();
@@ -144,10 +144,10 @@ pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
         }
         (op.stage(), (taken.collect::<Vec<_>>(), op.rest()), op.holder.leave())
     };
-    // Chunks go back to where they came from, which looks at the driver.
+    // Chunks go back to their pool or queue, which uses the driver.
     drop(spans);
     if let Some(stage) = stage {
-        // What that ends sees to the record; without a ring it is told at once.
+        // The end of the wait settles the record; without a ring the record is told at once.
         if core.cancel(Token { key, stage }) {
             ready(core, key);
         }

@@ -1,11 +1,11 @@
-//! Taking requests of a block device, and giving their results.
+//! Taking requests of a block device, and returning their results.
 //!
 //! Minimum kernel, capability and return signal: as [`lease::request`](crate::lease::request) says.
 //!
 //! Contracts:
-//! - each tag has a slot of the ring's table for good: the kernel fills it before it tells of a request,
+//! - each tag keeps its slot of the ring's table: the kernel fills the slot before it reports a request,
 //!   and clears it with the result;
-//! - a tag is asked for once, and then with each result.
+//! - each tag is fetched once, and then with each result.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -21,7 +21,7 @@ use crate::lease::request::{Answer, Descriptors, QueueShared, Served};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Token};
 
-/// Asks a queue of a device for requests.
+/// Fetches requests from a queue of a device.
 pub(crate) fn open(
     core: &Core,
     device: OwnedFd,
@@ -56,7 +56,7 @@ pub(crate) fn open(
         abandoned: Cell::new(false),
         waker: RefCell::default(),
     });
-    // Before the first tag is asked for, whose request may be told of at any time.
+    // Before the first tag is fetched: its request may come at any time.
     let device = Endpoint::attach(&core.io, device);
     let served = Served { queue: Rc::clone(&queue), device, descriptors };
     core.request_queues.borrow_mut().push(served);
@@ -80,12 +80,12 @@ fn push(core: &Core, queue: &QueueShared, tag: u16, operation: u32, result: i32)
         opcode::UringCmd16::new(fd, operation).addr(Some(slot)).cmd(command).build()
     });
     let entry = entry.user_data(Token::of_request(queue.place, tag).to_user_data());
-    // SAFETY: all of the command is in the entry, whose address is a slot's number.
+    // SAFETY: the entry contains the whole command, whose address is a slot's number.
     unsafe { ring.push(&entry) };
     Ok(())
 }
 
-/// A request has arrived, or none comes with this tag any more.
+/// A request has arrived, or this tag gets no more.
 pub(crate) fn completed(core: &Core, place: u16, tag: u16, result: i32) {
     let queue = Rc::clone(&core.request_queues.borrow()[usize::from(place)].queue);
     match result {
@@ -103,8 +103,8 @@ pub(crate) fn completed(core: &Core, place: u16, tag: u16, result: i32) {
     core.due.wake(waker);
 }
 
-/// Gives the results of requests whose memory nobody uses any more; those for which there is no room
-/// wait.
+/// Returns the results of requests whose memory nobody uses any more; results for which the ring has no
+/// room wait.
 pub(crate) fn give_marked(core: &Core) {
     loop {
         let marked = core.due.answers.borrow_mut().pop();

@@ -1,9 +1,9 @@
 //! How a send goes on and ends.
 //!
 //! Contracts:
-//! - a partial send goes on with the rest of the same buffer;
-//! - who waits is woken when the stage that he waits for is reached, and the record is free when all
-//!   handles are gone and the kernel has let go.
+//! - a partial send continues with the rest of the same buffer;
+//! - a waiter is woken when the send reaches the stage it waits for; the record is free when all handles
+//!   are gone and the kernel has let go.
 
 use std::cell::RefMut;
 use std::task::Waker;
@@ -14,20 +14,20 @@ use crate::op::loan::Returned;
 use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
 use crate::ring::Key;
 
-/// Wakes whoever waits for the stage that a send has reached, and lets go of it when it is over.
-/// Called after each change; most changes need nothing more.
+/// Wakes those who wait for the stage that a send has reached, and frees the record when it is over. Called
+/// after each change; most changes need nothing more.
 pub(crate) fn advance(core: &Core, key: Key) {
     advance_held(core, core.records.borrow_mut(), key);
 }
 
-/// As [`advance`], for who holds the records.
+/// As [`advance`], for a caller that has the records.
 pub(crate) fn advance_held(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
     if has_more(core, records.send(key)) {
         settle_up(core, records, key);
     }
 }
 
-/// Takes down that holders may have news; says whether the stage that a send has reached needs more, which is
+/// Notes that holders may have news; returns whether the stage that a send has reached needs more:
 /// [`settle_up`].
 #[inline]
 pub(crate) fn has_more(core: &Core, op: &SendOp) -> bool {
@@ -38,8 +38,8 @@ pub(crate) fn has_more(core: &Core, op: &SendOp) -> bool {
     settled && op.is_due()
 }
 
-/// Whatever is dropped here may come back to the driver (a chunk to its pool, a slot to its table, a
-/// woken task with its handles), so the records are let go of first.
+/// Anything dropped here may come back to the driver (a chunk to its pool, a slot to its table, a woken
+/// task with its handles), so the borrow of the records ends first.
 pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
     let op = records.send(key);
     let sent_waker = op.sent.take_waker();
@@ -61,7 +61,7 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
             waker
         }
     };
-    // Most went to their group, and the place they left is still being written.
+    // Most buffers went to their group, and the place they left is still being written.
     let unwanted = if op.loan.is_some() { op.loan.take() } else { None };
     let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
     drop(records);
@@ -89,7 +89,7 @@ pub(crate) fn take_back<B>(
     let loan = op.loan.take().expect("a loan is taken back once");
     let back = Returned { buffer: from_loan(loan), receipt: op.receipt() };
     let _waker = op.give_up_buffer();
-    // Who waits for its being sent was told before.
+    // Its waiter was told before that it is sent.
     let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
     drop(records);
     Some(back)
@@ -103,13 +103,12 @@ pub(crate) fn take_sent(core: &Core, key: Key) -> Option<Result<usize>> {
     Some(result)
 }
 
-/// A handle goes without having been asked: the send goes on, and nobody waits for it. `leave` gives the
-/// handle's waker.
+/// A handle goes unasked: the send goes on, and nobody waits for it. `leave` returns the handle's waker.
 pub(crate) fn let_go(core: &Core, key: Key, leaves: impl FnOnce(&mut SendOp) -> Option<Waker>) {
     leave(core, core.records.borrow_mut(), key, leaves);
 }
 
-/// What the holder of a handle does himself is no news to him.
+/// A holder's own action is no news to it.
 #[inline]
 fn leave(
     core: &Core,

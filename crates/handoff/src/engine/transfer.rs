@@ -1,18 +1,17 @@
-//! Reads and writes of a file, and receives into a chosen buffer, on registered buffers where they are
-//! registered.
+//! Reads and writes of a file, and receives into a chosen buffer; by registered buffers where possible.
 //!
 //! Minimum kernel: as [`File`](crate::File) says. A receive into registered memory is `RECV` with a fixed
 //! buffer where the kernel has that (7.2), else `READ_FIXED`, which takes a socket as well; into other memory
 //! `RECV`. Without a ring it is `recv(2)`. The kernel copies once, into the buffer.
 //!
 //! Contracts:
-//! - a write goes on with the rest until all is written; a read at an offset goes on until the
-//!   buffer is full or the file ends; a read without an offset gives what there is; a receive gives what
-//!   there is, or goes on until the buffer is full;
-//! - a receive starts when the one that was dropped before it is over, and takes what follows its bytes;
-//! - a pipe that has nothing, or no room, is waited for, and never blocks the thread: without a ring
-//!   it is asked first, with one only when its descriptor is non-blocking;
-//! - the record owns the buffer until the last completion, also when nobody waits for it any more.
+//! - a write continues until all is written; a read at an offset continues until the buffer is full or the
+//!   file ends; a read without an offset returns what there is; a receive returns what there is, or
+//!   continues until the buffer is full;
+//! - a receive starts when the dropped receive before it is over, and takes what follows its bytes;
+//! - a pipe that is empty or full is waited for, and never blocks the thread: without a ring the engine
+//!   polls it first; with a ring, only if its descriptor is non-blocking;
+//! - the record owns the buffer until the last completion, also when nobody waits for it.
 
 use std::io;
 
@@ -28,7 +27,7 @@ use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
 use crate::ring::{Backend, Key, Ring, Token};
 
-/// What a pipe that is ready for writing takes without blocking (`PIPE_BUF`).
+/// Bytes that a pipe which is ready for writing takes without blocking (`PIPE_BUF`).
 const PIPE_ROOM: usize = 4096;
 
 fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
@@ -36,7 +35,7 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
         return vector(op, loan, layout, ring);
     }
     let (AddressRange { start, len, slot }, offset) = op.left(Some(ring.id));
-    // The file's own position is named by -1.
+    // -1 means the file's own position.
     let offset = offset.unwrap_or(u64::MAX);
     let len = len as u32;
     with_target!(op.file, |fd| match (op.direction, slot) {
@@ -52,7 +51,7 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
                 .ioprio(sqe::RECVSEND_FIXED_BUF)
                 .buf_group(slot)
                 .build(),
-        // A socket has no place to begin at.
+        // A socket has no offset.
         (Direction::Receive | Direction::ReceiveAll, Some(slot)) =>
             opcode::ReadFixed::new(fd, start, len, slot).build(),
         (Direction::Receive | Direction::ReceiveAll, None) =>
@@ -66,11 +65,11 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     })
 }
 
-/// Several pieces at once: past the page cache the whole has to be aligned to blocks, and each piece only to
+/// Several pieces at once. Past the page cache, the whole must be aligned to blocks, and each piece only to
 /// what the device's DMA asks for.
 ///
-/// Only direct files are asked for registered vectors, since those take vectors for sure. Of a file that knows only
-/// single buffers, the kernel would read or write the vector itself in place of its pieces.
+/// The engine asks only direct files for registered vectors, since those surely take vectors. For a file that knows
+/// only single buffers, the kernel would read or write the vector itself instead of its pieces.
 fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     let pieces = layout.vector(loan, op.done, op.file.blocks());
     let (start, len) = (pieces.as_ptr(), pieces.len() as u32);
@@ -86,13 +85,13 @@ fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squ
     })
 }
 
-/// A stream's request goes on by itself until it has all.
+/// A stream's request continues by itself until it has all.
 fn receive_flags(op: &TransferOp) -> i32 {
     if op.direction == Direction::ReceiveAll { libc::MSG_WAITALL } else { 0 }
 }
 
-/// Whether a call would not block now. Several may wait for one event, of which the first to be told
-/// leaves nothing for the others.
+/// Whether a call would not block now. Several may wait for one event, and the first may leave nothing for
+/// the others.
 fn is_ready(op: &TransferOp) -> bool {
     let mut asked = libc::pollfd { fd: op.file.raw(), events: op.direction.events(), revents: 0 };
     // SAFETY: the entry is one, and lives through the call, which waits for nothing.
@@ -103,7 +102,7 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
     if op.pollable && !op.direction.is_told_by_calls() && !is_ready(op) {
         return -libc::EAGAIN;
     }
-    // A pipe that is ready has something, or room for little.
+    // A pipe that is ready has some bytes, or little room.
     if let Some(loan) = op.left_in_pieces().filter(|_| !op.pollable) {
         return call_vector(op, layout.vector(loan, op.done, op.file.blocks()));
     }
@@ -146,7 +145,7 @@ fn call_vector(op: &TransferOp, pieces: &[libc::iovec]) -> i32 {
     })
 }
 
-/// Of a call, as a completion has it.
+/// The result of a call, in the form of a completion.
 fn outcome(result: isize) -> i32 {
     if result < 0 {
         -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
@@ -159,7 +158,7 @@ fn address(op: &TransferOp) -> &SockAddr {
     op.address.as_ref().expect("who connects has somebody to connect to")
 }
 
-/// Begins to connect, or says what came of it. A socket that blocks does not for the length of the call.
+/// Begins to connect, or reports the result. A blocking socket is non-blocking during the call.
 fn connect(op: &TransferOp) -> i32 {
     let socket = SockRef::from(&op.file.fd);
     let outcome = socket.nonblocking().and_then(|nonblocking| {
@@ -171,7 +170,7 @@ fn connect(op: &TransferOp) -> i32 {
     outcome.err().map_or(0, |error| -error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Starts an operation; a receive not before the one that was dropped is over.
+/// Starts an operation; a receive waits until the dropped receive before it is over.
 pub(crate) fn begin(core: &Core, key: Key) {
     let at_once = match core.records.borrow_mut().transfer(key) {
         TransferOp { file: Attached::Socket(socket), direction, .. } if direction.receives() => {
@@ -184,7 +183,7 @@ pub(crate) fn begin(core: &Core, key: Key) {
     }
 }
 
-/// A receive by the ring starts with the next submission: one that is dropped before takes nothing.
+/// A receive by the ring starts with the next submission: a receive dropped before takes nothing.
 fn start_or_mark(core: &Core, key: Key) {
     let receives = core.records.borrow_mut().transfer(key).direction.receives();
     match receives && core.io.has_ring() {
@@ -193,7 +192,7 @@ fn start_or_mark(core: &Core, key: Key) {
     }
 }
 
-/// Starts a receive that was marked, unless it has ended since.
+/// Starts a marked receive, unless it has ended since.
 pub(crate) fn start_marked(core: &Core, key: Key) {
     let idle = {
         let mut records = core.records.borrow_mut();
@@ -260,7 +259,7 @@ fn start(core: &Core, key: Key) {
     advance(core, key);
 }
 
-/// Goes on for as long as nothing has to be waited for; whether it does now.
+/// Continues as long as nothing has to be waited for; returns whether it waits now.
 fn call_until_blocked(op: &mut TransferOp, layout: &mut Layout) -> bool {
     loop {
         let result = call(op, layout);
@@ -282,7 +281,7 @@ fn wait_for_file(core: &Core, key: Key) {
     core.await_readiness(&file, events, Token { key, stage: STAGE_READY });
 }
 
-/// The file that was waited for can be used, or failed: either way the next request tells.
+/// The file is ready, or failed: the next request tells which.
 pub(crate) fn ready(core: &Core, key: Key) {
     let again = {
         let mut records = core.records.borrow_mut();
@@ -331,7 +330,7 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
     Some((loan, result))
 }
 
-/// The holder goes. A write goes on with the request under way; a read is not wanted any more.
+/// The holder goes. A write continues with the request under way; a read is cancelled.
 pub(crate) fn let_go(core: &Core, key: Key) {
     let (under_way, writes, _waker) = {
         let mut records = core.records.borrow_mut();
@@ -348,7 +347,7 @@ pub(crate) fn let_go(core: &Core, key: Key) {
     stop(core, key, !writes);
 }
 
-/// Asks for an operation to end with what it has by then.
+/// Asks for an operation to end with what it has done so far.
 pub(crate) fn cancel(core: &Core, key: Key) {
     let under_way = {
         let mut records = core.records.borrow_mut();
@@ -370,7 +369,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
     }
 }
 
-/// Asks the kernel for the end of what it has of an operation: a wait, and a request where that is wanted.
+/// Asks the kernel to end its part of an operation: a wait, and a request if the caller wants that.
 fn stop(core: &Core, key: Key, request: bool) {
     // Without a ring the operation may be over, and its record gone, when this returns.
     if core.io.has_ring() && request {

@@ -6,10 +6,10 @@
 //! on loan. The device must do scatter-gather and checksums, else
 //! the kernel copies and reports so.
 //!
-//! Return signal: a second completion, the notification, which comes if and only if the first one
-//! carries `IORING_CQE_F_MORE`; but for a request in a chain that was stopped before it began, the
-//! kernel posts one that it did not announce, and that is passed over. Its result says whether the
-//! kernel copied after all.
+//! Return signal: a second completion, the notification, which comes if and only if the first one carries
+//! `IORING_CQE_F_MORE`. Exception: for a request in a chain that was stopped before it began, the kernel
+//! posts an unannounced notification, which is ignored. A notification's result says whether the kernel
+//! copied after all.
 
 use std::ptr;
 use std::rc::Rc;
@@ -32,16 +32,16 @@ pub(crate) fn requests(op: &SendOp) -> usize {
     1 + usize::from(op.header_goes_apart())
 }
 
-/// Whether those requests carry all that is left of a send, so that what follows it may be linked.
+/// Whether those requests carry all that is left of a send, so that the next send may be linked.
 pub(crate) fn carries_all(op: &SendOp) -> bool {
     let pieces = op.loan.as_ref().map_or(0, |loan| loan.pieces().len());
     pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
-/// Queues what is left of a send. With `linked`, the request queued next starts after it only.
+/// Queues what is left of a send. With `linked`, the request queued next starts only after it.
 ///
-/// The caller has made sure that there is room for [`requests`] of them, so that a link is never
-/// cut by a submission.
+/// The caller makes sure that there is room for [`requests`] of them, so that a submission never cuts a
+/// link.
 #[inline(always)]
 pub(crate) fn queue(
     ring: &mut Ring,
@@ -83,7 +83,7 @@ pub(crate) fn queue(
 /// What is left of the header of a send on a stream.
 fn header(op: &SendOp, layout: &Layout) -> squeue::Entry {
     let header = layout.header_left(op);
-    // Told that more comes, TCP holds a header back: an empty payload would not push it.
+    // TCP holds a header back if told that more comes; an empty payload would not push it out.
     let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
     with_target!(op.socket.endpoint, |fd| {
         opcode::Send::new(fd, header.as_ptr(), header.len() as u32)
@@ -97,7 +97,7 @@ fn header(op: &SendOp, layout: &Layout) -> squeue::Entry {
 fn one_range(op: &mut SendOp, layout: &Layout, range: AddressRange) -> squeue::Entry {
     let slot = unless_overcharged(op, range.slot);
     let mut entry = match op.engine {
-        // What is in the kernel can be copied by a request only.
+        // Bytes in the kernel can be copied only by a request.
         Engine::Copy => with_target!(op.socket.endpoint, |fd| {
             opcode::Send::new(fd, ptr::null(), 0).flags(op.socket.message_flags()).build()
         }),
@@ -123,7 +123,7 @@ fn message(ring: &Ring, op: &mut SendOp, layout: &mut Layout, bare: bool) -> squ
     message_of(ring, op, message, slot)
 }
 
-/// What is left of a payload that is one range, and goes as several datagrams.
+/// What is left of a payload of one range that goes as several datagrams.
 #[inline(always)]
 fn datagrams(
     ring: &Ring,
@@ -158,7 +158,7 @@ fn message_of(
     entry
 }
 
-/// The slot, but for a stream that would be charged for much more than it is given.
+/// The slot, except for a stream that would be charged much more than it gets.
 ///
 /// The kernel keeps a huge page in a slot as one range, and charges each packet with all of that range
 /// up to the packet's last byte (`io_sg_from_iter()`): 2 MiB for 64 KiB, at worst. Then the send buffer
@@ -175,7 +175,7 @@ fn would_be_overcharged(op: &SendOp) -> bool {
     !op.socket.keeps_to_slots.get() && pieces.iter().any(|piece: &Piece| is_huge(piece.backing()))
 }
 
-/// Whether memory has huge pages, which the kernel charges for whole when it pins a part.
+/// Whether memory has huge pages, which the kernel charges whole when it pins a part.
 pub(super) fn is_huge(backing: &Backing) -> bool {
     backing.is_huge(|backing| {
         let huge = pagemap::has_huge_pages(backing.start(), backing.len());
@@ -191,18 +191,18 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     op.loan.as_ref()?.common_slot(ring.id)
 }
 
-/// What a completion leaves to do about its send.
+/// What a completion requires for its send.
 enum Next {
     Nothing,
     /// It has reached a stage that somebody waits for, or is over.
     SettleUp,
     /// The socket has no room.
     WaitForRoom,
-    /// Nothing of it is with the kernel but lent pages, and it is not the last to know.
+    /// The kernel has nothing of it but lent pages, and others still have to be told.
     Progressed,
 }
 
-/// Tells sends of the completions at the front that are of requests of this engine; how many those were.
+/// Handles the completions at the front that belong to requests of this engine; returns their number.
 pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let mut records = core.records.borrow_mut();
     let mut told = 0;
@@ -280,7 +280,7 @@ fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Nex
         SendState::Ending => op.end_if_asked(),
         _ => {}
     }
-    // A datagram that is settled stands in nobody's way.
+    // A settled datagram blocks nobody.
     if !op.socket.stream && op.is_settled() { next(op) } else { Next::Progressed }
 }
 
@@ -297,11 +297,11 @@ fn lent_nothing(op: &mut SendOp, taken: usize) {
 fn failed(core: &Core, op: &mut SendOp, errno: i32) {
     match errno {
         _ if op.is_settled() => {}
-        // The request of an empty payload, behind a header that was all there is to send.
+        // The request of an empty payload, behind a header that was the whole send.
         _ if op.done > 0 && op.done == op.total => {}
-        // An earlier link of the chain stopped: this one was never started and comes again.
+        // An earlier link of the chain stopped: this request never started and is submitted again.
         libc::ECANCELED if !op.is_ending() => {}
-        // A kernel that does not wait for room on a socket that is non-blocking.
+        // This kernel does not wait for room on a non-blocking socket.
         libc::EAGAIN if !op.is_ending() => op.state = SendState::Blocked,
         libc::EAGAIN | libc::EINTR => {}
         libc::EFAULT if op.lost_its_slot(core.io.ring_id()) => {}

@@ -4,10 +4,11 @@
 //! for; dropping a span gives it back.
 //!
 //! Contracts:
-//! - a request that ended for want of room or of chunks starts again when there may be some, and gives
-//!   up with a reason only when there is nothing that could ever come back;
-//! - with a pool beside, the queue is left when the kernel copies, since that costs more than plain
-//!   receive, and returned to for good when plain receive finds bytes that only the NIC's memory has.
+//! - a request that ended for lack of room or of chunks starts again when there may be some; it gives up
+//!   with a reason only when nothing could ever come back;
+//! - with a pool beside the queue, the receive leaves the queue when the kernel copies, since that costs
+//!   more than plain receive. It returns to the queue for good when plain receive finds bytes that only the
+//!   NIC's memory has.
 
 use io_uring::{cqueue, opcode, squeue};
 
@@ -19,7 +20,7 @@ use crate::ring::endpoint::with_target;
 use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
 use crate::ring::{Completion, Key, Place, Token};
 
-/// How often a receive that finds no chunk, with none held, is tried again, a millisecond apart.
+/// Tries of a receive that finds no chunk while none is held, a millisecond apart.
 const PATIENCE: u32 = 1_000;
 
 fn flow(op: &mut ReceiveOp) -> &mut Flow {
@@ -38,7 +39,7 @@ pub(super) fn request(core: &Core, op: &mut ReceiveOp) -> squeue::Entry {
     with_target!(op.socket.endpoint, |fd| opcode::RecvZc::new(fd, left).ifq(id).build())
 }
 
-/// Takes a completion in; whether the receive is to start again, if it ended.
+/// Takes a completion; returns whether the receive must start again, if it ended.
 pub(super) fn completed(
     core: &Core,
     key: Key,
@@ -47,7 +48,7 @@ pub(super) fn completed(
 ) -> bool {
     let Completion { result, flags, .. } = *completion;
     if cqueue::more(flags) {
-        // A span of no bytes: the kernel tells of none.
+        // A span of no bytes: the kernel reports none.
         return false;
     }
     op.state = ReceiveState::Idle;
@@ -59,9 +60,9 @@ pub(super) fn completed(
             op.from = ReceivesFrom::Pool;
             return true;
         }
-        // The last bytes that were wanted came, and the completion queue had no room for the end.
+        // The last wanted bytes came, and the completion queue had no room for the end.
         _ if flow.left_to_receive() == Some(0) => op.end(Ok(())),
-        // The completion queue was full, for the first.
+        // The completion queue was full, for the first time.
         libc::ENOSPC | libc::EINTR => return true,
         libc::EAGAIN => {
             op.state = ReceiveState::Blocked;
@@ -89,7 +90,7 @@ pub(super) fn completed(
     false
 }
 
-/// Takes in the spans that were told of.
+/// Takes the reported spans.
 pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place]) {
     let (spans, bytes) = op.arrivals.push_told(told);
     let has_pool = op.pool.is_some();
@@ -117,12 +118,13 @@ fn weigh(core: &Core, key: Key, flow: &mut Flow) {
              another queue, or unsplit"
         ));
         tracing::info!(reason = flow.left, "plain receive instead of the rx queue");
-        // Only a ring receives so.
+        // Only a ring receives this way.
         let _ = core.cancel(Token { key, stage: STAGE_RECEIVE });
     }
 }
 
-/// The kernel found no chunk to copy to. Those that we hold will come back; those in its own hands may.
+/// The kernel found no chunk to copy to. Chunks that we hold will come back; chunks in the kernel's hands
+/// may.
 fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     let held = !op.holder.is_gone();
     let flow = flow(op);
@@ -133,7 +135,7 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         op.end(Err(error));
         return false;
     }
-    // Before the look at the refill queue, where what they held comes to.
+    // Before the look at the refill queue, where their chunks go.
     let others_hold = flow.queue.others_hold_any();
     if flow.queue.replenish(core.io.ring_raw(), flow.chunks) {
         return true;
@@ -146,7 +148,7 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         flow.starved = true;
         flow.queue.starve(key);
     } else if any_held || flow.dry < PATIENCE {
-        // What another ring gives back is told to nobody, and it may have more to give than it holds now.
+        // Another ring gives chunks back without telling us, and may have more to give than it holds now.
         flow.dry += u32::from(!any_held);
         op.state = ReceiveState::Watching;
         core.tell_later(Token { key, stage: STAGE_READY });
@@ -181,7 +183,7 @@ mod tests {
     const PAGE: usize = 4096;
     const CHUNKS: usize = 64;
 
-    /// What the kernel would tell and be told, without one.
+    /// Stands in for the kernel: its completions and its refill queue.
     #[test]
     fn spans_come_as_told_and_go_back_as_they_came() {
         let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
@@ -226,7 +228,8 @@ mod tests {
             let expected: Vec<_> = (0..CHUNKS).map(|chunk| (chunk * PAGE + round) as u64).collect();
             assert_eq!(given_back(), expected);
         }
-        // What is taken over and not handed out goes back with the receiver, before what is neither.
+        // Spans taken over and not handed out go back with the receiver, before the spans that it had not
+        // taken over.
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 1 };
         let spans: Vec<_> = (0..CHUNKS).map(place).collect();
         let (now, later) = spans.split_at(CHUNKS / 2);
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!(core.records.borrow().len(), 0);
     }
 
-    /// The area may have grown between the kernel's look for a chunk and what it then told.
+    /// The area may have grown between the kernel's look for a chunk and its report.
     #[test]
     fn a_receive_that_found_no_chunk_begins_again_if_there_are_more_by_now() {
         for (chunks_before, begins_again) in [(CHUNKS - 1, true), (CHUNKS, false)] {
@@ -271,8 +274,8 @@ mod tests {
         }
     }
 
-    /// Two rings share a queue. One finds no chunk while the other holds none, and its holder keeps
-    /// what it has; then the other receives what was in its sockets, and gives all of it back.
+    /// Two rings share a queue. One finds no chunk while the other holds none, since the other's holder
+    /// keeps what it has. Then the other receives what was in its sockets, and gives all of it back.
     #[test]
     fn who_found_no_chunk_looks_again_when_another_ring_may_give_back() {
         let io = Io::of_epoll(Epoll::new().unwrap(), String::new());

@@ -1,4 +1,4 @@
-//! What has arrived and nobody has taken, in the order of the stream.
+//! Arrived spans that nobody has taken, in the order of the stream.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,9 +15,9 @@ pub(crate) struct Arrivals {
     queue: Option<Rc<RxShared>>,
     /// Made into spans only when they are taken, since there are many.
     places: Vec<Place>,
-    /// So many of the places were taken.
+    /// Places already taken.
     taken: usize,
-    /// What came behind the places.
+    /// What arrived behind the places.
     spans: VecDeque<Span>,
 }
 
@@ -38,8 +38,8 @@ impl Arrivals {
         self.spans.push_back(span);
     }
 
-    /// Spans of the queue that a completion has told of, as far as they are within its memory; how many those
-    /// are, and how many bytes.
+    /// Adds spans of the queue from a completion, as far as they lie within its memory; returns their number
+    /// and their bytes.
     pub(crate) fn push_told(&mut self, told: &[Place]) -> (usize, u64) {
         let queue = self.queue.as_ref().expect(QUEUE);
         let (mut spans, mut bytes) = (0, 0);
@@ -54,7 +54,7 @@ impl Arrivals {
         if self.spans.is_empty() {
             self.places.extend_from_slice(told);
         } else {
-            // Places come before spans, and these don't.
+            // Places come before spans, and these do not.
             for place in told {
                 // SAFETY: a completion has told of the place, which is put down nowhere else.
                 let span = unsafe { self.span(*place) };
@@ -74,11 +74,11 @@ impl Arrivals {
         unsafe { RxShared::span(queue, place.begin, place.len as usize) }
     }
 
-    /// Lends what is there to a visitor, one span after another; where that panics, what comes behind stays.
+    /// Lends what is there to a visitor, one span after another. If the visitor panics, later spans stay.
     #[inline]
     pub(crate) fn visit(&mut self, visitor: &mut impl FnMut(SpanRef<'_>)) {
         if let Some(queue) = &self.queue {
-            // A look at the places for each span would cost as much as the rest.
+            // Looking at the places for each span would cost as much as the rest.
             for place in self.places.get(self.taken..).unwrap_or_default() {
                 self.taken += 1;
                 // SAFETY: it counts as taken, and completions have told of all places.
@@ -90,12 +90,12 @@ impl Arrivals {
         }
     }
 
-    /// Takes over all that `other` has; `self` is empty.
+    /// Takes over everything from `other`; `self` is empty.
     pub(crate) fn take_over(&mut self, other: &mut Self) {
         debug_assert!(self.is_empty());
         self.places.clear();
         self.taken = 0;
-        // What was allocated is used again.
+        // Uses the allocation again.
         std::mem::swap(self, other);
     }
 }

@@ -1,13 +1,14 @@
-//! Memory of others as what a NIC receives into: a dma-buf, an rx queue over it, and spans that are no bytes.
+//! Foreign memory that a NIC receives into: a dma-buf, an rx queue over it, and spans without bytes.
 //!
 //! Minimum kernel: 6.16 for areas of dma-bufs (tried on 7.2). Capability, NIC and ring: as for
-//! [`RxQueue`](crate::RxQueue). Return signal: we hold what is theirs; a dropped span is an entry in the refill
-//! queue.
+//! [`RxQueue`](crate::RxQueue). Return signal: we hold the NIC's chunks; a dropped span is an entry in the
+//! refill queue.
 //!
 //! Contracts:
-//! - nothing here reads or writes the memory: in this process an address range that nobody may access stands for
-//!   it, so that places in it are told and given back as those of other areas are;
-//! - a span says where its bytes are in the dma-buf, and the NIC puts no others there before it is dropped.
+//! - nothing here reads or writes the memory. In this process an inaccessible address range stands for it, so
+//!   that its places work like those of other areas;
+//! - a span says where its bytes are in the dma-buf, and the NIC puts no others there until the span is
+//!   dropped.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -39,8 +40,8 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Takes a dma-buf that its exporter gave a descriptor of. Take each only once: two queues that receive into the
-    /// same memory overwrite what spans of the other hold.
+    /// Takes a dma-buf by the descriptor that its exporter gave. Take each dma-buf only once: two queues that
+    /// receive into the same memory overwrite each other's spans.
     ///
     /// # Errors
     ///
@@ -53,15 +54,16 @@ impl DmaBuf {
         Ok(Self { fd, len: len as usize })
     }
 
-    /// Makes one of all pages of a memfd, by `/dev/udmabuf` (Linux 4.20), which root may open. The memfd is
-    /// sealed against shrinking, and not against writing, as a [`SharedRegion`](crate::SharedRegion) is.
+    /// Makes a dma-buf of all pages of a memfd, by `/dev/udmabuf` (Linux 4.20), which root may open. The
+    /// memfd must be sealed against shrinking, and not against writing, like that of a
+    /// [`SharedRegion`](crate::SharedRegion).
     ///
-    /// Nobody checks that a memfd is made into one dma-buf only. Who makes two, and binds queues to both, has them
-    /// overwrite what spans of the other hold.
+    /// Make only one dma-buf of a memfd; nobody checks this. Queues bound to two of them overwrite each other's
+    /// spans.
     ///
     /// # Errors
     ///
-    /// When the kernel has no udmabuf, the user may not use it, or the file is no such memfd.
+    /// When the kernel has no udmabuf, the user may not use it, or the file is not such a memfd.
     pub fn of_memfd(memfd: impl AsFd) -> Result<Self> {
         let made = || {
             let len = rustix::fs::fstat(&memfd)?.st_size as u64;
@@ -95,8 +97,8 @@ impl AsFd for DmaBuf {
 
 /// An rx queue of a NIC that receives into a [`DmaBuf`], bound until the driver and all spans are gone.
 ///
-/// The kernel cannot copy there. So all packets of a connection have to come by the queue, split, from the first
-/// on: steer the port before anybody connects. If bytes came another way, the receive ends with an error.
+/// The kernel cannot copy there. So all packets of a connection must come by the queue, split, from the first
+/// on: steer the port before anybody connects. If bytes come another way, the receive ends with an error.
 ///
 /// ```no_run
 /// use handoff::{DmaBuf, Driver, RxBinding, SharedRegion};
@@ -121,7 +123,7 @@ impl AsFd for DmaBuf {
 pub struct DmaBufQueue(pub(crate) RxQueue);
 
 impl DmaBufQueue {
-    /// Binds what is the driver's rx queue of this number from now on, and kept by it.
+    /// Binds the queue; from now on it has this number at the driver, which keeps it.
     pub(crate) fn bind(
         io: &Io,
         due: &Rc<Due>,
@@ -143,12 +145,12 @@ impl DmaBufQueue {
         self.0.chunks()
     }
 
-    /// Spans handed out and not dropped yet; each keeps a chunk.
+    /// Spans that you hold; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.0.held()
     }
 
-    /// Why the memory may run dry with the receives that are under way: see
+    /// Why the memory may run out with the receives that are under way: see
     /// [`RxQueue::shortfall`](crate::RxQueue::shortfall).
     pub fn shortfall(&self) -> Option<String> {
         self.0.shortfall()
@@ -160,11 +162,11 @@ impl DmaBufQueue {
     }
 }
 
-/// Received bytes in a [`DmaBuf`], which this process does not look at. Dropping all parts of it gives the chunk
+/// Received bytes in a [`DmaBuf`], which this process cannot read. Dropping all parts of a span gives the chunk
 /// back.
 ///
-/// There is no slice of it, and it is not lent on: up to Linux 7.2 a ring sends and writes only memory of its
-/// process. What may be done is to tell the memory's owner the place, to split it, and to give it back.
+/// It has no slice and cannot be lent on: up to Linux 7.2 a ring sends and writes only memory of its process.
+/// You can tell the memory's owner the place, split the span, and give it back.
 ///
 /// ```no_run
 /// # async fn example(mut receiver: handoff::DmaBufReceiver) -> Result<(), Box<dyn std::error::Error>> {
@@ -175,7 +177,7 @@ impl DmaBufQueue {
 /// }
 /// # Ok(()) }
 /// ```
-// The span's bytes are never looked at, since they can't be.
+// Nobody reads the span's bytes: that is not possible.
 pub struct DmaBufSpan(Span);
 
 impl DmaBufSpan {

@@ -1,6 +1,6 @@
-//! What is due when the driver next submits, and who is to be woken when it has told all that there is.
+//! What starts with the driver's next submission, and who is woken when the driver has told all news.
 //!
-//! What was lent to us goes back in a drop, anywhere; it is only put down here then.
+//! A drop, anywhere, gives back what was lent to us; it only makes a note here then.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,56 +18,56 @@ use crate::ring::Key;
 pub(crate) enum Mark {
     /// A receive.
     Receive(Key),
-    /// What was given back to an rx queue is to be published.
+    /// Publishes what was given back to an rx queue.
     Refill(Rc<RxShared>),
 }
 
 #[derive(Default)]
 pub(crate) struct Due {
-    /// Something was put down to start since the driver last looked.
+    /// Something was noted to start since the driver last looked.
     to_start: Cell<bool>,
     marks: RefCell<Vec<Mark>>,
     spare_marks: RefCell<Vec<Mark>>,
-    /// Slots with a buffer of the kernel that nobody needs any more, and the devices to clear them.
+    /// Slots with a buffer of the kernel that nobody needs any more, and the devices that clear them.
     pub(crate) to_clear: RefCell<Vec<(Rc<GetBufShared>, u16)>>,
     /// Results of block requests whose memory nobody uses any more, by their tags.
     pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
-    /// Whoever turns the driver from a foreign runtime.
+    /// The foreign runtime that turns the driver.
     attention: RefCell<Option<Waker>>,
-    /// Operations are told what became of them, and nobody is woken before that is done.
+    /// Operations are being told their results; nobody is woken before that is done.
     telling: Cell<bool>,
     /// Wakers are called.
     waking: Cell<bool>,
-    /// Who is to be woken then.
+    /// Who is woken then.
     wakes: RefCell<VecDeque<Waker>>,
     /// The last [`Driver`](crate::Driver) is gone.
     gone: Cell<bool>,
-    /// What is under way ends, and wakers are called after that.
+    /// Operations under way end, and wakers are called after that.
     ending: Cell<bool>,
-    /// No handle is left either, and the ring gives all back.
+    /// No handle is left either, and the ring gives everything back.
     closed: Cell<bool>,
 }
 
 impl Due {
-    /// Whether something waits to be started.
+    /// Whether something waits to start.
     pub(crate) fn has_marks(&self) -> bool {
         !self.marks.borrow().is_empty()
             || !self.to_clear.borrow().is_empty()
             || !self.answers.borrow().is_empty()
     }
 
-    /// Has the driver look at its next turn for what is to be started.
+    /// Makes the driver look at its next turn for something to start.
     pub(crate) fn start_soon(&self) {
         self.look_again();
         self.attend();
     }
 
-    /// The same for what the driver knows of and could not start.
+    /// The same for what the driver knows and could not start.
     pub(crate) fn look_again(&self) {
         self.to_start.set(true);
     }
 
-    /// Whether there may be anything to start that the driver has not looked at.
+    /// Whether there may be something to start that the driver has not looked at.
     #[inline]
     pub(crate) fn take_to_start(&self) -> bool {
         self.to_start.replace(false)
@@ -80,17 +80,17 @@ impl Due {
         }
     }
 
-    /// Has a receive started with the next submission.
+    /// Marks a receive to start with the next submission.
     pub(crate) fn mark_receive(&self, key: Key) {
         self.mark(Mark::Receive(key));
     }
 
-    /// Has what was given back to an rx queue published with the next submission.
+    /// Marks an rx queue: the next submission publishes what was given back to it.
     pub(crate) fn mark_refill(&self, queue: Rc<RxShared>) {
         self.mark(Mark::Refill(queue));
     }
 
-    /// Has a slot cleared with the next submission, unless a lend clears it to have it itself.
+    /// Marks a slot: the next submission clears it, unless a lend takes the slot and clears it.
     pub(crate) fn mark_clear(&self, getbuf: &Rc<GetBufShared>, slot: u16) {
         if !self.closed.get() {
             self.to_clear.borrow_mut().push((Rc::clone(getbuf), slot));
@@ -98,7 +98,7 @@ impl Due {
         }
     }
 
-    /// Has the result of a block request given with the next submission.
+    /// Marks the result of a block request for the next submission.
     pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
         if !self.closed.get() {
             self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
@@ -109,7 +109,7 @@ impl Due {
     /// Takes what is marked, and starts each by `start`, which may mark more.
     pub(crate) fn start_marks(&self, mut start: impl FnMut(Mark)) {
         while !self.marks.borrow().is_empty() {
-            // The two lists take turns, so that steady use allocates nothing.
+            // The two lists alternate, so that steady use allocates nothing.
             let mut marks = self.marks.replace(self.spare_marks.take());
             marks.drain(..).for_each(&mut start);
             self.spare_marks.replace(marks);
@@ -122,7 +122,7 @@ impl Due {
         self.ending.set(true);
     }
 
-    /// What was under way has ended.
+    /// Operations that were under way have ended.
     pub(crate) fn has_ended(&self) {
         self.ending.set(false);
         self.wake_all();
@@ -132,7 +132,7 @@ impl Due {
         self.gone.get()
     }
 
-    /// Nothing is put down any more.
+    /// Nothing is noted any more.
     pub(crate) fn close(&self) {
         self.leave();
         self.closed.set(true);
@@ -162,13 +162,13 @@ impl Due {
         drop(before);
     }
 
-    /// Wakes whoever waits: at once, or when all that there is has been told and those before it are woken.
+    /// Wakes a waiter: at once, or when all news is told and earlier waiters are woken.
     #[inline]
     pub(crate) fn wake(&self, waker: Option<Waker>) {
         self.wake_each([waker]);
     }
 
-    /// The same for several, of which one that panics keeps none of the others.
+    /// The same for several; if one panics, the others are woken all the same.
     #[inline(always)]
     pub(crate) fn wake_each<const N: usize>(&self, wakers: [Option<Waker>; N]) {
         if wakers.iter().all(Option::is_none) {
@@ -177,7 +177,7 @@ impl Due {
         self.wake_many(wakers.into_iter().flatten());
     }
 
-    /// The same for as many as there are.
+    /// The same for any number.
     #[inline]
     pub(crate) fn wake_many(&self, wakers: impl IntoIterator<Item = Waker>) {
         self.wakes.borrow_mut().extend(wakers);
@@ -186,8 +186,8 @@ impl Due {
         }
     }
 
-    /// Lets go of a buffer that nobody wants, and wakes those who waited for that. What foreign code this comes
-    /// to, as the end of an owner or the waker of a pool, is called with the wakers.
+    /// Drops a buffer that nobody wants, and wakes those who waited for it. Foreign code that this runs, such
+    /// as an owner's drop or the waker of a pool, is called with the wakers.
     pub(crate) fn let_go_and_wake(
         &self,
         let_go: impl FnOnce(&mut dyn FnMut(Waker)),
@@ -196,14 +196,14 @@ impl Due {
         let before = self.wakes.borrow().len();
         let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
         self.wakes.borrow_mut().extend(wakers);
-        // Those of before wait for a turn.
+        // Earlier wakers wait for a turn.
         if self.wakes.borrow().len() > before {
             self.wake_many([]);
         }
     }
 
-    /// Whoever is to be woken because of this waits for the next turn: the caller has something in hand
-    /// that a panic must not take away.
+    /// Wakers of this call wait for the next turn: the caller holds something that a panic must not take
+    /// away.
     pub(crate) fn wake_later<T>(&self, act: impl FnOnce() -> T) -> T {
         let before = self.waking.replace(true);
         let done = act();
@@ -214,7 +214,7 @@ impl Due {
         done
     }
 
-    /// Keeps wakers for later while what this gives is there.
+    /// Defers wakers while the returned guard lives.
     pub(crate) fn telling(&self) -> Telling<'_> {
         self.telling.set(true);
         Telling(self)
@@ -233,12 +233,12 @@ impl Due {
         !self.wakes.borrow().is_empty()
     }
 
-    /// Has these called with the others.
+    /// Calls these with the others.
     pub(crate) fn wake_with_others(&self, wakers: impl Iterator<Item = Waker>) {
         self.wakes.borrow_mut().extend(wakers);
     }
 
-    /// Calls all wakers that were kept. One that panics keeps nobody else from being woken.
+    /// Calls all deferred wakers. If one panics, the others are woken all the same.
     #[inline]
     pub(crate) fn wake_all(&self) {
         if self.has_wakes() {
@@ -258,7 +258,7 @@ impl Due {
             });
             match panic::catch_unwind(all) {
                 Ok(()) => break,
-                // Of several the first is told.
+                // The first of several panics is passed on.
                 Err(panic) => panicked = panicked.or(Some(panic)),
             }
         }
@@ -274,7 +274,7 @@ impl Due {
     }
 }
 
-/// While it is there, wakers are kept for later.
+/// While it lives, wakers are deferred.
 pub(crate) struct Telling<'a>(&'a Due);
 
 impl Drop for Telling<'_> {

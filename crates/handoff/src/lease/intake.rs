@@ -1,4 +1,4 @@
-//! What a receive draws on: where bytes go, and with it how they get there.
+//! What a receive draws on: where bytes go, and so which mechanism brings them.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use super::pool::{Pool, PoolShared};
 use super::rx_queue::{RxQueue, RxShared};
 use super::window::Window;
 
-/// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of these two with a
-/// pool beside it.
+/// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of the last two with a pool
+/// beside it.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, queue: handoff::RxQueue, pool: handoff::Pool) -> Result<(), Box<dyn std::error::Error>> {
@@ -23,22 +23,22 @@ use super::window::Window;
 #[derive(Clone)]
 pub struct Intake {
     pub(crate) queue: Option<Rc<RxShared>>,
-    /// The queue gives so many bytes and no more.
+    /// The queue gives this many bytes and no more.
     pub(crate) most: Option<NonZeroU32>,
     pub(crate) window: Option<Window>,
     pub(crate) pool: Option<Rc<PoolShared>>,
 }
 
 impl RxQueue {
-    /// Receives without copying, unless the kernel turns out to copy: then into the pool, which costs
-    /// less than copying into the queue's area.
+    /// Receives without copying, until the kernel turns out to copy: then into the pool, which costs less
+    /// than copying into the queue's area.
     pub fn or(&self, pool: &Pool) -> Intake {
         Intake { queue: Some(Rc::clone(&self.shared)), ..Intake::from(pool) }
     }
 
-    /// The next `bytes` bytes and no more: the receiver ends behind them as at the end of a stream, and what follows
-    /// stays in the socket for the next receiver. A protocol hears first words so on connections that the NIC may
-    /// have led to the queue: plain receive cannot read what lies in the queue's memory.
+    /// The next `bytes` bytes and no more: the receiver ends behind them as at the end of a stream, and later bytes
+    /// stay in the socket for the next receiver. Use it for the first words of a protocol on connections that the
+    /// NIC may have steered to the queue: plain receive cannot read the queue's memory.
     ///
     /// ```no_run
     /// # async fn example(socket: &handoff::Socket, queue: handoff::RxQueue) -> Result<(), Box<dyn std::error::Error>> {
@@ -75,8 +75,7 @@ impl From<&Window> for Intake {
 }
 
 impl Intake {
-    /// A ring names pools and queues by number, so those of another driver would be mistaken for its
-    /// own.
+    /// A ring names pools and queues by number, so another driver's would be mistaken for its own.
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
         self.queue.as_ref().is_none_or(|queue| queue.is_of(due))
             && self.window.as_ref().is_none_or(|window| window.is_of(due))

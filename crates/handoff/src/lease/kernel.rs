@@ -1,16 +1,15 @@
 //! Buffers of the kernel, lent into the ring: pages of the page cache, received data, new pages.
 //!
 //! Minimum kernel: 7.2 with the module `getbuf` of this project (`docs/get-buf.md`), which makes
-//! `/dev/getbuf`. Capability: to open the device, which is root's unless a udev rule says otherwise.
-//! Locked memory (`RLIMIT_MEMLOCK`): all that is out, in whole folios. Return signal: none to the
-//! process; the module's count of lends that came back (`GetBuf::stats`).
+//! `/dev/getbuf`. Capability: to open the device, which is root's unless a udev rule says otherwise. Locked
+//! memory (`RLIMIT_MEMLOCK`): all lent buffers, in whole folios. Return signal: none to the process; the
+//! module counts the lends that came back (`GetBuf::stats`).
 //!
 //! Contracts:
-//! - the bytes of a lease are in no address of this process: operations of the same driver use them,
-//!   nothing else does;
-//! - a lease can be in any number of operations at once, since it is only read; its slot is cleared
-//!   when the last handle and the last operation have let go of it;
-//! - it is no snapshot: who may write to the file changes what is lent, as with `sendfile(2)`.
+//! - the bytes of a lease have no address in this process: only operations of the same driver can use them;
+//! - a lease can be in any number of operations at once, since it is only read; its slot is cleared when
+//!   the last handle and the last operation have let go of it;
+//! - a lease is no snapshot: whoever may write to the file changes what is lent, as with `sendfile(2)`.
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -45,21 +44,21 @@ impl Drop for Binding {
     }
 }
 
-/// What is in slots of the ring on loan, until this is dropped.
+/// A loan in slots of the ring, until this is dropped.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// A lend of the device, whose slots are cleared then.
+    /// A lend of the device, which then clears the slots.
     Payload(Slots),
-    /// The memory of a block request, which is over then.
+    /// The memory of a block request, which then ends.
     Request(Rc<Answer>),
 }
 
 /// Slots of the ring that hold one lend. Cleared when dropped.
 pub(crate) struct Slots {
     getbuf: Rc<GetBufShared>,
-    /// To send and write from.
+    /// The slot to send and write from.
     slot: u16,
-    /// To fill, for new pages.
+    /// The slot to fill, for new pages.
     fill: Option<u16>,
 }
 
@@ -80,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Where it is to be filled, if those are other slots than what is sent and written from.
+    /// The slots to fill, if they differ from those to send and write from.
     fn fill(&self) -> Option<u16> {
         match self {
             Self::Payload(slots) => slots.fill,
@@ -98,7 +97,7 @@ impl Held {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // A driver that is gone has closed its ring, which gave all back.
+        // A driver that is gone has closed its ring, which gave everything back.
         let Some(due) = self.getbuf.due.upgrade() else { return };
         for slot in [Some(self.slot), self.fill].into_iter().flatten() {
             due.mark_clear(&self.getbuf, slot);
@@ -112,7 +111,7 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// A part of a lend, while an operation holds it or a lease does.
+/// Part of a lend, while an operation or a lease holds it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes {
     held: Rc<Held>,
@@ -132,10 +131,10 @@ impl Bytes {
         self.len as usize
     }
 
-    /// What is left behind the first `skip` bytes, which it has.
+    /// What is left behind the first `skip` bytes; the part has at least that many.
     pub(crate) fn behind(&self, skip: usize) -> AddressRange {
         let slot = if self.fill { self.held.fill() } else { Some(self.held.slot()) };
-        // Requests name bytes of such a buffer by their distance from its beginning.
+        // Requests name a byte of such a buffer by its distance from the beginning.
         let start = std::ptr::without_provenance_mut(self.start as usize + skip);
         AddressRange { start, len: self.len() - skip, slot }
     }
@@ -147,11 +146,11 @@ impl Bytes {
 }
 
 /// A buffer of the kernel, lent for reading: sockets send it, files are written from it. It is part of a
-/// file, of what a socket received (`GetBuf`), or what a block request writes
+/// file, of received data (`GetBuf`), or of what a block request writes
 /// ([`Request::source`](crate::Request::source)).
 ///
-/// Clones and parts share the buffer, and may be in several operations at once. It goes back when all
-/// of them are dropped and done.
+/// Clones and parts share the buffer, and may be in several operations at once. The buffer goes back when
+/// all of them are dropped and done.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, lease: handoff::Lease) -> Result<(), Box<dyn std::error::Error>> {
@@ -173,12 +172,12 @@ impl Lease {
         self.0.len()
     }
 
-    /// Whether it is a part without bytes.
+    /// Whether the part has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A part of it, as a lease of its own.
+    /// Part of the lease, as a lease of its own.
     ///
     /// # Panics
     ///
@@ -192,7 +191,7 @@ impl Lease {
     }
 }
 
-/// New pages of the kernel, or the memory of a block request, lent to be filled: files are read into it.
+/// New pages of the kernel, or the memory of a block request, lent for filling: files are read into it.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, pages: handoff::LeaseMut) -> Result<(), Box<dyn std::error::Error>> {
@@ -214,17 +213,17 @@ impl LeaseMut {
         self.0.len()
     }
 
-    /// What is to be filled is never empty.
+    /// A buffer to fill is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Ends the filling of new pages: the first `len` bytes, to be sent and written.
+    /// Ends the filling of new pages: you can send and write the first `len` bytes.
     ///
     /// # Panics
     ///
-    /// When `len` is more than its length, and of the memory of a block request, which is for its reader
-    /// only.
+    /// When `len` is more than its length. Also for the memory of a block request, which only the request's
+    /// reader gets.
     pub fn freeze(self, len: usize) -> Lease {
         assert!(self.0.fill, "the memory of a block request can only be filled");
         Lease(Bytes { fill: false, ..self.0 }).part(..len)

@@ -1,5 +1,5 @@
-//! Memory of others that we hold for a while: chunks that sockets receive into, pages of the kernel, the
-//! memory of block requests. Each part knows where it goes back to, and does so when it is dropped.
+//! Foreign memory that we hold for a while: chunks that sockets receive into, pages of the kernel, the
+//! memory of block requests. Each part knows its owner, and goes back to it when dropped.
 
 pub(crate) mod area;
 pub(crate) mod arrivals;

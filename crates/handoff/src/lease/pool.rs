@@ -1,7 +1,7 @@
-//! Receive pools: chunks of a region that the kernel picks from when data is there.
+//! Receive pools: chunks of a region; the kernel picks one when data arrives.
 //!
-//! Minimum kernel: 5.19 (`IORING_REGISTER_PBUF_RING`); without a ring the chunks are handed out
-//! here. The pool's chunks are all that receiving can hold: with none left, receivers wait.
+//! Minimum kernel: 5.19 (`IORING_REGISTER_PBUF_RING`); without a ring, this module hands out the chunks.
+//! When no chunk is left, receivers wait.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -45,7 +45,7 @@ pub(crate) struct PoolShared {
     chunks: usize,
     /// The ring of free chunks that the kernel takes from, or their list without a ring.
     supply: Supply,
-    /// Chunks that nobody can receive into now.
+    /// Chunks that are not free.
     held: Cell<usize>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
@@ -94,7 +94,7 @@ impl Pool {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// Bytes of a chunk: the most that one receive yields.
+    /// Bytes of a chunk: the most that one receive returns.
     pub fn chunk(&self) -> usize {
         self.shared.chunk
     }
@@ -104,7 +104,7 @@ impl Pool {
         self.shared.chunks
     }
 
-    /// Chunks that hold received bytes which nobody dropped yet.
+    /// Chunks with received bytes that you hold.
     pub fn held(&self) -> usize {
         self.shared.held()
     }
@@ -145,7 +145,7 @@ impl PoolShared {
         pool
     }
 
-    /// Chunks that are handed out here, whether there is a ring or not.
+    /// Chunks that this module hands out, with or without a ring.
     pub(crate) fn of_list(
         io: &Rc<Io>,
         due: &Rc<Due>,
@@ -162,7 +162,7 @@ impl PoolShared {
         self.held.get()
     }
 
-    /// A ring names pools by number, so one of another driver would be mistaken for its own.
+    /// A ring names pools by number, so another driver's would be mistaken for its own.
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
         std::ptr::eq(self.due.as_ptr(), Rc::as_ptr(due))
     }
@@ -182,7 +182,7 @@ impl PoolShared {
         Some((chunk, self.start(chunk), self.chunk))
     }
 
-    /// Puts back what [`take_chunk`](Self::take_chunk) gave and nothing was received into.
+    /// Puts a chunk of [`take_chunk`](Self::take_chunk) back unused.
     pub(crate) fn untake_chunk(&self, chunk: u16) {
         self.supply_chunk(chunk);
     }
@@ -196,7 +196,7 @@ impl PoolShared {
         unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
     }
 
-    /// The memory that the chunks are of.
+    /// The memory of the chunks.
     pub(crate) fn memory(&self) -> &Arc<Backing> {
         &self.backing
     }
@@ -224,7 +224,7 @@ impl PoolShared {
         self.starving.borrow_mut().push(receiver);
     }
 
-    /// Whether a chunk is free, so that a starving receiver may go on.
+    /// Whether a chunk is free, so that a receiver without one may go on.
     pub(crate) fn has_free(&self) -> bool {
         self.held.get() < self.chunks
     }

@@ -1,8 +1,7 @@
-//! A received span: bytes in a chunk of a receive pool or of an rx queue's area, lent to whoever holds
-//! the span.
+//! A received span: bytes in a chunk of a receive pool or of an rx queue's area, lent to the span's holder.
 //!
-//! Neither kernel nor NIC touch the bytes between handing them out and getting them back, so they are
-//! ordinary memory. They go back where they came from when the last part of the span is dropped.
+//! Kernel and NIC do not touch the bytes until they get them back, so they are ordinary memory. They go
+//! back when the last part of the span is dropped.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -15,26 +14,25 @@ use super::pool::PoolShared;
 use super::rx_queue::RxShared;
 use crate::memory::{Backing, Piece};
 
-/// Keeps the memory of a span, and gives its chunk back to where it came from when the last share of it
-/// is dropped.
+/// Keeps the memory of a span, and gives its chunk back when the last share of it is dropped.
 pub(crate) struct Ticket(
-    // Dropped by the ticket, which needs no second look for what it is then.
+    // Dropped by the ticket, which then needs no second look at the kind.
     ManuallyDrop<Origin>,
 );
 
 enum Origin {
-    /// An empty datagram, for which the kernel takes no chunk.
+    /// An empty datagram; the kernel takes no chunk for it.
     Nowhere,
-    /// The pool, and the number of the chunk; as wide as a place, so that all move alike.
+    /// The pool, and the chunk's number; as wide as a place, so that all variants move alike.
     Pool(Rc<PoolShared>, u64),
-    /// The rx queue, and where the span began, in the kernel's words.
+    /// The rx queue, and the beginning of the span, in the kernel's words.
     Queue(Rc<RxShared>, u64),
-    /// The ticket of a span that was split. Most never are, and need no count of their own.
+    /// The ticket of a split span. Most spans are never split, and need no count of their own.
     Shared(Rc<Ticket>),
 }
 
 impl Origin {
-    /// The ticket goes, which is not a queue's.
+    /// Drops the ticket, which is not a queue's.
     #[inline(never)]
     fn end(self) {
         if let Self::Pool(pool, chunk) = &self {
@@ -66,7 +64,7 @@ impl Ticket {
         }
     }
 
-    /// The memory that the chunk is of, where there is one.
+    /// The memory of the chunk, if there is one.
     fn memory(&self) -> Option<&Arc<Backing>> {
         match &*self.0 {
             Origin::Nowhere => None,
@@ -81,7 +79,7 @@ impl Drop for Ticket {
     #[inline]
     fn drop(&mut self) {
         match &*self.0 {
-            // Of these there are most.
+            // The most frequent kind.
             Origin::Queue(queue, place) => {
                 queue.give_back(*place);
                 // SAFETY: the ticket goes, and nothing else drops what it had.
@@ -119,7 +117,7 @@ impl fmt::Debug for Ticket {
 /// # Ok(()) }
 /// ```
 pub struct Span {
-    // Not a `Piece`, which counts its owners for all threads: there are many spans, and few are lent on.
+    // Not a `Piece`, whose count of owners serves all threads: spans are many, and few are lent on.
     start: NonNull<u8>,
     len: usize,
     ticket: Ticket,
@@ -133,8 +131,8 @@ impl Span {
 
     /// # Safety
     ///
-    /// The bytes are initialised and in this chunk of the pool, which was handed out once and is not
-    /// again before it is given back.
+    /// The bytes are initialised and in this chunk of the pool. The chunk was handed out once, and is not
+    /// handed out again before it is given back.
     pub(crate) unsafe fn of_pool(
         pool: &Rc<PoolShared>,
         chunk: u16,
@@ -146,8 +144,8 @@ impl Span {
 
     /// # Safety
     ///
-    /// The bytes are initialised and at this place of the queue's, and handed out once before they are given
-    /// back.
+    /// The bytes are initialised and at this place of the queue's memory, and are handed out once before
+    /// they are given back.
     #[inline]
     pub(crate) unsafe fn of_queue(
         queue: &Rc<RxShared>,
@@ -158,13 +156,13 @@ impl Span {
         Self { start, len, ticket: Ticket::new(Origin::Queue(Rc::clone(queue), place)) }
     }
 
-    /// Where in the memory of its chunk it begins.
+    /// Where it begins in the memory of its chunk.
     pub(crate) fn offset(&self) -> usize {
         let begin = self.ticket.memory().map(|memory| memory.start().as_ptr().addr());
         begin.map_or(0, |begin| self.start.as_ptr().addr() - begin)
     }
 
-    /// Bytes, of memory that may be nobody's to look at.
+    /// Bytes of memory that this process may be unable to read.
     pub(crate) fn count(&self) -> usize {
         self.len
     }
@@ -174,11 +172,11 @@ impl Span {
         self.ticket.is_of_queue()
     }
 
-    /// Cuts the first `at` bytes off into a span of their own, which shares the chunk.
+    /// Cuts off the first `at` bytes as a span of their own, which shares the chunk.
     ///
     /// # Panics
     ///
-    /// When `at` is past the length.
+    /// When `at` is more than the length.
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
         let head = Self { start: self.start, len: at, ticket: self.ticket.share() };

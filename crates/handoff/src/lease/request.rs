@@ -5,11 +5,11 @@
 //! Return signal: the commit of the request's result.
 //!
 //! Contracts:
-//! - what a write brings is a [`Lease`], which can only be read; what a read asks for is a [`LeaseMut`],
-//!   which can only be filled; the kernel refuses the other direction too;
+//! - a write request gives a [`Lease`], which can only be read; a read request gives a [`LeaseMut`], which
+//!   can only be filled; the kernel refuses the other direction too;
 //! - a result goes to the driver when the request was answered and the last lease of its memory is gone,
-//!   from handles and from operations: nothing can use the memory of a request that is over;
-//! - a request that nobody answers, or takes, has failed, and those that are out when the driver goes.
+//!   from handles and from operations: nobody can use the memory of a finished request;
+//! - a request fails if nobody takes or answers it, or if it is out when the driver goes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,8 +31,8 @@ use crate::ring::Endpoint;
 /// A queue, as its driver has it.
 pub(crate) struct Served {
     pub(crate) queue: Rc<QueueShared>,
-    /// Closed and unmapped with the ring, whatever leases there are: it tells the device that nobody
-    /// serves it any more.
+    /// Closed and unmapped with the ring, even if leases are left: that tells the device that nobody serves
+    /// it any more.
     pub(crate) device: Endpoint,
     pub(crate) descriptors: Descriptors,
 }
@@ -57,7 +57,7 @@ impl Descriptors {
         Ok(Self { address: NonNull::new(address.cast()).expect("not null"), depth })
     }
 
-    /// That of the request that has arrived with a tag.
+    /// The description of the request that has arrived with a tag.
     pub(crate) fn of(&self, tag: u16) -> Descriptor {
         assert!(tag < self.depth, "a request has one of the queue's tags");
         // SAFETY: inside of the mapping, which has one for each tag; the driver does not write it before
@@ -74,7 +74,7 @@ impl Drop for Descriptors {
     }
 }
 
-/// What requests and leases need of a queue.
+/// Shared by the requests and leases of a queue.
 pub(crate) struct QueueShared {
     /// Weak, since the driver has the queue.
     pub(crate) due: Weak<Due>,
@@ -84,11 +84,11 @@ pub(crate) struct QueueShared {
     /// Of the device.
     pub(crate) number: u16,
     pub(crate) depth: u16,
-    /// Of as many slots as there are tags.
+    /// As many slots as there are tags.
     pub(crate) first_slot: u16,
     /// Tags of requests that nobody has taken.
     pub(crate) arrived: RefCell<VecDeque<u16>>,
-    /// Tags that come no more.
+    /// Tags that get no more requests.
     pub(crate) gone: Cell<u16>,
     pub(crate) failure: Cell<Option<i32>>,
     /// Nobody takes requests any more.
@@ -97,7 +97,7 @@ pub(crate) struct QueueShared {
 }
 
 impl QueueShared {
-    /// Whether a request may come that somebody waits for.
+    /// Whether somebody waits for a request that may come.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.abandoned.get() && self.gone.get() < self.depth
     }
@@ -119,16 +119,16 @@ impl QueueShared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestKind {
-    /// The device's bytes, into its memory.
+    /// Read: the device's bytes into the request's memory.
     Read,
-    /// Its memory, onto the device.
+    /// Write: the request's memory onto the device.
     Write,
-    /// Anything else, by the number that the kernel has for it (`UBLK_IO_OP_*`). Only a device that
-    /// announces such gets them.
+    /// Anything else, by the kernel's number for it (`UBLK_IO_OP_*`). Only a device that announces such
+    /// requests gets them.
     Other(u8),
 }
 
-/// A request, to be answered.
+/// A request to answer.
 ///
 /// ```no_run
 /// # async fn example(queue: handoff::RequestQueue, file: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
@@ -157,7 +157,7 @@ impl Request {
             ublk::OP_WRITE => RequestKind::Write,
             other => RequestKind::Other(other),
         };
-        // One that moves nothing may be about more.
+        // A request that moves nothing may concern more.
         let len = described.nr_sectors.saturating_mul(ublk::SECTOR as u32);
         let answer = Rc::new(Answer::of(queue, tag));
         let memory = match kind {
@@ -177,31 +177,30 @@ impl Request {
         self.offset
     }
 
-    /// Bytes that it is about.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it is about none, as one that only flushes is.
+    /// Whether it has no bytes, like a flush.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What a write brings, to be sent and written; `None` of other requests.
+    /// What a write brings, for you to send or write; `None` for other requests.
     pub fn source(&self) -> Option<Lease> {
         let memory = self.memory.as_ref().filter(|_| self.kind == RequestKind::Write);
         memory.cloned().map(Lease::of)
     }
 
-    /// Where a read wants what it asks for, to be read into; `None` of other requests, and once it was
-    /// taken.
+    /// The memory that a read request wants filled; `None` for other requests, and after the first call.
     pub fn destination(&mut self) -> Option<LeaseMut> {
         self.memory.take_if(|_| self.kind == RequestKind::Read).map(LeaseMut::of)
     }
 
-    /// Answers it, which the device's user hears of when the last lease of its memory is gone: with the
-    /// bytes that were moved, at most its length, or with an error, EIO if that has no number. A read or
-    /// write of which nothing was moved has failed.
+    /// Answers the request. The device's user hears of it when the last lease of the memory is gone: the
+    /// bytes that were moved, at most its length, or an error, EIO if that has no number. A read or write
+    /// that moved nothing has failed.
     pub fn answer(self, result: io::Result<usize>) {
         let result = match result {
             Ok(0) if self.len > 0 => -libc::EIO,
@@ -212,7 +211,7 @@ impl Request {
     }
 }
 
-/// The result of a request, which goes to the driver when this is dropped.
+/// The result of a request; dropping it sends it to the driver.
 pub(crate) struct Answer {
     pub(crate) queue: Rc<QueueShared>,
     tag: u16,

@@ -1,4 +1,4 @@
-//! Which rx queue of a NIC, with which memory; and binding it.
+//! Binding an rx queue of a NIC, with its memory.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
@@ -41,7 +41,7 @@ struct Interface {
 }
 
 impl RxBinding {
-    /// Queue `queue`, from 0, of an interface of this thread's network namespace.
+    /// Queue `queue`, from 0, of an interface in this thread's network namespace.
     ///
     /// # Errors
     ///
@@ -54,32 +54,31 @@ impl RxBinding {
         Ok(Self { interface: Some(interface), queue, chunk: None, grows_from: None })
     }
 
-    /// No queue of any NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than
-    /// receiving into a [`Pool`](crate::Pool); for tests.
+    /// No NIC: the kernel copies everything into the chunks (Linux 7.2). Slower than receiving into a
+    /// [`Pool`](crate::Pool); for tests.
     pub fn without_device() -> Self {
         Self { interface: None, queue: 0, chunk: None, grows_from: None }
     }
 
-    /// Bytes of a chunk, a power of two and at least a page; a page if this is not said. Chunks larger
-    /// than a page (tried on Linux 7.2) need a NIC that has them, and memory in pieces as large
-    /// ([`Region::huge`]).
+    /// Bytes of a chunk, a power of two and at least a page; default a page. Larger chunks (tried on Linux
+    /// 7.2) need a NIC that has them, and memory in pieces as large ([`Region::huge`]).
     pub fn chunk(mut self, bytes: usize) -> Self {
         self.chunk = Some(bytes);
         self
     }
 
-    /// Begins with so many bytes of the region, and gives the NIC more of it when chunks run short, each time as
-    /// much again: the region is the limit (Linux 7.3). Take a [reserved](crate::Region::reserved)
-    /// region, of which only what the NIC has is memory, unless you register the queue with a driver. Where the
-    /// kernel can't, the queue has the whole region from the beginning. See [`RxQueue::growth`](crate::RxQueue::growth).
+    /// Begins with this many bytes of the region, and doubles the NIC's memory when chunks run short, up to the whole
+    /// region (Linux 7.3). Take a [reserved](crate::Region::reserved) region: only the NIC's part of it is memory,
+    /// unless you register it with a driver. On older kernels the queue has the whole region from the beginning. See
+    /// [`RxQueue::growth`](crate::RxQueue::growth).
     pub fn grows_from(mut self, bytes: usize) -> Self {
         self.grows_from = Some(bytes);
         self
     }
 
-    /// Bytes of an area that cannot run dry with so many connections: chunks for the NIC's ring, for
-    /// the kernel's cache of them, and for what TCP may have in its receive buffers at their largest
-    /// (`net.ipv4.tcp_rmem`). Less does as long as little is lost on the way.
+    /// Bytes of an area that cannot run out with this many connections: chunks for the NIC's ring, for the
+    /// kernel's cache of them, and for TCP's receive buffers at their largest (`net.ipv4.tcp_rmem`). A
+    /// smaller area works as long as little is lost on the way.
     pub fn area(&self, connections: usize) -> usize {
         let chunk = self.chunk_size();
         area::chunks(self.ring(), connections, chunk).saturating_mul(chunk)
@@ -102,8 +101,8 @@ impl RxBinding {
     }
 }
 
-/// Binds the queue for this driver, with the region as what it receives into, or only stands for it where there is
-/// a dma-buf; also the id that requests of its ring name.
+/// Binds the queue for this driver, with the region as its memory; with a dma-buf the region only stands for it.
+/// Returns also the id that requests of the ring use.
 pub(super) fn bind(
     io: &Io,
     place: u32,
@@ -131,12 +130,12 @@ pub(super) fn bind(
             dma_buf.len()
         )));
     }
-    // A kernel that can't be asked has none of this.
+    // A kernel that cannot be asked has none of this.
     let known = query::zcrx().unwrap_or_default();
     let counts = known.features & query::ZCRX_FEATURE_EVENT != 0;
     let grows = known.nr_ctrl_opcodes >= zcrx::CTRL_OPCODES_WITH_ADD_AREA;
     let first = match binding.grows_from {
-        // A dma-buf is one area, and goes with no other.
+        // A dma-buf is one area; it cannot be combined.
         Some(bytes) if grows && dma_buf.is_none() => {
             bytes.max(1).checked_next_multiple_of(chunk).unwrap_or(usize::MAX).min(region.len())
         }
@@ -217,7 +216,7 @@ pub(super) fn bind(
     Ok((bound, registration.zcrx_id))
 }
 
-/// The most bytes of an area: kernels that add no areas count places in one of 32 bits.
+/// The most bytes of an area: kernels that add no areas count places within one in 32 bits.
 fn most_bytes(adds_areas: bool) -> Option<usize> {
     (!adds_areas).then_some(1 << 32)
 }

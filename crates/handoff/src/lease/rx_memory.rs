@@ -1,10 +1,10 @@
-//! What all rings that receive from an rx queue have in common: its memory, its refill queue, its counts.
+//! What all rings that receive from an rx queue share: its memory, its refill queue, its counts.
 //!
 //! Contracts:
-//! - the memory is one piece of address space, of which the kernel has the beginning. Each area that is added
-//!   lies behind those before it and is as large as all of them, so a place says by itself where it is, and
-//!   no ring has to look at what another one does;
-//! - what the kernel has is mapped until the last ring is closed and the last span is gone.
+//! - the memory is one piece of address space, of which the kernel has the beginning. Each added area lies
+//!   behind the earlier ones and is as large as all of them. So a place says by itself where it is, and no
+//!   ring has to look at another;
+//! - the kernel's part stays mapped until the last ring is closed and the last span is gone.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -22,12 +22,12 @@ use crate::memory::{Backing, page_size};
 use crate::ring::memlock_or;
 use crate::ring::refill::RefillQueue;
 
-/// A step in which the area of an rx queue grew: see [`RxQueue::growth`](crate::RxQueue::growth).
+/// A step in the growth of an rx queue's area: see [`RxQueue::growth`](crate::RxQueue::growth).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxGrowth {
     /// Time since the queue was bound.
     pub after: Duration,
-    /// Chunks in all, from then on.
+    /// Chunks after this step.
     pub chunks: usize,
     /// What made it grow.
     pub cause: RxShortage,
@@ -37,9 +37,9 @@ pub struct RxGrowth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RxShortage {
-    /// The kernel told that it found no free chunk.
+    /// The kernel reported that it found no free chunk.
     NoChunk,
-    /// So many spans were held that the NIC's ring would have run dry.
+    /// So many spans were held that the NIC's ring would have run empty.
     Held,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for RxShortage {
     }
 }
 
-/// The memory of a queue, and what is counted of it.
+/// The memory of a queue, and its counts.
 pub(super) struct RxMemory {
     pub(super) engine: ReceiveEngine,
     pub(super) region: Arc<Backing>,
@@ -66,36 +66,37 @@ pub(super) struct RxMemory {
     first: usize,
     /// Bytes that the kernel has.
     given: AtomicUsize,
-    /// The kernel may be given more.
+    /// The kernel may get more memory.
     grows: AtomicBool,
     growth: Mutex<Growth>,
     since: Instant,
     /// Another ring may receive from the queue, too.
     pub(super) shared: AtomicBool,
-    /// A shortfall was told.
+    /// A shortfall was reported.
     warned: AtomicBool,
-    /// Spans that all rings together hold, as of their last arrivals and submissions.
+    /// Spans that all rings hold together, as of their last arrivals and submissions.
     pub(super) held: AtomicUsize,
     pub(super) spans: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) shortages: AtomicU64,
     pub(super) flushes: AtomicU64,
-    /// Receivers whose copies the kernel's count is about: those begun, and, in the lower half, those that are left.
+    /// Receivers that the kernel's count of copies covers: all that began; in the lower half, those that
+    /// are left.
     receivers: AtomicU64,
 }
 
 #[derive(Default)]
 struct Growth {
     steps: Vec<RxGrowth>,
-    /// Why it ended before the limit.
+    /// Why growth ended before the limit.
     stopped: Option<String>,
 }
 
 impl RxMemory {
     /// # Safety
     ///
-    /// The queue was bound with the first `first` bytes of the region, which nobody has a piece of; further ones
-    /// the kernel adds if `first` is not all. It counts at `statistics`, spans and then bytes.
+    /// The queue was bound with the first `first` bytes of the region, of which nobody has a piece. The kernel
+    /// adds further bytes if `first` is not all. It counts at `statistics`: spans, then bytes.
     pub(super) unsafe fn new(
         engine: ReceiveEngine,
         (region, first): (Arc<Backing>, usize),
@@ -134,7 +135,7 @@ impl RxMemory {
         self.region.len() / self.chunk
     }
 
-    /// Where in the region bytes are that the kernel has told of, if such an area can be there.
+    /// The place in the region of bytes that the kernel reported, if such an area can exist.
     #[inline]
     pub(super) fn find(&self, place: u64, len: usize) -> Option<usize> {
         // The first area's number is 0.
@@ -166,7 +167,7 @@ impl RxMemory {
         (begin < all).then_some((begin, end.min(all)))
     }
 
-    /// Where in memory bytes are that [`find`](Self::find) finds.
+    /// The place in memory of bytes that [`find`](Self::find) finds.
     ///
     /// # Safety
     ///
@@ -183,14 +184,15 @@ impl RxMemory {
         unsafe { self.region.start().add(offset) }
     }
 
-    /// So many spans are held in all; whether the NIC's ring is about to run dry, and there is memory against it.
+    /// Takes the number of spans held; returns whether the NIC's ring is about to run empty and more memory
+    /// would help.
     #[inline]
     pub(super) fn runs_short(&self, held: usize) -> bool {
         self.grows.load(Relaxed) && self.chunks_of(held) + area::reserve(self.ring) > self.chunks()
     }
 
-    /// Chunks that so many spans take. One of a page has one packet or frame, and larger ones many; of these it is
-    /// the fewest, by the bytes that a span had so far.
+    /// Chunks that so many spans take. A chunk of a page has one packet or frame, a larger chunk many; this
+    /// assumes the fewest, by the bytes per span so far.
     fn chunks_of(&self, spans: usize) -> usize {
         if self.chunk <= page_size() {
             return spans;
@@ -199,8 +201,8 @@ impl RxMemory {
         spans.saturating_mul(bytes as usize).div_ceil(self.chunk)
     }
 
-    /// Gives the kernel more of the memory, unless another ring has done so since there were `seen` chunks;
-    /// whether there are more than those.
+    /// Gives the kernel more of the memory, unless another ring has done so since the caller saw `seen`
+    /// chunks; returns whether there are more than those.
     pub(super) fn grow(&self, ring: RawFd, id: u32, seen: usize, cause: RxShortage) -> bool {
         if !self.grows.load(Relaxed) {
             return self.chunks() > seen;
@@ -278,7 +280,7 @@ impl RxMemory {
         Some(bytes.load(Relaxed))
     }
 
-    /// A receiver begins: how many have by now, and whether no other is left.
+    /// A receiver begins: returns how many have by now, and whether no other is left.
     pub(super) fn begin(&self) -> (u32, bool) {
         let before = self.receivers.fetch_add(1 << 32 | 1, Relaxed);
         if !self.warned.load(Relaxed)
@@ -314,13 +316,12 @@ impl RxMemory {
 
 #[cfg(test)]
 impl RxMemory {
-    /// Has the copies counted there.
+    /// Makes the kernel count copies there.
     pub(super) fn counts_at(&mut self, statistics: Arc<Backing>) {
         self.statistics = Some((statistics, 0));
     }
 
-    /// Of a queue that nobody is bound to, with the first so many chunks given, and the kernel's end of its refill
-    /// queue.
+    /// A queue without a kernel, with the first chunks given, and the kernel's end of its refill queue.
     pub(super) fn without_kernel(
         chunks: usize,
         given: usize,
@@ -348,7 +349,7 @@ mod tests {
     fn places_of_all_areas_are_found_and_no_others() {
         let (memory, _) = RxMemory::without_kernel(50, 8, PAGE);
         let place = |area: u64, offset: usize| area << zcrx::AREA_SHIFT | offset as u64;
-        // 8 chunks, 8, 16, and the 18 that are left.
+        // 8 chunks, 8, 16, and the remaining 18.
         let areas = [(0, 8), (8, 16), (16, 32), (32, 50)];
         for (number, (begin, end)) in areas.into_iter().enumerate() {
             let (begin, len) = (begin * PAGE, (end - begin) * PAGE);
@@ -386,7 +387,7 @@ mod tests {
         assert!(memory.stopped().is_some_and(|reason| reason.contains("adding an area")));
         assert!(!memory.runs_short(400));
         assert_eq!((memory.chunks(), memory.most_chunks()), (512, 1_024));
-        // Somebody else saw fewer.
+        // Another ring saw fewer.
         assert!(memory.grow(-1, 0, 256, RxShortage::NoChunk));
     }
 

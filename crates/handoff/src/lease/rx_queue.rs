@@ -1,19 +1,19 @@
-//! An rx queue of a NIC as a source: the NIC writes payload into memory of ours, and we hold it until
-//! we give it back.
+//! An rx queue of a NIC as a source: the NIC writes payload into our memory, and we hold it until we give
+//! it back.
 //!
-//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); 7.2 for the kernel's count of what it copied all
-//! the same, and chunks beyond a page were tried there. Capability: CAP_NET_ADMIN, for binding. NIC: a
-//! driver with queues that take a provider's memory, header/data split on, and a flow rule that brings
-//! the connections to the queue, and nothing else. Ring: one built for it
-//! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we
-//! hold what is theirs; a dropped span is an entry in the refill queue.
+//! Minimum kernel: 6.15 (`IORING_REGISTER_ZCRX_IFQ`); 7.2 for the kernel's count of what it copied
+//! nevertheless; chunks beyond a page were tried there. Capability: CAP_NET_ADMIN, for binding. NIC: a
+//! driver with queues that take a provider's memory, header/data split on, and a flow rule that steers the
+//! connections, and nothing else, to the queue. Ring: one built for it
+//! ([`DriverBuilder::zero_copy_receive`](crate::DriverBuilder::zero_copy_receive)). Return signal: we hold
+//! the NIC's chunks; a dropped span is an entry in the refill queue.
 //!
-//! The kernel unbinds the queue when its last ring is closed, and no earlier. Linux 6.15 to 6.18 then first give
+//! The kernel unbinds the queue when its last ring closes, and no earlier. Linux 6.15 to 6.18 then first give
 //! the chunks that we hold back to the NIC, which could write under a span. So a driver that goes leaves its
 //! ring open until its last span is dropped.
 //!
-//! Several rings may receive from a queue ([`RxQueue::export`]). Each is one thread's, with spans of its own,
-//! which go back by the refill queue that all share ([`rx_memory`](super::rx_memory)).
+//! Several rings may receive from a queue ([`RxQueue::export`]). Each belongs to one thread and has its own
+//! spans, which go back by the refill queue that all share ([`rx_memory`](super::rx_memory)).
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -38,7 +38,7 @@ use crate::outcome::Tally;
 use crate::ring::refill::Batch;
 use crate::ring::{Io, Key};
 
-/// How often at most the kernel is asked to tell again that it found no chunk.
+/// How often at most the kernel is asked to report again that it found no chunk.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What an rx queue has received so far, by all drivers that receive from it.
@@ -55,25 +55,24 @@ pub struct RxStats {
     pub spans: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count:
-    /// packets that came another way than the queue. What it copies out of packets' headers (payload
-    /// below the split's threshold) it doesn't count. `None` where the kernel doesn't count (before
-    /// Linux 7.2). It is at least so much where the queue is [shared](Self::shared): the kernel may lose some of what
-    /// it counts for several rings at once.
+    /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count: packets that came by
+    /// another way than the queue. It does not count what it copies out of packets' headers (payload below the
+    /// split's threshold). `None` where the kernel doesn't count (before Linux 7.2). A lower bound where the queue is
+    /// [shared](Self::shared): the kernel may lose counts when several rings count at once.
     pub copied: Option<u64>,
-    /// Other drivers may receive from the queue ([`RxQueue::export`]), or might have.
+    /// Other drivers receive from the queue ([`RxQueue::export`]), or could.
     pub shared: bool,
-    /// How often the kernel told that the NIC's ring found no free chunk, ten times a second at
-    /// most. Always 0 before Linux 7.2.
+    /// How often the kernel reported that the NIC's ring found no free chunk; at most ten times a second.
+    /// Always 0 before Linux 7.2.
     pub shortages: u64,
-    /// How often the refill queue was flushed, since the kernel needed what was in it at once.
+    /// How often the refill queue was flushed, because the kernel needed its entries at once.
     pub flushes: u64,
 }
 
 impl RxStats {
-    /// Bytes by what the kernel's count says of them. The count is of the queue: unlike a receiver's tally, this is
-    /// known also where several connections share it. Where several drivers do, it is known if nothing was copied; else
-    /// what was not counted as copied is unknown.
+    /// Bytes by the kernel's count. The count belongs to the queue: unlike a receiver's tally, it is known also where
+    /// several connections share the queue. Where several drivers share it, the tally is known if nothing was copied;
+    /// otherwise bytes not counted as copied are unknown.
     pub fn tally(&self) -> Tally {
         match self.copied {
             Some(copied) => {
@@ -143,33 +142,33 @@ struct Exported {
     memory: Arc<RxMemory>,
 }
 
-/// A queue as one ring has it.
+/// A queue as one ring sees it.
 pub(crate) struct RxShared {
     /// Keeps the ring open for the spans that outlive the driver; before the memory, which goes later.
     pub(crate) ring: Cell<Option<OwnedFd>>,
     due: Weak<Due>,
-    /// So that spans, of which there are many, give back by a plain reference.
+    /// So that spans, which are many, give back by a plain reference.
     itself: Weak<Self>,
     /// What requests name.
     id: u32,
     memory: Arc<RxMemory>,
-    /// What was given back since the driver last published. While the driver does not know, there is no batch, so
-    /// that what is given back next tells it.
+    /// Chunks given back since the driver last published. The batch exists only while the driver knows of it:
+    /// otherwise the next chunk tells the driver.
     batch: Batch,
-    /// Spans handed out and not given back, and those of them that the memory's count has.
+    /// Spans held, and how many of them the memory's count has.
     held: Cell<usize>,
     counted: Cell<usize>,
-    /// The driver knows that something was given back: it publishes that with its next submission,
-    /// and nobody starves.
+    /// The driver knows that something was given back: it publishes that with its next submission, and
+    /// nobody starves.
     attended: Cell<bool>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
-    /// When the kernel last told of a shortage, if it was not asked again since.
+    /// When the kernel last reported a shortage, if it was not asked again since.
     short: Cell<Option<Instant>>,
 }
 
 impl RxQueue {
-    /// Binds what is the driver's rx queue of this number from now on, and kept by it.
+    /// Binds the queue; from now on it has this number at the driver, which keeps it.
     pub(crate) fn bind(
         io: &Io,
         due: &Rc<Due>,
@@ -183,7 +182,7 @@ impl RxQueue {
         Ok(Self { shared: RxShared::new(due, ring, id, Arc::new(memory)) })
     }
 
-    /// Has this driver receive from the queue as well, which is kept by it.
+    /// Makes this driver receive from the queue as well, and keep it.
     pub(crate) fn import(io: &Io, due: &Rc<Due>, exported: &ExportedRxQueue) -> Result<Self> {
         let Exported { descriptor, memory } = &*exported.0;
         rx_binding::ring_for(io, memory.engine)?;
@@ -202,16 +201,16 @@ impl RxQueue {
     }
 
     /// Lets drivers of other threads receive from the queue, too ([`Driver::import_rx_queue`]): each its own
-    /// connections, into the same memory. The queue stays bound until all of these drivers, their spans and
-    /// what this gives are gone, in any order. The kernel tells only the driver that bound the queue when it finds
-    /// no chunk; when that has gone, the area grows by what is held ([`RxBinding::grows_from`]).
+    /// connections, into the same memory. The queue stays bound until all of these drivers, their spans and the
+    /// returned handle are gone, in any order. The kernel reports missing chunks only to the driver that bound the
+    /// queue; when that driver has gone, the area grows by the number of spans held ([`RxBinding::grows_from`]).
     ///
     /// [`Driver::import_rx_queue`]: crate::Driver::import_rx_queue
     ///
     /// # Errors
     ///
-    /// [`Error::EngineUnavailable`] if the kernel can't (tried on Linux 7.2); when there are no
-    /// more descriptors; when the driver is gone.
+    /// [`Error::EngineUnavailable`] if the kernel cannot do it (tried on Linux 7.2); when no descriptors
+    /// are left; when the driver is gone.
     pub fn export(&self) -> Result<ExportedRxQueue> {
         let RxShared { id, memory, .. } = &*self.shared;
         let ring = self.shared.ring().ok_or(Error::DriverGone)?;
@@ -240,7 +239,7 @@ impl RxQueue {
         self.shared.memory.most_chunks()
     }
 
-    /// Spans of this driver handed out and not dropped yet; each keeps a chunk.
+    /// Spans of this driver that you hold; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.shared.held.get()
     }
@@ -250,13 +249,13 @@ impl RxQueue {
         self.shared.memory.steps()
     }
 
-    /// Why the area grows no further, where that is not the limit.
+    /// Why the area grows no further, if it has not reached its limit.
     pub fn growth_stopped(&self) -> Option<String> {
         self.shared.memory.stopped()
     }
 
-    /// Why the area may run dry with the receives that are under way, and then stay so; `None` when
-    /// it can't. See [`RxBinding::area`].
+    /// Why the area may run out with the receives that are under way, and then stay empty; `None` when it
+    /// cannot. See [`RxBinding::area`].
     pub fn shortfall(&self) -> Option<String> {
         self.shared.memory.shortfall()
     }
@@ -308,7 +307,7 @@ impl std::fmt::Debug for ExportedRxQueue {
 
 #[cfg(test)]
 impl RxShared {
-    /// A queue that nobody is bound to, and what was given back to it since it was last asked.
+    /// A queue without a NIC; returns also what was given back since the last call.
     pub(crate) fn without_kernel(
         due: &Rc<Due>,
         chunks: usize,
@@ -370,7 +369,7 @@ impl RxShared {
         raw
     }
 
-    /// The kernel has handed so many spans over; more memory is given to it if they are too many.
+    /// Counts spans that the kernel has handed over; gives it more memory if they are too many.
     pub(crate) fn arrived(&self, spans: usize, bytes: u64, ring: RawFd) {
         self.memory.spans.fetch_add(spans as u64, Relaxed);
         self.memory.bytes.fetch_add(bytes, Relaxed);
@@ -381,7 +380,7 @@ impl RxShared {
         }
     }
 
-    /// Has the memory's count follow this ring's; what all rings hold.
+    /// Updates the memory's count with this ring's; returns what all rings hold.
     fn count_held(&self) -> usize {
         let held = self.held.get();
         // It may be less than before: the count wraps.
@@ -395,12 +394,12 @@ impl RxShared {
         self.memory.find(place, len).is_some()
     }
 
-    /// The span that a completion has told of.
+    /// The span that a completion has reported.
     ///
     /// # Safety
     ///
-    /// The kernel has told of these bytes, which the queue [has](Self::has), and nothing else is made of the same
-    /// completion.
+    /// The kernel has reported these bytes, which the queue [has](Self::has), and nothing else is made of the
+    /// same completion.
     #[inline]
     pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
         // SAFETY: inside the memory, as the caller says, and initialised; the kernel tells of each byte that it
@@ -425,7 +424,7 @@ impl RxShared {
         }
     }
 
-    /// The span that began at `place` is given back.
+    /// Gives back the span that began at `place`.
     #[inline]
     pub(crate) fn give_back(&self, place: u64) {
         self.held.set(self.held.get() - 1);
@@ -434,7 +433,7 @@ impl RxShared {
         }
     }
 
-    /// As [`give_back`](Self::give_back), for the first since the driver has published or a batch was
+    /// As [`give_back`](Self::give_back), for the first span after the driver has published or a batch was
     /// full.
     #[cold]
     fn begin_batch(&self, place: u64) {
@@ -458,16 +457,17 @@ impl RxShared {
         }
     }
 
-    /// Tells the kernel of all that was given back, as far as there is room; whether any wait.
+    /// Tells the kernel about all chunks given back, as far as there is room; returns whether any wait.
     fn publish_batch(&self) -> bool {
         self.attended.set(false);
         let any_wait = self.batch.publish(&self.memory.refill);
-        // Who sees that this ring holds less finds the rest in the refill queue.
+        // Whoever sees that this ring holds less finds the rest in the refill queue.
         self.count_held();
         any_wait
     }
 
-    /// No handle of the driver is left. All that is given back from now on looks for the end.
+    /// No handle of the driver is left. From now on each span that comes back checks whether it was the
+    /// last.
     pub(crate) fn outlive_driver(&self) {
         self.publish_batch();
         self.close_if_unused();
@@ -480,7 +480,7 @@ impl RxShared {
         }
     }
 
-    /// Has the kernel see what was given back; called with the next submission.
+    /// Shows the kernel what was given back; called with the next submission.
     pub(crate) fn publish(&self, ring: RawFd) {
         while self.publish_batch() && self.flush(ring) > 0 {}
         if self.short.get().is_some_and(|since| since.elapsed() >= ASK_AGAIN) {
@@ -488,7 +488,7 @@ impl RxShared {
         }
     }
 
-    /// Has the kernel tell of the next shortage.
+    /// Asks the kernel to report the next shortage.
     fn ask_again(&self, ring: RawFd) {
         self.short.set(None);
         if let Err(error) = zcrx::arm_event(ring, self.id, zcrx::EVENT_ALLOC_FAIL) {
@@ -496,13 +496,13 @@ impl RxShared {
         }
     }
 
-    /// Has the kernel take at once what was given back, or gives it more memory, for a receiver that found no chunk
-    /// to copy to when there were `seen`; whether it has any.
+    /// For a receiver that found no chunk to copy to when there were `seen`: makes the kernel take at once what was
+    /// given back, or gives it more memory. Returns whether it has any.
     pub(crate) fn replenish(&self, ring: RawFd, seen: usize) -> bool {
         self.hand_over(ring) > 0 || self.memory.grow(ring, self.id, seen, RxShortage::NoChunk)
     }
 
-    /// Has the kernel take at once all that was given back; how many entries it took.
+    /// Makes the kernel take at once all that was given back; returns the number of entries.
     fn hand_over(&self, ring: RawFd) -> u32 {
         let mut taken = 0;
         loop {
@@ -515,7 +515,7 @@ impl RxShared {
         }
     }
 
-    /// Has the kernel take what is in the refill queue; how many entries it took.
+    /// Makes the kernel take what is in the refill queue; returns the number of entries.
     fn flush(&self, ring: RawFd) -> u32 {
         let refill = &self.memory.refill;
         let before = refill.taken();
@@ -527,11 +527,11 @@ impl RxShared {
         refill.taken().wrapping_sub(before)
     }
 
-    /// The kernel tells that the NIC's ring found no free chunk: it is to have what was given back, and more memory if
-    /// that is little.
+    /// The kernel reports that the NIC's ring found no free chunk: gives it what came back, and more memory if that
+    /// is little.
     pub(crate) fn fell_short(&self, ring: RawFd) {
         self.memory.shortages.fetch_add(1, Relaxed);
-        // The NIC takes so many at once; if it gets them, it needs no more memory now.
+        // The NIC takes this many at once; if it gets them, it needs no more memory now.
         let enough = self.hand_over(ring) as usize >= area::AT_ONCE;
         if !enough && self.memory.grow(ring, self.id, self.memory.chunks(), RxShortage::NoChunk) {
             self.ask_again(ring);
@@ -559,7 +559,7 @@ impl RxShared {
         self.memory.shared.load(Relaxed)
     }
 
-    /// Whether other drivers may give chunks back, about which this one hears nothing.
+    /// Whether other drivers may give chunks back without this one hearing of it.
     pub(crate) fn others_hold_any(&self) -> bool {
         self.memory.held.load(Acquire) != self.counted.get()
     }
@@ -573,7 +573,7 @@ impl RxShared {
         self.memory.chunks()
     }
 
-    /// A receive begins: how many have by now, and whether it is the only one.
+    /// A receive begins: returns how many have by now, and whether it is the only one.
     pub(crate) fn begin(&self) -> (u32, bool) {
         self.memory.begin()
     }
@@ -598,7 +598,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Takes in what the kernel would tell of: a span of each of these chunks.
+    /// Takes in completions as from the kernel: a span of each of these chunks.
     fn told(queue: &Rc<RxShared>, chunks: std::ops::Range<usize>) -> Vec<Span> {
         let mut arrivals = Arrivals::new(Some(Rc::clone(queue)));
         let told: Vec<_> = chunks.map(|it| Place { begin: (it * PAGE) as u64, len: 9 }).collect();
@@ -669,7 +669,7 @@ mod tests {
                     given_back[off as usize / PAGE] += 1;
                     left -= 1;
                 }
-                // What found no room waits for whoever comes next.
+                // Entries that found no room wait for the next caller.
                 Batch::default().publish(&memory.refill);
             }
         });
@@ -726,7 +726,7 @@ mod tests {
         (Arc::new(memory), statistics)
     }
 
-    /// The kernel counts for rings of several threads without a lock (`zcrx_stat_add`): one that was interrupted
+    /// The kernel counts for rings of several threads without a lock (`zcrx_stat_add`): a thread interrupted
     /// between load and store sets the count back.
     #[test]
     fn a_count_of_copies_that_goes_back_is_survived() {

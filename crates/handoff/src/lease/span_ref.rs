@@ -1,8 +1,8 @@
-//! A received span while a visitor has it: lent from the receiver, so that nothing is counted or kept for it.
+//! A received span during a visit: lent from the receiver, so that nothing is counted or kept for it.
 //!
 //! Contracts:
-//! - the bytes are there for as long as the reference, which the visit does not let out;
-//! - what is not kept is given back when the reference goes, also by a panic.
+//! - the bytes stay as long as the reference, which cannot leave the visit;
+//! - what you do not keep is given back when the reference goes, also by a panic.
 
 use std::fmt;
 use std::ops::Deref;
@@ -34,7 +34,7 @@ enum Visited<'a> {
     Made(Span),
 }
 
-/// In an area, and not a span of its own yet.
+/// In an area, and not made a span yet.
 struct Placed<'a> {
     queue: &'a Rc<RxShared>,
     /// In the kernel's words.
@@ -63,8 +63,8 @@ impl Placed<'_> {
 impl<'a> SpanRef<'a> {
     /// # Safety
     ///
-    /// The bytes are initialised and at this place of the queue's, and handed out once before they are given
-    /// back.
+    /// The bytes are initialised and at this place of the queue's memory, and are handed out once before
+    /// they are given back.
     #[inline]
     pub(crate) unsafe fn of_queue(
         queue: &'a Rc<RxShared>,
@@ -75,7 +75,7 @@ impl<'a> SpanRef<'a> {
         Self(Visited::Placed(Placed { queue, place, start, len }))
     }
 
-    /// Of a span that was made before.
+    /// Made from a span that exists already.
     pub(crate) fn of_span(span: Span) -> Self {
         Self(Visited::Made(span))
     }

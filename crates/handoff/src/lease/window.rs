@@ -1,8 +1,8 @@
-//! A window: address space of ours into which the kernel maps the pages that a TCP socket received.
+//! A window: our address space, into which the kernel maps the pages that a TCP socket received.
 //!
 //! Minimum kernel: 4.18 (`TCP_ZEROCOPY_RECEIVE`). Capability: none. NIC: payload in whole pages, so
-//! header/data split, and segments of a page (an MTU of 4096 bytes and the headers). Return signal: we
-//! hold what is theirs; the pages go when their place is mapped over, or the window goes.
+//! header/data split, and segments of a page (an MTU of 4096 bytes and the headers). Return signal: we hold
+//! the kernel's pages; they go when their place is mapped over, or the window goes.
 
 use std::rc::Rc;
 
@@ -19,8 +19,8 @@ use crate::ring::{Io, Key};
 /// The longest chunk for bytes that are copied.
 const CHUNK: usize = 64 << 10;
 
-/// Places of whole pages, shared by the sockets that receive into it, and a chunk of memory for each,
-/// for bytes that don't fill pages.
+/// Places of whole pages, shared by the sockets that receive into it, each with a chunk of memory for bytes
+/// that do not fill pages.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
@@ -45,8 +45,8 @@ impl Window {
             "a window has at least one place, of whole pages, and fits the address space",
         ))?;
         let mapping = || -> Result<_, rustix::io::Errno> {
-            // Any TCP socket makes such a mapping, and all may use it: one that is never connected
-            // does not keep a connection open for as long as somebody holds a span.
+            // Any TCP socket makes such a mapping, and all may use it. A socket that never connects keeps
+            // no connection open while somebody holds a span.
             let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
             // SAFETY: the kernel chooses an address that is free.
             unsafe {
@@ -55,7 +55,7 @@ impl Window {
         };
         let start = mapping().map_err(|error| Error::io("mapping a TCP socket", error.into()))?;
         let start = std::ptr::NonNull::new(start.cast()).expect("never mapped at zero");
-        // Nothing is read from it but what the kernel says it has mapped there.
+        // Nobody reads more of it than the kernel says it has mapped.
         let pages = PoolShared::of_list(io, due, own(start, len, false), place, places);
         let chunk = place.min(CHUNK);
         let rest = map(chunk * places, MapFlags::PRIVATE, None)
@@ -73,13 +73,13 @@ impl Window {
         self.rest.forget(receiver);
     }
 
-    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since
-    /// trying costs more than copying alone.
+    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
+    /// costs more than copying alone.
     pub fn or(&self, pool: &Pool) -> Intake {
         Intake { window: Some(self.clone()), ..Intake::from(pool) }
     }
 
-    /// Places and chunks whose bytes nobody dropped yet.
+    /// Places and chunks whose bytes you hold.
     pub fn held(&self) -> usize {
         self.pages.held() + self.rest.held()
     }

@@ -1,17 +1,18 @@
-//! Vectors that grow by what is received or read.
+//! Vectors that grow by received or read bytes.
 //!
-//! Minimum kernel: any. They are not registered: their memory is of the heap.
+//! Minimum kernel: any. They cannot be registered: their memory is of the heap.
 //!
 //! Contracts:
-//! - the room behind a vector's bytes is lent as it is, not cleared, and nobody reads it before it is filled;
-//! - a vector comes back longer by the bytes that came, also of an operation that failed or was cancelled.
+//! - the room behind a vector's bytes is lent uncleared, and nobody reads it before it is filled;
+//! - a vector comes back longer by the bytes that came, also from an operation that failed or was
+//!   cancelled.
 
 use std::fmt;
 
-/// A vector, and how many bytes at most an operation appends to it.
+/// A vector, and the most bytes that an operation appends to it.
 ///
 /// The room is not cleared before, and the vector is not copied after, so long payloads land in memory of their own.
-/// Each loan of it costs a small allocation.
+/// Each loan costs a small allocation.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
@@ -28,11 +29,11 @@ pub struct Append {
 }
 
 impl Append {
-    /// Makes room for so many bytes behind those of the vector, if it has less.
+    /// Makes room for this many bytes behind the vector's, if it has less.
     ///
     /// # Panics
     ///
-    /// When that is more than a vector can have.
+    /// When a vector cannot have that many.
     pub fn to(mut vector: Vec<u8>, bytes: usize) -> Self {
         vector.reserve(bytes);
         Self { vector, room: bytes }
@@ -54,7 +55,7 @@ impl Append {
 
     /// # Safety
     ///
-    /// So many bytes behind those of the vector are initialised.
+    /// This many bytes behind those of the vector are initialised.
     pub(crate) unsafe fn filled(mut vector: Vec<u8>, room: usize, bytes: usize) -> Self {
         debug_assert!(bytes <= room && room <= vector.capacity() - vector.len());
         // SAFETY: they are within the capacity, since the room is; the caller says that they are initialised.

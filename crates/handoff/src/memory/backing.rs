@@ -1,11 +1,11 @@
 //! Memory with an owner, and pieces of it with one owner each.
 //!
 //! Contracts:
-//! - a [`Piece`] owns its bytes alone: two pieces never overlap, but for those of a
+//! - a [`Piece`] owns its bytes alone: two pieces never overlap, except those of a
 //!   [`Frozen`](super::Frozen) buffer, which nobody writes;
-//! - the memory behind stays mapped as long as any piece of it lives;
-//! - what is a part of other memory (what was frozen, a buffer of a pool) holds that part until its last
-//!   piece goes.
+//! - the memory stays mapped as long as any piece of it lives;
+//! - a part of other memory (a frozen buffer, a buffer of a pool) holds that part until its last piece
+//!   goes.
 
 use std::any::Any;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
     registrations: Registrations,
-    /// What was found out of the pages since they were registered: see [`Backing::is_huge`].
+    /// What is known about the pages since they were registered: see [`Backing::is_huge`].
     huge: AtomicU8,
     /// Whether the pages of the memory outlive its mapping while the kernel uses them, so that the
     /// mapping may go while bytes are still on their way out. Heap memory would be handed out again, and so
@@ -32,7 +32,7 @@ pub(crate) struct Backing {
     owner: Owner,
 }
 
-/// Who has the memory, until the last piece of it is gone.
+/// The owner of the memory, until the last piece of it is gone.
 enum Owner {
     /// Unmaps or frees it when dropped.
     Memory(#[allow(dead_code, reason = "only dropped")] Box<dyn Any + Send + Sync>),
@@ -40,9 +40,9 @@ enum Owner {
     Frozen(Piece),
     /// A buffer of a pool: a part of the pool's memory.
     Pooled(Chunk),
-    /// A vector, of which only the room behind its bytes is lent.
+    /// A vector; only the room behind its bytes is lent.
     Vector(Vec<u8>),
-    /// Bytes of the heap, or of whatever their owner has them in.
+    /// Bytes of the heap, or of another owner.
     #[cfg(feature = "bytes")]
     Bytes(bytes::Bytes),
 }
@@ -91,12 +91,12 @@ impl Backing {
         Self::owned(piece.start, piece.len, false, Owner::Frozen(piece))
     }
 
-    /// A buffer of a pool, where that is.
+    /// The pool's buffer, if there is one.
     pub(crate) fn pooled(start: NonNull<u8>, len: usize, chunk: Chunk) -> Arc<Self> {
         Self::owned(start, len, false, Owner::Pooled(chunk))
     }
 
-    /// The memory that rings register: this, or what it is a part of.
+    /// The memory that rings register: this, or the memory it is part of.
     #[inline]
     fn whole(self: &Arc<Self>) -> &Arc<Self> {
         match &self.owner {
@@ -116,23 +116,23 @@ impl Backing {
         self.len
     }
 
-    /// Which rings have it registered.
+    /// The rings that have it registered.
     pub(crate) fn registrations(&self) -> &Registrations {
         &self.registrations
     }
 
-    /// Whether rings may have it registered: heap memory shares its pages with what else is there.
+    /// Whether rings may register it: heap memory shares its pages with other data.
     pub(crate) fn is_mapped(&self) -> bool {
         self.pinned_by_page
     }
 
-    /// It was registered, or no ring has it any more. Pinned pages stay what they are; others may have been
-    /// put together meanwhile.
+    /// It was registered, or no ring has it any more. Pinned pages stay as they are; others may have been
+    /// merged meanwhile.
     pub(crate) fn look_again_for_huge_pages(&self) {
         self.huge.store(UNKNOWN, Relaxed);
     }
 
-    /// Whether any of the pages, which are registered, are huge; `look` finds out where it is not known.
+    /// Whether any of the registered pages are huge; `look` finds out if it is not known.
     pub(crate) fn is_huge(&self, look: impl FnOnce(&Self) -> bool) -> bool {
         match self.huge.load(Relaxed) {
             UNKNOWN => {
@@ -145,8 +145,8 @@ impl Backing {
     }
 }
 
-/// A range of a backing: `capacity` bytes of which the first `len` are in use. It is owned alone, or shared
-/// and only read where the backing is a frozen buffer.
+/// A range of a backing: `capacity` bytes of which the first `len` are in use. It is owned alone; or, in a
+/// frozen buffer, shared and only read.
 pub(crate) struct Piece {
     start: NonNull<u8>,
     len: usize,
@@ -205,7 +205,7 @@ impl Piece {
         self.len = len;
     }
 
-    /// Cuts the first `at` bytes off, in use and in capacity.
+    /// Cuts off the first `at` bytes, in use and in capacity.
     pub(crate) fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
         let head = Self { start: self.start, len: at, capacity: at, backing: self.backing.clone() };
@@ -216,7 +216,7 @@ impl Piece {
         head
     }
 
-    /// Joins the piece that directly follows in memory back on; both must be used to capacity.
+    /// Joins the piece that directly follows in memory; both must be used to capacity.
     pub(crate) fn join(&mut self, next: Self) -> Result<(), Self> {
         // SAFETY: one past the end of a piece is within or one past its backing.
         let end = unsafe { self.start.add(self.capacity) };
@@ -232,25 +232,25 @@ impl Piece {
         }
     }
 
-    /// The memory that it is of, which rings register.
+    /// The memory that it is part of, which rings register.
     #[inline]
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         self.backing.whole()
     }
 
-    /// Whether it was cut from this memory itself, not from a part that has an owner.
+    /// Whether it was cut from this memory itself, not from a part with an owner.
     pub(crate) fn is_cut_from(&self, backing: &Arc<Backing>) -> bool {
         Arc::ptr_eq(&self.backing, backing)
     }
 
-    /// The room behind a vector's bytes, of which it has so much. It is not initialised.
+    /// The room of this size behind a vector's bytes. It is not initialised.
     pub(crate) fn of_room(mut vector: Vec<u8>, room: usize) -> Self {
         let start = NonNull::from(&mut vector.spare_capacity_mut()[..room]).cast();
         // SAFETY: the room stays at its address as long as the vector is owned here, and nobody else reaches it.
         unsafe { Self::at(Backing::owned(start, room, false, Owner::Vector(vector)), start, room) }
     }
 
-    /// The vector of which it is the room.
+    /// The vector whose room it is.
     pub(crate) fn into_vector(self) -> Vec<u8> {
         match Arc::into_inner(self.backing) {
             Some(Backing { owner: Owner::Vector(vector), .. }) => vector,
@@ -266,7 +266,7 @@ impl Piece {
         unsafe { Self::at(Backing::owned(start, len, false, Owner::Bytes(bytes)), start, len) }
     }
 
-    /// The bytes of which it is.
+    /// The bytes whose piece it is.
     #[cfg(feature = "bytes")]
     pub(crate) fn into_bytes(self) -> bytes::Bytes {
         match Arc::into_inner(self.backing) {
@@ -275,7 +275,7 @@ impl Piece {
         }
     }
 
-    /// Nobody writes its bytes from here on, and it can be shared.
+    /// Nobody writes its bytes from here on, so it can be shared.
     pub(crate) fn freeze(self) -> Self {
         let (start, len) = (self.start, self.len);
         Self { start, len, capacity: len, backing: Backing::frozen(self) }
@@ -299,7 +299,7 @@ impl Piece {
         Self { start: at, len, capacity: len, backing: Arc::clone(&self.backing) }
     }
 
-    /// The piece that was frozen, when this is the last that shares it.
+    /// The piece that was frozen, if this is the last one that shares it.
     pub(crate) fn unfreeze(self) -> Result<Self, Self> {
         let Self { start, len, capacity, backing } = self;
         match Arc::try_unwrap(backing) {
@@ -309,7 +309,7 @@ impl Piece {
         }
     }
 
-    /// The buffer of a pool that it is of, if it is of one.
+    /// The pool's buffer that it is part of, if any.
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
         match &self.backing.owner {
             Owner::Pooled(chunk) => Some(chunk),
@@ -318,7 +318,7 @@ impl Piece {
         }
     }
 
-    /// Nobody wants it any more. If that ends in the code of others, `later` is given what calls it.
+    /// Drops a piece that nobody wants. If that runs foreign code, `later` gets what calls it.
     pub(crate) fn let_go(self, later: &mut dyn FnMut(Waker)) {
         let Some(Backing { owner, .. }) = Arc::into_inner(self.backing) else { return };
         match owner {
@@ -331,7 +331,7 @@ impl Piece {
         }
     }
 
-    /// The slot under which `ring` can use the piece, if it lies in one whole.
+    /// The slot by which `ring` can use the piece, if one slot covers it whole.
     pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
         let memory = self.backing();
         let first_slot = memory.registrations.of(ring)?;
@@ -341,7 +341,7 @@ impl Piece {
             .then(|| first_slot + span as u16)
     }
 
-    /// What is left behind the first `skip` bytes, which it has.
+    /// What is left behind the first `skip` bytes; the piece has at least that many.
     pub(crate) fn behind(&self, skip: usize, ring: Option<u32>) -> AddressRange {
         // SAFETY: `skip` is within the piece.
         let start = unsafe { self.start.add(skip) }.as_ptr();
@@ -359,7 +359,7 @@ impl fmt::Debug for Piece {
     }
 }
 
-/// A range as a request names it: an address, or a place within the buffer of a slot.
+/// A range as a request names it: an address, or a place within a slot's buffer.
 pub(crate) struct AddressRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,

@@ -1,10 +1,10 @@
-//! A buffer that nobody writes any more, so that many operations hold it at once.
+//! A buffer that nobody writes any more, so that many operations can hold it at once.
 //!
-//! Minimum kernel: any. It is registered where the region is that it was cut from.
+//! Minimum kernel: any. It is registered if its region is.
 //!
 //! Contracts:
-//! - nobody writes its bytes while any clone or part of it is there, with an operation or in hand;
-//! - it becomes a buffer again only when the last of them gives it up: an operation that was forgotten, or
+//! - nobody writes its bytes while any clone or part of it exists, in an operation or in hand;
+//! - it becomes a buffer again only when the last of them gives it up. An operation that was forgotten, or
 //!   that the kernel still has when its driver goes, keeps it frozen for ever.
 
 use std::fmt;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use super::{Backed, Backing, Buffer, Memory, Piece, within};
 
-/// Bytes that nobody writes: what [`Buffer::freeze`] makes of a buffer.
+/// Bytes that nobody writes: [`Buffer::freeze`] makes them of a buffer.
 ///
-/// Clones and [parts](Self::part) share the bytes, and cost a count. Any number of them can be lent at once: on
-/// any sockets and files, of any drivers and threads. A clone comes back from its loan like any buffer.
+/// Clones and [parts](Self::part) share the bytes, and cost a count. Any number of them can be on loan at once:
+/// on any sockets and files, of any drivers and threads. A clone comes back from its loan like any buffer.
 ///
 /// The region that the buffer was cut from is registered once for each driver that wants it so:
 /// [`Driver::register`](crate::Driver::register) takes the region or the frozen buffer. Where the kernel can,
@@ -49,8 +49,8 @@ use super::{Backed, Backing, Buffer, Memory, Piece, within};
 pub struct Frozen(pub(crate) Piece);
 
 impl Buffer {
-    /// Ends the writing of the bytes in use, so that many operations can hold them at once. It is a buffer again
-    /// by [`Frozen::try_unfreeze`].
+    /// Ends the writing of the bytes in use, so that many operations can hold them at once.
+    /// [`Frozen::try_unfreeze`] makes it a buffer again.
     ///
     /// ```
     /// use handoff::Buffer;
@@ -67,7 +67,7 @@ impl Buffer {
 }
 
 impl Frozen {
-    /// A part of it, which shares the bytes. It is lent like the whole, and keeps the whole frozen.
+    /// A part, which shares the bytes. It is lent like the whole, and keeps the whole frozen.
     ///
     /// ```
     /// use handoff::Buffer;
@@ -85,11 +85,11 @@ impl Frozen {
         Self(self.0.share(within(range, self.len())))
     }
 
-    /// The buffer that was frozen, whole, also when this is a part of it.
+    /// Returns the buffer that was frozen, whole, even if this is only a part of it.
     ///
     /// # Errors
     ///
-    /// Gives itself back while there are other clones or parts, in hand or on loan.
+    /// Returns itself while other clones or parts exist, in hand or on loan.
     ///
     /// ```
     /// use handoff::Buffer;

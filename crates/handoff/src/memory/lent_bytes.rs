@@ -1,11 +1,12 @@
-//! `bytes::Bytes`, lent as they are; and what frozen buffers are to whoever wants such.
+//! Lending `bytes::Bytes`, and turning frozen buffers into `Bytes`.
 //!
-//! Minimum kernel: any. They are not registered: their memory is whatever their owner has.
+//! Minimum kernel: any. They are not registered: their memory belongs to any owner.
 //!
 //! Contracts:
-//! - a handle of the bytes is held until the kernel lets go of them, so they stay where and as they are;
-//! - the drop of their owner is foreign code. What the driver drops goes when all that came with a turn is told,
-//!   in the place of a waker.
+//! - an operation holds a handle of the bytes until the kernel lets go of them, so they stay in place and
+//!   unchanged;
+//! - the drop of their owner is foreign code. What the driver drops, it drops with the wakers, when all news of
+//!   a turn is told.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -14,22 +15,22 @@ use bytes::Bytes;
 
 use super::Frozen;
 
-/// The last handle that somebody gave up.
+/// The last handle, which nobody wants.
 struct Last(#[allow(dead_code, reason = "only dropped")] Bytes);
 
 impl Wake for Last {
-    // With this goes the handle.
+    // This drops the handle.
     fn wake(self: Arc<Self>) {}
 }
 
-/// What drops the bytes when it is called.
+/// A waker that drops the bytes when it is called.
 pub(super) fn last_of(bytes: Bytes) -> Waker {
     Waker::from(Arc::new(Last(bytes)))
 }
 
 impl From<Frozen> for Bytes {
-    /// Makes a frozen buffer bytes without copying it. It is unfrozen by a clone or part that stayed a
-    /// [`Frozen`], when the bytes and all that was made of them are gone.
+    /// Turns a frozen buffer into bytes without a copy. You can unfreeze it by a clone or part that stayed
+    /// a [`Frozen`], when the bytes and all made of them are gone.
     ///
     /// ```
     /// let frozen = handoff::Buffer::from(b"hello".to_vec()).freeze();

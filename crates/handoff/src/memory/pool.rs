@@ -1,11 +1,11 @@
 //! A pool of buffers of one region: memory for sends that comes back.
 //!
-//! Minimum kernel: any. The region can be registered by the pool, as by itself.
+//! Minimum kernel: any. Register the region by the pool or by itself.
 //!
 //! Contracts:
-//! - a buffer is free again when the last piece of it is gone, in hand or on loan, whichever thread that is on;
-//! - who waited first has the next buffer; a wait that is dropped keeps none;
-//! - wakers are called without the lock, and a driver calls them when all that came with a turn is told.
+//! - a buffer is free again when the last piece of it is gone, in hand or on loan, on any thread;
+//! - the first waiter gets the next buffer; a dropped wait keeps none;
+//! - wakers are called without the lock, and a driver calls them when all news of a turn is told.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 /// Buffers of one length that come back to their region: [`get`](Self::get) takes one, and dropping it, or the
 /// end of its last loan, gives it back.
 ///
-/// Handles on a pool are cloned, and used from any thread. A buffer of it is a [`Buffer`] like any other: it is
-/// lent, split and [frozen](Buffer::freeze). It has the bytes that its last user left in it.
+/// You can clone a pool and use it from any thread. Its buffers are [`Buffer`]s like any other: lend, split and
+/// [freeze](Buffer::freeze) them. A buffer still has the bytes of its last user.
 ///
 /// ```no_run
 /// use handoff::{BufferPool, Driver, Region};
@@ -56,10 +56,10 @@ struct Shared {
 }
 
 struct State {
-    /// Numbers of the buffers that nobody has. While somebody waits there are none.
+    /// Numbers of the free buffers. While somebody waits there are none.
     free: Vec<u32>,
     waiting: VecDeque<Waiting>,
-    /// Tells those who wait apart.
+    /// Tells waiters apart.
     next: u64,
 }
 
@@ -74,7 +74,7 @@ enum Stands {
     Has(u32),
 }
 
-/// A buffer of a pool that is out. Dropped, it is free again.
+/// A pool's buffer in use. Dropping this frees it.
 pub(crate) struct Chunk {
     /// `None` once it is given back.
     pool: Option<Arc<Shared>>,
@@ -82,12 +82,12 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Gives it back; whoever is to be woken for it.
+    /// Gives it back; returns the waiter to wake.
     pub(crate) fn give_back(mut self) -> Option<Waker> {
         self.pool.take()?.give_back(self.number)
     }
 
-    /// The memory that the pool is made of.
+    /// The memory of the pool.
     pub(crate) fn memory(&self) -> &Arc<Backing> {
         &self.pool.as_ref().expect("it is out").memory
     }
@@ -123,7 +123,7 @@ impl Shared {
     }
 
     fn buffer(self: &Arc<Self>, number: u32) -> Buffer {
-        // SAFETY: the pool has so many buffers within its memory.
+        // SAFETY: the pool has this many buffers within its memory.
         let start: NonNull<u8> = unsafe { self.memory.start().add(number as usize * self.stride) };
         let chunk = Chunk { pool: Some(Arc::clone(self)), number };
         let backing = Backing::pooled(start, self.len, chunk);
@@ -134,7 +134,7 @@ impl Shared {
 }
 
 impl BufferPool {
-    /// Makes a region a pool of as many buffers of `len` bytes as it has room for.
+    /// Makes a pool of a region: as many buffers of `len` bytes as fit.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl BufferPool {
         }
         let count = u32::try_from(count)
             .map_err(|_| Error::Invalid("a pool has less than 2^32 buffers"))?;
-        // The first is handed out first.
+        // The first buffer is handed out first.
         let state = State { free: (0..count).rev().collect(), waiting: VecDeque::new(), next: 0 };
         Ok(Self(Arc::new(Shared {
             memory: Arc::clone(region.backing()),
@@ -166,9 +166,9 @@ impl BufferPool {
         Some(self.0.buffer(number))
     }
 
-    /// A buffer, as soon as one is free; who waits first has it first.
+    /// Waits for a buffer; the first waiter gets the first.
     ///
-    /// A pool whose buffers do not come back is waited for without an end:
+    /// If the buffers of a pool never come back, this never ends:
     /// [`Driver::get_within`](crate::Driver::get_within) gives up, and says who has them.
     pub fn get(&self) -> GetBuffer {
         GetBuffer { pool: self.clone(), ticket: None }
@@ -189,7 +189,7 @@ impl BufferPool {
         self.0.state().free.len()
     }
 
-    /// The number of the buffer that a piece is of, if it is of this pool.
+    /// The number of the buffer that a piece is part of, if the buffer is of this pool.
     pub(crate) fn number_of(&self, piece: &Piece) -> Option<u32> {
         let chunk = piece.chunk()?;
         let ours = chunk.pool.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, &self.0));
@@ -226,12 +226,12 @@ impl fmt::Debug for BufferPool {
 #[derive(Debug)]
 pub struct GetBuffer {
     pool: BufferPool,
-    /// Its place in the line, if it stands there.
+    /// Its place in the line, if it waits.
     ticket: Option<u64>,
 }
 
 impl GetBuffer {
-    /// Leaves the line; the buffer that was given to it.
+    /// Leaves the line; returns the buffer that was given to it.
     fn leave(&mut self) -> Option<u32> {
         let ticket = self.ticket.take()?;
         let mut state = self.pool.0.state();
@@ -250,7 +250,7 @@ impl Future for GetBuffer {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Buffer> {
         let this = &mut *self;
-        // Foreign code, before the lock; the waker of before goes after it.
+        // Foreign code, before the lock; the old waker is dropped after it.
         let mut waker = Some(context.waker().clone());
         let pool = Arc::clone(&this.pool.0);
         let mut state = pool.state();
@@ -289,7 +289,7 @@ impl Future for GetBuffer {
 
 impl Drop for GetBuffer {
     fn drop(&mut self) {
-        // What was given to it goes to the next.
+        // Its buffer goes to the next waiter.
         let waker = self.leave().and_then(|number| self.pool.0.give_back(number));
         if let Some(waker) = waker {
             waker.wake();

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-/// Where a range begins and ends of what is `len` long.
+/// Beginning and end of a range within `len` bytes.
 ///
 /// # Panics
 ///

@@ -1,8 +1,8 @@
 //! User memory as a source: regions, and the buffers cut from them.
 //!
-//! Minimum kernel: any. Registering a region with a ring needs Linux 5.19 (sparse buffer tables) and
-//! room under `RLIMIT_MEMLOCK` unless the process has `CAP_IPC_LOCK`. Nothing is lent here; the
-//! return signal belongs to the sink that a buffer is lent to.
+//! Minimum kernel: any. Registering a region with a ring needs Linux 5.19 (sparse buffer tables) and room
+//! under `RLIMIT_MEMLOCK` unless the process has `CAP_IPC_LOCK`. This module lends nothing; the return
+//! signal belongs to the sink that a buffer is lent to.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -15,10 +15,10 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use super::{Backed, Backing, Memory, Piece};
 use crate::error::{Error, Result};
 
-/// A huge page of x86-64 and of arm64 with 4 KiB base pages.
+/// A huge page on x86-64, and on arm64 with 4 KiB base pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers start on a cache line of their own unless their size says otherwise.
+/// A buffer starts on a cache line of its own unless its size prevents that.
 const ALIGNMENT: usize = 64;
 
 /// From the start of one buffer of `len` bytes to that of the next.
@@ -26,7 +26,7 @@ pub(crate) fn stride(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// How many buffers of `len` bytes so much memory has room for; none of 0 bytes.
+/// How many buffers of `len` bytes fit; 0 if `len` is 0.
 pub(crate) fn places(memory: usize, len: usize) -> usize {
     if len == 0 || len > memory { 0 } else { (memory + stride(len) - len) / stride(len) }
 }
@@ -69,10 +69,10 @@ pub enum Pages {
     Base,
     /// Huge pages of 2 MiB from the reserved pool (`vm.nr_hugepages`).
     Huge,
-    /// Huge pages of 2 MiB that the kernel put together since the pool had none (Linux 6.1). It may
-    /// take them apart again when it is short of memory, unless they are registered or on loan.
+    /// Huge pages of 2 MiB that the kernel assembled because the pool had none (Linux 6.1). It may split
+    /// them again when memory is short, unless they are registered or on loan.
     Transparent,
-    /// Huge pages were asked for; why there are none.
+    /// You asked for huge pages; this says why there are none.
     BaseInsteadOfHuge(String),
 }
 
@@ -88,7 +88,7 @@ fn round_up(len: usize, to: usize) -> Result<usize> {
         .ok_or(Error::Invalid("a region this long does not fit the address space"))
 }
 
-/// Maps `len` bytes, of `fd` when given, populated so that first use is not slowed by faults.
+/// Maps `len` bytes, of `fd` if given, and populates them, so that the first use causes no faults.
 pub(crate) fn map(
     len: usize,
     flags: MapFlags,
@@ -134,7 +134,7 @@ fn map_transparent(len: usize) -> io::Result<Arc<Backing>> {
     // SAFETY: advice on the new mapping, of which nothing is in use; all of it leaves the bytes
     // zero. Collapsing fails unless huge pages are what there is afterwards.
     unsafe {
-        // Spares the kernel the making of base pages first, where the system lets it.
+        // Saves the kernel the work of making base pages first, where the system allows it.
         let _ = mm::madvise(start.cast(), len, mm::Advice::LinuxHugepage);
         mm::madvise(start.cast(), len, mm::Advice::LinuxPopulateWrite)?;
         if libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) < 0 {
@@ -153,20 +153,20 @@ fn reserve(len: usize) -> io::Result<Arc<Backing>> {
     Ok(own(NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len, true))
 }
 
-/// Makes a mapping whose address nobody else knows a backing; it is zeroed and can be read and
-/// written, unless whoever cuts pieces from it sees to it that they are used accordingly.
+/// Turns a mapping whose address nobody else knows into a backing. The mapping is zeroed, readable and
+/// writable; otherwise whoever cuts pieces from it must use them accordingly.
 pub(crate) fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
     if private {
-        // A fork would copy every page that a ring or a send has pinned, and fail where the huge
-        // page pool has no second set. Children that exec anyway do not miss it.
-        // SAFETY: the range was just mapped. Without the advice forks are slower, no more.
+        // A fork would copy every page that a ring or a send has pinned, and fail if the huge page pool has
+        // no second set. Children that exec do not need the pages. SAFETY: the range was just mapped.
+        // Without the advice forks are only slower.
         let _ = unsafe { mm::madvise(start.as_ptr().cast(), len, mm::Advice::LinuxDontFork) };
     }
     // SAFETY: the mapping is as described and goes away only with its owner.
     unsafe { Backing::new(start, len, true, Box::new(Mapping { start, len })) }
 }
 
-/// The next free range of a backing; ranges are handed out once.
+/// The next free range of a backing; each range is handed out once.
 pub(crate) struct Cutter {
     pub(crate) backing: Arc<Backing>,
     next: usize,
@@ -221,12 +221,12 @@ impl Region {
         Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 
-    /// Reserves address space for at least `len` bytes of base pages, which the kernel provides when they are first
-    /// used or registered: for an rx queue that [grows](crate::RxBinding::grows_from).
+    /// Reserves address space for at least `len` bytes of base pages. The kernel provides the pages at their first
+    /// use or registration: for an rx queue that [grows](crate::RxBinding::grows_from).
     ///
     /// # Errors
     ///
-    /// As [`anonymous`](Self::anonymous), but for the memory, the lack of which ends the process.
+    /// As [`anonymous`](Self::anonymous), except lack of memory, which later ends the process.
     pub fn reserved(len: usize) -> Result<Self> {
         let len = round_up(len, page_size())?;
         let backing = map_by(len, MapFlags::PRIVATE | MapFlags::NORESERVE, None)
@@ -234,8 +234,8 @@ impl Region {
         Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 
-    /// Maps at least `len` bytes of 2 MiB pages: from the reserved pool, else transparent ones, else
-    /// base pages; [`pages`](Self::pages) says which and why.
+    /// Maps at least `len` bytes of 2 MiB pages: from the reserved pool, else transparent ones, else base
+    /// pages; [`pages`](Self::pages) says which and why.
     ///
     /// # Errors
     ///
@@ -264,14 +264,14 @@ impl Region {
         }
     }
 
-    /// Address space that stands for memory which is not this process's: whoever looks there faults.
+    /// Address space that stands for memory outside this process: accesses fault.
     pub(crate) fn inaccessible(len: usize) -> Result<Self> {
         let backing = reserve(round_up(len, page_size())?)
             .map_err(|error| Error::io("taking address space", error))?;
         Ok(Self { cutter: Cutter::new(backing), pages: Pages::Base })
     }
 
-    /// What the region is made of.
+    /// The kind of the region's pages.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
@@ -286,17 +286,17 @@ impl Region {
         false
     }
 
-    /// Bytes that no buffer was cut from yet.
+    /// Bytes that are not yet cut into buffers.
     pub fn free(&self) -> usize {
         self.cutter.free()
     }
 
-    /// Cuts the next `len` bytes, or `None` when fewer are left.
+    /// Cuts the next `len` bytes; `None` when fewer are left.
     pub fn take(&mut self, len: usize) -> Option<Buffer> {
         self.cutter.cut(len).map(Buffer)
     }
 
-    /// Cuts all that is left into buffers of `len` bytes each.
+    /// Cuts the rest into buffers of `len` bytes each.
     pub fn chunks(&mut self, len: usize) -> Vec<Buffer> {
         if len == 0 { Vec::new() } else { std::iter::from_fn(|| self.take(len)).collect() }
     }
@@ -317,8 +317,8 @@ impl std::fmt::Debug for Region {
 
 /// Bytes of this process with one owner: a slice that can be lent.
 ///
-/// Like a `Vec`, it has a length in use and a capacity; lending it for sending lends the length.
-/// All of the capacity is initialised.
+/// Like a `Vec`, it has a length in use and a capacity; a send lends the length. All of the capacity is
+/// initialised.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -340,7 +340,7 @@ impl Buffer {
         self.0.capacity()
     }
 
-    /// Sets how many of its bytes are in use.
+    /// Sets the length in use.
     ///
     /// # Panics
     ///
@@ -349,28 +349,28 @@ impl Buffer {
         self.0.set_len(len);
     }
 
-    /// Cuts the first `at` bytes in use off into a buffer of their own.
+    /// Cuts off the first `at` bytes in use as a buffer of their own.
     ///
     /// # Panics
     ///
-    /// When `at` is past the length.
+    /// When `at` is more than the length.
     pub fn split_to(&mut self, at: usize) -> Self {
         Self(self.0.split_to(at))
     }
 
-    /// Joins a buffer that directly follows this one in its region, as [`split_to`](Self::split_to)
-    /// leaves them.
+    /// Joins the buffer that directly follows this one in its region, as after
+    /// [`split_to`](Self::split_to).
     ///
     /// # Errors
     ///
-    /// Gives `next` back when it does not follow.
+    /// Returns `next` when it does not follow.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         self.0.join(next.0).map_err(Self)
     }
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Makes heap memory lendable. It can't be registered with a ring.
+    /// Makes heap memory lendable. It cannot be registered with a ring.
     fn from(mut bytes: Vec<u8>) -> Self {
         let len = bytes.len();
         let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");

@@ -1,13 +1,13 @@
-//! Which rings have a memory registered, and in which slots.
+//! The rings that have registered a memory, and in which slots.
 //!
 //! Contracts:
-//! - a look-up takes no lock, and the first ring's costs one load;
-//! - a ring enters and leaves on its own thread, and looks up only its own entry.
+//! - a look-up takes no lock, and costs one load for the first ring;
+//! - a ring adds and removes its entry on its own thread, and looks up only that entry.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How a driver has the pages of a region that it [registered](crate::Driver::register).
+/// How a driver has pinned the pages of a region that it [registered](crate::Driver::register).
 ///
 /// ```
 /// use handoff::{Driver, Pinning, Region};
@@ -27,16 +27,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pinning {
-    /// They were pinned for this driver, the first that has the region.
+    /// The pages were pinned for this driver, the first one with the region.
     Own,
-    /// Other drivers have them pinned, and this one shares that: they count once against the limit on locked
-    /// memory.
+    /// Other drivers have them pinned, and this one shares that: the pages count once against the limit on
+    /// locked memory.
     Shared,
-    /// Other drivers have them pinned, and they were pinned once more; why they are not shared.
+    /// Other drivers have them pinned, and this driver pinned them once more; the reason why they are not
+    /// shared.
     Again(String),
 }
 
-/// Entries that are made at once for rings behind the first.
+/// Entries made at once for the rings after the first.
 const BLOCK: usize = 8;
 
 /// Where rings have a memory: consecutive slots, each for [`SLOT_SPAN`](super::SLOT_SPAN) bytes.
@@ -58,11 +59,11 @@ struct Block {
 /// How the pages are kept pinned for several rings.
 #[derive(Default)]
 pub(crate) struct Keeping {
-    /// The first slot in the table of the ring that keeps memory for all others, while that has it.
+    /// The first slot in the table of the ring that keeps memory for all others, while that ring has it.
     pub(crate) kept_in: Option<u16>,
-    /// Rings that have their entries from there.
+    /// Rings that cloned their entries from there.
     pub(crate) sharing: Vec<u32>,
-    /// Rings that have pinned the pages by themselves.
+    /// Rings that pinned the pages themselves.
     pub(crate) alone: usize,
 }
 
@@ -87,7 +88,7 @@ impl Registrations {
         self.others.get().and_then(|block| block.find(ring))
     }
 
-    /// Held while a ring takes the memory in or lets go of it.
+    /// Held while a ring adds or removes the memory.
     pub(crate) fn keeping(&self) -> MutexGuard<'_, Keeping> {
         self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +109,7 @@ impl Registrations {
         }
     }
 
-    /// A ring has the memory no more; gives where it was.
+    /// A ring no longer has the memory; returns where it was.
     pub(crate) fn leave(&self, ring: u32) -> Option<u16> {
         let first_slot = self.of(ring)?;
         let packed = pack(ring, first_slot);
@@ -122,7 +123,7 @@ impl Registrations {
     }
 }
 
-/// Nothing but the entry itself is told to others by it.
+/// The entry alone tells others about the memory.
 fn replaces(entry: &AtomicU64, before: u64, after: u64) -> bool {
     entry.compare_exchange(before, after, Relaxed, Relaxed).is_ok()
 }

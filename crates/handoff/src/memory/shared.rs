@@ -1,8 +1,8 @@
 //! User memory that other processes may map: memfd regions, and the buffers cut from them.
 //!
-//! Minimum kernel: 3.17 (`memfd_create`). The bytes are reached through a [`View`] only, since
-//! whoever holds the descriptor may write them at any time; what a peer changes while a buffer is
-//! on loan may or may not be sent.
+//! Minimum kernel: 3.17 (`memfd_create`). Only a [`View`] reaches the bytes, since whoever holds the
+//! descriptor may write them at any time. A change by a peer while a buffer is on loan may or may not be
+//! sent.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -43,7 +43,7 @@ impl SharedRegion {
         let make = || {
             let fd = memfd_create("handoff", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             ftruncate(&fd, len as u64)?;
-            // A peer that shrank the file would make our accesses fault.
+            // If a peer shrank the file, our accesses would fault.
             fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
             let backing = region::map(len, MapFlags::SHARED, Some(fd.as_fd()))?;
             Ok(Self { cutter: Cutter::new(backing), fd })
@@ -61,7 +61,7 @@ impl SharedRegion {
         false
     }
 
-    /// Cuts the next `len` bytes, or `None` when fewer are left.
+    /// Cuts the next `len` bytes; `None` when fewer are left.
     pub fn take(&mut self, len: usize) -> Option<SharedBuffer> {
         self.cutter.cut(len).map(SharedBuffer::new)
     }
@@ -88,8 +88,7 @@ impl std::fmt::Debug for SharedRegion {
 
 /// A slice of a [`SharedRegion`] that can be lent.
 ///
-/// It moves between threads, but two of them never look at it at once: the accesses of a [`View`]
-/// are of mixed sizes.
+/// It moves between threads, but two threads never access it at once: a [`View`] mixes access sizes.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -131,7 +130,7 @@ impl SharedBuffer {
         self.0.capacity()
     }
 
-    /// Sets how many of its bytes are in use.
+    /// Sets the length in use.
     ///
     /// # Panics
     ///

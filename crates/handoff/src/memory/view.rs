@@ -1,8 +1,8 @@
-//! A window on memory that another party may write at the same time.
+//! A view of memory that another party may write at the same time.
 //!
-//! Such memory is never a `&[u8]`: the compiler assumes that the bytes behind one stand still. A
-//! [`View`] copies in and out with relaxed atomic accesses, so that a concurrent writer can make the
-//! bytes wrong but not the program.
+//! Such memory is never a `&[u8]`: the compiler assumes that the bytes of a slice do not change. A [`View`]
+//! copies in and out with relaxed atomic accesses, so a concurrent writer can make the bytes wrong but not
+//! the program.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -79,7 +79,7 @@ impl View<'_> {
         }
     }
 
-    /// Copies `from` in at `offset`.
+    /// Copies `from` to `offset`.
     ///
     /// # Panics
     ///

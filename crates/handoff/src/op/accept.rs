@@ -1,4 +1,4 @@
-//! Accepting connections: what has come and nobody has taken, and why none comes.
+//! Accepting connections: which have come and are not taken, and why none comes.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -8,10 +8,10 @@ use super::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::ring::Endpoint;
 
-/// When so many connections wait to be taken, no more are asked for.
+/// When so many connections wait to be taken, the listener asks for no more.
 const AHEAD: usize = 64;
 
-/// A listener, as long as its handle is there.
+/// A listener, as long as its handle exists.
 pub(crate) struct AcceptOp {
     pub(crate) listener: Rc<Endpoint>,
     pub(crate) state: AcceptState,
@@ -20,21 +20,21 @@ pub(crate) struct AcceptOp {
     /// Enough have come, or the holder wants no more for now.
     pub(crate) paused: bool,
     arrived: VecDeque<OwnedFd>,
-    /// What the next who asks is told, once; the listener goes on.
+    /// News for the next caller, told once; the listener goes on.
     failure: Option<Error>,
-    /// That there is no room for connections was told since the last one came.
+    /// The lack of room for connections was told since the last one came.
     told_of_no_room: bool,
     pub(crate) holder: Waiter,
 }
 
-/// What a listener does.
+/// What a listener is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcceptState {
     /// Nothing: enough have come, or nobody has asked for any.
     Idle,
     /// The kernel has the request.
     Accepting,
-    /// So it has, and is asked to end it.
+    /// The kernel has the request, and is asked to end it.
     Stopping,
     /// The driver waits for the socket.
     Watching,
@@ -68,7 +68,7 @@ impl AcceptOp {
             && self.failure.is_none()
     }
 
-    /// The driver is to wait for that, unless nobody wants connections.
+    /// The driver must wait for that, unless nobody wants connections.
     pub(crate) fn wait_for(&mut self, state: AcceptState) {
         if !self.holder.is_gone() {
             self.state = state;
@@ -76,7 +76,7 @@ impl AcceptOp {
         }
     }
 
-    /// What the driver is to wait for, told once.
+    /// What the driver must wait for, told once.
     pub(crate) fn begins_to_wait(&mut self) -> Option<AcceptState> {
         std::mem::take(&mut self.begins_to_wait).then_some(self.state)
     }
@@ -98,7 +98,7 @@ impl AcceptOp {
         self.failure = Some(error);
     }
 
-    /// The kernel has no room for a connection, which is told once until there is some.
+    /// The kernel has no room for a connection; this is told once until there is room.
     pub(crate) fn has_no_room(&mut self, errno: i32) {
         if !std::mem::replace(&mut self.told_of_no_room, true) {
             self.failure = Some(Error::descriptor("accepting a connection", errno));
@@ -111,7 +111,7 @@ impl AcceptOp {
         arrived.or_else(|| self.failure.take().map(Err))
     }
 
-    /// All that nobody has taken, to be closed where that may use the driver.
+    /// All connections not taken, to be closed where that may use the driver.
     pub(crate) fn rest(&mut self) -> VecDeque<OwnedFd> {
         std::mem::take(&mut self.arrived)
     }

@@ -1,33 +1,32 @@
 //! The choice between zero copy and copying, per socket and size.
 //!
 //! Contracts:
-//! - it learns from sends that are made anyway: never a byte of extra traffic;
-//! - when the kernel reports that a route copies (loopback, a device without scatter-gather), or
-//!   zero copy failed where copying went through (a limit on locked memory), the socket copies in
-//!   user context, and looks again now and then;
-//! - sends of less than 1 KiB are copied, and those of 64 KiB and more are not, where the kernel tells of its
+//! - it learns from sends that are made anyway, never by extra traffic;
+//! - if the kernel reports that a route copies (loopback, a device without scatter-gather), or zero copy
+//!   failed where copying worked (a limit on locked memory), the socket copies in user context, and tries
+//!   again now and then;
+//! - it copies sends of less than 1 KiB, and lends sends of 64 KiB and more where the kernel reports its
 //!   copies;
-//! - between these it times its own first sends of a size with either engine, in CPU time, and keeps to
-//!   the cheaper one; sizes below one where copying won copy, sizes above one where zero copy won
-//!   go without;
+//! - between these sizes it times its own first sends of a size with either engine, in CPU time, and keeps
+//!   the cheaper one. Sizes below one where copying won copy; sizes above one where zero copy won lend;
 //! - it can always say what it chose and why.
 
 use crate::mechanism::Engine;
 
 /// Timed sends of each kind before a size is decided.
 const SAMPLES: usize = 8;
-/// Sends of each kind that are made to be timed. One that has to wait for room says nothing, and where a
-/// message is larger than the socket's buffer, all of a kind may.
+/// Sends of each kind made for timing. A send that has to wait for room gives no sample; if messages are
+/// larger than the socket's buffer, that may be all sends of a kind.
 const TRIES: usize = 2 * SAMPLES;
-/// Reports of a copy in a row, and none to the contrary, that settle a route.
+/// Consecutive reports of a copy that settle a route.
 const COPIED_REPORTS: u32 = 4;
-/// One in so many sends on a socket that left zero copy looks whether it has to.
+/// On a socket that left zero copy, one in so many sends checks whether zero copy works again.
 const LOOK_AGAIN: u32 = 1024;
 /// Below this size copying is cheaper everywhere, and is not timed.
 const ALWAYS_COPIED: usize = 1 << 10;
-/// From this size up lending is, where the kernel does not copy anyway.
+/// From this size up lending is cheaper, unless the kernel copies anyway.
 const ALWAYS_LENT: usize = 64 << 10;
-/// Before anything is known: from this size up zero copy is the better guess.
+/// With nothing known yet: from this size up zero copy is the better guess.
 const GUESS: usize = 16 * 1024;
 
 /// The engine that a socket chose for a size of message.
@@ -42,11 +41,11 @@ const GUESS: usize = 16 * 1024;
 pub struct Choice {
     /// The engine.
     pub engine: Engine,
-    /// Why, for a person to read.
+    /// The reason, for people to read.
     pub reason: String,
 }
 
-/// What to do with the send at hand.
+/// What to do with this send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pick {
     pub(crate) engine: Engine,
@@ -54,7 +53,7 @@ pub(crate) struct Pick {
     pub(crate) timed: bool,
 }
 
-/// CPU nanoseconds of the first sends of a size class with one engine.
+/// CPU nanoseconds of the first sends of a size class by one engine.
 #[derive(Clone, Copy, Default)]
 struct Samples {
     nanos: [u64; SAMPLES],
@@ -82,7 +81,7 @@ struct Class {
 }
 
 impl Class {
-    /// Whether the next send to be timed goes without a copy, if one more is worth it.
+    /// Whether the next timed send is zero-copy, if another sample is useful.
     fn next_to_time(&mut self) -> Option<bool> {
         let without_copy = self.zero_copy.tried <= self.copy.tried;
         let samples = if without_copy { &mut self.zero_copy } else { &mut self.copy };
@@ -98,7 +97,7 @@ pub(crate) struct Chooser {
     wish: Engine,
     /// The zero-copy engine that works here, or why none does.
     zero_copy: Result<Engine, String>,
-    /// Whether the kernel tells what it copied of a zero-copy send.
+    /// Whether the kernel reports what it copied of a zero-copy send.
     told: bool,
     classes: Vec<(u32, Class)>,
     /// The smallest class in which zero copy won.
@@ -106,7 +105,7 @@ pub(crate) struct Chooser {
     /// The largest class in which copying won.
     copy_up_to: Option<u32>,
     copied_in_a_row: u32,
-    /// Why zero copy is left for now.
+    /// Why the socket does not use zero copy for now.
     left: Option<Left>,
     since_look: u32,
 }
@@ -115,7 +114,7 @@ pub(crate) struct Chooser {
 enum Left {
     /// The kernel reported copies.
     Copies,
-    /// It failed; `looked` says whether a send has gone out since to see if it still does.
+    /// It failed; `looked` says whether a later send has checked if it still does.
     Failed { reason: String, looked: bool },
 }
 
@@ -158,18 +157,17 @@ impl Chooser {
         self.is_wished(Engine::Auto)
     }
 
-    /// What was asked for.
+    /// The requested engine.
     pub(crate) fn wished(&self) -> Engine {
         self.wish
     }
 
-    /// Whether the caller asked for this one.
+    /// Whether the caller asked for this engine.
     pub(crate) fn is_wished(&self, engine: Engine) -> bool {
         self.wish == engine
     }
 
-    /// Chooses for a send of `len` bytes; `may_time` says whether nothing else would share the time
-    /// that it takes.
+    /// Chooses for a send of `len` bytes; `may_time` says whether its time can be measured alone.
     #[inline]
     pub(crate) fn pick(&mut self, len: usize, may_time: impl FnOnce() -> bool) -> Pick {
         let plain = |engine| Pick { engine, timed: false };
@@ -203,7 +201,7 @@ impl Chooser {
         }
     }
 
-    /// Whether so many bytes go without a copy, if that is known.
+    /// Whether sends of this size are zero-copy, if known.
     fn settled(&self, len: usize) -> Option<bool> {
         let class = class_of(len);
         let won = || self.zero_copy_from.is_some_and(|from| class >= from);
@@ -231,7 +229,7 @@ impl Chooser {
         &mut self.classes[place].1
     }
 
-    /// Takes down what a timed send cost.
+    /// Records the cost of a timed send.
     pub(crate) fn timed(&mut self, len: usize, engine: Engine, nanos: u64) {
         let number = class_of(len);
         let class = self.class(number);
@@ -250,7 +248,7 @@ impl Chooser {
         }
     }
 
-    /// Takes down what the kernel reported of a zero-copy send.
+    /// Records the kernel's report of a zero-copy send.
     pub(crate) fn reported(&mut self, copied: Option<bool>) {
         match copied {
             Some(true) => {
@@ -262,7 +260,7 @@ impl Chooser {
             Some(false) => self.copied_in_a_row = 0,
             None => {}
         }
-        // A send of before the failure says nothing about it; where nothing is reported, no report
+        // A send from before the failure says nothing about it; where the kernel reports nothing, no report
         // led away from zero copy.
         let back = match self.left {
             Some(Left::Copies) => copied == Some(false),
@@ -280,14 +278,14 @@ impl Chooser {
         self.since_look = 0;
     }
 
-    /// Nothing can go without a copy on this socket any more, for this reason.
+    /// Zero copy is impossible on this socket from now on, for this reason.
     #[cold]
     pub(crate) fn rule_out(&mut self, reason: String) {
         tracing::info!(reason, "copying");
         self.zero_copy = Err(reason);
     }
 
-    /// Zero copy failed for this reason, and copying went through.
+    /// Zero copy failed for this reason, and copying worked.
     pub(crate) fn failed(&mut self, reason: String) {
         // Sends of one batch fail for one reason.
         if !matches!(self.left, Some(Left::Failed { looked: false, .. })) {
@@ -348,7 +346,7 @@ mod tests {
         Chooser::new(Ok(Engine::UringZc), true)
     }
 
-    /// Sends `count` messages that cost as told, and gives the engines that were picked.
+    /// Sends `count` messages at the given costs, and returns the chosen engines.
     fn run(
         chooser: &mut Chooser,
         len: usize,
@@ -396,7 +394,7 @@ mod tests {
         assert_eq!(picks(&mut chooser, ALWAYS_LENT), vec![Engine::UringZc; 100]);
         assert!(chooser.explain(100).reason.contains("to copy than to lend"));
         assert_eq!(chooser.explain(1 << 20).engine, Engine::UringZc);
-        // Where nobody tells of copies, lending may be for nothing.
+        // Where nobody reports copies, lending may be in vain.
         let mut untold = Chooser::new(Ok(Engine::UringZc), false);
         assert!(picks(&mut untold, ALWAYS_LENT).contains(&Engine::Copy));
     }
@@ -408,7 +406,7 @@ mod tests {
         let copies = picks.iter().filter(|pick| pick.engine == Engine::Copy).count();
         assert_eq!(copies, TRIES);
         assert_eq!(picks[99], Pick { engine: Engine::UringZc, timed: false });
-        // Of other sizes nothing is known yet.
+        // Nothing is known yet of other sizes.
         assert!(chooser.pick(1 << 10, || true).timed);
     }
 

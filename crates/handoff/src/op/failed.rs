@@ -1,7 +1,7 @@
-//! A send that failed: what its error number is about.
+//! A failed send: what its error number means.
 //!
-//! The kernel has one number for many causes. Which it was is looked for when it happens, and never before: in
-//! what the send was, and for one that was to go as several datagrams, in what the socket says of its path.
+//! The kernel uses one number for many causes. This module looks for the cause only after a failure: in the
+//! send itself, and for a send of several datagrams in what the socket says about its path.
 
 use std::os::fd::AsFd as _;
 
@@ -23,13 +23,13 @@ const HEADERS6: usize = 40 + 8;
 const PAGES: &str = "without copying it may touch 17 pages at most, or as many as the kernel's MAX_SKB_FRAGS \
                      says: start buffers on a page, lend fewer of them, or use the copy engine";
 
-/// A send that failed, as far as its error tells of it.
+/// A failed send, as far as its error concerns it.
 pub(crate) struct Failed<'a> {
     pub(crate) socket: &'a SocketShared,
     /// Bytes that the kernel took before.
     pub(crate) done: usize,
     pub(crate) total: usize,
-    /// Bytes of each datagram of a send that goes as several; else 0.
+    /// Bytes of each datagram if the send has several; else 0.
     pub(crate) segment: u16,
     /// Whether it named its destination.
     pub(crate) addressed: bool,
@@ -50,7 +50,7 @@ impl Failed<'_> {
         }
     }
 
-    /// An error for the caller, with the limit that it is about.
+    /// An error for the caller, with the limit that was hit.
     pub(crate) fn error(&self, errno: i32) -> Error {
         match errno {
             libc::EMSGSIZE | libc::EINVAL | libc::EIO if self.segment > 0 => self.uncut(errno),
@@ -69,7 +69,7 @@ impl Failed<'_> {
         }
     }
 
-    /// As [`error`](Self::error) for memory that has to be locked for the send.
+    /// As [`error`](Self::error) for memory that must be locked for the send.
     pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
         if !matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
             return self.error(errno);
@@ -82,7 +82,7 @@ impl Failed<'_> {
         Error::MessageTooLong { size, limit: limit.into() }
     }
 
-    /// The kernel made no datagrams of a message.
+    /// The kernel could not cut a message into datagrams.
     ///
     /// Linux checks in this order: whether a piece fits the path's MTU (`EINVAL` before 6.14, then `EMSGSIZE`),
     /// whether there is a checksum to fill in (`EINVAL`), whether the route can have messages cut (`EIO`).

@@ -1,4 +1,4 @@
-//! What a receive gets from its rx queue, and how much of that the kernel copied.
+//! What a receive gets from its rx queue, and how much of it the kernel copied.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -7,30 +7,30 @@ use crate::lease::rx_queue::RxShared;
 use crate::mechanism::ReceiveEngine;
 use crate::outcome::Tally;
 
-/// How many bytes decide whether the kernel copies too much.
+/// After this many bytes, the receive decides whether the kernel copies too much.
 const WINDOW: u64 = 256 << 10;
 
-/// What a receive gets from its queue.
+/// A receive's account of its queue.
 pub(crate) struct Flow {
     pub(crate) queue: Rc<RxShared>,
     pub(crate) bytes: u64,
-    /// Bytes that are wanted, if not all.
+    /// Bytes wanted, if not all.
     most: Option<NonZeroU32>,
-    /// The kernel's count of copies, and of receives begun, when this one began; none was left then.
+    /// The kernel's counts of copies and of receives begun when this one began, with no other left.
     pub(crate) copied_before: Option<u64>,
     pub(crate) begun: u32,
     pub(crate) alone: bool,
     /// Bytes, and the kernel's count of copies, when the window began.
     pub(crate) window: (u64, u64),
-    /// Why the queue is left, or is to be.
+    /// Why the receive left the queue, or will.
     pub(crate) left: Option<String>,
-    /// Plain receive can't have what comes.
+    /// Plain receive cannot have what comes.
     pub(crate) stays: bool,
     /// Chunks that the NIC had when the request was made.
     pub(crate) chunks: usize,
-    /// Waited for a chunk.
+    /// It waited for a chunk.
     pub(crate) starved: bool,
-    /// Tries without a chunk, one after another.
+    /// Consecutive tries without a chunk.
     pub(crate) dry: u32,
 }
 
@@ -58,7 +58,7 @@ impl Flow {
         &self.queue
     }
 
-    /// Bytes that are wanted still, if not all.
+    /// Bytes still wanted, if not all.
     pub(crate) fn left_to_receive(&self) -> Option<u32> {
         let most = self.most?.get();
         Some(most.saturating_sub(u32::try_from(self.bytes).unwrap_or(u32::MAX)))
@@ -80,9 +80,8 @@ impl Flow {
         }
     }
 
-    /// Bytes by what the kernel's count says of them. The count is of all receives of the queue: what
-    /// was copied while there were several is nobody's. If those of several rings were, the count may have been set
-    /// back meanwhile.
+    /// Bytes by the kernel's count. The count covers all receives of the queue: copies made while there were
+    /// several are assigned to none. If several rings received, the count may also have been set back meanwhile.
     pub(crate) fn tally(&self) -> Tally {
         let now = self.queue.copied();
         let copied = now.zip(self.copied_before).and_then(|(now, then)| now.checked_sub(then));
@@ -98,13 +97,13 @@ impl Flow {
         }
     }
 
-    /// Plain receive found bytes that it can't read; whether the queue can have them.
+    /// Plain receive found bytes that it cannot read; returns whether the queue can have them.
     pub(crate) fn come_back(&mut self) -> bool {
         self.stays = true;
         self.left.take().is_some()
     }
 
-    /// Whether most of what came lately was copied, if there was enough to tell.
+    /// Whether most of the latest bytes were copied, if there were enough to tell.
     pub(crate) fn is_copied(&mut self) -> Option<(u64, u64)> {
         let (began, copied_then) = self.window;
         let received = self.bytes - began;

@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::lease::Bytes;
 use crate::lease::kernel::{Binding, GetBufShared};
 
-/// A lend from the asking to its end or refusal.
+/// A lend, from the request to its end or refusal.
 pub(crate) struct GetOp {
     pub(crate) getbuf: Rc<GetBufShared>,
-    /// Keeps what is lent from bound; none for new pages.
+    /// Keeps the source bound; `None` for new pages.
     pub(crate) source: Option<Rc<Binding>>,
     pub(crate) command: Command,
     /// Bytes asked for.
@@ -23,16 +23,16 @@ pub(crate) struct GetOp {
     pub(crate) holder: Waiter,
 }
 
-/// How far a lend is.
+/// How far a lend has come.
 pub(crate) enum GetState {
-    /// The kernel is to be asked, or has been.
+    /// The kernel will be asked, or has been.
     Asked {
-        /// It has the request.
+        /// The ring has the request.
         in_kernel: bool,
     },
-    /// The kernel has lent, or not.
+    /// The kernel has lent, or refused.
     Over(Result<Option<Bytes>>),
-    /// So it is, and its holder has the result.
+    /// The same, and its holder has the result.
     Told,
 }
 

@@ -1,4 +1,4 @@
-//! Groups of sends: what has come back of each so far.
+//! Groups of sends: which buffers of each have come back.
 
 use std::num::NonZeroU32;
 use std::task::Waker;
@@ -10,10 +10,10 @@ use crate::receipt::Receipt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupKey(NonZeroU32);
 
-/// What came back of a group's sends.
+/// Returned buffers of a group's sends.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// Each is there; moving one out of a send's record and in here is quicker with its wrapping.
+    /// Each entry is `Some`; moving the whole `Option` out of a send's record is quicker.
     pub(crate) loans: Vec<Option<Loan>>,
     /// Sends whose buffer is not back.
     pub(crate) out: usize,
@@ -47,8 +47,8 @@ impl Groups {
         self.get(key).out += 1;
     }
 
-    /// A buffer of a group is back. Takes it unless nobody wants it, and gives the waker of who waits
-    /// for the group when it was the last.
+    /// A buffer of a group is back. Keeps it unless nobody wants it; returns the waiter's waker if it was
+    /// the last.
     #[must_use]
     pub(crate) fn give(
         &mut self,
@@ -72,7 +72,7 @@ impl Groups {
         waker
     }
 
-    /// Of all who wait.
+    /// Wakers of all groups.
     pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         self.records.iter_mut().filter_map(|record| record.waker.take()).collect()
     }
@@ -84,7 +84,7 @@ impl Groups {
         self.free.push(key);
     }
 
-    /// The holder goes. Gives the buffers that are back already, and its waker.
+    /// The holder goes. Returns the buffers that are back, and its waker.
     #[must_use]
     pub(crate) fn abandon(&mut self, key: GroupKey) -> (Vec<Option<Loan>>, Option<Waker>) {
         let record = self.get(key);

@@ -1,11 +1,11 @@
 //! A lane: a row of places for buffers of one region, which are sent on one socket.
 //!
 //! Contracts:
-//! - a place owns its buffer from the push until it is taken back, and gives it back only when no return
-//!   signal of it is to come;
+//! - a place owns its buffer from the push until you take it back, and gives it back only when no return
+//!   signal for it can come;
 //! - buffers come back in the order in which they were pushed;
-//! - a request names its lane and its place, and which use of the place it is: what comes for an earlier use
-//!   is passed over.
+//! - a request names its lane, its place, and which use of the place it is: completions of an earlier use
+//!   are ignored.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::memory::{Backing, Buffer};
 use crate::ring::{Ring, Token};
 
-/// The most buffers of a lane: as many as the user data of a request can tell apart.
+/// The most buffers of a lane: as many as the user data of a request can distinguish.
 pub(crate) const MAX_CAPACITY: usize = 1 << 15;
 
 /// The most buffers in one request of a stream.
@@ -31,33 +31,33 @@ pub(crate) struct LaneShared {
     pub(crate) state: RefCell<State>,
 }
 
-/// How far a buffer is, or a request of a stream.
+/// State of a buffer, or of a request of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// There is none.
     Free,
     /// No request has been made for it.
     Waiting,
-    /// A request has not completed.
+    /// Its request has not completed.
     InKernel,
-    /// The kernel took it, and a return signal is to come.
+    /// The kernel took it, and a return signal will come.
     Lent,
     /// The same for a request that failed.
     Failing,
     /// It waits for the socket to have room.
     Blocked,
-    /// It can be taken.
+    /// You can take it.
     Back,
 }
 
 /// A place for a buffer.
 pub(crate) struct Slot {
     pub(crate) buffer: Option<Buffer>,
-    /// User data of the request that carries it alone.
+    /// User data of the request that carries this place alone.
     pub(crate) data: u64,
     /// Bytes that the kernel took.
     pub(crate) sent: usize,
-    /// Of which it copied so many.
+    /// Of these, bytes that it copied.
     pub(crate) copied: usize,
     pub(crate) notifications: u32,
     pub(crate) errno: i32,
@@ -69,25 +69,25 @@ pub(crate) struct Slot {
     pub(crate) error: Option<Box<Error>>,
 }
 
-/// Why a lane takes no more.
+/// Why a lane accepts no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Canceled,
-    /// The stream: bytes that the kernel took of a buffer of so many.
+    /// A send on the stream stopped midway: bytes that the kernel took of a buffer, and its length.
     Broken(usize, usize),
 }
 
 pub(crate) struct State {
     pub(crate) backing: Arc<Backing>,
-    /// As many as a power of two; places are counted on and on.
+    /// A power of two of them; their counters only grow.
     pub(crate) slots: Box<[Slot]>,
     pub(crate) capacity: u32,
-    /// The oldest that was not taken back.
+    /// The oldest place not taken back.
     pub(crate) head: u32,
-    /// The first that no request carries.
+    /// The first place that no request carries.
     pub(crate) next: u32,
     pub(crate) tail: u32,
-    /// Datagrams that are to be asked for again.
+    /// Datagrams to submit again.
     pub(crate) again: Vec<u16>,
     /// What a stream needs to keep its order.
     pub(crate) stream: Option<Stream>,
@@ -101,9 +101,9 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// Nothing else may send on the stream.
     pub(crate) has_stream: bool,
-    /// Who waits for a buffer to come back.
+    /// The task that waits for a buffer to come back.
     pub(crate) for_back: Waiting,
-    /// Who waits for room.
+    /// The task that waits for room.
     pub(crate) for_room: Waiting,
 }
 
@@ -114,23 +114,23 @@ pub(crate) struct Waiting(Vec<Waker>);
 /// A request of a stream, from its submission until its bytes are returned.
 pub(crate) struct Flight {
     pub(crate) data: u64,
-    /// Bytes that it carries, or that the kernel took of them.
+    /// Bytes that it carries, or that the kernel took.
     pub(crate) bytes: usize,
     pub(crate) stage: Stage,
     pub(crate) copied: bool,
 }
 
 pub(crate) struct Stream {
-    /// As many as places; counted on and on.
+    /// As many as places; their counters only grow.
     pub(crate) flights: Box<[Flight]>,
     /// The oldest that is not over.
     pub(crate) first: u32,
     pub(crate) last: u32,
-    /// The newest is with the kernel, or the socket is waited for.
+    /// The newest is with the kernel, or the driver waits for the socket.
     pub(crate) busy: bool,
-    /// The wait for the socket to have room.
+    /// The wait for room on the socket.
     pub(crate) wait: Option<Token>,
-    /// Bytes of the first place that no request has carried whole, which the kernel took.
+    /// Bytes of the first place not carried whole that the kernel took.
     pub(crate) offset: usize,
     /// The first place whose bytes have not all been returned.
     pub(crate) settled: u32,
@@ -142,18 +142,18 @@ pub(crate) struct Stream {
     pub(crate) kept_from_slot: bool,
     /// The next request copies, since lending failed.
     pub(crate) copies: bool,
-    /// What a request of several buffers points to. Boxed: the kernel is given its address.
+    /// The message of a request of several buffers. Boxed: the kernel gets its address.
     pub(crate) message: Box<Message>,
 }
 
-/// What the kernel is told of several buffers.
+/// Describes several buffers to the kernel.
 pub(crate) struct Message {
     pub(crate) header: libc::msghdr,
     pub(crate) pieces: [libc::iovec; PIECES],
 }
 
 impl LaneShared {
-    /// Buffers that were pushed and not taken back.
+    /// Buffers pushed and not taken back.
     pub(crate) fn len(&self) -> usize {
         self.state.borrow().len() as usize
     }
@@ -169,7 +169,7 @@ impl LaneShared {
         if slot.copies || in_slot { send.error(errno) } else { send.zero_copy_error(errno) }
     }
 
-    /// Whether a failure is about zero copy itself, so that copying may do better.
+    /// Whether a failure is about zero copy itself, so that copying may work.
     pub(crate) fn may_copy_instead(&self, errno: i32, slot: &Slot) -> bool {
         self.socket.chooser.borrow().is_free() && self.failed(slot).is_about_zero_copy(errno)
     }
@@ -214,7 +214,7 @@ impl Slot {
 }
 
 impl State {
-    /// An empty lane. `data` gives the user data that a place begins with.
+    /// An empty lane. `data` gives the user data of a place's first request.
     pub(crate) fn new(
         ring: &Ring,
         backing: &Arc<Backing>,
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// What requests that have not completed are known by.
+    /// User data of requests that have not completed.
     pub(crate) fn under_way(&self) -> Vec<Token> {
         if let Some(stream) = &self.stream {
             return stream.under_way().into_iter().collect();
@@ -289,8 +289,8 @@ impl State {
         self.again.push(place);
     }
 
-    /// Leaks what a request that has not completed may still look at; how many buffers that are. Pages of a
-    /// region that are only lent outlive their mapping.
+    /// Leaks what a request that has not completed may still read; returns how many buffers that is. Lent
+    /// pages of a region outlive their mapping.
     pub(crate) fn abandon(&mut self) -> usize {
         let mut leaked = 0;
         for slot in &mut self.slots {
@@ -321,7 +321,7 @@ impl State {
 }
 
 impl Waiting {
-    /// Gives a waker that is not needed, to be dropped where it may use the lane.
+    /// Returns a waker that is not needed, to be dropped where it may use the lane.
     #[must_use]
     pub(crate) fn add(&mut self, waker: Waker) -> Option<Waker> {
         if self.0.iter().any(|it| it.will_wake(&waker)) {
@@ -369,7 +369,7 @@ impl Stream {
         self.last.wrapping_sub(self.first)
     }
 
-    /// Whether another request may be made.
+    /// Whether the lane may make another request.
     pub(crate) fn may_go_on(&self) -> bool {
         !self.busy && (self.in_flight() as usize) < self.flights.len()
     }

@@ -1,7 +1,7 @@
-//! How what is left of a send is laid out for the kernel: header, address, message.
+//! The layout of a send's rest for the kernel: header, address, message.
 //!
-//! Each record of an operation has one, which stays at its address and is used again by the next
-//! operation, so that a send moves and allocates little.
+//! Each record of an operation has one layout, at a fixed address. The next operation uses it again, so a
+//! send moves and allocates little.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use super::send::SendOp;
 use crate::memory::AddressRange;
 use crate::ring::MAX_REQUEST;
 
-/// The longest header that goes before a lent payload, in bytes.
+/// The longest header before a lent payload, in bytes.
 pub const MAX_HEADER: usize = 64;
 
-/// The most pieces that one request names; more go in several (streams) or are refused (datagrams).
+/// The most pieces in one request. More need several requests (streams) or are refused (datagrams).
 pub(crate) const MAX_PIECES: usize = libc::UIO_MAXIOV as usize;
 
 pub(crate) struct Layout {
@@ -24,7 +24,7 @@ pub(crate) struct Layout {
     address: Option<SockAddr>,
     iovecs: Vec<libc::iovec>,
     message: MaybeUninit<libc::msghdr>,
-    /// A control message of 2 bytes, where there is one.
+    /// Room for a control message of 2 bytes.
     control: [u64; 3],
 }
 
@@ -55,7 +55,7 @@ impl Layout {
         self.address = Some(address.into());
     }
 
-    /// The destination of a send, if it names one; what an earlier one left is not its.
+    /// The destination of a send, if it has one; a destination left by an earlier send does not count.
     pub(crate) fn address(&self, op: &SendOp) -> Option<&SockAddr> {
         self.address.as_ref().filter(|_| op.addressed)
     }
@@ -65,8 +65,8 @@ impl Layout {
         &self.header[op.done.min(op.header_len())..op.header_len()]
     }
 
-    /// Lays out what is left of a send as a message, and gives its address. The header is left out
-    /// when a request of its own carries it.
+    /// Lays out the rest of a send as a message, and returns its address. The header is left out when a
+    /// request of its own carries it.
     pub(crate) fn message(&mut self, op: &SendOp, with_header: bool) -> *const libc::msghdr {
         self.iovecs.clear();
         let mut room = op.message_room();
@@ -86,8 +86,8 @@ impl Layout {
         self.of_iovecs(op, op.message_room() - room)
     }
 
-    /// Lays out what is left of the pieces of a transfer, as far as one request takes it; of a direct file whole
-    /// `blocks`, where more is left.
+    /// Lays out the rest of a transfer's pieces, as much as one request takes; of a direct file whole `blocks`,
+    /// if more is left.
     pub(crate) fn vector(
         &mut self,
         loan: &Loan,
@@ -105,7 +105,7 @@ impl Layout {
         &self.iovecs
     }
 
-    /// Takes the last `len` bytes of what is laid out back.
+    /// Removes the last `len` bytes from the layout.
     fn take_back(&mut self, mut len: usize) {
         while let Some(last) = self.iovecs.last_mut()
             && len > 0
@@ -119,10 +119,10 @@ impl Layout {
         }
     }
 
-    /// Lays out pieces behind their first `skip` bytes, in at most `room` bytes; the room that is left.
+    /// Lays out pieces behind their first `skip` bytes, in at most `room` bytes; returns the room left.
     fn push_pieces(&mut self, loan: &Loan, mut skip: usize, mut room: usize) -> usize {
         for piece in loan.pieces() {
-            // Empty ones are left out as well.
+            // Skips empty ones as well.
             if skip >= piece.len() {
                 skip -= piece.len();
                 continue;
@@ -140,7 +140,7 @@ impl Layout {
         room
     }
 
-    /// As [`message`](Self::message) for what is left of a send as several datagrams that is one range, without a
+    /// As [`message`](Self::message), for the rest of a send of several datagrams that is one range, without a
     /// header.
     #[inline(always)]
     pub(crate) fn datagrams(&mut self, op: &SendOp, range: &AddressRange) -> *const libc::msghdr {
@@ -150,7 +150,7 @@ impl Layout {
         self.of_iovecs(op, len)
     }
 
-    /// A message of the pieces that are laid out, `len` bytes.
+    /// A message of the laid-out pieces, `len` bytes.
     #[inline(always)]
     fn of_iovecs(&mut self, op: &SendOp, len: usize) -> *const libc::msghdr {
         // SAFETY: all-zero bytes are a valid, empty message header.
@@ -167,7 +167,7 @@ impl Layout {
         self.message.write(message)
     }
 
-    /// Has the kernel make datagrams of so many bytes of a message (`UDP_SEGMENT`, Linux 4.18).
+    /// Makes the kernel cut a message into datagrams of this many bytes (`UDP_SEGMENT`, Linux 4.18).
     #[inline(always)]
     fn cut(&mut self, message: &mut libc::msghdr, segment: u16) {
         const LEN: u32 = size_of::<u16>() as u32;

@@ -1,8 +1,8 @@
-//! What is lent, while an operation holds it; and what can be lent.
+//! What can be lent, and what an operation holds meanwhile.
 //!
 //! Contracts:
-//! - lending moves the buffer in; it comes back whole, as the type it was, with the verdict on its
-//!   bytes ([`Returned`]), or at once with the error when the lend is refused ([`Refused`]).
+//! - lending moves the buffer in. It comes back whole, as the same type, with the verdict on its bytes
+//!   ([`Returned`]); if the lend is refused, it comes back at once with the error ([`Refused`]).
 
 use std::fmt;
 use std::task::Waker;
@@ -13,34 +13,34 @@ use crate::lease::{Span, Ticket};
 use crate::memory::{AddressRange, Append, Buffer, Frozen, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
-/// A lent buffer while an operation holds it. Each kind of buffer has a variant of its own, so that it
-/// comes back as what it was: what others may write never becomes a slice.
+/// A lent buffer while an operation holds it. Each kind of buffer has its own variant, so that it comes
+/// back as the same kind: memory that others may write never becomes a slice.
 #[derive(Debug)]
 pub(crate) enum Loan {
-    /// One piece of memory of this process alone.
+    /// One piece of memory that only this process has.
     One(Piece),
     /// Several, used one after another.
     Many(Vec<Piece>),
-    /// One piece that others share, and nobody writes.
+    /// One shared piece that nobody writes.
     Frozen(Piece),
     /// Several such, used one after another.
     ManyFrozen(Vec<Piece>),
-    /// The room of a vector that is appended to, and how many of its bytes are filled.
+    /// The room of a vector, and how many of its bytes are filled.
     Append(Piece, usize),
-    /// Bytes that their owner shares.
+    /// Bytes shared with their owner.
     #[cfg(feature = "bytes")]
     Bytes(Piece),
     /// One piece of memory that other processes may write.
     Shared(Piece),
     /// Several such, used one after another.
     ManyShared(Vec<Piece>),
-    /// A span of a receive pool, with the ticket that gives its chunk back.
+    /// A span of a receive pool, with the ticket that returns its chunk.
     Span(Piece, Ticket),
     /// Several such spans, used one after another, with their tickets in the same order.
     ManyReceived(Vec<Piece>, Vec<Ticket>),
-    /// Bytes of the kernel, which a ring has in a slot and nobody here can reach.
+    /// Bytes of the kernel, in a slot of a ring; nobody here can read them.
     Kernel(Bytes),
-    /// The same, to be filled.
+    /// The same, to fill.
     KernelToFill(Bytes),
 }
 
@@ -77,7 +77,7 @@ impl Loan {
         }
     }
 
-    /// What is left behind the first `skip` bytes, if it is one range.
+    /// The rest behind the first `skip` bytes, if it is one range.
     #[inline(always)]
     pub(crate) fn sole(&self, skip: usize, ring: u32) -> Option<AddressRange> {
         match self {
@@ -89,7 +89,7 @@ impl Loan {
         }
     }
 
-    /// The first range that is left behind the first `skip` bytes, with its slot in `ring`.
+    /// The first range behind the first `skip` bytes, with its slot in `ring`.
     pub(crate) fn first(&self, mut skip: usize, ring: Option<u32>) -> Option<AddressRange> {
         if let Some(bytes) = self.of_kernel() {
             return (skip < bytes.len()).then(|| bytes.behind(skip));
@@ -103,7 +103,7 @@ impl Loan {
         None
     }
 
-    /// The slot of its beginning in `ring`.
+    /// The slot in `ring` of its beginning.
     pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
         match self.of_kernel() {
             Some(bytes) => bytes.behind(0).slot,
@@ -111,7 +111,7 @@ impl Loan {
         }
     }
 
-    /// The slot in `ring` that all its pieces lie in.
+    /// The slot in `ring` that contains all its pieces.
     pub(crate) fn common_slot(&self, ring: u32) -> Option<u16> {
         let mut slots = self.pieces().iter().map(|piece| piece.slot(ring));
         let first = slots.next()??;
@@ -123,14 +123,14 @@ impl Loan {
         self.of_kernel().is_some()
     }
 
-    /// The kernel has written so many bytes at its beginning.
+    /// The kernel has written this many bytes at its beginning.
     pub(crate) fn is_filled(&mut self, bytes: usize) {
         if let Self::Append(_, filled) = self {
             *filled = bytes;
         }
     }
 
-    /// Nobody wants the buffer. If that ends in the code of others, `later` is given what calls it.
+    /// Drops a buffer that nobody wants. If that runs foreign code, `later` gets what calls it.
     pub(crate) fn let_go(self, mut later: impl FnMut(Waker)) {
         match self {
             Self::One(piece) | Self::Frozen(piece) | Self::Append(piece, _) => {
@@ -146,13 +146,13 @@ impl Loan {
         }
     }
 
-    /// Whether the buffer may be dropped while the kernel still reads its pages.
+    /// Whether you may drop the buffer while the kernel still reads its pages.
     pub(crate) fn outlives_its_mapping(&self) -> bool {
         self.pieces().iter().all(Piece::pinned_by_page)
     }
 }
 
-/// How much is lent, and to whom it can be.
+/// Length of a loan, and which rings can use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) pieces: usize,
@@ -170,7 +170,7 @@ impl Extent {
         Self { pieces: pieces.len(), bytes: pieces.map(Piece::len).sum(), home: None }
     }
 
-    /// Whether operations of a ring can use it; user memory asks for none.
+    /// Whether operations of a ring can use it; user memory needs no ring.
     #[inline]
     pub(crate) fn check_home(&self, ring: impl FnOnce() -> u32) -> Result<(), Error> {
         match self.home {
@@ -182,16 +182,16 @@ impl Extent {
     }
 }
 
-/// How a buffer becomes a loan and is one again. Whoever could call this could make a buffer of one kind
-/// from the loan of another, so its privacy, which the compiler keeps behind bounds too, is what
-/// [`Lendable`] rests on.
+/// How a buffer becomes a loan and a buffer again. A caller could make a buffer of one kind from the loan
+/// of another. So this is private, and the compiler keeps it so even behind bounds; [`Lendable`] rests on
+/// that.
 pub(crate) trait AsLoan: Sized + 'static {
     fn extent(&self) -> Extent;
     fn into_loan(self) -> Loan;
     fn from_loan(loan: Loan) -> Self;
 }
 
-/// What can be moved into an operation, and is handed back with its return signal.
+/// A buffer that you can move into an operation, and get back with its return signal.
 ///
 /// ```no_run
 /// /// What an operation gave back, whatever buffer it was.
@@ -204,10 +204,9 @@ pub trait Lendable: AsLoan {}
 
 /// A buffer that an operation may read: send, or write to a file.
 ///
-/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer),
-/// [`Span`](crate::Span), [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four,
-/// whose pieces are used one after another; with the feature `bytes` for `bytes::Bytes`, which costs an
-/// allocation a loan.
+/// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), [`Span`](crate::Span),
+/// [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four, whose pieces are used
+/// in order; with the feature `bytes` also for `bytes::Bytes`, which cost an allocation per loan.
 ///
 /// ```no_run
 /// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
@@ -218,7 +217,7 @@ pub trait Payload: Lendable {}
 
 /// A buffer that an operation may write into.
 ///
-/// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled one after another,
+/// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled in order,
 /// [`Append`](crate::Append), [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
 ///
 /// ```no_run
@@ -241,11 +240,11 @@ pub trait PayloadMut: Lendable {}
 pub struct Returned<B> {
     /// The buffer, whole.
     pub buffer: B,
-    /// What became of its bytes.
+    /// What happened to its bytes.
     pub receipt: Receipt,
 }
 
-/// An operation that was not started; the buffer comes back with the reason.
+/// An operation that was not started: the buffer, with the reason.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -330,7 +329,8 @@ impl AsLoan for Append {
         match loan {
             Loan::Append(piece, filled) => {
                 let room = piece.len();
-                // SAFETY: the operation has told that the kernel wrote so many bytes at the beginning of the room.
+                // SAFETY: the operation has reported that the kernel wrote this many bytes at the beginning
+                // of the room.
                 unsafe { Self::filled(piece.into_vector(), room, filled) }
             }
             other => unreachable!("the room of a vector was lent and {other:?} came back"),

@@ -1,5 +1,5 @@
-//! The records: what is under way, one file for each kind. They are data, and say what state they are in;
-//! what is done with them is the engines' part.
+//! The records of operations, one file for each kind. They are data, and say what state they are in;
+//! engines act on them.
 
 mod accept;
 pub(crate) mod chooser;

@@ -1,4 +1,4 @@
-//! The sends of a socket that its error queue is to speak of.
+//! The sends of a socket that wait for the error queue.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,20 +7,20 @@ use handoff_sys::zerocopy::{self, Completion};
 
 use crate::ring::Key;
 
-/// Sends of a socket whose return the error queue has not told.
+/// Sends of a socket whose return the error queue has not reported.
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// The numbers of the open socket are those of this attachment.
+    /// The numbers of the open socket belong to this attachment.
     pub(crate) claimed: bool,
     /// Number of the next send.
     next: u32,
-    /// The sends up to that number, oldest first.
+    /// The sends before that number, oldest first.
     pub(crate) sends: VecDeque<Numbered>,
     pub(crate) watched: bool,
     /// Sends that found no memory for another notification; they try again when one came.
     pub(crate) starved: Vec<Key>,
-    /// A send failed so late that it may have been numbered: what follows would be taken for
-    /// returned too early, and is copied.
+    /// A send failed so late that it may have a number. Later sends would seem returned too early, so they
+    /// are copied.
     pub(crate) unsure: bool,
 }
 
@@ -36,7 +36,7 @@ impl Outstanding {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Marks a range as returned, and gives each send of it once, with its bytes.
+    /// Marks a range as returned; returns each of its sends once, with its bytes.
     pub(crate) fn returned(&mut self, range: Completion) -> Vec<(Key, usize)> {
         let base = self.next.wrapping_sub(self.sends.len() as u32);
         let count = range.last.wrapping_sub(range.first).wrapping_add(1);
@@ -54,7 +54,7 @@ impl Outstanding {
         returned
     }
 
-    /// The socket is detached: another attachment may begin at the first number, if that is not taken.
+    /// The socket is detached. Another attachment may begin at the first number, if that is unused.
     pub(crate) fn detach(&mut self, socket: &OwnedFd) {
         if self.claimed
             && self.next == 0

@@ -1,4 +1,4 @@
-//! A receive: what it draws on, what has come and nobody has taken, how it ended.
+//! A receive: its intake, the spans that nobody has taken, its end.
 
 use std::rc::Rc;
 
@@ -33,21 +33,21 @@ pub(crate) struct ReceiveOp {
     /// Spans that nobody has taken.
     pub(crate) arrivals: Arrivals,
     pub(crate) state: ReceiveState,
-    /// How the stream ended, which is told when what came before has been taken.
+    /// How the stream ended; told when everything before it has been taken.
     pub(crate) end: End,
     pub(crate) holder: Waiter,
 }
 
-/// What a receive does.
+/// What a receive is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveState {
-    /// Nothing: it is marked to be started, or waits for a chunk.
+    /// Nothing: it is marked to start, or waits for a chunk.
     Idle,
-    /// Nothing, since nobody takes what is there: empty datagrams take no chunk of the pool, which bounds
+    /// Nothing, since nobody takes what is there: empty datagrams use no chunk of the pool, which limits
     /// the others.
     Paused,
-    /// Nothing: the kernel did not wait for bytes, as some don't on a socket that is non-blocking. The driver
-    /// is to.
+    /// Nothing: the kernel did not wait for bytes, as some do not on a non-blocking socket. The driver must
+    /// wait.
     Blocked,
     /// The kernel has the request.
     Receiving,
@@ -93,7 +93,7 @@ impl ReceiveOp {
         !matches!(self.end, End::Open)
     }
 
-    /// Nothing comes any more; of several reasons the first is told.
+    /// Nothing comes any more; the first of several reasons is told.
     pub(crate) fn end(&mut self, result: Result<()>) {
         if matches!(self.end, End::Open) {
             self.end = End::Came(result);
@@ -112,7 +112,7 @@ impl ReceiveOp {
         tally
     }
 
-    /// The engine at work, and why it is this one.
+    /// The engine in use, and why.
     pub(crate) fn engine(&self, has_ring: bool) -> (ReceiveEngine, String) {
         let engine = match (self.from, &self.flow) {
             (ReceivesFrom::Queue, Some(flow)) => flow.engine(),
@@ -138,7 +138,7 @@ impl ReceiveOp {
         has_ring && self.from != ReceivesFrom::Window
     }
 
-    /// What the kernel does, if anything: it receives, or says when there is something.
+    /// What the kernel does, if anything: it receives, or reports readiness.
     pub(crate) fn stage(&self) -> Option<u8> {
         match self.state {
             ReceiveState::Receiving => Some(STAGE_RECEIVE),
@@ -147,13 +147,13 @@ impl ReceiveOp {
         }
     }
 
-    /// All that nobody has taken, to be dropped where it may use the driver.
+    /// All spans not taken, to be dropped where that may use the driver.
     pub(crate) fn rest(&mut self) -> Vec<Span> {
         self.arrivals.by_ref().collect()
     }
 }
 
-/// What was mapped, and what had to be copied.
+/// Bytes mapped, and bytes that had to be copied.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     pub(crate) bytes: u64,

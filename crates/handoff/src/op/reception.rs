@@ -1,9 +1,9 @@
-//! Who takes what comes on a socket.
+//! Who takes the bytes that come on a socket.
 //!
 //! Contracts:
 //! - one receiver at a time takes bytes, so that each gets what follows the one before;
-//! - what a dropped receive into a buffer has taken of a stream is not passed over in silence: nobody receives
-//!   after it. What a dropped [`Receiver`](crate::Receiver) had is lost, as its documentation says.
+//! - bytes of a stream that a dropped receive into a buffer took are not skipped silently: nobody receives
+//!   after it. Bytes of a dropped [`Receiver`](crate::Receiver) are lost, as its documentation says.
 
 use std::cell::Cell;
 #[cfg(feature = "tokio")]
@@ -20,7 +20,7 @@ enum Receiver {
     #[default]
     Nobody,
     Somebody,
-    /// One that was dropped, from which the kernel has not taken its request off. The next begins then.
+    /// A dropped receiver whose request the kernel has not finished. The next receive begins then.
     Leaving {
         next: Option<Key>,
     },
@@ -29,9 +29,9 @@ enum Receiver {
 #[derive(Default)]
 pub(crate) struct Reception {
     receiver: Cell<Receiver>,
-    /// Bytes of the stream that nobody has.
+    /// Bytes of the stream that are lost.
     lost: Cell<usize>,
-    /// Who is to call when one that was dropped is over.
+    /// The task to wake when a dropped receiver is over.
     pub(crate) behind: Waiters,
 }
 
@@ -44,7 +44,7 @@ impl Reception {
         }
     }
 
-    /// Whether another receive may be begun, which may have to wait for one that was dropped.
+    /// Whether another receive may be begun; it may have to wait for a dropped one.
     pub(crate) fn check_free(&self) -> Result<()> {
         match self.receiver.get() {
             Receiver::Nobody | Receiver::Leaving { next: None } => Ok(()),
@@ -54,8 +54,8 @@ impl Reception {
         }
     }
 
-    /// Ends when a call may take what comes next: not while the kernel has a request that was dropped, which may
-    /// have taken what is before that.
+    /// Ready when a call may take the next bytes: not while the kernel has a dropped request, which may
+    /// have taken bytes before them.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll_free(
         &self,
@@ -70,7 +70,7 @@ impl Reception {
         Poll::Ready(self.check_whole())
     }
 
-    /// Begins to receive for as long as it takes.
+    /// Begins to receive; [`check_free`](Self::check_free) has allowed it.
     pub(crate) fn take(&self) -> Result<()> {
         self.check_free()?;
         self.check_whole()?;
@@ -84,7 +84,7 @@ impl Reception {
         Ok(())
     }
 
-    /// A receive is to begin, as [`check_free`](Self::check_free) has said it may; whether at once.
+    /// A receive begins, which [`check_free`](Self::check_free) has allowed; returns whether at once.
     pub(crate) fn enter(&self, key: Key) -> bool {
         let at_once = matches!(self.receiver.get(), Receiver::Nobody);
         self.receiver.set(match at_once {
@@ -101,7 +101,7 @@ impl Reception {
         }
     }
 
-    /// A receive is over; gives the one that waited for it.
+    /// A receive is over; returns the one that waited for it.
     pub(crate) fn leave(&self, key: Key) -> Option<Key> {
         let (receiver, next) = match self.receiver.get() {
             Receiver::Leaving { next: Some(next) } if next == key => {
@@ -119,7 +119,7 @@ impl Reception {
         self.receiver.set(Receiver::Nobody);
     }
 
-    /// So many bytes of the stream were received, and nobody takes them.
+    /// So many bytes of the stream were received and are lost.
     pub(crate) fn lose(&self, bytes: usize) {
         self.lost.update(|lost| lost + bytes);
     }

@@ -1,14 +1,14 @@
-//! Operations under way: who owns what the kernel still uses.
+//! Records of operations: who owns what the kernel still uses.
 //!
 //! Contracts:
-//! - a record stays at one address and owns buffer, file and address of its operation until the
-//!   kernel's last completion for it has come; only then is it used again;
-//! - a key names one use of a record: what comes for an earlier use is told apart and passed over,
-//!   since kernels post notifications that nothing announced (for linked requests that were stopped
-//!   before they began);
-//! - a record is kept until its handles are gone too, so that a forgotten handle keeps its buffer
-//!   (and its place) until the driver goes, and never frees it early;
-//! - there are at most as many records as the driver was built for, and those of waits, which lend nothing.
+//! - a record stays at one address and owns buffer, file and address of its operation until the kernel's
+//!   last completion for it; only then is it used again;
+//! - a key names one use of a record. Completions of an earlier use are ignored: kernels post unannounced
+//!   notifications (for linked requests that were stopped before they began);
+//! - a record also stays until its handles are gone. So a forgotten handle keeps its buffer (and its place)
+//!   until the driver goes, and never frees it early;
+//! - the number of records is limited by the driver's builder; waits, which lend nothing, have theirs
+//!   besides.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -51,7 +51,7 @@ pub(crate) enum Op {
     Get(GetOp),
 }
 
-/// What an operation is, for whoever tells it of an event.
+/// The kind of an operation, for whoever reports an event to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -61,7 +61,7 @@ pub(crate) enum Kind {
     Get,
 }
 
-/// In this order, so that what every event looks at lies together.
+/// In this order, so that fields needed at every event lie together.
 #[repr(C)]
 struct Record {
     /// Finished uses, as far as a key counts them.
@@ -78,7 +78,7 @@ pub(crate) struct Records {
     limit: usize,
     /// Records of waits.
     waits: usize,
-    /// A record of which the kernel held something when that was last asked.
+    /// A record of which the kernel held something at the last check.
     last_held: Cell<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Records {
         self.limit
     }
 
-    /// Says whether [`insert`](Self::insert) has room for what is no wait.
+    /// Returns whether [`insert`](Self::insert) has room for anything but a wait.
     pub(crate) fn check_room(&self) -> Result<()> {
         if self.len() - self.waits >= self.limit {
             return Err(Error::Busy { limit: self.limit });
@@ -99,7 +99,7 @@ impl Records {
         Ok(())
     }
 
-    /// Takes a record for what `op` makes; the caller has checked that there is room.
+    /// Takes a record for the operation that `op` makes; the caller has checked that there is room.
     pub(crate) fn insert(&mut self, op: impl FnOnce() -> Op) -> Key {
         let (key, record) = self.put(op);
         let waits = record.op.waits();
@@ -125,8 +125,8 @@ impl Records {
         let index = self.free.pop().unwrap_or_else(|| self.add());
         let record = &mut *self.records[index as usize];
         debug_assert!(matches!(record.op, Op::Vacant), "a free record is vacant");
-        // SAFETY: what is vacant needs no drop. Written so, the operation is made where it stays: a copy
-        // of what was just written costs more than the rest of this.
+        // SAFETY: a vacant record needs no drop. Written this way, the operation is made in place: copying
+        // it would cost more than the rest of this.
         unsafe { std::ptr::write(&raw mut record.op, op()) };
         (Key { index, generation: record.uses }, record)
     }
@@ -138,8 +138,8 @@ impl Records {
         (self.records.len() - 1) as u32
     }
 
-    /// Frees a record. Whatever of its operation may come back to the driver when dropped, the caller
-    /// keeps until it has let go of the records.
+    /// Frees a record. The caller keeps whatever may come back to the driver when dropped, until the borrow
+    /// of the records ends.
     #[inline]
     pub(crate) fn vacate(&mut self, key: Key) {
         let record = &mut *self.records[key.index as usize];
@@ -156,13 +156,13 @@ impl Records {
         self.free.push(key.index);
     }
 
-    /// As [`vacate`](Self::vacate) for a send that has given its buffer away and has no handles; gives its
-    /// socket.
+    /// As [`vacate`](Self::vacate), for a send that has given its buffer away and has no handles; returns
+    /// its socket.
     #[inline(always)]
     pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
         let record = &mut *self.records[key.index as usize];
         let Op::Send(op) = &mut record.op else { unreachable!("the key of a send names a send") };
-        // Written over as it is: the compiler does not know how little it owns.
+        // Overwritten without a drop: the compiler does not know how little it owns.
         op.strip();
         // SAFETY: the socket is moved out and nobody else drops it, since what is written over is not dropped.
         let socket = unsafe {
@@ -180,7 +180,7 @@ impl Records {
         &mut record.op
     }
 
-    /// What a key names, or `None` when that use of the record is over.
+    /// The operation of a key, or `None` when that use of the record is over.
     pub(crate) fn kind(&self, key: Key) -> Option<Kind> {
         let record = self.records.get(key.index as usize)?;
         if record.uses != key.generation {
@@ -203,7 +203,7 @@ impl Records {
         }
     }
 
-    /// The send that a key names, or `None` when that use of the record is over.
+    /// The send of a key, or `None` when that use of the record is over.
     #[inline]
     pub(crate) fn send_if_current(&mut self, key: Key) -> Option<&mut SendOp> {
         let record = self.records.get_mut(key.index as usize)?;
@@ -262,7 +262,7 @@ impl Records {
         self.records.len() - self.free.len()
     }
 
-    /// Tells of each loan, with the descriptor of the operation that has it.
+    /// Calls with each loan, and the descriptor of the operation that has it.
     pub(crate) fn each_loan(&self, mut tell: impl FnMut(RawFd, &Loan)) {
         for record in &self.records {
             match &record.op {
@@ -275,8 +275,8 @@ impl Records {
         }
     }
 
-    /// Whether the kernel may still use anything of a record. It is asked at each turn that waits, so it
-    /// begins where it found one before: operations end in about the order of their records.
+    /// Whether the kernel may still use anything of a record. Each turn that waits asks this, so the search
+    /// begins where it last found one: operations end roughly in the order of their records.
     pub(crate) fn kernel_holds_any(&self) -> bool {
         let (before, from) = self.records.split_at(self.last_held.get().min(self.records.len()));
         let held = |records: &[Box<Record>]| records.iter().position(|it| it.op.kernel_holds());
@@ -285,8 +285,7 @@ impl Records {
         place.is_some()
     }
 
-    /// Nobody can turn the driver any more: nothing that ends now is started again, and who still holds it
-    /// is told. Gives the keys of all.
+    /// Nobody can turn the driver any more: nothing starts again, and holders are told. Returns all keys.
     pub(crate) fn end_all(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
         for (index, record) in self.records.iter_mut().enumerate() {
@@ -302,7 +301,7 @@ impl Records {
         keys
     }
 
-    /// Of all who wait.
+    /// Wakers of all records.
     pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for record in &mut self.records {
@@ -337,9 +336,8 @@ impl Records {
         }
     }
 
-    /// Leaks what the kernel may still write to, or read from memory that would be handed out again,
-    /// together with the record that it may point into; the number of such operations. The rest goes
-    /// with the driver.
+    /// Leaks what the kernel may still write to, or read from memory that would be reused, with the record
+    /// that it may point into; returns the number of such operations. The rest goes with the driver.
     pub(crate) fn abandon(&mut self) -> usize {
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
             .into_iter()
@@ -356,7 +354,7 @@ impl Records {
 }
 
 impl Op {
-    /// Whether it only waits until something can be read or written.
+    /// Whether it only waits for readiness.
     fn waits(&self) -> bool {
         matches!(self, Self::Transfer(op) if op.direction.waits())
     }
@@ -374,10 +372,11 @@ impl Op {
 
     fn may_drop_while_held(&self) -> bool {
         match self {
-            // A lend is of the kernel's memory, and its command is all in the request; an accept names none.
+            // A lend is of the kernel's memory, and its command is all in the request; an accept names no
+            // memory.
             Self::Vacant | Self::Accept(_) | Self::Get(_) => true,
-            // Pages of a mapping outlive it; a request that was never completed may still look at
-            // the record itself.
+            // Pages of a mapping outlive it; a request that never completed may still read the record
+            // itself.
             Self::Send(op) => op.only_pages_held(),
             // The kernel may still write into the buffer, or into a chunk of the pool.
             Self::Transfer(_) | Self::Receive(_) => false,

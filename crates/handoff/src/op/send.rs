@@ -1,9 +1,9 @@
 //! A send: what it is, and how far it got.
 //!
 //! Contracts:
-//! - "sent" (the kernel took all bytes, or failed) and "returned" (the kernel let go of all of them)
-//!   are told apart, in that order;
-//! - the record owns the buffer from the moment the send is accepted until it is returned;
+//! - "sent" (the kernel took all bytes, or failed) and "returned" (the kernel let go of all of them) are
+//!   reported separately, in that order;
+//! - the record owns the buffer from acceptance of the send until its return;
 //! - each return signal is matched with the bytes of the attempt that it belongs to.
 
 use std::num::NonZeroI32;
@@ -21,7 +21,7 @@ use crate::memory::AddressRange;
 use crate::receipt::Receipt;
 use crate::ring::token::STAGE_ATTEMPTS;
 
-/// Where a send is in its chain.
+/// Place of a send in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InChain {
     /// There is no other request.
@@ -34,39 +34,39 @@ pub(crate) enum InChain {
 /// The most datagrams that kernels make of one message (128 from Linux 6.9 on, 64 before).
 const MAX_SEGMENTS: usize = 64;
 
-/// So many bytes touch 16 pages wherever they begin, which leaves one of the 17 that a message without copying
-/// may touch for a header.
+/// So many bytes touch 16 pages at any alignment. A zero-copy message may touch 17, so one is left for a
+/// header.
 const LENT_AT_ONCE: usize = 15 << 12;
 
-/// A send from its acceptance to its return. It is written and read once for each send, so what is
-/// rare stands behind a pointer.
+/// A send from its acceptance to its return. Each send writes and reads it once, so rare fields stand
+/// behind a pointer.
 pub(crate) struct SendOp {
     pub(crate) socket: Rc<SocketShared>,
     pub(crate) engine: Engine,
     /// `None` once the buffer has been handed on.
     pub(crate) loan: Option<Loan>,
-    /// Bytes of the header, which the record's layout has.
+    /// Bytes of the header, which is in the record's layout.
     header_len: u8,
-    /// Bytes of each datagram of a send that goes as several; else 0.
+    /// Bytes of each datagram if the send has several; else 0.
     pub(crate) segment: u16,
     /// Whether the record's layout has a destination.
     pub(crate) addressed: bool,
-    /// Whether another send follows at once, which the end of this one may wait for.
+    /// Whether another send follows at once; the end of this one may wait for it.
     pub(crate) more: bool,
     /// Header and payload bytes.
     pub(crate) total: usize,
-    /// Of which the kernel took so many.
+    /// Of these, bytes that the kernel took.
     pub(crate) done: usize,
-    /// Requests whose first completion has not come: the kernel may look at the record.
+    /// Requests without their first completion: the kernel may read the record.
     pub(crate) in_kernel: u32,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
     attempts: Attempts,
     pub(crate) receipt: Receipt,
-    /// The errno for which the send is copied although its socket chose otherwise.
+    /// The errno that makes this send copy although its socket chose otherwise.
     failure: Option<NonZeroI32>,
     pub(crate) state: SendState,
-    /// The driver's turn in which the request was submitted.
+    /// The driver's turn that submitted the request.
     pub(crate) turn: u32,
     pub(crate) in_chain: InChain,
     /// The slot in the ring's table of buffers that the last request named.
@@ -75,29 +75,30 @@ pub(crate) struct SendOp {
     pub(crate) kept_from_slot: bool,
     /// Whether the header lies in memory that the kernel may hold until the return.
     pub(crate) header_lent: bool,
-    /// Who holds the [`Sent`](crate::Sent).
+    /// The holder of the [`Sent`](crate::Sent).
     pub(crate) sent: Waiter,
     pub(crate) back_to: BackTo,
 }
 
-/// The zero-copy attempts of a send, of which most take one.
+/// The zero-copy attempts of a send; most sends need one.
 #[derive(Default)]
 struct Attempts {
     made: u32,
-    /// Bytes of the first whose return signal is to come.
+    /// Bytes of the first attempt whose return signal will come.
     first: Option<u32>,
-    /// The same of those behind it, in their order.
+    /// The same of later attempts, in order.
     later: Vec<Option<u32>>,
 }
 
 impl Attempts {
-    /// The stage of the next one; its return signal will name it.
+    /// The stage of the next attempt; its return signal will name it.
     #[inline]
     fn next_stage(&self) -> u8 {
         (self.made % u32::from(STAGE_ATTEMPTS)) as u8
     }
 
-    /// One is over, of which the kernel took so many bytes and announced a return signal; or `None`.
+    /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise
+    /// `None`.
     #[inline]
     fn push(&mut self, bytes: Option<u32>) {
         match self.made {
@@ -108,7 +109,7 @@ impl Attempts {
     }
 
     /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
-    /// Gives its bytes.
+    /// Returns its bytes.
     #[inline]
     fn take(&mut self, stage: u8) -> Option<u32> {
         if stage == 0 && self.first.is_some() {
@@ -125,32 +126,32 @@ impl Attempts {
     }
 }
 
-/// How far a send is.
+/// How far a send has come.
 pub(crate) enum SendState {
-    /// It goes on until the kernel has taken all bytes.
+    /// It continues until the kernel has taken all bytes.
     Going,
-    /// The socket had no room, and the request did not wait for it: the driver does, when no request is
-    /// under way.
+    /// The socket had no room, and the request did not wait: the driver waits, when no request is under
+    /// way.
     Blocked,
-    /// It was asked to end, and does when no request is under way.
+    /// Somebody asked it to end; it ends when no request is under way.
     Ending,
-    /// The kernel has taken all bytes, or why not. Some of them may still be on loan.
+    /// The kernel has taken all bytes, or an error. Some bytes may still be on loan.
     Settled(Result<usize, Box<Error>>),
-    /// So it is, and its holder has the result.
+    /// The same, and its holder has the result.
     Told,
 }
 
 /// Who gets the buffer of a send when the kernel lets go of it.
 pub(crate) enum BackTo {
-    /// Who holds the [`OnLoan`](crate::OnLoan).
+    /// The holder of the [`OnLoan`](crate::OnLoan).
     Holder(Waiter),
-    /// The group, which has none.
+    /// The group; no handle has it.
     Group(GroupKey),
 }
 
 impl SendOp {
-    /// A send whose loan is [put in](Self::lend) when this is where it stays: moving it costs more than all
-    /// the rest.
+    /// A send without its loan, which is [put in](Self::lend) when the send is in place: moving the loan
+    /// costs more than all the rest.
     #[inline(always)]
     pub(crate) fn new(
         socket: Rc<SocketShared>,
@@ -197,22 +198,22 @@ impl SendOp {
         self.in_kernel > 0 || self.awaiting > 0
     }
 
-    /// Whether the kernel holds nothing but pages of mappings, which outlive those.
+    /// Whether the kernel holds only pages of mappings, which outlive the mappings.
     pub(crate) fn only_pages_held(&self) -> bool {
         self.in_kernel == 0
             && !self.header_lent
             && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
     }
 
-    /// Lets go of what the kernel does not hold of a record that is leaked: its peer would otherwise
-    /// wait for the end of the connection, and its region be kept.
+    /// Drops the parts of a leaked record that the kernel does not hold: otherwise its peer would wait for
+    /// the end of the connection, and its region would be kept.
     pub(crate) fn close_abandoned(&'static mut self) {
         if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
             self.loan = None;
         }
-        // A request under way has the open socket in its own hands, and lets go of it with the ring.
-        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so
-        // nobody uses the socket through it again.
+        // A request under way holds the open socket itself, and lets go of it with the ring. SAFETY: the
+        // record is leaked and this is the only reference to it, which ends here, so nobody uses the socket
+        // through it again.
         unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
     }
 
@@ -220,19 +221,20 @@ impl SendOp {
         self.is_settled() && !self.kernel_holds()
     }
 
-    /// What became of the send so far.
+    /// What happened to the send so far.
     pub(crate) fn receipt(&self) -> Receipt {
         Receipt { engine: Some(self.engine), ..self.receipt }
     }
 
-    /// Whether the stage that the send has reached asks for more than a holder who comes by himself.
+    /// Whether the stage that the send has reached needs more than a holder that polls.
     pub(crate) fn is_due(&self) -> bool {
         self.is_settled()
             && (self.sent.waits()
                 || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
     }
 
-    /// Drops all that a send owns whose buffer was given away and whose handles are gone, but its socket.
+    /// Drops everything that a send owns except its socket; its buffer was given away and its handles are
+    /// gone.
     #[inline]
     pub(crate) fn strip(&mut self) {
         debug_assert!(self.loan.is_none() && self.sent.is_gone());
@@ -250,7 +252,7 @@ impl SendOp {
         matches!(self.state, SendState::Ending)
     }
 
-    /// Asks the send to end, unless it has; says whether that was news.
+    /// Asks the send to end; returns whether this is the first time.
     pub(crate) fn ask_to_end(&mut self) -> bool {
         let news = matches!(self.state, SendState::Going | SendState::Blocked);
         if news {
@@ -259,7 +261,7 @@ impl SendOp {
         news
     }
 
-    /// Ends what was asked to end, as no request of it is under way.
+    /// Ends a send that was asked to end; no request of it is under way.
     pub(crate) fn end_if_asked(&mut self) {
         if self.is_ending() {
             let done = self.done;
@@ -275,7 +277,7 @@ impl SendOp {
         Some(result.map_err(|error| *error))
     }
 
-    /// The holder of the buffer goes, or has it. Gives its waker.
+    /// The buffer's holder goes, or has the buffer. Returns the holder's waker.
     #[must_use]
     pub(crate) fn give_up_buffer(&mut self) -> Option<Waker> {
         match &mut self.back_to {
@@ -284,7 +286,7 @@ impl SendOp {
         }
     }
 
-    /// Who holds the buffer's return waits for it. Gives the waker of before.
+    /// The buffer's holder waits for its return. Returns the old waker.
     pub(crate) fn wait_for_buffer(&mut self, waker: Waker) -> Option<Waker> {
         match &mut self.back_to {
             BackTo::Holder(holder) => holder.wait(waker),
@@ -292,7 +294,7 @@ impl SendOp {
         }
     }
 
-    /// Of all who wait.
+    /// Wakers of both holders.
     pub(crate) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
         let back = match &mut self.back_to {
             BackTo::Holder(holder) => holder.take_waker(),
@@ -305,8 +307,8 @@ impl SendOp {
         usize::from(self.header_len)
     }
 
-    /// The most bytes that go in one message: of a send that goes as several datagrams, as many whole ones as
-    /// the kernel takes at once.
+    /// The most bytes in one message: for a send of several datagrams, as many whole ones as the kernel takes
+    /// at once.
     pub(crate) fn message_room(&self) -> usize {
         match usize::from(self.segment) {
             0 => usize::MAX,
@@ -314,24 +316,24 @@ impl SendOp {
         }
     }
 
-    /// Whether a request of its own carries what is left of the header.
+    /// Whether a request of its own carries the rest of the header.
     pub(crate) fn header_goes_apart(&self) -> bool {
         self.socket.stream && self.done < self.header_len()
     }
 
-    /// What is left of the payload, if it is one range.
+    /// The rest of the payload, if it is one range.
     #[inline(always)]
     pub(crate) fn payload_left(&self, ring: u32) -> Option<AddressRange> {
         self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
     }
 
-    /// Whether the ring sends it: it does whatever the kernel has in a slot, copied or not.
+    /// Whether the ring sends it: the ring sends whatever the kernel has in a slot, copied or not.
     pub(crate) fn goes_by_ring(&self) -> bool {
         self.engine == Engine::UringZc || self.loan.as_ref().is_some_and(Loan::is_of_kernel)
     }
 
-    /// Whether the memory was taken out of the ring's table, or put elsewhere in it, since the last
-    /// request: the kernel found nothing there, or not the memory that was named.
+    /// Whether the memory has left the ring's table, or moved in it, since the last request: the kernel
+    /// found no memory there, or another.
     pub(crate) fn lost_its_slot(&self, ring: u32) -> bool {
         self.slot.is_some() && self.slot != self.loan.as_ref().and_then(|loan| loan.slot(ring))
     }
@@ -341,8 +343,8 @@ impl SendOp {
         self.attempts.next_stage()
     }
 
-    /// An attempt is over, of which the kernel took so many bytes and announced a return signal; or
-    /// `None`. It has its stage to itself either way: a signal may come that was not announced.
+    /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise
+    /// `None`. In both cases the attempt keeps its stage to itself: an unannounced signal may come.
     pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
         self.attempts.push(bytes.map(|bytes| bytes as u32));
         if bytes.is_some() {
@@ -351,7 +353,7 @@ impl SendOp {
         }
     }
 
-    /// Bytes are back, or were never lent: takes down what became of them.
+    /// Bytes are back, or were never lent: records what happened to them.
     pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
         self.receipt.tally.count(bytes, copied);
         self.socket.count(|stats| stats.returned.count(bytes, copied));
@@ -366,7 +368,7 @@ impl SendOp {
         }
     }
 
-    /// As [`attempt_returned`](Self::attempt_returned), for who counts the bytes elsewhere.
+    /// As [`attempt_returned`](Self::attempt_returned), for a caller that counts the bytes elsewhere.
     #[inline(always)]
     pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
         self.awaiting -= 1;
@@ -382,7 +384,7 @@ impl SendOp {
         }
     }
 
-    /// The kernel has taken all bytes, which is what the caller is told.
+    /// The kernel has taken all bytes; the caller is told so.
     #[inline(always)]
     pub(crate) fn succeed(&mut self) {
         debug_assert!(!self.is_settled(), "a send is settled once");
@@ -397,12 +399,12 @@ impl SendOp {
         self.state = SendState::Settled(Err(Box::new(error)));
     }
 
-    /// Whether a failure is about zero copy itself, so that copying this send may do better.
+    /// Whether a failure is about zero copy itself, so that copying this send may work.
     pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
         self.about_failure().is_about_zero_copy(errno) && self.socket.chooser.borrow().is_free()
     }
 
-    /// Has the send copied; see [`copy_went_through`](Self::copy_went_through).
+    /// Makes the send copy; see [`copy_went_through`](Self::copy_went_through).
     pub(crate) fn copy_instead(&mut self, errno: i32) {
         if errno != libc::EMSGSIZE {
             self.failure = NonZeroI32::new(errno);
@@ -410,7 +412,7 @@ impl SendOp {
         self.engine = Engine::Copy;
     }
 
-    /// If the send had failed without copying, it was zero copy that failed and not the send.
+    /// If the copy works, zero copy failed and not the send.
     pub(crate) fn copy_went_through(&mut self) {
         if let Some(errno) = self.failure.take() {
             let reason = format!("zero-copy send failed: {}", self.zero_copy_error(errno.get()));
@@ -429,13 +431,13 @@ impl SendOp {
         }
     }
 
-    /// An error for the caller, with the limit that it is about.
+    /// An error for the caller, with the limit that was hit.
     pub(crate) fn error(&self, errno: i32) -> Error {
         self.about_failure().error(errno)
     }
 
-    /// As [`error`](Self::error) for an attempt without a copy, which may need pages to be locked
-    /// unless they are registered.
+    /// As [`error`](Self::error), for a zero-copy attempt, which may need locked pages unless they are
+    /// registered.
     pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
         let failed = self.about_failure();
         if self.slot.is_some() { failed.error(errno) } else { failed.zero_copy_error(errno) }

@@ -1,4 +1,4 @@
-//! What operations on a socket share: the socket itself, the order of its sends, what it has learnt.
+//! State shared by operations on a socket: the socket, the order of its sends, what it has learnt.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::outcome::Tally;
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
 
-/// What became of everything sent on a socket so far.
+/// Everything sent on a socket so far, and what happened to it.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
@@ -30,15 +30,15 @@ use crate::ring::{Endpoint, Io, Key};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendStats {
-    /// Messages taken by the kernel whole.
+    /// Messages that the kernel took whole.
     pub messages: u64,
-    /// Bytes whose buffers are back, by what became of them.
+    /// Bytes whose buffers are back, by what happened to them.
     pub returned: Tally,
-    /// Return signals: notifications of the ring, and sends that the error queue spoke of.
+    /// Return signals: notifications of the ring, and sends that the error queue reported.
     pub notifications: u64,
 }
 
-/// What decides how a socket is used.
+/// Facts that decide how a socket is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketKind {
     pub(crate) stream: bool,
@@ -51,28 +51,28 @@ pub(crate) struct SocketShared {
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
     pub(crate) udp: bool,
-    /// A request that lends on this socket, but for the memory.
+    /// A lending request on this socket, without its memory.
     pub(crate) lending: squeue::Entry,
     /// Order of the sends of a stream.
     pub(crate) queue: RefCell<StreamQueue>,
-    /// Sends by `MSG_ZEROCOPY` that the error queue has not spoken of yet.
+    /// Sends by `MSG_ZEROCOPY` that the error queue has not reported yet.
     pub(crate) outstanding: RefCell<Outstanding>,
-    /// Notifications of the ring that are to come.
+    /// Notifications of the ring still to come.
     pub(crate) lent_by_ring: Cell<u32>,
     pub(crate) chooser: RefCell<Chooser>,
     pub(crate) stats: Cell<SendStats>,
-    /// Ends of splices, which need it not to block.
+    /// Ends of splices, which need a non-blocking socket.
     pub(crate) spliced: Cell<u32>,
-    /// It blocked before, and does again when the last of these is gone.
+    /// It blocked before, and blocks again when the last of these is gone.
     pub(crate) blocks_again: Cell<bool>,
-    /// Its owner has it not block for good, so that splices need no look.
+    /// Its owner keeps it non-blocking, so that splices need no check.
     pub(crate) never_blocks: Cell<bool>,
     pub(crate) reception: Reception,
-    /// Whether the last send that began by itself or a chain had to wait for room, so that the next does
-    /// well to wait first.
+    /// Whether the last send that began alone or a chain had to wait for room; then the next should wait
+    /// first.
     pub(crate) crowded: Cell<bool>,
-    /// Whether pages cannot be pinned for a send, so that those in slots are named by their slots,
-    /// whatever the kernel charges for it.
+    /// Whether pages cannot be pinned for a send. Pages in slots are then named by their slots, whatever
+    /// the kernel charges for it.
     pub(crate) keeps_to_slots: Cell<bool>,
 }
 
@@ -128,7 +128,7 @@ impl SocketShared {
         message_flags(self.stream)
     }
 
-    /// Ends the connection's writing behind the sends that were accepted, but not behind a lane.
+    /// Ends the connection's writing behind the accepted sends, but not behind a lane.
     #[cfg(feature = "tokio")]
     pub(crate) fn end_writing(&self) {
         let mut queue = self.queue.borrow_mut();
@@ -139,9 +139,9 @@ impl SocketShared {
         }
     }
 
-    /// The same where none is left.
+    /// The same when no send is left.
     pub(crate) fn end_writing_now(&self) {
-        // It fails where the connection has ended by itself.
+        // It fails if the connection has already ended.
         let _ = SockRef::from(&self.endpoint.fd).shutdown(Shutdown::Write);
     }
 
@@ -156,7 +156,7 @@ fn message_flags(stream: bool) -> i32 {
     libc::MSG_NOSIGNAL | if stream { libc::MSG_WAITALL } else { 0 }
 }
 
-/// The sends of a stream that are accepted and not all taken by the kernel.
+/// Accepted sends of a stream that the kernel has not taken whole.
 #[derive(Default)]
 pub(crate) struct StreamQueue {
     pub(crate) waiting: VecDeque<Key>,
@@ -164,13 +164,13 @@ pub(crate) struct StreamQueue {
     pub(crate) started: usize,
     /// Whether the driver knows that there is something to start.
     pub(crate) marked: bool,
-    /// Bytes that the kernel took, and bytes there were, of a send that ended midway.
+    /// Bytes taken by the kernel, and the length, of a send that ended midway.
     pub(crate) broken: Option<(usize, usize)>,
     /// A lane sends on the stream.
     lane: bool,
     /// The connection's writing ends behind these.
     ends: bool,
-    /// Who waits until the kernel has taken all.
+    /// Tasks that wait until the kernel has taken all.
     pub(crate) flushing: Waiters,
 }
 
@@ -179,7 +179,7 @@ impl StreamQueue {
         self.broken.map(|(sent, total)| Error::StreamBroken { sent, total })
     }
 
-    /// Why no send of its own goes on the stream now.
+    /// Why the stream accepts no ordinary send now.
     #[inline]
     pub(crate) fn refusal(&self) -> Option<Error> {
         if self.lane {
@@ -208,7 +208,7 @@ impl StreamQueue {
         self.lane = false;
     }
 
-    /// So many bytes of so many went out, and the rest does not.
+    /// A send ended midway: bytes sent, and its length.
     pub(crate) fn break_off(&mut self, sent: usize, total: usize) {
         self.broken.get_or_insert((sent, total));
     }
@@ -217,12 +217,12 @@ impl StreamQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether the writing is to end now: once.
+    /// Whether the writing must end now; true once.
     pub(crate) fn take_end(&mut self) -> bool {
         self.is_idle() && std::mem::take(&mut self.ends)
     }
 
-    /// Who waited until the kernel has taken all, once it has.
+    /// Tasks that waited until the kernel has taken all, once it has.
     pub(crate) fn take_flushed(&self) -> Vec<Waker> {
         if self.is_idle() { self.flushing.take() } else { Vec::new() }
     }

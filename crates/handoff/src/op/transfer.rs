@@ -18,17 +18,17 @@ use crate::ring::{Endpoint, Key, MAX_REQUEST};
 pub(crate) enum Direction {
     Read,
     Write,
-    /// From a socket, what there is.
+    /// From a socket: what there is.
     Receive,
-    /// From a stream, until the buffer is full.
+    /// From a stream: until the buffer is full.
     ReceiveAll,
-    /// Nothing is moved: it is over when the socket is connected.
+    /// Moves nothing: over when the socket is connected.
     Connect,
-    /// Nothing is moved: it is over when there is something to read.
+    /// Moves nothing: over when there is something to read.
     AwaitRead,
-    /// As well: when something can be written.
+    /// The same, when something can be written.
     AwaitWrite,
-    /// As well: when the connection is broken.
+    /// The same, when the connection is broken.
     AwaitEnd,
 }
 
@@ -38,7 +38,7 @@ impl Direction {
         match self {
             Self::Read | Self::Receive | Self::ReceiveAll | Self::AwaitRead => libc::POLLIN,
             Self::Write | Self::Connect | Self::AwaitWrite => libc::POLLOUT,
-            // Errors and ends are always told.
+            // Errors and ends are always reported.
             Self::AwaitEnd => 0,
         }
     }
@@ -52,7 +52,7 @@ impl Direction {
         self == Self::Connect || self.waits()
     }
 
-    /// Whether a call of it blocks nobody, and so tells best whether there is something to wait for.
+    /// Whether a call of it never blocks, and so is the best test of readiness.
     pub(crate) fn is_told_by_calls(self) -> bool {
         self.receives() || self == Self::Connect
     }
@@ -62,11 +62,11 @@ impl Direction {
     }
 }
 
-/// The kernel's own word for a call that a signal cut short, which Linux 6.1 tells of a read that is cancelled
-/// while a worker waits for a pipe.
+/// The kernel's internal error for a call cut short by a signal. Linux 6.1 returns it for a cancelled read
+/// whose worker waits for a pipe.
 const ERESTARTSYS: i32 = 512;
 
-/// What is read, written or received from.
+/// What the transfer reads from, writes to or receives from.
 #[derive(Clone)]
 pub(crate) enum Attached {
     File(Rc<Endpoint>),
@@ -87,12 +87,12 @@ impl Deref for Attached {
 /// A transfer from its start to its end.
 pub(crate) struct TransferOp {
     pub(crate) file: Attached,
-    /// Whether the file is of a kind that can be waited for: a pipe, a terminal, a socket.
+    /// Whether the file can be waited for: a pipe, a terminal, a socket.
     pub(crate) pollable: bool,
     pub(crate) direction: Direction,
     /// Where to connect to.
     pub(crate) address: Option<Box<SockAddr>>,
-    /// Where in the file; `None` for pipes and the like.
+    /// Offset in the file; `None` for pipes and the like.
     pub(crate) offset: Option<u64>,
     pub(crate) loan: Option<Loan>,
     pub(crate) done: usize,
@@ -103,17 +103,17 @@ pub(crate) struct TransferOp {
     is_receiver: bool,
 }
 
-/// How far a transfer is.
+/// How far a transfer has come.
 pub(crate) enum TransferState {
-    /// The kernel has nothing of it, and is to be asked.
+    /// The kernel has nothing of it, and must be asked.
     Idle,
-    /// The kernel has a request of it, or waits for the file.
+    /// The kernel has a request of it, or the driver waits for the file.
     InKernel,
-    /// As well, and nothing is asked of the kernel after that.
+    /// The same, and no request follows.
     Last,
-    /// All was moved, or why not.
+    /// All was moved, or an error.
     Over(Result<usize>),
-    /// So it is, and its holder has the result.
+    /// The same, and its holder has the result.
     Told,
 }
 
@@ -156,7 +156,7 @@ impl TransferOp {
         }
     }
 
-    /// The kernel has let go, of what was the last request or not.
+    /// The kernel has let go, whether or not that was the last request.
     pub(crate) fn came_back(&mut self) -> bool {
         matches!(std::mem::replace(&mut self.state, TransferState::Idle), TransferState::Last)
     }
@@ -174,8 +174,8 @@ impl TransferOp {
         self.state = TransferState::Over(result);
     }
 
-    /// It is over, or its holder is gone and the kernel has nothing of it: gives the receive of its socket
-    /// that waited for that, and who waits to call. What nobody takes is lost to the stream.
+    /// It is over, or its holder is gone and the kernel has nothing of it. Returns the receive of its
+    /// socket that waited for that, and the waker to call. Bytes that nobody takes are lost to the stream.
     pub(crate) fn leave_socket(&mut self, key: Key) -> (Option<Key>, Vec<Waker>) {
         let Attached::Socket(socket) = &self.file else { return Default::default() };
         if self.holder.is_gone() && socket.stream && !matches!(self.state, TransferState::Told) {
@@ -187,7 +187,7 @@ impl TransferOp {
         }
     }
 
-    /// Who waits for the end of a receive of its socket that was dropped.
+    /// The task that waits for the end of a dropped receive of its socket.
     pub(crate) fn take_behind(&self) -> Vec<Waker> {
         match &self.file {
             Attached::Socket(socket) => socket.reception.behind.take(),
@@ -202,7 +202,7 @@ impl TransferOp {
         }
     }
 
-    /// The next range, with its slot in `ring`, and where it goes in the file.
+    /// The next range, with its slot in `ring`, and its offset in the file.
     pub(crate) fn left(&self, ring: Option<u32>) -> (AddressRange, Option<u64>) {
         let offset = self.offset_left();
         let left = self.loan.as_ref().and_then(|loan| loan.first(self.done, ring));
@@ -212,12 +212,12 @@ impl TransferOp {
         (span, offset)
     }
 
-    /// Where in the file the next range goes.
+    /// Offset in the file of the next range.
     pub(crate) fn offset_left(&self) -> Option<u64> {
         self.offset.map(|offset| offset + self.done as u64)
     }
 
-    /// The loan, where several pieces of it are left to be read or written by one request.
+    /// The loan, if one request must read or write several of its pieces.
     pub(crate) fn left_in_pieces(&self) -> Option<&Loan> {
         let vectored = matches!(self.direction, Direction::Read | Direction::Write);
         let loan = self.loan.as_ref().filter(|_| vectored)?;
@@ -225,7 +225,7 @@ impl TransferOp {
         (loan.pieces().len() > 1 && self.total - self.done > last).then_some(loan)
     }
 
-    /// Whether that is the outcome of a request that has to wait.
+    /// Whether a request with this outcome has to wait.
     pub(crate) fn is_blocked(&self, result: i32) -> bool {
         match -result {
             libc::EAGAIN => true,
@@ -234,7 +234,7 @@ impl TransferOp {
         }
     }
 
-    /// Takes the outcome of one request in; says whether another is needed.
+    /// Takes the outcome of one request; returns whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
             _ if self.is_blocked(result) || matches!(-result, libc::EINTR | ERESTARTSYS) => {

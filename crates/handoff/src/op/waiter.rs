@@ -1,15 +1,15 @@
-//! Who waits: for something of a record, by a handle; and for the same as others, for as long as he does.
+//! A waiter for something of a record, by a handle; and waiters for the same thing.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 pub(crate) enum Waiter {
-    /// The handle is gone, or has what it waited for.
+    /// The handle is gone, or has its result.
     Gone,
-    /// The handle looks by itself whether it is there.
+    /// The handle polls by itself.
     Polls,
-    /// It is to be woken.
+    /// It must be woken.
     Waits(Waker),
 }
 
@@ -22,17 +22,17 @@ impl Waiter {
         matches!(self, Self::Waits(_))
     }
 
-    /// Gives the waker of before, to be dropped where it may use the driver.
+    /// Returns the old waker, to be dropped where it may use the driver.
     pub(crate) fn wait(&mut self, waker: Waker) -> Option<Waker> {
         std::mem::replace(self, Self::Waits(waker)).waker()
     }
 
-    /// To be woken; the handle is still there.
+    /// The waker to call; the handle stays.
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
         if self.waits() { std::mem::replace(self, Self::Polls).waker() } else { None }
     }
 
-    /// The handle goes. Gives its waker, to be dropped where it may use the driver.
+    /// The handle goes. Returns its waker, to be dropped where it may use the driver.
     #[must_use]
     pub(crate) fn leave(&mut self) -> Option<Waker> {
         std::mem::replace(self, Self::Gone).waker()

@@ -1,11 +1,11 @@
-//! One turn of a driver: what is marked starts, the kernel is entered, completions are told to
-//! their operations; and the last turns, when the driver goes.
+//! One turn of a driver: marked operations start, the thread enters the kernel, completions go to their
+//! operations. Also the last turns, when the driver goes.
 //!
 //! Contracts:
-//! - whoever waits is woken when all that was taken from the kernel has been told, so that a waker may do
-//!   anything: what it sends, or a turn of its own, finds what came earlier told earlier;
-//! - a waker that panics keeps nobody else from being woken, and then goes on with its panic;
-//! - a driver that goes calls none before everything else is done.
+//! - waiters are woken after everything taken from the kernel has been told. So a waker may do anything:
+//!   its sends, or a turn of its own, find that earlier events were told earlier;
+//! - a waker that panics keeps no other waiter from being woken; its panic then continues;
+//! - a driver that goes calls no waker before everything else is done.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -30,11 +30,10 @@ use crate::ring::{
     BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
 };
 
-/// What all handles on a driver share: the core, and the turns that carry it on. With the last handle it
-/// ends what is under way.
+/// What all handles on a driver share: the core, and the turns. The last handle ends operations under way.
 pub(crate) struct Reactor {
     core: Core,
-    /// Room for the places that completions tell of, kept between turns.
+    /// Room for the places in completions, kept between turns.
     places: Cell<Vec<Place>>,
 }
 
@@ -52,7 +51,7 @@ impl Reactor {
         Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
     }
 
-    /// CPU nanoseconds of this thread that `act` and the submission of what it queued take.
+    /// CPU nanoseconds of this thread for `act` and the submission of what it queued.
     pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
         let start = thread_time();
         act();
@@ -62,24 +61,25 @@ impl Reactor {
         Some(thread_time().saturating_sub(start))
     }
 
-    /// Submits, waits as told, and tells operations what became of them.
+    /// Submits, waits as told, and tells operations their results.
     pub(crate) fn turn(&self, until: Until) -> Result<usize> {
         self.turn_around(until, false)
     }
 
-    /// The same for a thread that polls futures: it waits until something happens, or one is woken.
+    /// The same for a thread that polls futures: it waits until something happens, or a future is woken.
     pub(crate) fn turn_parked(&self) -> Result<usize> {
         self.turn_around(Until::One, true)
     }
 
-    /// `parks` says whether what another thread wakes ends the wait.
+    /// `parks` says whether a wake by another thread ends the wait.
     fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
         if self.due.is_telling() {
-            // Nothing can be told in the midst of telling.
+            // Nothing can be told during telling.
             return Ok(0);
         }
-        // Who is behind a waker that waits here does not wait for it; a waker that only looks leaves the
-        // others to whoever called it, or they would stand on each other. A driver that goes wakes at its end.
+        // If a waker waits here, the remaining wakers are called first: it may wait for one of their tasks.
+        // If it only looks, its caller calls the others; otherwise wakers would nest without end. A driver
+        // that goes wakes at its end.
         let only_looks = matches!(until, Until::Now | Until::Soon);
         let wakes = !(self.due.is_gone() || self.due.is_waking() && only_looks);
         if wakes {
@@ -100,7 +100,7 @@ impl Reactor {
         let (until, mut due) =
             if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
         lane::pump_marked(self);
-        // Who is to be woken by now has something to do.
+        // A task that is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
                 Until::Now
@@ -120,14 +120,14 @@ impl Reactor {
         events.map(|events| events + due)
     }
 
-    /// As [`enter`](Self::enter), and what another thread wakes ends the wait.
+    /// As [`enter`](Self::enter); a wake by another thread ends the wait.
     fn park(&self, until: Until) -> Result<()> {
         let entered = self.enter(self.unpark.park(until));
         self.unpark.unpark();
         entered
     }
 
-    /// Enters the kernel, which does what was asked of it, and waits as told.
+    /// Enters the kernel, which does what it was asked, and waits as told.
     fn enter(&self, until: Until) -> Result<()> {
         match &self.io.backend {
             Backend::Ring(ring) => {
@@ -150,7 +150,7 @@ impl Reactor {
         }
     }
 
-    /// Tells operations what became of them: what the ring has, or what is ready.
+    /// Tells operations their results: completions of the ring, or ready descriptors.
     fn tell(&self) -> Result<usize> {
         match &self.io.backend {
             Backend::Ring(ring) => {
@@ -176,7 +176,7 @@ impl Reactor {
         }
     }
 
-    /// Starts what is marked before a wait is decided on.
+    /// Starts marked operations before deciding on a wait.
     pub(crate) fn start_and_wake(&self) {
         if self.due.is_telling() {
             return;
@@ -194,18 +194,19 @@ impl Reactor {
         lane::pump_marked(self);
     }
 
-    /// Starts what is due, and sees to it that the turn ends when more is; how much was due by the clock.
+    /// Starts what is due, and makes the turn end when more becomes due; returns how much was due by the
+    /// clock.
     #[inline(never)]
     fn start_due(&self, until: Until) -> (Until, usize) {
         self.start_each_marked();
         let (mut until, mut due) = (until, 0);
         if !self.deadlines.is_empty() {
             due = self.tell_due();
-            // What was due may have marked more, and a wait must not begin before that is started.
+            // This may have marked more, which must start before a wait begins.
             self.start_each_marked();
             until = self.until_due(until);
         }
-        // That for which there was no room, or no time has come, is looked at again.
+        // What had no room, or whose time has not come, is looked at again.
         if !self.deadlines.is_empty() || self.has_streams() || self.due.has_marks() {
             self.due.look_again();
         }
@@ -237,7 +238,7 @@ impl Reactor {
         }
     }
 
-    /// Does what is due by the clock; how much that was.
+    /// Handles what is due by the clock; returns how much that was.
     fn tell_due(&self) -> usize {
         let now = Instant::now();
         let mut count = 0;
@@ -298,8 +299,8 @@ impl Reactor {
         }
     }
 
-    /// Tells of the first of these completions, and of those behind it that are told together with it;
-    /// how many that were.
+    /// Handles the first of these completions, and those behind it that belong together; returns their
+    /// number.
     #[inline]
     fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
         let Completion { data, result, flags, .. } = *first;
@@ -364,13 +365,14 @@ impl Reactor {
 }
 
 impl Reactor {
-    /// No [`Driver`](super::Driver) is left, but handles are: what is under way ends, and who waits is told.
+    /// No [`Driver`](super::Driver) is left, but handles are: operations under way end, and waiters are
+    /// told.
     pub(crate) fn leave(&self) {
         self.due.leave();
         let ending = self.records.borrow_mut().end_all();
         lane::give_up(self);
         self.end(ending);
-        // What was only marked by now ends before it begins.
+        // What was only marked so far ends before it begins.
         let _ = self.turn(Until::Now);
         let waiting = self.records.borrow_mut().take_wakers();
         let groups = self.groups.borrow_mut().take_wakers();
@@ -395,7 +397,7 @@ impl Reactor {
         self.take_completions(ring)
     }
 
-    /// Cancels what is under way, and gives it a moment to end.
+    /// Cancels operations under way, and gives them a moment to end.
     fn end(&self, ending: Vec<Key>) {
         match &self.io.backend {
             Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
@@ -427,13 +429,13 @@ impl Reactor {
 }
 
 impl Drop for Reactor {
-    /// No handle is left, so nobody waits for what is still under way: it is cancelled, given a
-    /// moment to end, and what the kernel keeps beyond that stays its own.
+    /// No handle is left, so nobody waits for operations under way: they are cancelled and get a moment to
+    /// end. What the kernel keeps beyond that stays the kernel's.
     fn drop(&mut self) {
         // The ring gives back what is dropped from here on.
         self.due.close();
         let ending = self.records.borrow_mut().end_all();
-        // Wakers that were left behind are dropped meanwhile, which must not keep memory from the kernel.
+        // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {
             lane::give_up(self);
             self.end(ending);
@@ -496,7 +498,7 @@ mod tests {
             let reactor = reactor();
             let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
             reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
-            // Stands for the ring, and no other test has one of the name.
+            // Stands for the ring; no other test uses this name.
             let name = format!("kept open, handle {handle_kept}");
             let ring = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
             let path = PathBuf::from(format!("/proc/self/fd/{}", ring.as_raw_fd()));
@@ -513,7 +515,7 @@ mod tests {
             drop((arrivals, queue));
             assert!(is_open());
             drop(reactor);
-            // What was given back before the driver went, the kernel was told of.
+            // The kernel heard of everything given back before the driver went.
             assert_eq!(given_back().len(), 5);
             let mut last = spans.pop().unwrap();
             drop(spans);

@@ -1,4 +1,4 @@
-//! A timer whose descriptor can be read when its time has come (timerfd).
+//! A timer whose descriptor becomes readable at its time (timerfd).
 //!
 //! Minimum kernel: 2.6.25.
 
@@ -31,7 +31,7 @@ impl Alarm {
         self.timer.as_fd()
     }
 
-    /// It is to go off at `due`, or before.
+    /// Sets it to `due`, or earlier.
     pub(crate) fn set(&self, due: Instant) {
         if self.set.get().is_some_and(|set| set <= due) {
             return;
@@ -39,7 +39,7 @@ impl Alarm {
         let left = due.saturating_duration_since(Instant::now());
         let time = Timespec {
             tv_sec: left.as_secs() as i64,
-            // No time at all would stop it.
+            // A time of zero would stop it.
             tv_nsec: i64::from(left.subsec_nanos()).max(1),
         };
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -50,7 +50,7 @@ impl Alarm {
         }
     }
 
-    /// It has gone off: takes that off the descriptor.
+    /// It has gone off: clears the descriptor.
     pub(crate) fn is_over(&self) {
         // EAGAIN: it was set anew meanwhile.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);

@@ -12,12 +12,12 @@ pub(crate) enum Backend {
     Readiness(RefCell<Epoll>),
 }
 
-/// What a driver does its work by.
+/// What a driver works with.
 pub(crate) struct Io {
     pub(crate) backend: Backend,
     no_ring: Option<String>,
     ring_id: u32,
-    /// Whether the kernel says of zero-copy sends if it copied.
+    /// Whether the kernel reports if it copied a zero-copy send.
     pub(crate) reports_usage: bool,
     next_group: Cell<u16>,
 }
@@ -52,7 +52,7 @@ impl Io {
         self.ring().is_some()
     }
 
-    /// What tells the ring from others where buffers are registered; 0 without a ring.
+    /// Distinguishes rings where buffers are registered; 0 without a ring.
     pub(crate) fn ring_id(&self) -> u32 {
         self.ring_id
     }
@@ -62,7 +62,7 @@ impl Io {
         self.ring().map_or(-1, |ring| ring.borrow().io.as_raw_fd())
     }
 
-    /// A descriptor of its own for the ring, which keeps it open; none without a ring.
+    /// A duplicate of the ring's descriptor, which keeps the ring open; `None` without a ring.
     pub(crate) fn ring_descriptor(&self) -> std::io::Result<Option<OwnedFd>> {
         let Some(ring) = self.ring() else { return Ok(None) };
         let ring = ring.borrow();
@@ -80,12 +80,12 @@ impl Io {
         Error::NoRing { action, reason: self.no_ring.clone().unwrap_or_default() }
     }
 
-    /// A slot for a buffer, empty.
+    /// Takes an empty slot for a buffer.
     pub(crate) fn take_buffer(&self) -> Option<u16> {
         self.take_buffers(1)
     }
 
-    /// So many slots for buffers, one after the other.
+    /// Takes so many consecutive slots for buffers.
     pub(crate) fn take_buffers(&self, run: u16) -> Option<u16> {
         self.ring()?.borrow_mut().buffers.take(run.into()).map(|slot| slot as u16)
     }

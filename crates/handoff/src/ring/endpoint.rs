@@ -1,4 +1,4 @@
-//! A descriptor attached to a driver, in the ring's file table where there is room.
+//! A descriptor attached to a driver, in the ring's file table if there is room.
 
 use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ use io_uring::types::{Fd, Fixed};
 
 use super::Io;
 
-/// Closed, and taken out of the table, when the last handle and the last operation let go.
+/// Closed, and removed from the table, when the last handle and the last operation let go.
 pub(crate) struct Endpoint {
     pub(crate) fd: OwnedFd,
     /// Of a file, once somebody has looked.
@@ -17,16 +17,16 @@ pub(crate) struct Endpoint {
     io: Weak<Io>,
 }
 
-/// What the kernel says of a file.
+/// What the kernel says about the file.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FileKind {
     /// It can be waited for.
     pub(crate) pollable: bool,
-    /// What a request past the page cache moves multiples of, in bytes; `None` for all but direct files.
+    /// Requests past the page cache move multiples of this, in bytes; `None` for all but direct files.
     pub(crate) blocks: Option<usize>,
 }
 
-/// How a request names its file: by slot where it has one.
+/// How a request names its file: by slot if it has one.
 pub(crate) enum Target {
     Fixed(Fixed),
     Plain(Fd),
@@ -39,8 +39,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// One that gets its place in the table when it is [enlisted](Self::enlist): many files are used without the
-    /// ring.
+    /// Gets its place in the table when it is [enlisted](Self::enlist): many files are used without the ring.
     pub(crate) fn unlisted(io: &Rc<Io>, fd: OwnedFd) -> Self {
         Self { fd, kind: OnceCell::new(), slot: Cell::new(None), io: Rc::downgrade(io) }
     }
@@ -52,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// What requests move multiples of; of a file that was looked at before.
+    /// Requests move multiples of this; of a file that was looked at before.
     pub(crate) fn blocks(&self) -> Option<usize> {
         self.kind.get().and_then(|kind| kind.blocks)
     }

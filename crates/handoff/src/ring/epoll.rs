@@ -1,4 +1,4 @@
-//! Waiting for sockets on a kernel or under a policy without io_uring: epoll.
+//! Waiting for sockets by epoll, where the kernel or a policy gives no io_uring.
 //!
 //! Minimum kernel: 2.6. Each wait is for one event; two waits may share a descriptor, one for each
 //! direction.
@@ -12,14 +12,14 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::Token;
 
-/// Events taken over at a time.
+/// Events taken at a time.
 const BATCH: usize = 64;
 
 pub(crate) struct Epoll {
     fd: OwnedFd,
-    /// What each descriptor is waited on for: poll(2) events and the waiting operation.
+    /// The events that each descriptor is waited on for (poll(2)), with the waiting operation.
     waits: HashMap<RawFd, Vec<(i16, Token)>>,
-    /// What became ready, and nobody has been told of.
+    /// Ready descriptors that nobody has been told of.
     ready: Vec<Ready>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Ready {
 const WAKE: u64 = u64::MAX;
 const ALARM: u64 = u64::MAX - 1;
 
-/// Errors and hang-ups are told to every wait.
+/// Every wait is told of errors and hang-ups.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
 
 impl Epoll {
@@ -64,7 +64,7 @@ impl Epoll {
         })
     }
 
-    /// Drops the wait of an operation; says whether there was one.
+    /// Drops the wait of an operation; returns whether there was one.
     pub(crate) fn cancel(&mut self, token: Token) -> bool {
         let Some((fd, waits)) =
             self.waits.iter_mut().find(|(_, waits)| waits.iter().any(|(_, of)| *of == token))
@@ -77,7 +77,7 @@ impl Epoll {
         true
     }
 
-    /// Takes all waits off, without looking at the descriptors again.
+    /// Removes all waits, without looking at the descriptors again.
     pub(crate) fn end(&mut self) -> Vec<Token> {
         self.waits.drain().flat_map(|(_, waits)| waits).map(|(_, token)| token).collect()
     }
@@ -97,7 +97,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// After waits were taken off: narrows what is asked for.
+    /// After waits were removed: narrows the registered events.
     fn shrink(&mut self, fd: RawFd) {
         let result = if self.waits[&fd].is_empty() {
             self.waits.remove(&fd);
@@ -137,12 +137,12 @@ impl Epoll {
         }
     }
 
-    /// What became ready, to be told.
+    /// Ready descriptors, to be told.
     pub(crate) fn take_ready(&mut self) -> Vec<Ready> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Takes off the waits that an event ends.
+    /// Removes the waits that an event ends.
     fn note(&mut self, Event { flags, data }: Event) {
         let ready = &mut self.ready;
         match data.u64() {

@@ -1,4 +1,4 @@
-//! What this kernel can do of sending and receiving, found by trying it out.
+//! What this kernel can do for sending and receiving, found by trying.
 
 use std::io;
 
@@ -16,8 +16,8 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Flags that a kernel does not know are refused before a request looks at its socket, so none
-    /// is needed: a bad descriptor answers EBADF where the flags are known and EINVAL where not.
+    /// The kernel refuses unknown flags before it looks at the socket, so no socket is needed: for a bad
+    /// descriptor the answer is EBADF if it knows the flags, and EINVAL if not.
     pub(crate) fn try_out(io: &mut Queues) -> io::Result<Self> {
         let nowhere = types::Fd(-1);
         let report =

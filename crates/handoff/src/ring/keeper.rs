@@ -1,12 +1,12 @@
-//! The ring that keeps registered memory, so that all rings of the process share one pinning of it.
+//! The ring that keeps registered memory, so that all rings of the process share one pinning.
 //!
-//! Minimum kernel: 6.13 (`IORING_REGISTER_CLONE_BUFFERS` into a table that is there). Capability: none. A
-//! driver's ring is bound to its thread, and the kernel lets no other thread take entries from it. So the pages
-//! are pinned in the table of a ring that is bound to none, and does nothing else. There is one for the
-//! process, made when memory is first registered, where the kernel can clone.
+//! Minimum kernel: 6.13 (`IORING_REGISTER_CLONE_BUFFERS` into an existing table). Capability: none. A driver's
+//! ring is bound to its thread, and the kernel lets no other thread take entries from it. So the pages are
+//! pinned in the table of a ring that is bound to no thread and does nothing else. The process has one; it is
+//! made when memory is first registered, where the kernel can clone.
 //!
 //! Contracts:
-//! - the keeper has memory only while a driver has it from there, which keeps it mapped.
+//! - the keeper has memory only while a driver has it from there, which keeps the memory mapped.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ use super::Queues;
 use super::slots::{Slots, part};
 use crate::memory::{Backing, Keeping};
 
-/// Slots of the keeper: one for each GiB of a region begun.
+/// Slots of the keeper: one for each started GiB of a region.
 const SLOTS: u32 = 1024;
 
 struct Keeper {
@@ -29,7 +29,7 @@ struct Keeper {
 
 static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
 
-/// The keeper of this process, which is made for the first ring that can share; or why there is none.
+/// The keeper of this process, made for the first ring that can share; or why there is none.
 fn keeper(ring: &Queues) -> io::Result<&'static Keeper> {
     let mut made = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(keeper) = *made {
@@ -37,7 +37,7 @@ fn keeper(ring: &Queues) -> io::Result<&'static Keeper> {
     }
     // SAFETY: the ring is open as long as it is borrowed.
     clone_buffers::is_possible(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })?;
-    // What fails for want of descriptors or memory is tried again by the next driver.
+    // If descriptors or memory were exhausted, the next driver tries again.
     let ring = IoUring::builder().dontfork().build(1)?;
     ring.submitter().register_buffers_sparse(SLOTS)?;
     let keeper = Keeper { ring, slots: Mutex::new(Slots::new(SLOTS)) };
@@ -67,7 +67,7 @@ impl Keeper {
         clone_buffers::clone(source, Entries { ring: other, first: start as u32 }, run as u32)
     }
 
-    /// Has the kernel pin the pages of a backing.
+    /// Makes the kernel pin the pages of a backing.
     fn pin(&self, backing: &Backing, first: usize, run: usize) -> io::Result<()> {
         for span in 0..run {
             let memory = [part(backing, span)];
@@ -105,11 +105,11 @@ impl Keeper {
     }
 }
 
-/// Has a ring take memory from the keeper, which pins it if it has not; says whether it did.
+/// Makes a ring take memory from the keeper, which pins it first if necessary; returns whether it did.
 ///
 /// # Errors
 ///
-/// When the ring can't share; nothing is pinned then.
+/// When the ring cannot share; nothing is pinned then.
 pub(super) fn share(
     ring: &Queues,
     backing: &Backing,
@@ -122,7 +122,7 @@ pub(super) fn share(
         return keeper.lend(kept_in.into(), ring, start, run).map(|()| false);
     }
     let first = keeper.reserve(run)?;
-    // While the slots are empty, this tries out whether the ring can, and costs no pinning.
+    // With empty slots, this only tests whether the ring can share, and pins nothing.
     let kept = keeper
         .lend(first, ring, start, run)
         .and_then(|()| keeper.pin(backing, first, run))
@@ -136,7 +136,7 @@ pub(super) fn share(
     kept.map(|()| true)
 }
 
-/// Has the keeper let go of memory that no ring has from it any more.
+/// Makes the keeper let go of memory that no ring has from it any more.
 pub(super) fn let_go_if_unused(keeping: &mut Keeping, run: usize) {
     if !keeping.sharing.is_empty() {
         return;

@@ -40,17 +40,17 @@ pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
 pub(crate) use unpark::Unpark;
 
-/// The most bytes that one request is given; the kernel takes no more than 2 GiB at once.
+/// The most bytes of one request; the kernel takes no more than 2 GiB at once.
 pub(crate) const MAX_REQUEST: usize = 1 << 30;
 
 /// The most registered buffers (`IORING_MAX_REG_BUFFERS`).
 const MAX_BUFFERS: u32 = 1 << 14;
 
-/// After so many requests submitted with [`Until::Soon`], deferred work is run all the same. Running
-/// it costs a tenth of a single zero-copy send.
+/// After so many requests submitted with [`Until::Soon`], deferred work runs all the same. Running it costs
+/// a tenth of a single zero-copy send.
 const DEFERRED_MOST: u32 = 32;
 
-/// What one call to the kernel is to wait for.
+/// What a call to the kernel waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// Nothing: submit, and take what is there.
@@ -67,7 +67,7 @@ pub(crate) struct Ring {
     /// Before the ring itself, which stays open as long as this.
     ring_fd: Option<RingFd>,
     pub(crate) io: Queues,
-    /// For loops of others; see [`event`](Self::event).
+    /// For foreign loops; see [`event`](Self::event).
     event: OwnedFd,
     event_watched: bool,
     /// Distinguishes rings where buffers are registered; from 1.
@@ -82,9 +82,9 @@ pub(crate) struct Ring {
     pub(crate) writes_vectors_registered: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Slots,
-    /// Requests submitted since deferred work was run.
+    /// Requests submitted since deferred work last ran.
     since_work: u32,
-    /// Requests of chains that are queued and expected to go through without waiting.
+    /// Queued requests of chains that are expected not to wait.
     chained: u32,
 }
 
@@ -140,8 +140,8 @@ impl Ring {
         self.io.submission().len()
     }
 
-    /// Sees to it that `entries` can be pushed, submitting what is queued where needed. Requests
-    /// that belong together get their room at once, so that no submission comes between them.
+    /// Makes room to push `entries`, and submits queued requests if necessary. Requests that belong
+    /// together get their room at once, so that no submission comes between them.
     #[inline]
     pub(crate) fn make_room(&mut self, entries: usize) -> io::Result<()> {
         if self.has_room(entries) { Ok(()) } else { self.submit_for_room(entries) }
@@ -166,29 +166,29 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// All that the entry points to must stay valid and, where the request says so, untouched until
+    /// Everything that the entry points to must stay valid and, where the request says so, untouched until
     /// its last completion.
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { self.io.submission().push(entry) }.expect("room was made");
     }
 
-    /// A descriptor that can be read when there is work or a completion. The ring's own does not do:
-    /// the kernel wakes nobody who polls it when it defers work to this thread.
+    /// A descriptor that is readable when there is work or a completion. The ring's own descriptor does not
+    /// serve: if the kernel defers work to this thread, it wakes nobody who polls that.
     pub(crate) fn event(&mut self) -> RawFd {
         if !self.event_watched {
             match self.io.submitter().register_eventfd(self.event.as_raw_fd()) {
                 Ok(()) => self.event_watched = true,
                 Err(error) => tracing::warn!(%error, "foreign loops are not told of this ring"),
             }
-            // What was there before is looked at.
+            // Earlier work and completions are looked at.
             self.signal();
         }
         self.event.as_raw_fd()
     }
 
     fn signal(&self) {
-        // The only failure is a full counter, which can be read as well.
+        // The only failure is a full counter, which is readable as well.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
@@ -208,13 +208,12 @@ impl Ring {
         }
     }
 
-    /// Of what is queued, so many requests are links of chains that are expected to go through without
-    /// waiting for anything else.
+    /// So many queued requests are links of chains that are expected to wait for nothing else.
     pub(crate) fn expect_to_go_through(&mut self, chained: usize) {
         self.chained += chained as u32;
     }
 
-    /// Submits what is queued, runs the kernel's deferred work, and waits as told.
+    /// Submits queued requests, runs the kernel's deferred work, and waits as told.
     #[inline(always)]
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let waits = !matches!(until, Until::Now | Until::Soon);
@@ -232,8 +231,8 @@ impl Ring {
             return Ok(());
         }
         self.since_work += submit;
-        // Deferred work runs only with GETEVENTS, which also brings completions over that did not
-        // fit into the queue.
+        // Deferred work runs only with GETEVENTS, which also brings over completions that did not fit into
+        // the queue.
         let leave_work =
             until == Until::Soon && submit > 0 && self.since_work < DEFERRED_MOST && !overflown;
         let flags = if leave_work {
@@ -250,16 +249,16 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, and has the kernel go through the chains as far as they go at once: each link
-    /// begins in deferred work, of which a call does no more than it is to wait for.
+    /// Submits queued requests, and makes the kernel go through the chains as far as they go at once. Each
+    /// link begins in deferred work, and a call runs at most as many deferred tasks as it waits for.
     fn go_through(&mut self) -> io::Result<()> {
         self.since_work = 0;
         let (submit, want) = (self.unsubmitted() as u32, std::mem::take(&mut self.chained));
         self.call_for_at_most(submit, want, EnterFlags::GETEVENTS, Duration::ZERO)
     }
 
-    /// Goes on with chains of which so many requests are out, as long as there is deferred work: without a
-    /// word about how far they may go, a call starts one link.
+    /// Continues chains with so many requests under way, as long as there is deferred work: each call,
+    /// which waits for nothing, starts one link.
     pub(crate) fn go_on(&mut self, links: u32) -> io::Result<()> {
         for _ in 0..links {
             let queue = self.io.submission();
@@ -290,7 +289,7 @@ impl Ring {
 
     /// # Safety
     ///
-    /// `argument` is what `flags` say.
+    /// `argument` must be what `flags` say.
     unsafe fn call<T>(
         &self,
         submit: u32,
@@ -298,8 +297,8 @@ impl Ring {
         flags: EnterFlags,
         argument: Option<&T>,
     ) -> io::Result<usize> {
-        // SAFETY: what is queued may be submitted, by the contract of `push`; the argument is as
-        // the caller says.
+        // SAFETY: queued entries may be submitted, by the contract of `push`; the caller answers for the
+        // argument.
         unsafe {
             match &self.ring_fd {
                 Some(ring_fd) => {
@@ -311,8 +310,8 @@ impl Ring {
         }
     }
 
-    /// Takes completions over, and places in exchange for those before; fewer completions than [`BATCH`] mean
-    /// that the queue is empty.
+    /// Takes completions, and places in exchange for the old ones; fewer completions than [`BATCH`] mean that
+    /// the queue is empty.
     #[inline(always)]
     pub(crate) fn take<'a>(
         &mut self,
@@ -334,13 +333,13 @@ impl Ring {
     }
 }
 
-/// What is no failure of a call.
+/// Errors that are no failure of a call.
 fn tolerated(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
-        // ETIME: the time is over. EINTR: a signal; the caller looks around and comes again. EBUSY and
-        // EAGAIN: the kernel wants completions taken first, or is short of memory for requests; what was
-        // not submitted stays queued.
+        // ETIME: the time is over. EINTR: a signal; the caller looks around and calls again. EBUSY and
+        // EAGAIN: the kernel wants completions taken first, or is short of memory for requests; requests
+        // not submitted stay queued.
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -358,10 +357,10 @@ fn tolerated(result: io::Result<usize>) -> io::Result<()> {
 mod skip {
     use std::io::{self, Write};
 
-    /// `None`, and a line for the summary.
+    /// `None`, with a line for the summary.
     pub(super) fn told<T>(ring: io::Result<T>, test: &str) -> Option<T> {
         let line = |error: &io::Error| format!("\nHANDOFF-SKIP ring::{test}: no ring: {error}\n");
-        // Past the capture of the test harness.
+        // Not captured by the test harness.
         let skipped = |error: &io::Error| io::stdout().write_all(line(error).as_bytes()).unwrap();
         ring.inspect_err(skipped).ok()
     }

@@ -1,11 +1,11 @@
 //! A ring's two queues, with completions in one of three shapes.
 //!
-//! Zero-copy receive tells in the second half of a completion of 32 bytes where the bytes are. All of a
-//! ring are so long (wide), or, from Linux 6.18 on, only those that need it (mixed), which costs more for
-//! each of them. A ring that doesn't receive so has neither (narrow).
+//! Zero-copy receive says in the second half of a 32-byte completion where the bytes are. Either all
+//! completions of a ring have 32 bytes (wide), or, from Linux 6.18 on, only those that need them (mixed),
+//! which then cost more each. A ring that does not receive this way has neither (narrow).
 //!
-//! Completions that tell of spans are many, so what comes one behind the other for one request is taken over as
-//! one completion, with a place for each span.
+//! Completions of spans are many. So consecutive ones of one request become one completion, with a place for
+//! each span.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,41 +19,41 @@ use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
 
 use super::token::{STAGE_RECEIVE, Token};
 
-/// Completions taken over at a time.
+/// Completions taken at a time.
 pub(crate) const BATCH: usize = 64;
 
 /// Room for a batch of completions, outside of the ring so that handling them may use it.
 pub(crate) type Batch = [MaybeUninit<Completion>; BATCH];
 
-/// The completion queue of a ring that receives without copying has room for so many at least: each
-/// span is one, and a receive that finds no room ends.
+/// The least size of the completion queue of a ring that receives without copying: each span takes one
+/// completion, and a receive that finds no room ends.
 const SPANS: u32 = 8192;
 
-/// A completion of either size, or a run of those that tell of spans.
+/// A completion of either size, or a run of completions of spans.
 #[derive(Clone, Debug)]
 pub(crate) struct Completion {
     pub(crate) data: u64,
     pub(crate) result: i32,
     pub(crate) flags: u32,
-    /// Which of the places that were taken over with it are the request's; none unless it tells of spans.
+    /// Which of the places taken with it belong to the request; none unless it reports spans.
     pub(crate) spans: Range<u32>,
 }
 
-/// A span of an rx queue: where it begins, as the kernel tells it, and how long it is.
+/// A span of an rx queue: its beginning, in the kernel's words, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) begin: u64,
     pub(crate) len: u32,
 }
 
-/// Completions of a ring that tells of spans, on their way into a batch.
+/// Completions of a ring that reports spans, on their way into a batch.
 struct Taking<'a> {
     batch: &'a mut [MaybeUninit<Completion>],
     taken: usize,
-    /// Room for a place for each completion that there is, and how much there was at first.
+    /// Room for a place for each completion, and how much there was at first.
     places: slice::IterMut<'a, MaybeUninit<Place>>,
     room: usize,
-    /// What the last completion is of, if it tells of spans.
+    /// The request of the last completion, if it reports spans.
     run: u64,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Taking<'a> {
         Self { batch, taken: 0, places, room, run: Self::NONE }
     }
 
-    /// How many places were taken.
+    /// Number of places taken.
     fn told(&self) -> u32 {
         (self.room - self.places.len()) as u32
     }
@@ -84,7 +84,7 @@ impl<'a> Taking<'a> {
 
     #[inline]
     fn take(&mut self, data: u64, result: i32, flags: u32, begin: u64) {
-        // Of all that receives, only an rx queue has more to come and names no buffer.
+        // Among receives, only that of an rx queue has more to come and names no buffer.
         let tells = flags & (CQE_F_MORE | CQE_F_BUFFER) == CQE_F_MORE && result > 0;
         if tells && data == self.run {
             return self.take_place(begin, result);
@@ -109,19 +109,19 @@ impl<'a> Taking<'a> {
         if self.run != Self::NONE {
             self.run = Self::NONE;
             let told = self.told();
-            // SAFETY: a run has a completion, which is the last that was written.
+            // SAFETY: a run has a completion, the last one written.
             unsafe { self.batch[self.taken - 1].assume_init_mut() }.spans.end = told;
         }
     }
 
-    /// How many completions were taken, and how many places.
+    /// Number of completions and of places taken.
     fn end(mut self) -> (usize, usize) {
         self.end_run();
         (self.taken, self.told() as usize)
     }
 }
 
-/// The shape of completions that is wanted.
+/// The wanted shape of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Narrow,
@@ -150,7 +150,7 @@ impl Queues {
     /// Queues for one thread.
     pub(crate) fn new(entries: u32, shape: Shape) -> io::Result<Self> {
         workers::keep()?;
-        // The queue's indirection is of no use to us, and costs a look for each request (Linux 6.6).
+        // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
         Self::build(entries, shape, true).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => Self::build(entries, shape, false),
             _ => Err(error),
@@ -172,7 +172,7 @@ impl Queues {
         }
     }
 
-    /// Whether completions tell of received spans.
+    /// Whether completions report received spans.
     pub(crate) fn tell_of_spans(&self) -> bool {
         !matches!(self, Self::Narrow(_))
     }
@@ -193,14 +193,13 @@ impl Queues {
         any!(self, io => io.completion().is_empty())
     }
 
-    /// The next completion, of a ring that nothing receives by yet.
+    /// The next completion, of a ring that receives nothing yet.
     pub(crate) fn next(&mut self) -> Option<Completion> {
         let mut room = [MaybeUninit::uninit()];
         self.take(&mut room, &mut Vec::new()).first().cloned()
     }
 
-    /// The next completion, submitting what is queued and waiting as long as it takes, whatever signals
-    /// come meanwhile.
+    /// The next completion; submits queued requests and waits as long as it takes, regardless of signals.
     pub(crate) fn await_next(&mut self) -> io::Result<Completion> {
         loop {
             if let Some(completion) = self.next() {
@@ -213,8 +212,8 @@ impl Queues {
         }
     }
 
-    /// Takes completions over, and places in exchange for those before; fewer completions than there is room
-    /// for mean that the queue is empty.
+    /// Takes completions, and places in exchange for the old ones; fewer completions than there is room for
+    /// mean that the queue is empty.
     #[inline(always)]
     pub(crate) fn take<'a>(
         &mut self,
@@ -315,7 +314,7 @@ mod tests {
     use super::super::skip;
     use super::*;
 
-    /// A thread that waits, and is signalled all the time.
+    /// A thread that waits, and gets signals all the time.
     #[test]
     fn signals_end_no_wait() {
         use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -350,7 +349,7 @@ mod tests {
         });
     }
 
-    /// What a kernel would post, without one.
+    /// Posts what a kernel would, without one.
     #[test]
     fn completions_that_tell_of_spans_are_taken_over_as_one_for_each_run() {
         const MORE: u32 = 1 << 1;
@@ -365,7 +364,7 @@ mod tests {
             (other, 12, MORE, 300),
             (one, 13, MORE, 400),
             (one, -libc::ENOMEM, 0, 0),
-            // Of a pool, with a chunk; an empty datagram, without.
+            // From a pool, with a chunk; an empty datagram, without.
             (one, 14, MORE | 1, 0),
             (one, 0, MORE, 0),
             (send, 6, 0, 0),
@@ -417,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Posts no completion of 32 bytes, but the queues turn over many times.
+    /// Posts no completion of 32 bytes, but the queues wrap many times.
     #[test]
     fn completions_of_every_shape_come_in_order() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {

@@ -1,11 +1,11 @@
-//! A refill queue: where spans of an rx queue are given back to the kernel.
+//! A refill queue: gives spans of an rx queue back to the kernel.
 //!
 //! Contracts:
-//! - several rings give back by one refill queue, each from its own thread: a lock guards the tail, and what
-//!   is given back waits in the thread's own [`Batch`] until that is full or published;
-//! - the tail never passes an entry that is not written, and an entry is not written again before the kernel
-//!   has taken it: what finds no room waits in the queue, in order, for whoever comes next;
-//! - what is given back within a batch needs no look at anything else.
+//! - several rings share one refill queue, each on its own thread. A lock guards the tail, and spans given
+//!   back wait in the thread's own [`Batch`] until that is full or published;
+//! - the tail never passes an unwritten entry, and an entry is not rewritten before the kernel has taken it.
+//!   Entries without room wait in the queue, in order, for the next caller;
+//! - giving back within a batch looks at nothing else.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,11 +18,11 @@ use handoff_sys::zcrx::{Offsets, Refill};
 
 use crate::memory::Backing;
 
-/// So many given back are published at once; fewer with the next submission.
+/// So many spans are published at once; fewer with the next submission.
 const BATCH: usize = 32;
 
 pub(crate) struct RefillQueue {
-    /// Shared with the kernel until the last ring is closed.
+    /// Shared with the kernel until the last ring closes.
     _memory: Arc<Backing>,
     /// The kernel's counter of entries taken.
     head: NonNull<u32>,
@@ -38,9 +38,9 @@ struct Tail {
     mask: u32,
     /// The kernel was told of so many entries.
     put: u32,
-    /// Entries that are free for certain.
+    /// Entries that are certainly free.
     room: u32,
-    /// What found no room.
+    /// Entries without room.
     waiting: VecDeque<u64>,
 }
 
@@ -53,8 +53,8 @@ unsafe impl Sync for RefillQueue {}
 impl RefillQueue {
     /// # Safety
     ///
-    /// The offsets are those of a queue of `entries`, a power of two, in this memory, which nobody
-    /// but the kernel uses otherwise.
+    /// The offsets must be those of a queue of `entries`, a power of two, in this memory, which only the
+    /// kernel uses otherwise.
     pub(crate) unsafe fn new(memory: Arc<Backing>, offsets: Offsets, entries: u32) -> Self {
         debug_assert!(entries.is_power_of_two());
         // SAFETY: the offsets lie in the memory.
@@ -75,7 +75,7 @@ impl RefillQueue {
         self.put(&[entry(off)]);
     }
 
-    /// Gives these back behind those that wait, as far as there is room; whether any wait now.
+    /// Gives these back behind those that wait, as far as there is room; returns whether any wait now.
     fn put(&self, entries: &[Cell<Refill>]) -> bool {
         let mut tail = self.tail();
         let waiting = tail.waiting.len();
@@ -91,7 +91,7 @@ impl RefillQueue {
         !tail.waiting.is_empty()
     }
 
-    /// Whether the kernel has yet to take what it was told of.
+    /// Whether the kernel has yet to take entries that it was told of.
     pub(crate) fn has_untaken(&self) -> bool {
         let put = self.tail().put;
         self.taken() != put
@@ -102,7 +102,7 @@ impl RefillQueue {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many entries the kernel has taken, as a counter that wraps.
+    /// Entries that the kernel has taken, as a counter that wraps.
     pub(crate) fn taken(&self) -> u32 {
         // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
         // and the memory lives as long as the queue.
@@ -135,22 +135,22 @@ impl Tail {
         self.room -= entries.len() as u32;
     }
 
-    /// Tells the kernel of all that was written.
+    /// Tells the kernel about all written entries.
     fn tell(&self) {
         // SAFETY: as in `RefillQueue::taken`.
         unsafe { AtomicU32::from_ptr(self.word.as_ptr()) }.store(self.put, Release);
     }
 }
 
-/// A span given back that began there.
+/// The entry for a span that began there.
 fn entry(off: u64) -> Cell<Refill> {
     Cell::new(Refill { off, ..Refill::default() })
 }
 
-/// What one thread gives back by a refill queue, many at a time.
+/// Collects the spans that one thread gives back by a refill queue.
 pub(crate) struct Batch {
     entries: [Cell<Refill>; BATCH],
-    /// The next of them; behind the last while there is no batch.
+    /// The next entry; behind the last one while there is no batch.
     next: Cell<usize>,
     /// There is a batch.
     open: Cell<bool>,
@@ -177,7 +177,7 @@ impl Batch {
         true
     }
 
-    /// The same where there is none, and begins one.
+    /// The same without a batch, and begins one.
     pub(crate) fn put_first(&self, off: u64, queue: &RefillQueue) {
         self.publish(queue);
         self.next.set(0);
@@ -185,7 +185,8 @@ impl Batch {
         self.put(off);
     }
 
-    /// Tells the kernel of everything that there is room for, and ends the batch; whether any wait.
+    /// Tells the kernel about everything that there is room for, and ends the batch; returns whether any
+    /// wait.
     pub(crate) fn publish(&self, queue: &RefillQueue) -> bool {
         let written = self.next.replace(BATCH);
         let written = if self.open.replace(false) { written } else { 0 };
@@ -223,7 +224,7 @@ impl Kernel {
         (Self { memory, entries, head: 0 }, queue)
     }
 
-    /// Takes at most so many entries: where their spans began.
+    /// Takes at most so many entries; returns where their spans began.
     pub(crate) fn take(&mut self, most: u32) -> Vec<u64> {
         let start = self.memory.start().as_ptr();
         let mut taken = Vec::new();
@@ -302,7 +303,7 @@ mod tests {
                     batch.publish(queue);
                 });
             }
-            // What waits when all threads are through comes out by whoever publishes next.
+            // What waits when all threads are done comes out with the next publication.
             let last = Batch::default();
             while arrived.len() < (THREADS * EACH) as usize {
                 arrived.extend(kernel.take(u32::MAX));

@@ -1,7 +1,6 @@
 //! The tables of registered buffers and files: which slots are taken, and by what.
 //!
-//! A slot index is what requests name instead of an address or a descriptor, so that the kernel
-//! looks neither up.
+//! Requests name a slot instead of an address or a descriptor, so the kernel looks up neither.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +13,7 @@ use super::{Queues, Ring, Until, keeper};
 use crate::error::{Error, Result};
 use crate::memory::{Backing, Keeping, Pinning, SLOT_SPAN};
 
-/// A table of slots; runs of them are handed out first fit.
+/// A table of slots; runs of slots are handed out first fit.
 pub(crate) struct Slots {
     taken: Vec<bool>,
     /// No slot below this one is free.
@@ -59,10 +58,10 @@ pub(super) fn part(backing: &Backing, span: usize) -> libc::iovec {
     }
 }
 
-/// Makes a table for at most `files` files; gives its size.
+/// Makes a table for at most `files` files; returns its size.
 ///
-/// There is none where a descriptor that leaves it is kept until requests end that were begun before
-/// (Linux up to 6.12 lets go in order): a peer would not see its connection end.
+/// There is no table where a removed descriptor stays open until earlier requests end (Linux up to 6.12
+/// lets go in order): a peer would not see its connection end.
 pub(crate) fn register_files(io: &mut Queues, files: u32) -> io::Result<u32> {
     static LETS_GO: OnceLock<bool> = OnceLock::new();
     let lets_go = match LETS_GO.get() {
@@ -79,7 +78,7 @@ pub(crate) fn register_files(io: &mut Queues, files: u32) -> io::Result<u32> {
     Ok(files)
 }
 
-/// Tries it out: while one entry is polled, a pipe's last writer leaves the table.
+/// Tests this: while one entry is polled, a pipe's last writer leaves the table.
 fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
     let (polled, kept) = pipe_with(PipeFlags::CLOEXEC)?;
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -94,7 +93,7 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
     // The end of the other pipe ends the poll.
     drop(kept);
     io.await_next()?;
-    // Some kernels wait here for what still uses the table.
+    // Some kernels wait here for requests that still use the table.
     while let Err(error) = io.submitter().unregister_files() {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
@@ -104,8 +103,8 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
 }
 
 impl Ring {
-    /// Registers memory, whose pages are pinned once for all rings where the kernel lets them share it
-    /// (Linux 6.13), and otherwise once for each. Needs Linux 5.19.
+    /// Registers memory. The kernel pins its pages once for all rings if it can share them (Linux 6.13),
+    /// otherwise once for each. Needs Linux 5.19.
     pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<Pinning> {
         if !backing.is_mapped() {
             return Err(Error::Invalid(
@@ -160,7 +159,7 @@ impl Ring {
         Ok(Pinning::Again(reason))
     }
 
-    /// Has the kernel pin the pages for this ring.
+    /// Makes the kernel pin the pages for this ring.
     fn pin(&mut self, backing: &Backing, start: usize, run: usize) -> Result<()> {
         for span in 0..run {
             // One at a time: of several, the kernel passes over the failure of all but the first.
@@ -181,7 +180,7 @@ impl Ring {
         let start = usize::from(
             first_slot.ok_or(Error::Invalid("the region is not registered with this driver"))?,
         );
-        // What is queued finds its memory before that goes.
+        // Queued requests must find their memory before it goes.
         self.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
         self.clear(start, spans(backing))?;
         self.leave(backing);
@@ -189,7 +188,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The ring has the memory no more, or is about to be closed.
+    /// The ring no longer has the memory, or is about to close.
     pub(crate) fn leave(&self, backing: &Backing) {
         let registrations = backing.registrations();
         let mut keeping = registrations.keeping();
@@ -217,13 +216,13 @@ impl Ring {
     }
 
     unsafe fn update_buffers(&mut self, start: usize, iovecs: &[libc::iovec]) -> io::Result<()> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { self.io.submitter().register_buffers_update(start as u32, iovecs, None) }?;
         Ok(())
     }
 
-    /// Puts a descriptor into the table; `None` when the table is full or refuses it, in which case
-    /// the plain descriptor serves.
+    /// Puts a descriptor into the table; `None` when the table is full or refuses it. The plain descriptor
+    /// then serves.
     pub(crate) fn install(&mut self, fd: RawFd) -> Option<u32> {
         let slot = self.files.take(1)?;
         match self.io.submitter().register_files_update(slot as u32, &[fd]) {
@@ -242,7 +241,7 @@ impl Ring {
     }
 }
 
-/// Tells a memory-lock limit, where there is one for this thread, from other failures.
+/// Tells the limit on locked memory, if this thread has one, from other failures.
 pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> Error {
     let short = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS));
     match handoff_probe::lock_limit().filter(|_| short) {

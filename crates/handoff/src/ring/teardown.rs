@@ -1,8 +1,8 @@
 //! Closing a ring while requests are under way.
 //!
-//! A span of an rx queue that is held keeps the ring itself open. The order is what keeps memory safe:
-//! cancel everything, take completions for a moment, close the ring, and only then let go of what the
-//! records own. A request that is still under way after that keeps its pages pinned in the kernel.
+//! A held span of an rx queue keeps the ring itself open. This order keeps memory safe: cancel everything,
+//! take completions for a moment, close the ring, and only then let go of what the records own. A request
+//! that is still under way after that keeps its pages pinned in the kernel.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use io_uring::types::{CancelBuilder, Timespec};
 
 use super::Ring;
 
-/// How long a closing driver waits for the kernel to end what was cancelled. Notifications of data
-/// that a stalled peer does not take can stay out for longer, and nothing can hasten those.
+/// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
+/// stalled peer does not take can stay out for longer, and nothing can speed them up.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 impl Ring {
@@ -22,8 +22,8 @@ impl Ring {
         let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());
     }
 
-    /// Takes all descriptors out of the table. The kernel keeps the ring for as long as a notification
-    /// is out, and with it whatever is in the table: peers would not see their connections end.
+    /// Removes all descriptors from the table. A notification that is out keeps the ring alive in the
+    /// kernel, and with it everything in the table: peers would not see their connections end.
     pub(crate) fn uninstall_all(&mut self) {
         let none = vec![-1; self.files.len()];
         if none.is_empty() {

@@ -1,4 +1,4 @@
-//! What a completion is about, as the user data of its request tells.
+//! What a completion is about, encoded in the user data of its request.
 
 /// Index of a record, and which use of it (24 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub(crate) struct Key {
 
 pub(crate) const GENERATIONS: u32 = 1 << 24;
 
-/// What tells one generation from the next in user data.
+/// Separates generations in user data.
 pub(crate) const NEXT_GENERATION: u64 = 1 << 40;
 
 /// What a completion is about: a record and a stage of its operation.
@@ -46,7 +46,7 @@ pub(crate) const STAGE_ACCEPT: u8 = 0xf4;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
-/// User data of requests that no record waits for: cancellations, and the wake-up event.
+/// User data of requests without a record: cancellations, and the wake-up event.
 pub(crate) const DETACHED: u64 = u64::MAX;
 /// User data of the wake-up event.
 pub(crate) const WAKE: u64 = u64::MAX - 1;
@@ -54,55 +54,55 @@ pub(crate) const WAKE: u64 = u64::MAX - 1;
 pub(crate) const ALARM: u64 = u64::MAX - 2;
 
 impl Token {
-    /// Of the events of the driver's rx queue with this number, which no record waits for.
+    /// User data of events of the driver's rx queue with this number; no record waits for them.
     pub(crate) fn of_rx_queue(number: u32) -> Self {
         Self { key: Key { index: number, generation: 0 }, stage: STAGE_RX_EVENT }
     }
 
-    /// What [`of_rx_queue`](Self::of_rx_queue) was given.
+    /// The argument of [`of_rx_queue`](Self::of_rx_queue).
     pub(crate) fn rx_queue(self) -> usize {
         self.key.index as usize
     }
 
-    /// Of the clearing of a slot in the table of buffers, which no record waits for.
+    /// User data of the clearing of a slot in the table of buffers; no record waits for it.
     pub(crate) fn of_slot(slot: u16) -> Self {
         Self { key: Key { index: slot.into(), generation: 0 }, stage: STAGE_CLEAR }
     }
 
-    /// What [`of_slot`](Self::of_slot) was given.
+    /// The argument of [`of_slot`](Self::of_slot).
     pub(crate) fn slot(self) -> u16 {
         self.key.index as u16
     }
 
-    /// Of a tag of the driver's block queue with this number, which no record waits for.
+    /// User data of a tag of the driver's block queue with this number; no record waits for it.
     pub(crate) fn of_request(queue: u16, tag: u16) -> Self {
         let index = u32::from(queue) << 16 | u32::from(tag);
         Self { key: Key { index, generation: 0 }, stage: STAGE_REQUEST }
     }
 
-    /// What [`of_request`](Self::of_request) was given.
+    /// The arguments of [`of_request`](Self::of_request).
     pub(crate) fn request(self) -> (u16, u16) {
         ((self.key.index >> 16) as u16, self.key.index as u16)
     }
 
-    /// Of a place of the driver's lane with this number, which no record waits for.
+    /// User data of a place of the driver's lane with this number; no record waits for it.
     pub(crate) fn of_lane(lane: u16, place: u16, generation: u32) -> Self {
         let index = u32::from(lane) << 16 | u32::from(place);
         Self { key: Key { index, generation: generation % GENERATIONS }, stage: STAGE_LANE }
     }
 
-    /// Of the wait for room of such a place.
+    /// User data of such a place's wait for room.
     pub(crate) fn of_lane_readiness(self) -> Self {
         Self { stage: STAGE_LANE_READY, ..self }
     }
 
-    /// The number that [`of_lane`](Self::of_lane) was given.
+    /// The number given to [`of_lane`](Self::of_lane).
     #[inline]
     pub(crate) fn lane(self) -> usize {
         (self.key.index >> 16) as usize
     }
 
-    /// The place that [`of_lane`](Self::of_lane) was given.
+    /// The place given to [`of_lane`](Self::of_lane).
     #[inline]
     pub(crate) fn place(self) -> u16 {
         self.key.index as u16
@@ -114,7 +114,7 @@ impl Token {
         (data ^ other) & 0xff_ffff_0000 == 0
     }
 
-    /// Whether it is of a request of a send.
+    /// Whether it belongs to a request of a send.
     #[inline]
     pub(crate) fn is_of_send(self) -> bool {
         self.stage < STAGE_ATTEMPTS || self.stage == STAGE_HEADER

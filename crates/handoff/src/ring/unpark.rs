@@ -30,19 +30,19 @@ impl Unpark {
         self.event.as_fd()
     }
 
-    /// The thread is about to wait for the kernel: whoever wakes something from now on ends the wait, and
-    /// what was woken already has there be none.
+    /// The thread is about to wait for the kernel. From now on every wake ends the wait; if something was
+    /// woken already, there is no wait.
     pub(crate) fn park(&self, until: Until) -> Until {
         self.parked.store(true, SeqCst);
         if self.woken.load(SeqCst) { Until::Now } else { until }
     }
 
-    /// The wait is over: what is woken now is seen without a word through the kernel.
+    /// The wait is over: later wakes are seen without the kernel.
     pub(crate) fn unpark(&self) {
         self.parked.store(false, SeqCst);
     }
 
-    /// Takes the event off the descriptor.
+    /// Clears the event.
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
         // EAGAIN: somebody else took it.

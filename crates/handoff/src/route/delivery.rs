@@ -1,4 +1,4 @@
-//! What a route hands pieces to, and when they are back.
+//! A route's sink: takes pieces, and reports when they are back.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(super) struct Giving<B: Payload> {
 
 enum Taker<B: Payload> {
     Socket(Finishing<B>),
-    /// And whether the file takes it past the page cache.
+    /// Whether the file takes it past the page cache.
     File(Transfer<B>, bool),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Given<B> {
 }
 
 impl<B: Payload> Giving<B> {
-    /// Hands on the piece, which begins so many bytes behind the beginning.
+    /// Hands on the piece, which begins at this offset of the whole.
     pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self> {
         let len = piece.extent().bytes;
         let taker = match sink {

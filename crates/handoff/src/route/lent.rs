@@ -1,4 +1,4 @@
-//! Buffers of the kernel, as a route takes them from a file or a stream.
+//! Buffers of the kernel, which a route takes from a file or a stream.
 
 use std::future::Future;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::socket::Socket;
 
 /// Buffers that the kernel lends.
 pub(super) struct FromKernel {
-    /// A device of its own, so that its count of copies is the route's.
+    /// A device of its own, so that its count of copies belongs to the route.
     getbuf: GetBuf,
     source: KernelSource,
-    /// What is left of a file; `None` for streams.
+    /// The rest of a file; `None` for streams.
     range: Option<Range<u64>>,
     getting: Option<Getting>,
     taken: u64,

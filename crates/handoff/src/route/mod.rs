@@ -1,12 +1,12 @@
-//! Routes: all bytes of a source to a sink, by the best engine that works, and openly by the next
-//! where it does not.
+//! Routes carry all bytes of a source to a sink by the best engine that works. If it does not work, the
+//! next one serves, and the result says so.
 //!
 //! Contracts:
 //! - bytes arrive once and in order, whatever engines serve;
-//! - what was passed over, and why, is told ([`Route::passed_over`]), and so is what the CPU copied on
-//!   either side, as far as the kernel reports it;
-//! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are out, so that a slow sink holds
-//!   back its source.
+//! - the route reports engines that it passed over, and why ([`Route::passed_over`]), and what the CPU
+//!   copied on either side, as far as the kernel reports it;
+//! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way, so a slow sink slows
+//!   its source.
 //!
 //! Minimum kernel, capability and return signal are those of the engine.
 
@@ -43,13 +43,13 @@ use delivery::{Given, Giving};
 use lent::FromKernel;
 use supply::{CHUNK, FromFile, FromStream, Supply};
 
-/// The most pieces that are out at once.
+/// The most pieces on their way at once.
 pub(crate) const PIECES: usize = 16;
 /// The most bytes of a piece.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Where the bytes of a route come from: made of a socket, with an intake or without, or of a file and a range,
-/// by reference.
+/// Where the bytes of a route come from: a socket, with or without an intake, or a file and a range; by
+/// reference.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -67,14 +67,14 @@ pub(crate) const PIECE: usize = 256 << 10;
 /// ```
 #[derive(Debug)]
 pub enum RouteSource {
-    /// A range of a file or block device; less where the file ends before.
+    /// A range of a file or block device; less if the file ends before.
     File(File, Range<u64>),
-    /// A stream, to its end. With an intake that has an [`RxQueue`](crate::RxQueue), spans of that
-    /// come before all other engines.
+    /// A stream, to its end. If the intake has an [`RxQueue`](crate::RxQueue), its spans are preferred to
+    /// all other engines.
     Stream(Socket, Option<Intake>),
 }
 
-/// Where the bytes of a route go: made of a socket, or of a file and an offset, by reference.
+/// Where the bytes of a route go: a socket, or a file and an offset; by reference.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -92,7 +92,7 @@ pub enum RouteSource {
 pub enum RouteSink {
     /// A connected socket. It is left open.
     Socket(Socket),
-    /// A file or block device, from this offset on; not one opened for appending.
+    /// A file or block device, from this offset on; not a file opened for appending.
     File(File, u64),
 }
 
@@ -127,8 +127,8 @@ impl From<(&File, u64)> for RouteSink {
 }
 
 impl Socket {
-    /// Sends a range of a file, or what the file has of it, by the best engine that works: a [`Route`], run to
-    /// its end. Its bytes go behind the sends that were accepted before; wait for its end before you send more.
+    /// Sends a range of a file, or as much of it as the file has, by the best engine that works: a [`Route`],
+    /// run to its end. Its bytes follow the sends accepted before; wait for its end before you send more.
     pub async fn send_file(&self, file: &File, range: Range<u64>) -> Carried {
         Route::on(&self.driver, (file, range).into(), self.into()).run().await
     }
@@ -154,10 +154,11 @@ pub enum RouteEngine {
     /// written from there.
     #[cfg(feature = "getbuf")]
     GetBuf,
-    /// splice(2) through a pipe. Nobody tells when the pages are free again, nor whether they were
+    /// splice(2) through a pipe. Nobody reports when the pages are free again, nor whether they were
     /// copied.
     Splice,
-    /// Through memory that is registered with the ring: read or received into, and lent from.
+    /// Through memory registered with the ring: the route reads or receives into it, and lends it to the
+    /// sink.
     Memory,
     /// Through memory, and copied out of it.
     Copy,
@@ -171,7 +172,7 @@ impl RouteEngine {
     #[cfg(not(feature = "getbuf"))]
     pub const ALL: [Self; 3] = [Self::Splice, Self::Memory, Self::Copy];
 
-    /// With spans of an rx queue before all others.
+    /// With spans of an rx queue as the first choice.
     #[cfg(feature = "getbuf")]
     const SPANS_FIRST: [Self; 4] = [Self::Memory, Self::GetBuf, Self::Splice, Self::Copy];
     #[cfg(not(feature = "getbuf"))]
@@ -214,11 +215,11 @@ pub struct Route {
     driver: Rc<Reactor>,
     source: RouteSource,
     sink: RouteSink,
-    /// What goes before the source's bytes.
+    /// Bytes to send before the source's.
     head: Vec<u8>,
     /// What [`run_at_once`](Self::run_at_once) has left in a pipe.
     begun: Option<splice::Lent>,
-    /// Those that may serve, best first.
+    /// Engines that may serve, best first.
     engines: &'static [RouteEngine],
     passed_over: Vec<(RouteEngine, String)>,
     moved: Rc<Cell<u64>>,
@@ -297,42 +298,42 @@ impl Route {
         self
     }
 
-    /// Sends these bytes before those of the source, to a socket: in one packet with the first of a file where
-    /// splice serves. They are copied, and counted in [`given`](Self::given) alone.
+    /// Sends these bytes before those of the source, to a socket; with splice in one packet with the first
+    /// bytes of a file. They are copied, and counted in [`given`](Self::given) alone.
     pub fn head(mut self, bytes: Vec<u8>) -> Self {
         self.head = bytes;
         self
     }
 
-    /// Bytes of the source that the sink has taken, to be looked at while the route runs.
+    /// Bytes of the source that the sink has taken; you can read it while the route runs.
     pub fn progress(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.moved)
     }
 
-    /// The engine that serves, or would next.
+    /// The engine that serves, or would be next.
     pub fn engine(&self) -> RouteEngine {
         self.engines[0]
     }
 
-    /// Engines that were tried and can't serve here, each with the reason.
+    /// Engines that were tried and cannot serve here, each with the reason.
     pub fn passed_over(&self) -> &[(RouteEngine, String)] {
         &self.passed_over
     }
 
-    /// Bytes by whether the CPU copied them out of the source: those that an engine took which has ended,
+    /// Bytes by whether the CPU copied them out of the source. An engine's bytes count once it has ended,
     /// or was dropped midway.
     pub fn taken(&self) -> Tally {
         self.taken
     }
 
-    /// Bytes that the sink has taken, by whether the CPU copied them; those of splice once it has ended,
-    /// or was dropped midway.
+    /// Bytes that the sink has taken, by whether the CPU copied them; splice's count once it has ended, or
+    /// was dropped midway.
     pub fn given(&self) -> Tally {
         self.given
     }
 
-    /// Carries all bytes. Dropped midway, what is on the way may arrive or not, and what was taken
-    /// from a stream is gone from there.
+    /// Carries all bytes. If you drop it midway, bytes on their way may arrive or not, and bytes taken from
+    /// a stream are gone from there.
     pub async fn run(&mut self) -> Carried {
         let result = self.serve().await;
         Carried {
@@ -344,9 +345,9 @@ impl Route {
         }
     }
 
-    /// Carries what goes at once, without a future: a head and a pipeful of a file (1 MiB, mostly) by splice, to a socket
-    /// that [never blocks](Socket::never_block) and has no sends under way. Whether that was all: where it was not,
-    /// [`run`](Self::run) carries the rest, and tells what went wrong.
+    /// Carries what goes at once, without a future: a head and a pipeful of a file (usually 1 MiB) by splice, to a
+    /// socket that [never blocks](Socket::never_block) and has no sends under way. Returns whether that was all. If
+    /// not, [`run`](Self::run) carries the rest, and reports what went wrong.
     ///
     /// ```no_run
     /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, file: &handoff::File) -> handoff::Result<()> {
@@ -420,7 +421,7 @@ impl Route {
         }
         let head = Buffer::from(mem::take(&mut self.head));
         let copied = head.len() as u64;
-        // It goes on where nobody waits for it, and what follows goes behind it.
+        // It continues if nobody waits for it, and later bytes follow it.
         drop(socket.send(head).map_err(|refused| refused.error)?);
         self.given.copied += copied;
         Ok(())
@@ -455,8 +456,8 @@ impl Route {
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
-                // A socket takes spans together, since each send costs; with the last of them a piece is
-                // about the longest. A file takes each by a request of its own.
+                // A socket takes several spans together, since each send costs; the last of them makes a
+                // piece about as long as allowed. A file takes each by a request of its own.
                 let enough = match &self.sink {
                     RouteSink::Socket(_) => PIECE - CHUNK,
                     RouteSink::File(..) => 0,
@@ -475,7 +476,7 @@ impl Route {
             // Sends that were accepted before go first.
             socket.flush().await?;
         }
-        // What of a file; a stream has no range.
+        // The range of a file; a stream has none.
         let range = match &self.source {
             RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
             RouteSource::Stream(..) => None,
@@ -515,20 +516,20 @@ impl Route {
         way.what.run(moved).await
     }
 
-    /// What is left of the source's range.
+    /// The rest of the source's range.
     fn rest_of(&self, range: Range<u64>) -> Range<u64> {
         range.start + self.moved.get()..range.end
     }
 
-    /// Hands on what there is, as far as pieces come back; the end comes when all are back.
+    /// Hands on what there is, as pieces come back; ends when all are back.
     async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
         let taken = &mut self.taken;
         let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
         poll_fn(|context| {
-            // Without a ring pieces come and go at once: the thread's other futures have their turn all
-            // the same.
+            // Without a ring pieces come and go at once; the thread's other futures get their turn all the
+            // same.
             for _ in 0..PIECES {
                 while let Some(first) = out.front_mut()
                     && let Poll::Ready(given) = first.poll(context)
@@ -572,8 +573,8 @@ impl Route {
     }
 }
 
-/// A supply, or whatever else counts or is to be put back, for which that is done when it has served, also
-/// where its future is dropped midway.
+/// A supply, or something else that counts or must be put back: this does it when the supply has served,
+/// also if its future is dropped midway.
 struct Counting<T, F: FnMut(&mut T)> {
     what: T,
     count: F,
@@ -585,7 +586,7 @@ impl<T, F: FnMut(&mut T)> Drop for Counting<T, F> {
     }
 }
 
-/// Why an engine can't serve, where that is what the error is about.
+/// Why an engine cannot serve, if that is what the error is about.
 fn cannot_serve(error: &Error) -> Option<String> {
     match error {
         Error::EngineUnavailable { reason, .. } | Error::NoRing { reason, .. } => {
@@ -597,7 +598,7 @@ fn cannot_serve(error: &Error) -> Option<String> {
 }
 
 impl RouteSink {
-    /// Pieces are written at their places, in any order; on a stream nothing goes past a lane.
+    /// Pieces are written at their places, in any order; on a stream nothing overtakes a lane.
     fn check(&self) -> Result<()> {
         let file = match self {
             Self::File(file, _) => file,

@@ -1,16 +1,16 @@
 //! splice(2) through a pipe: pages move from file to file by reference.
 //!
-//! Minimum kernel: 2.6.31 between sockets. Capability: none. Return signal: none; nobody tells when
-//! the pages are free again, nor whether they were copied on the way.
+//! Minimum kernel: 2.6.31 between sockets. Capability: none. Return signal: none; nobody reports when the
+//! pages are free again, nor whether they were copied on the way.
 //!
 //! Contracts:
-//! - sockets that block are made non-blocking for the time, since the kernel has no other way to splice
-//!   without waiting, and waited for by the driver; a file that is not in the page cache
-//!   holds up the thread, as `sendfile(2)` does;
-//! - before anything was moved, what can't be spliced is told as an engine that is not possible;
-//! - what goes at once needs no future ([`at_once`]); what it leaves in its pipe goes first afterwards;
-//! - between two pipefuls the other futures of the thread have their turn, also where neither end ever
-//!   keeps it waiting.
+//! - a blocking socket is made non-blocking meanwhile, since the kernel has no other way to splice without
+//!   waiting; the driver waits for it. A file that is not in the page cache blocks the thread, as with
+//!   `sendfile(2)`;
+//! - if nothing can be spliced at the start, the engine is reported as impossible;
+//! - bytes that go at once need no future ([`at_once`]); bytes left in its pipe go first afterwards;
+//! - between two pipefuls the other futures of the thread get their turn, even if neither end ever has to
+//!   wait.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -34,20 +34,19 @@ use crate::transfer::Readiness;
 /// From where to where.
 pub(crate) struct Splicing<'a> {
     pub(crate) driver: Rc<Reactor>,
-    /// What goes before, and is emptied as it goes.
+    /// Bytes that go first; emptied as they go.
     pub(crate) head: &'a mut Vec<u8>,
     pub(crate) from: End,
-    /// What of a file; `None` for streams.
+    /// Range of a file; `None` for streams.
     pub(crate) range: Option<Range<u64>>,
     pub(crate) to: End,
-    /// Where in a file; `None` for sockets.
+    /// Offset in a file; `None` for sockets.
     pub(crate) offset: Option<u64>,
     /// What [`at_once`] has left in a pipe.
     pub(crate) begun: Option<Lent>,
 }
 
-/// One end. A socket does not block as long as one of its ends is there, and is then again what
-/// it was.
+/// One end. A socket is non-blocking as long as one of its ends exists, and is then restored.
 pub(crate) enum End {
     File(File),
     Socket(Socket),
@@ -109,7 +108,7 @@ impl Drop for End {
     }
 }
 
-/// The pipe of a splice, which others get behind it if nothing is left in it.
+/// The pipe of a splice; other splices get it afterwards if it is empty.
 pub(crate) struct Lent {
     driver: Rc<Reactor>,
     pipe: Option<Pipe>,
@@ -136,7 +135,7 @@ impl Drop for Lent {
 }
 
 impl Splicing<'_> {
-    /// Moves all, and counts in `moved` what the sink took.
+    /// Moves everything, and counts in `moved` what the sink took.
     pub(crate) async fn run(&mut self, moved: &Cell<u64>) -> Result<()> {
         let mut lent = match self.begun.take() {
             Some(begun) => begun,
@@ -159,7 +158,7 @@ impl Splicing<'_> {
                 range.start += lent.held as u64;
             }
             self.give(&mut lent, moved).await.map_err(|error| match error {
-                // What is in the pipe by now is gone from a stream, but not from a file.
+                // Bytes in the pipe by now are gone from a stream, but not from a file.
                 Errno::INVAL if moved.get() == before && self.range.is_some() => {
                     unavailable("the sink can't be spliced to")
                 }
@@ -172,7 +171,7 @@ impl Splicing<'_> {
         }
     }
 
-    /// Sends the head, which the kernel keeps for the packet that the first bytes of a file are in. By way of the pipe it
+    /// Sends the head; the kernel holds it back for the packet with the first bytes of a file. Through the pipe it
     /// would cost more: over veth twice the server's CPU for 64 KiB and 1 MiB, since the reader was woken more often.
     async fn send_head(&mut self) -> Result<(), Errno> {
         let follows = self.range.as_ref().is_some_and(|range| !range.is_empty());
@@ -227,8 +226,8 @@ impl Splicing<'_> {
     }
 }
 
-/// Moves what goes at once of a head and of a range of a file, a pipeful at most, to a socket that does not block; the
-/// bytes of the file that went, and what is left in a pipe. What goes wrong is for [`Splicing::run`] to tell.
+/// Moves what goes at once of a head and of a range of a file, at most a pipeful, to a non-blocking socket. Returns
+/// the bytes of the file that went, and what is left in a pipe. [`Splicing::run`] reports errors.
 pub(crate) fn at_once(
     driver: &Rc<Reactor>,
     head: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a route takes pieces from, if they go through memory: a file read into it, received spans.
+//! Pieces of a route that go through memory: a file read into it, or received spans.
 
 use std::future::Future;
 use std::ops::Range;
@@ -18,28 +18,28 @@ use crate::socket::Socket;
 use crate::socket::receive::Receiver;
 use crate::transfer::Transfer;
 
-/// Bytes of a chunk that a stream is received into.
+/// Bytes of a chunk to receive a stream into.
 pub(super) const CHUNK: usize = 64 << 10;
 
 pub(super) trait Supply {
     type Piece: Payload;
 
-    /// The next piece; `None` at the end. Where all memory is out, it is pending until a piece was put
-    /// back, and asked again then.
+    /// The next piece; `None` at the end. If all memory is in use, it is pending until a piece is put back,
+    /// and is then asked again.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>>;
 
-    /// A piece is not used any more.
+    /// Takes a piece back.
     fn put_back(&mut self, piece: Self::Piece);
 
     /// Bytes by whether they were copied on their way here.
     fn taken(&self) -> Tally;
 }
 
-/// A file that is read into memory, one piece after another.
+/// A file, read into memory piece by piece.
 pub(super) struct FromFile {
     file: File,
     range: Range<u64>,
-    /// Buffers that nothing is in.
+    /// Empty buffers.
     free: Vec<Buffer>,
     reading: Option<Transfer<Buffer>>,
     taken: u64,
@@ -67,7 +67,7 @@ impl Supply for FromFile {
             }
             let Some(mut buffer) = self.free.pop() else { return Poll::Pending };
             let left = self.range.end - self.range.start;
-            // Past the page cache whole pages are read, also where the file ends before.
+            // Past the page cache whole pages are read, even where the file ends before.
             buffer.set_len(if self.file.is_direct() {
                 PIECE
             } else {
@@ -110,7 +110,7 @@ impl Supply for FromFile {
 /// Spans that a socket receives: as many at a time as are there, up to a limit.
 pub(super) struct FromStream {
     receiver: Receiver,
-    /// Bytes from which on a piece is not joined by a further span.
+    /// A piece of this many bytes gets no further span.
     enough: usize,
     /// What came behind the last piece.
     failure: Option<Error>,
@@ -178,7 +178,7 @@ impl Supply for FromStream {
     }
 }
 
-/// Memory for pieces, registered where that is wanted and possible; unregistered it serves as well.
+/// Memory for pieces, registered if wanted and possible; otherwise unregistered.
 fn memory(driver: &Rc<Reactor>, len: usize, registered: bool) -> Result<Region> {
     let region = Region::anonymous(len)?;
     if registered && let Err(error) = driver.register(region.backing()) {

@@ -30,18 +30,18 @@ impl Socket {
         Ok(Self::attach_tcp(Rc::clone(driver), OwnedFd::from(made), address.is_ipv6()))
     }
 
-    /// Connects to an address, for a socket that was made with settings of your own.
+    /// Connects a socket with settings of your own to an address.
     ///
     /// # Errors
     ///
-    /// When too many operations are under way. What goes wrong later, [`Connecting`] tells.
+    /// When too many operations are under way. [`Connecting`] reports later errors.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
         let connected = connect(&self.driver, &self.shared, address)?;
         Ok(Connecting { socket: self.clone(), connected })
     }
 }
 
-/// A future of the connected socket. Dropping it gives the connection up.
+/// A future of the connected socket. Dropping it abandons the connection.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {

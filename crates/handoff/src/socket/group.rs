@@ -1,8 +1,8 @@
 //! Groups: many sends share one return, as in the notification contexts of the 2021 proposal.
 //!
-//! The kernel that became of it tells one return a request; the grouping is done here. A group
-//! gathers the buffers of its sends as they come back, and yields all of them, once it is flushed,
-//! when the last is back. Steady use allocates nothing: a flushed group's storage serves the next.
+//! The kernel feature that came of that proposal reports one return per request; the grouping is done here.
+//! A group collects the buffers of its sends as they come back. Once flushed, it yields all of them when
+//! the last is back. Steady use allocates nothing: the next group uses the storage of a flushed one.
 
 use std::fmt;
 use std::future::Future;
@@ -19,11 +19,11 @@ use crate::op::loan::{Payload, Returned};
 use crate::reactor::Reactor;
 use crate::receipt::Receipt;
 
-/// Sends that will be returned together.
+/// Sends that return together.
 ///
-/// Made by [`Driver::group`](crate::Driver::group), filled by
-/// [`Message::send_in`](crate::Message::send_in), ended by [`flush`](Self::flush). Dropped, it lets
-/// its sends go on and drops their buffers as they come back.
+/// [`Driver::group`](crate::Driver::group) makes it, [`Message::send_in`](crate::Message::send_in) fills
+/// it, [`flush`](Self::flush) ends it. If you drop it, its sends go on and its buffers are dropped as they
+/// come back.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffers: Vec<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
@@ -52,7 +52,7 @@ pub struct Group<B: Payload>(Handle<AllBack<B>>);
 #[derive(Debug)]
 pub struct GroupOnLoan<B: Payload>(Handle<AllBack<B>>);
 
-/// That the kernel has let go of the buffers of all sends of a group.
+/// The kernel has let go of the buffers of all sends of a group.
 pub(crate) struct AllBack<B>(PhantomData<B>);
 
 impl<B: Payload> Awaited for AllBack<B> {
@@ -111,18 +111,18 @@ impl<B: Payload> Group<B> {
         self.0.driver().groups.borrow_mut().get(self.key()).out
     }
 
-    /// Ends the group: no send joins it any more, and all its buffers come back at once.
+    /// Ends the group: no send joins it any more, and all its buffers come back together.
     pub fn flush(self) -> GroupOnLoan<B> {
         GroupOnLoan(self.0)
     }
 }
 
 impl<B: Payload> GroupOnLoan<B> {
-    /// Takes the buffers over if all are back, appending them to `into`; their joint account.
+    /// If all buffers are back, appends them to `into`; returns their joint account.
     ///
     /// # Errors
     ///
-    /// Gives itself back while any buffer is still on loan.
+    /// Returns itself while any buffer is still on loan.
     pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
         self.0.take_by(|core, key| take_into(core, key, into)).ok_or(self)
     }

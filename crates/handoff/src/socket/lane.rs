@@ -15,20 +15,20 @@ use crate::op::loan::{Refused, Returned};
 use crate::reactor::Reactor;
 
 impl Socket {
-    /// Opens a lane for at most `capacity` buffers of `region` at a time: the way to send in bulk. It keeps
-    /// as little as there can be for a message, and allocates nothing for it.
+    /// Opens a lane for at most `capacity` buffers of `region` at a time: the way to send in bulk. A lane
+    /// stores very little for a message, and allocates nothing for it.
     ///
-    /// A lane lends always (`IORING_OP_SEND_ZC`, Linux 6.0) and leaves nothing to choose. A region that is
-    /// [registered](crate::Driver::register) saves the kernel the look-up of its pages.
+    /// A lane always lends (`IORING_OP_SEND_ZC`, Linux 6.0); you cannot choose an engine. If the region is
+    /// [registered](crate::Driver::register), the kernel need not look up its pages.
     ///
-    /// A datagram socket may have several lanes, and sends beside them. A stream has one, and no other sends
-    /// as long as it is there, so that its bytes stay in order.
+    /// A datagram socket may have several lanes, and sends beside them. A stream has one lane, and no other
+    /// sends as long as it exists, so that its bytes stay in order.
     ///
     /// # Errors
     ///
-    /// [`Error::EngineUnavailable`] on sockets that can't send so, and on those that were told to
-    /// send otherwise ([`set_engine`](Socket::set_engine)); [`Error::NoRing`] without a ring; when the stream
-    /// is broken, has sends under way or a lane already.
+    /// [`Error::EngineUnavailable`] on sockets that cannot send this way, and on those told to send otherwise
+    /// ([`set_engine`](Socket::set_engine)); [`Error::NoRing`] without a ring. Also when the stream is
+    /// broken, has sends under way or already has a lane.
     pub fn lane(&self, region: &Region, capacity: usize) -> Result<Lane> {
         let unavailable =
             |reason| Error::EngineUnavailable { engine: Engine::UringZc.name(), reason };
@@ -43,15 +43,15 @@ impl Socket {
     }
 }
 
-/// Sends of one socket in bulk, from one region: push buffers, turn the driver, take back what returned.
+/// Sends of one socket in bulk, from one region: push buffers, turn the driver, take back returned ones.
 ///
-/// Buffers are moved in, and come back in the order in which they were pushed, each when the kernel has let
-/// go of it. A lane that is dropped sends what was pushed; the buffers are dropped as they come back.
+/// You move buffers in, and get them back in the order in which you pushed them, each when the kernel has
+/// let go of it. If you drop a lane, pushed buffers are still sent, and are dropped as they come back.
 ///
-/// A datagram goes or fails by itself. A stream goes in order: what the kernel takes only in part goes on with
-/// the rest of the same buffer, and after a failure nothing follows: the other buffers come back with
-/// [`Error::StreamBroken`]. What lending lacks memory for is copied, if the socket's engine is
-/// [`Auto`](Engine::Auto), and the receipt says so.
+/// A datagram goes or fails by itself. A stream goes in order: if the kernel takes only part of a buffer, the
+/// rest of it goes next. After a failure nothing follows: the other buffers come back with
+/// [`Error::StreamBroken`]. If memory for lending runs out and the socket's engine is [`Auto`](Engine::Auto),
+/// the bytes are copied, and the receipt says so.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,14 +90,14 @@ impl Lane {
         self.shared.push(&self.driver, buffer).map_err(|(buffer, error)| Refused { buffer, error })
     }
 
-    /// The buffer that was pushed first, once it is back, with what became of it.
+    /// The buffer pushed first, once it is back, with what happened to it.
     #[inline]
     pub fn take(&self) -> Option<Finished<Buffer>> {
         let (sent, Returned { buffer, receipt }) = self.shared.take(&self.driver)?;
         Some(Finished { sent, buffer, receipt })
     }
 
-    /// Waits for the buffer that was pushed first, or will be, to come back.
+    /// Waits for the first buffer, pushed already or later, to come back.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// When the lane takes no more, as [`push`](Self::push) says it.
+    /// When the lane accepts no more, as for [`push`](Self::push).
     pub fn room(&self) -> impl Future<Output = Result<()>> + '_ {
         poll_fn(|context| match self.shared.poll_room(&self.driver, context.waker()) {
             Ok(true) => Poll::Ready(Ok(())),
@@ -128,19 +128,19 @@ impl Lane {
         })
     }
 
-    /// Asks for everything to end early, and takes no more. Buffers come back as the kernel lets go of them:
-    /// with [`Error::Canceled`], or as they would have when that comes too late. A stream is broken if it ends
+    /// Asks for everything to end early, and accepts no more. Buffers come back as the kernel lets go of them:
+    /// with [`Error::Canceled`], or as usual if the request comes too late. A stream is broken if it ends
     /// within a buffer.
     pub fn cancel(&self) {
         self.shared.cancel(&self.driver);
     }
 
-    /// Buffers that were pushed and not taken back.
+    /// Buffers pushed and not taken back.
     pub fn len(&self) -> usize {
         self.shared.len()
     }
 
-    /// Whether all that was pushed was taken back.
+    /// Whether every pushed buffer was taken back.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -22,7 +22,7 @@ use crate::ring::{Endpoint, Key};
 /// A listening socket.
 ///
 /// It begins to accept connections when you first ask for one, and goes on until 64 wait for you: ask for the
-/// next soon, or [pause](Self::pause). Dropping it closes the connections that nobody has taken.
+/// next soon, or [pause](Self::pause). Dropping it closes connections that nobody has taken.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +47,7 @@ pub struct Listener {
 impl Listener {
     pub(crate) fn open(driver: &Rc<Reactor>, listener: TcpListener) -> Result<Self> {
         driver.check_room()?;
-        // The ring waits for a socket that blocks; a call must not.
+        // The ring waits for a blocking socket; a call must not.
         listener
             .set_nonblocking(!driver.io.has_ring())
             .map_err(|error| Error::io("readying a listener", error))?;
@@ -57,11 +57,11 @@ impl Listener {
         Ok(Self { driver: Rc::clone(driver), key, endpoint })
     }
 
-    /// The next connection, and the address of its peer; 0.0.0.0:0 where that has reset the connection by now,
-    /// as the socket then says.
+    /// The next connection, and the address of its peer; 0.0.0.0:0 if the peer has reset the connection by
+    /// now, as the socket then reports.
     ///
-    /// Where the process has no descriptor for it ([`Error::NoDescriptor`]), that is told once, and the
-    /// listener goes on when there is one.
+    /// If the process has no descriptor for it, you get [`Error::NoDescriptor`] once; the listener goes on
+    /// when there is one.
     pub fn accept(&mut self) -> Accepting<'_> {
         Accepting { listener: self }
     }
@@ -75,7 +75,7 @@ impl Listener {
         }))
     }
 
-    /// As [`accept`](Self::accept), for a future of your own: the task that polled last is woken.
+    /// As [`accept`](Self::accept), for your own future: the task that polled last is woken.
     pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<Result<(Socket, SocketAddr)>> {
         if let Some(accepted) = self.try_accept() {
             return Poll::Ready(accepted);
@@ -89,8 +89,8 @@ impl Listener {
         Poll::Pending
     }
 
-    /// Accepts no more connections until you ask for the next; they wait in the kernel, as many as its
-    /// backlog has room for.
+    /// Stops accepting until you ask for the next connection. Connections wait in the kernel, as many as
+    /// its backlog has room for.
     pub fn pause(&mut self) {
         accepting::pause(&self.driver, self.key);
     }
@@ -99,7 +99,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket.
+    /// The kernel's error about the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         internet_address(SockRef::from(&self.endpoint.fd).local_addr())
     }

@@ -1,4 +1,4 @@
-//! A socket attached to a driver, to send and to receive by.
+//! A socket attached to a driver, for sending and receiving.
 
 pub(crate) mod connect;
 pub(crate) mod group;
@@ -31,7 +31,8 @@ use crate::transfer::Readiness;
 
 /// A connected or bound socket of any family, used through its driver.
 ///
-/// Clones are handles on the same attachment. It is closed when the last handle is dropped and nothing is under way on it.
+/// Clones are handles on the same attachment. It closes when the last handle is dropped and nothing is
+/// under way on it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +64,7 @@ impl Socket {
         Ok(Self { shared: Rc::new(shared), driver })
     }
 
-    /// As [`attach`](Self::attach) for what is known to be of TCP.
+    /// As [`attach`](Self::attach) for a socket known to be TCP.
     fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
         let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)), tells_copies(&driver.io));
         let kind = SocketKind { stream: true, ipv6, udp: false };
@@ -72,7 +73,7 @@ impl Socket {
     }
 
     /// Ends a direction, or both, for every handle on the connection. The peer sees the end behind the
-    /// bytes that the kernel has taken; sends that it has not taken all of by now fail.
+    /// bytes that the kernel has taken. Sends that the kernel has not taken whole by now fail.
     ///
     /// # Errors
     ///
@@ -83,9 +84,8 @@ impl Socket {
             .map_err(|error| Error::io("shutting a connection down", error))
     }
 
-    /// Waits until the kernel has taken all bytes that were accepted for a stream, also those of sends whose
-    /// futures were dropped, and of sends that are accepted meanwhile. Datagrams wait for nobody, and are not waited
-    /// for.
+    /// Waits until the kernel has taken all bytes accepted for a stream: also those of sends whose futures were
+    /// dropped, and of sends accepted meanwhile. Datagrams need no order, so this does not wait for them.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Socket {
         Poll::Pending
     }
 
-    /// Waits until there is something to receive, an end, or an error. Nothing is received.
+    /// Waits until there is something to receive, an end, or an error. Receives nothing.
     ///
     /// # Errors
     ///
@@ -135,8 +135,8 @@ impl Socket {
         self.await_readiness(Direction::AwaitWrite)
     }
 
-    /// Waits until the connection is broken: reset by the peer, or ended in both directions. Nothing is received. Where
-    /// the peer has ended its own direction alone, it waits for ever.
+    /// Waits until the connection is broken: reset by the peer, or ended in both directions. Receives nothing. If the
+    /// peer has ended only its own direction, this waits for ever.
     ///
     /// # Errors
     ///
@@ -148,13 +148,14 @@ impl Socket {
         if told.is_ok_and(|told| told > 0) {
             return Ok(());
         }
-        // The ring tells of the end of one direction, too, and would again.
+        // The ring reports the end of one direction, too, and would do so again.
         pending().await
     }
 
-    /// Has the open socket not block from now on (`O_NONBLOCK`, for all of its descriptors). A [`Route`](crate::Route)
-    /// that splices has to have it so, and then need not ask the kernel each time, nor change the flag back. The
-    /// driver waits for the socket as before; whoever clears the flag afterwards has splices wait in the kernel.
+    /// Makes the open socket non-blocking from now on (`O_NONBLOCK`, for all of its descriptors). A
+    /// [`Route`](crate::Route) that splices needs that, and then need not ask the kernel each time, nor change the
+    /// flag back. The driver waits for the socket as before. If somebody clears the flag afterwards, splices wait in
+    /// the kernel.
     ///
     /// ```no_run
     /// # async fn example(driver: handoff::Driver, mut listener: handoff::Listener) -> handoff::Result<()> {
@@ -165,7 +166,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// What the kernel says of the flag.
+    /// What the kernel says about the flag.
     pub fn never_block(&self) -> Result<()> {
         ioctl_fionbio(&self.shared.endpoint.fd, true)
             .map_err(|error| Error::io("having a socket not block", error.into()))?;
@@ -183,7 +184,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When the engine can't work on this socket or this kernel; the choice stays as it was.
+    /// When the engine cannot work on this socket or this kernel; the choice stays as it was.
     pub fn set_engine(&self, engine: Engine) -> Result<()> {
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
@@ -196,7 +197,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What was sent so far, and what became of it.
+    /// What was sent so far, and what happened to it.
     pub fn send_stats(&self) -> SendStats {
         self.shared.stats.get()
     }
@@ -219,18 +220,18 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-/// An address of a socket, which the kernel was asked for.
+/// An address of a socket, as the kernel reports it.
 pub(crate) fn internet_address(told: io::Result<SockAddr>) -> Result<SocketAddr> {
     told.and_then(|address| address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into()))
         .map_err(|error| Error::io("asking for the address of a socket", error))
 }
 
-/// The engine that sends without copying here.
+/// The zero-copy engine for sends here.
 fn zero_copy_engine(io: &Io) -> Engine {
     if io.has_ring() { Engine::UringZc } else { Engine::MsgZerocopy }
 }
 
-/// Whether the kernel says what it copied of what that sends: the error queue always does.
+/// Whether the kernel reports what it copied of such sends: the error queue always does.
 fn tells_copies(io: &Io) -> bool {
     !io.has_ring() || io.reports_usage
 }

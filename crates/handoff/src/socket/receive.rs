@@ -1,8 +1,8 @@
-//! Receiving: a stream of received spans.
+//! Receiving: a stream of spans.
 //!
-//! Minimum kernel: as the engine's; without a ring any. What is received into a pool's chunks the
-//! kernel copies, and so it is counted; of what comes from an rx queue its own count decides. Return
-//! signal: none to wait for; dropping a span gives its chunk back.
+//! Minimum kernel: as the engine's; without a ring any. The kernel copies what it receives into a pool's
+//! chunks, and it counts as copied. For an rx queue the kernel's own count decides. Return signal: none to
+//! wait for; dropping a span gives its chunk back.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use crate::ring::Key;
 
 impl Socket {
     /// Starts to receive into a [`Pool`](crate::Pool), from an [`RxQueue`](crate::RxQueue), or
-    /// [either](crate::RxQueue::or), and goes on until the peer ends or the receiver is dropped.
+    /// [either](crate::RxQueue::or), until the peer ends or you drop the receiver.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Socket {
     }
 }
 
-/// Received spans in order. Dropping it ends the receiving; what was received and not taken is lost.
+/// Received spans in order. Dropping it ends the receive; spans received and not taken are lost.
 ///
 /// ```no_run
 /// # async fn example(mut receiver: handoff::Receiver) -> Result<(), Box<dyn std::error::Error>> {
@@ -57,13 +57,13 @@ impl Socket {
 pub struct Receiver {
     driver: Rc<Reactor>,
     key: Key,
-    /// Taken over from the record, which comes before what that has.
+    /// Taken over from the record; these come before the record's.
     taken: Arrivals,
 }
 
 impl Receiver {
-    /// The next span; `None` at the end of a stream. On a datagram socket each span is a datagram,
-    /// cut at the pool's chunk size.
+    /// The next span; `None` at the end of a stream. On a datagram socket each span is a datagram, cut at
+    /// the pool's chunk size.
     pub fn next_span(&mut self) -> NextSpan<'_> {
         NextSpan { receiver: self }
     }
@@ -81,13 +81,13 @@ impl Receiver {
         }
     }
 
-    /// Lends each span that is there already to `visitor`, in order, and the chunk goes back when that drops it.
-    /// Costs less than a [`Span`] for each; of what the visitor wants to have longer it
-    /// [makes one](SpanRef::keep). Gives how the stream ended once nothing is left, and an error once; `None`
-    /// while it goes on. [`spans_there`](Self::spans_there) waits for something to visit.
+    /// Lends each span that is there already to `visitor`, in order; its chunk goes back when the visitor drops
+    /// it. Costs less than a [`Span`] for each; to have one for longer, [make a span](SpanRef::keep) of it.
+    /// Returns how the stream ended once nothing is left, and an error once; `None` while it goes on.
+    /// [`spans_there`](Self::spans_there) waits for something to visit.
     ///
-    /// The visitor may use the driver. If it panics, it has had its span, and the next visit goes on behind
-    /// that.
+    /// The visitor may use the driver. If it panics, it has had its span, and the next visit continues
+    /// behind that.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,7 +121,7 @@ impl Receiver {
         SpansThere { receiver: self }
     }
 
-    /// Has a task woken when something is there that was not taken.
+    /// Wakes a task when something is there that was not taken.
     fn wait(&self, context: &mut Context<'_>) -> Result<()> {
         self.driver.check_driven()?;
         let waker = context.waker().clone();
@@ -130,13 +130,13 @@ impl Receiver {
         Ok(())
     }
 
-    /// How bytes are received now, and why so.
+    /// How bytes are received now, and why.
     pub fn engine(&self) -> (ReceiveEngine, String) {
         let has_ring = self.driver.io.has_ring();
         self.driver.records.borrow_mut().receive(self.key).engine(has_ring)
     }
 
-    /// Bytes received so far, by what the kernel reports of them.
+    /// Bytes received so far, by the kernel's reports.
     pub fn tally(&self) -> Tally {
         self.driver.records.borrow_mut().receive(self.key).tally()
     }

@@ -1,4 +1,4 @@
-//! Receiving into memory of others: a stream of places in a dma-buf.
+//! Receiving into foreign memory: a stream of places in a dma-buf.
 //!
 //! Minimum kernel, capability, set-up, return signal: see [`DmaBufQueue`].
 
@@ -14,7 +14,7 @@ use crate::mechanism::ReceiveEngine;
 use crate::outcome::Tally;
 
 impl Socket {
-    /// Starts to receive into the dma-buf of a queue, and goes on until the peer ends or the receiver is dropped.
+    /// Starts to receive into the dma-buf of a queue, until the peer ends or you drop the receiver.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ impl Socket {
     }
 }
 
-/// Received spans of a [`DmaBufQueue`] in order. Dropping it ends the receiving.
+/// Received spans of a [`DmaBufQueue`] in order. Dropping it ends the receive.
 ///
 /// ```no_run
 /// # async fn example(mut receiver: handoff::DmaBufReceiver) -> Result<(), Box<dyn std::error::Error>> {
@@ -48,12 +48,12 @@ impl DmaBufReceiver {
         self.0.try_next_span().map(|next| next.map(|span| span.map(DmaBufSpan::new)))
     }
 
-    /// How bytes are received, and why so.
+    /// How bytes are received, and why.
     pub fn engine(&self) -> (ReceiveEngine, String) {
         self.0.engine()
     }
 
-    /// Bytes received so far, by what the kernel reports of them.
+    /// Bytes received so far, by the kernel's reports.
     pub fn tally(&self) -> Tally {
         self.0.tally()
     }

@@ -1,6 +1,6 @@
-//! Receiving into a buffer of the caller's choice, of exact lengths where that is wanted.
+//! Receiving into a buffer of the caller's choice, if wanted an exact length.
 //!
-//! Minimum kernel: any; registered memory is named by its slot from Linux 5.1 on (`READ_FIXED`), and with
+//! Minimum kernel: any. Requests name registered memory by its slot from Linux 5.1 on (`READ_FIXED`), with
 //! `RECV` from 7.2 on. Capability: none. Return signal: the completion. The kernel copies each byte once, into
 //! the buffer.
 
@@ -14,11 +14,11 @@ use crate::transfer::Transfer;
 
 impl Socket {
     /// Receives what there is, up to the buffer's length in use: at least a byte, or 0 at the end of a
-    /// stream. Of a vector the first buffer is filled that has room. On a datagram socket it is one datagram,
-    /// cut at the buffer's length.
+    /// stream. Of a vector, it fills the first buffer with room. A datagram socket gives one datagram, cut at
+    /// the buffer's length.
     ///
-    /// Wait for it, or [cancel](Transfer::cancel) it and wait: dropped, it loses what it had taken of a
-    /// stream.
+    /// Wait for it, or [cancel](Transfer::cancel) it and wait. If you drop it, bytes that it had taken of a
+    /// stream are lost.
     ///
     /// # Errors
     ///
@@ -32,11 +32,12 @@ impl Socket {
         self.receive_by(Direction::Receive, buffer)
     }
 
-    /// Receives from a stream until the buffer's length in use is filled; the vector's of buffers, one after
-    /// another. A stream that ends before gives [`Error::StreamEnded`], which says how many bytes came.
+    /// Receives from a stream until the buffer's length in use is filled, or the lengths of a vector's
+    /// buffers, in order. A stream that ends before gives [`Error::StreamEnded`], which says how many bytes
+    /// came.
     ///
-    /// Cancelled, it says how many bytes it has, and the stream goes on behind them; dropped, it loses them
-    /// and all that follows. Bytes that a NIC has put into an [`RxQueue`](crate::RxQueue)'s memory it cannot read
+    /// Cancelled, it says how many bytes it has, and the stream continues behind them; dropped, it loses them and
+    /// all that follows. It cannot read bytes that a NIC has put into an [`RxQueue`](crate::RxQueue)'s memory
     /// (`EFAULT`): [`RxQueue::take`](crate::RxQueue::take) can.
     ///
     /// # Errors

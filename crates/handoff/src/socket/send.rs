@@ -1,7 +1,7 @@
 //! Sending: lent buffers, small copied headers, destinations, groups.
 //!
 //! Minimum kernel, capability and return signal are those of the engine that serves the send; see
-//! [`Engine`](crate::Engine). Nothing is awaited here: a send is accepted or refused at once.
+//! [`Engine`](crate::Engine). Nothing waits here: a send is accepted or refused at once.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -39,7 +39,7 @@ impl Socket {
         self.message(buffer).send()
     }
 
-    /// Starts a message that needs more than [`send`](Self::send) takes.
+    /// Starts a message that needs more options than [`send`](Self::send) has.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
         Message { socket: self, buffer, header: &[], address: None, segment: None, more: false }
     }
@@ -64,15 +64,15 @@ pub struct Message<'a, B> {
 }
 
 impl<'a, B: Payload> Message<'a, B> {
-    /// Puts up to [`MAX_HEADER`](crate::MAX_HEADER) copied bytes before the lent ones, in the same
-    /// datagram or next to them on the stream.
+    /// Puts up to [`MAX_HEADER`](crate::MAX_HEADER) copied bytes before the lent ones: in the same
+    /// datagram, or directly before them on the stream.
     pub fn header(mut self, bytes: &'a [u8]) -> Self {
         self.header = bytes;
         self
     }
 
-    /// Says that another send follows at once, on a stream: the kernel keeps the end of this one for a packet with
-    /// that, for 200 ms at most. It is for short bytes, which are copied; what is lent does not wait.
+    /// Says that another send follows at once on this stream: the kernel keeps the end of this one for a packet
+    /// with the next, for 200 ms at most. Use it for short bytes, which are copied; lent bytes do not wait.
     pub fn more(mut self) -> Self {
         self.more = self.socket.shared.stream;
         self
@@ -84,12 +84,12 @@ impl<'a, B: Payload> Message<'a, B> {
         self
     }
 
-    /// Sends the bytes as datagrams of `bytes` each; the last may be shorter (UDP segmentation
-    /// offload). The kernel or the NIC cuts them, out of messages of up to 60 KiB and 64 datagrams. A header is
-    /// the beginning of the first.
+    /// Sends the bytes as datagrams of `bytes` each; the last may be shorter (UDP segmentation offload). The
+    /// kernel or the NIC cuts messages of up to 60 KiB and 64 datagrams. A header is the beginning of the first
+    /// datagram.
     ///
-    /// If a datagram fails, those before it are sent, and the receipt counts their bytes. A piece that is too
-    /// long for the path fails with [`Error::MessageTooLong`], which names the path's MTU if the socket is
+    /// If a datagram fails, those before it are sent, and the receipt counts their bytes. A datagram too long
+    /// for the path fails with [`Error::MessageTooLong`], which names the path's MTU if the socket is
     /// connected.
     ///
     /// ```
@@ -128,7 +128,7 @@ impl<'a, B: Payload> Message<'a, B> {
         })
     }
 
-    /// As [`send`](Self::send), with the buffer's return shared with all of `group`.
+    /// As [`send`](Self::send), but the buffer returns together with all of `group`.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(Sent::new(driver, key))
     }
 
-    /// Whether a buffer of the kernel can go in this message.
+    /// Whether this message can carry a buffer of the kernel.
     #[cold]
     fn check_lease(&self, extent: Extent) -> Result<()> {
         let shared = &self.socket.shared;
@@ -181,7 +181,7 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(())
     }
 
-    /// Why the message can't be accepted, if it can't.
+    /// Why the message cannot be accepted; `None` if it can.
     #[inline(always)]
     fn refusal(&self, extent: Extent) -> Option<Error> {
         let shared = &self.socket.shared;
@@ -210,7 +210,7 @@ impl<'a, B: Payload> Message<'a, B> {
         room.err().or_else(|| shared.queue.borrow().refusal())
     }
 
-    /// Kept out of its callers, so that the handles which those make need not go through memory.
+    /// Not inlined, so that the callers' handles need not go through memory.
     #[inline(never)]
     fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
@@ -220,7 +220,7 @@ impl<'a, B: Payload> Message<'a, B> {
             return Err(Refused { buffer: self.buffer, error });
         }
         let size = extent.bytes + self.header.len();
-        // What copying costs from a lease says nothing about user memory.
+        // The cost of copying from a lease says nothing about user memory.
         let pick = shared.chooser.borrow_mut().pick(size, || {
             extent.home.is_none()
                 && (!shared.stream || shared.queue.borrow().is_idle())
@@ -247,7 +247,7 @@ impl<'a, B: Payload> Message<'a, B> {
         if pick.timed {
             let cost = driver.time(|| order::accept(driver, records, shared, key));
             let settled = driver.records.borrow_mut().send(key).is_settled();
-            // The time of a send that has to wait for room says nothing about copying.
+            // A send that waits for room says nothing about the cost of copying.
             if let (true, Some(nanos)) = (settled, cost) {
                 shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
@@ -266,8 +266,7 @@ impl<B> fmt::Debug for Message<'_, B> {
 
 /// An accepted send: two events to wait for, together or apart.
 ///
-/// Awaited as it is, it gives both. Dropped, it lets the send go on and drops the buffer when it
-/// comes back.
+/// Await it for both. If you drop it, the send goes on, and its buffer is dropped when it comes back.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -290,7 +289,8 @@ impl<B: Payload> Sending<B> {
         (self.sent, self.loan)
     }
 
-    /// Cancels the send if this, or its future or [`Sent`], is dropped before the kernel has taken all bytes.
+    /// Cancels the send if this, or its future or [`Sent`], is dropped before the kernel has taken all
+    /// bytes.
     pub fn cancel_on_drop(mut self) -> Self {
         self.sent.cancels = true;
         self
@@ -308,11 +308,11 @@ impl<B: Payload> Sending<B> {
 /// ```
 #[derive(Debug)]
 pub struct Finished<B> {
-    /// Bytes that the kernel took, header included, or why not all.
+    /// Bytes that the kernel took, header included, or the error.
     pub sent: Result<usize>,
     /// The buffer.
     pub buffer: B,
-    /// What became of the bytes.
+    /// What happened to the bytes.
     pub receipt: Receipt,
 }
 
@@ -343,7 +343,7 @@ pub struct Finishing<B: Payload> {
 }
 
 impl<B: Payload> Cancel for Finishing<B> {
-    /// As of [`Sent`]; the buffer comes back as ever.
+    /// As of [`Sent`]; the buffer comes back as usual.
     fn cancel(&self) {
         self.sent.cancel();
     }
@@ -385,7 +385,7 @@ pub struct Sent {
     cancels: bool,
 }
 
-/// That the kernel took the bytes of a send.
+/// The kernel took the bytes of a send.
 pub(crate) enum Taken {}
 
 impl Awaited for Taken {
@@ -418,27 +418,27 @@ impl Sent {
     ///
     /// # Errors
     ///
-    /// Gives itself back until then.
+    /// Returns itself until then.
     pub fn try_take(mut self) -> Result<Result<usize>, Self> {
         self.handle.take().ok_or(self)
     }
 
-    /// As a future, for who sees to the turns of others.
+    /// The result as a future, for callers that let others have their turns.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<Result<usize>> {
         self.handle.poll_taken(context)
     }
 
-    /// Has the send cancelled when this is dropped before it has the result. Without that, a send whose
-    /// `Sent` is dropped goes on.
+    /// Cancels the send if you drop this before it has the result. Otherwise a send whose `Sent` is dropped
+    /// goes on.
     pub fn cancel_on_drop(mut self) -> Self {
         self.cancels = true;
         self
     }
 
-    /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as it would have
-    /// when that comes too late; on a stream a send that stopped midway breaks the stream. A send
-    /// that the kernel has behind another of its stream ends when that one does.
+    /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as usual if the request
+    /// comes too late; on a stream, a send that stopped midway breaks the stream. A send that the kernel
+    /// has queued behind another of its stream ends when that one does.
     pub fn cancel(&self) {
         if let Some(key) = self.handle.key() {
             order::cancel(self.handle.driver(), key);
@@ -470,8 +470,8 @@ impl Future for Sent {
 
 /// A buffer that the kernel holds: a future of its return.
 ///
-/// It can't end without its driver: polled when the last [`Driver`](crate::Driver) was dropped and the
-/// kernel has kept the buffer, it panics.
+/// It cannot end without its driver. If you poll it after the last [`Driver`](crate::Driver) was dropped
+/// and the kernel has kept the buffer, it panics.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -485,7 +485,7 @@ impl Future for Sent {
 #[derive(Debug)]
 pub struct OnLoan<B: Payload>(Handle<Back<B>>);
 
-/// That the kernel has let go of the buffer of a send.
+/// The kernel has let go of the buffer of a send.
 pub(crate) struct Back<B>(PhantomData<B>);
 
 impl<B: Payload> Awaited for Back<B> {
@@ -514,7 +514,7 @@ impl<B: Payload> OnLoan<B> {
     ///
     /// # Errors
     ///
-    /// Gives itself back until then.
+    /// Returns itself until then.
     pub fn try_take(mut self) -> Result<Returned<B>, Self> {
         self.0.take().ok_or(self)
     }

@@ -1,4 +1,4 @@
-//! What sockets receive, as streams: spans, and buffers of a pool.
+//! Received bytes as streams: spans, and buffers of a pool.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -32,11 +32,11 @@ impl Stream for Receiver {
 /// What a socket receives, in buffers of a [`BufferPool`]: a `Stream` that ends with the peer's, or behind an error.
 ///
 /// **Copies:** each byte once, in the kernel. A buffer's length is what came. Buffers cross threads, become
-/// [`Frozen`](crate::Frozen) and `Bytes` without a copy, and go back to the pool when they are dropped. With none free
-/// it waits for one, and the peer for it; without data it holds none. A datagram is cut at the buffer's length, as by
-/// [`Datagrams`].
+/// [`Frozen`](crate::Frozen) and `Bytes` without a copy, and go back to the pool when you drop them. With no free
+/// buffer it waits for one, and the peer waits too; without data it holds none. A datagram is cut at the buffer's
+/// length, as with [`Datagrams`].
 ///
-/// **Dropped:** nothing is lost: what was not given out is still in the socket.
+/// **Dropped:** nothing is lost: bytes not handed out are still in the socket.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,8 +82,8 @@ impl Stream for Buffers {
     }
 }
 
-/// As [`Buffers`], of datagrams with their senders. One that is longer than its buffer is cut, and nothing tells: take
-/// buffers of the longest that may come. It ends behind an error only.
+/// Like [`Buffers`], for datagrams with their senders. A datagram longer than its buffer is cut silently: take
+/// buffers of the longest that may come. It ends only behind an error.
 #[derive(Debug)]
 pub struct Datagrams(Filling);
 
@@ -112,10 +112,10 @@ pub(super) fn address_of(from: Option<SocketAddrAny>) -> rustix::io::Result<Sock
     from.ok_or(Errno::DESTADDRREQ)?.try_into()
 }
 
-/// A buffer with what came, and from where, if the kernel tells.
+/// A buffer with what came, and the sender, if the kernel reports it.
 type Filled = (Buffer, Option<SocketAddrAny>);
 
-/// The receiver of a socket for as long as it is there.
+/// Holds the socket's receiver for as long as it exists.
 #[derive(Debug)]
 struct Filling {
     socket: Socket,

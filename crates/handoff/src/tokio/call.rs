@@ -1,11 +1,11 @@
-//! Calls on a socket that copy once, within the kernel, and wait through the driver.
+//! Calls on a socket that copy once, in the kernel, and wait through the driver.
 //!
 //! Minimum kernel: 5.1 with a ring (`POLL_ADD`), any without. Capability: none. Nothing is lent.
 //!
 //! Contracts:
-//! - bytes are moved only by a call whose result the caller has, so that a wait may be dropped at any time;
-//! - calls follow one another as tokio's cooperative scheduling has them, so that a socket which never runs dry keeps
-//!   no other task of the thread waiting, nor the driver's.
+//! - bytes move only in a call whose result the caller gets, so you may drop a wait at any time;
+//! - calls obey tokio's cooperative scheduling, so that a socket which never runs dry delays no other task of the
+//!   thread, nor the driver.
 
 use std::io;
 use std::pin::Pin;
@@ -21,12 +21,12 @@ use crate::transfer::Readiness;
 /// What a receive by call waits for.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
-    /// The end of a receive that was dropped.
+    /// The end of a dropped receive.
     before: Waiting,
     readiness: Option<Readiness>,
 }
 
-/// As [`poll_call`] for what receives. Nobody else does, of which each would get parts.
+/// As [`poll_call`] for receiving. Only one receives at a time; each of two would get parts of what comes.
 pub(super) fn poll_receive<T>(
     socket: &Socket,
     receiving: &mut Receiving,
@@ -38,7 +38,7 @@ pub(super) fn poll_receive<T>(
     poll_call(socket, &mut receiving.readiness, Socket::readable, context, call)
 }
 
-/// Calls until it goes through, and waits by `wait` where it would block. The wait is kept in `waiting`.
+/// Calls until it succeeds; waits by `wait` where it would block, and keeps the wait in `waiting`.
 pub(super) fn poll_call<T>(
     socket: &Socket,
     waiting: &mut Option<Readiness>,
@@ -50,7 +50,7 @@ pub(super) fn poll_call<T>(
     loop {
         socket.driver.check_driven()?;
         if let Some(readiness) = waiting {
-            // What is wrong with the socket, the call tells best.
+            // The call itself best reports what is wrong with the socket.
             let _ = ready!(Pin::new(readiness).poll(context));
             *waiting = None;
         }

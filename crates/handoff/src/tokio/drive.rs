@@ -1,8 +1,8 @@
 //! Turning a driver from tokio's current-thread runtime.
 //!
 //! Contracts:
-//! - [`beside_driver`] drops all tasks of the thread, after a panic too, while driver and runtime are there, and gives
-//!   sends that nobody waits for any more a moment to leave.
+//! - [`beside_driver`] drops all tasks of the thread while driver and runtime still exist, also after a panic. Sends
+//!   that nobody waits for get a moment to leave.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ use crate::driver::{Driver, DriverBuilder};
 use crate::error::{Error, Result};
 use crate::ring::Until;
 
-/// How long what is under way may take to end, when its thread does.
+/// Time for operations under way to end when their thread ends.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Keeps the driver, and so its descriptor, for as long as tokio watches it.
@@ -34,8 +34,8 @@ impl AsRawFd for Watched {
 }
 
 /// Turns `driver` whenever it has something to submit or to take. Spawn it once per driver with
-/// `tokio::task::spawn_local`, and drop or abort it when the driver is not needed any more. [`run`](super::run) does
-/// all of that.
+/// `tokio::task::spawn_local`, and drop or abort it when you no longer need the driver. [`run`](super::run) does all
+/// of that.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
     }
 }
 
-/// Runs a future to its end on this thread, in a runtime and a `LocalSet` of its own, beside a driver.
+/// Runs a future to its end on this thread, beside a driver, in a runtime and a `LocalSet` of its own.
 pub(super) fn beside_driver<F, Fut>(builder: DriverBuilder, work: F) -> Result<Fut::Output>
 where
     F: FnOnce(Driver) -> Fut,
@@ -114,7 +114,7 @@ where
 fn linger(driver: &Driver) -> Result<()> {
     let reactor = &driver.reactor;
     let end = Instant::now() + LINGER;
-    // What is accepted by now may not have started.
+    // Accepted sends may not have started.
     reactor.turn(Until::Now)?;
     while reactor.kernel_holds_any() {
         let Some(left) = end.checked_duration_since(Instant::now()) else { break };

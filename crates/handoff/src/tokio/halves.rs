@@ -1,9 +1,9 @@
-//! The two directions of a connection, which may go to two tasks.
+//! The two directions of a connection, for two tasks.
 //!
 //! Contracts:
-//! - each direction has its own waits, so that neither half knows of the other;
-//! - a write half that is dropped ends the connection's writing behind the sends that were accepted before, as the end
-//!   of a stream does; the read half keeps the socket open.
+//! - each direction has its own waits, so neither half depends on the other;
+//! - a dropped write half ends the connection's writing behind the sends accepted before, like the end of a stream;
+//!   the read half keeps the socket open.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -27,8 +27,8 @@ use crate::transfer::Readiness;
 /// The most slices that a call takes (`UIO_MAXIOV`).
 const MAX_SLICES: usize = 1024;
 
-/// The reading direction of a connection, made by [`TcpStream::into_split`]. It reads as the stream does. Dropped, it
-/// ends nothing: the connection is there as long as either half is.
+/// The reading direction of a connection, made by [`TcpStream::into_split`]. It reads as the stream does. Dropping it
+/// ends nothing: the connection stays as long as either half exists.
 ///
 /// ```no_run
 /// use handoff::tokio::OwnedReadHalf;
@@ -52,8 +52,8 @@ pub struct OwnedReadHalf {
 
 /// The writing direction of a connection, made by [`TcpStream::into_split`]. It writes as the stream does.
 ///
-/// Dropped, it ends the connection's writing behind the sends that were accepted before, so that the peer reads its
-/// end; [`forget`](Self::forget) does not. Where a [`Lane`](crate::Lane) sends on the socket, it ends nothing.
+/// Dropping it ends the connection's writing behind the sends accepted before, so that the peer reads its end;
+/// [`forget`](Self::forget) does not. If a [`Lane`](crate::Lane) sends on the socket, dropping ends nothing.
 ///
 /// ```no_run
 /// use handoff::tokio::OwnedWriteHalf;
@@ -70,11 +70,11 @@ pub struct OwnedWriteHalf {
     writing: Option<Readiness>,
     /// The end of the sends before a write.
     flushing: Waiting,
-    /// Dropped, it ends the writing.
+    /// Dropping it ends the writing.
     ends: bool,
 }
 
-/// Two halves that are not of one stream: both are given back.
+/// Two halves of different streams, both given back.
 ///
 /// ```no_run
 /// # fn example(stream: handoff::tokio::TcpStream, other: handoff::tokio::TcpStream) {
@@ -109,7 +109,7 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     ///
-    /// Gives both back where they are of two streams.
+    /// Returns both if they are of two streams.
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
             Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
@@ -152,7 +152,7 @@ impl OwnedReadHalf {
         peer_addr(&self.socket)
     }
 
-    /// The socket, to receive by what lends.
+    /// The socket, for receiving by lending.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -173,7 +173,7 @@ impl OwnedWriteHalf {
         read.reunite(self)
     }
 
-    /// Drops it without an end of the writing, which then comes with the last handle on the socket.
+    /// Drops it without ending the writing, which then ends with the last handle on the socket.
     pub fn forget(self) {
         drop(self.ending(false));
     }
@@ -196,7 +196,7 @@ impl OwnedWriteHalf {
         peer_addr(&self.socket)
     }
 
-    /// The socket, to lend by.
+    /// The socket, for lending.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }

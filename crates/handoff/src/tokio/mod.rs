@@ -1,4 +1,5 @@
-//! Handoff inside tokio: servers on driver threads, sockets that tokio's programs know, and handles for any thread.
+//! Handoff inside tokio: servers on driver threads, sockets with tokio's traits, and handles for any
+//! thread.
 //!
 //! | your program | what to use |
 //! |---|---|
@@ -7,13 +8,13 @@
 //! | runs on tokio's multi-thread runtime | [`DriverThreads`], whose futures are `Send` |
 //! | has its own current-thread runtime and `LocalSet` | [`drive`] |
 //!
-//! A [`Driver`](crate::Driver) and all that is made by it (sockets, receivers, spans, the futures of sends) stay on
-//! their thread. There `tokio::task::spawn_local` starts tasks, since `tokio::spawn` wants futures that
-//! are `Send`: `run`, `per_core` and `DriverThreads` set up the `LocalSet` for it. Memory crosses
-//! threads: buffers, frozen buffers, pools of buffers and `Bytes` are `Send`.
+//! A [`Driver`](crate::Driver) and all that it makes (sockets, receivers, spans, the futures of sends) stay on
+//! their thread. Start tasks there by `tokio::task::spawn_local`, since `tokio::spawn` wants futures that are
+//! `Send`: `run`, `per_core` and `DriverThreads` set up the `LocalSet` for it. Memory crosses threads: buffers,
+//! frozen buffers, pools of buffers and `Bytes` are `Send`.
 //!
-//! [`TcpStream`] and [`UdpSocket`] are for code that wants `AsyncRead`, `AsyncWrite`, `Stream` or `Sink`; each says what
-//! it copies. Their futures may be dropped at any time: no byte is lost.
+//! [`TcpStream`] and [`UdpSocket`] are for code that wants `AsyncRead`, `AsyncWrite`, `Stream` or `Sink`; each says
+//! what it copies. You may drop their futures at any time: no byte is lost.
 //!
 //! Minimum kernel: as the driver's. Capability: none.
 

@@ -1,7 +1,7 @@
-//! Handles, for any thread, on what lives on a driver thread.
+//! Handles, for any thread, on objects of a driver thread.
 //!
 //! Contracts:
-//! - what lives there is touched there only: a call is a message, and its future runs there;
+//! - an object of the thread is touched only there: a call is a message, and its future runs there;
 //! - calls on one handle begin in the order in which they are made;
 //! - a call whose reply nobody awaits goes on to its end, and its output is dropped on the thread.
 
@@ -24,7 +24,7 @@ use crate::op::loan::Payload;
 use crate::socket::Socket;
 use crate::socket::send::Finished;
 
-/// What may go to a driver thread, and come back: all that is `Send`.
+/// Values that may go to a driver thread, and come back: all that are `Send`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not cross threads",
     label = "it has something that stays on its thread, as all of a driver does",
@@ -41,13 +41,13 @@ impl<T: Send> Crosses for T {}
 /// A call, as it crosses.
 type Job<T> = Box<dyn FnOnce(T) + Send>;
 
-/// A handle on what lives on a driver thread: its [`Driver`](crate::Driver), a [`Socket`], whatever
-/// [`host`](Self::host) has put there. The handle is `Send`, `Sync` and `Clone`; what it is on is not.
+/// A handle on an object of a driver thread: its [`Driver`](crate::Driver), a [`Socket`], or whatever
+/// [`host`](Self::host) has put there. The handle is `Send`, `Sync` and `Clone`; the object is not.
 ///
-/// Calls begin in the order in which they are made, and wait in a queue without a bound.
+/// Calls begin in the order in which they are made, and wait in an unbounded queue.
 ///
-/// With the last clone of a handle goes what it is on: a socket is closed behind its sends. The threads are those of a
-/// [`DriverThreads`](super::DriverThreads). Once they are gone, a call comes to [`Error::ThreadGone`].
+/// The last clone of a handle drops its object: a socket is closed behind its sends. The threads are those of a
+/// [`DriverThreads`](super::DriverThreads). Once they are gone, a call ends with [`Error::ThreadGone`].
 ///
 /// **Cost:** a call, its reply and the two wake-ups; [`DriverThreads`](super::DriverThreads) has the figure. Do much
 /// in one call: a closure that sends ten buffers crosses once.
@@ -61,13 +61,13 @@ impl<T: Clone + 'static> Remote<T> {
         remote
     }
 
-    /// A handle on something that is yet to be made.
+    /// A handle on something not made yet.
     pub(super) fn open() -> (Self, Calls<T>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), Calls(receiver))
     }
 
-    /// Calls a closure on the thread, and runs the future that it gives there; what that comes to.
+    /// Calls a closure on the thread, and runs the future that it returns there; gives the future's output.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -81,7 +81,7 @@ impl<T: Clone + 'static> Remote<T> {
     /// # Ok(()) }) }
     /// ```
     ///
-    /// Dropping the [`Reply`] does not end the call. To have it end by time, use
+    /// Dropping the [`Reply`] does not end the call. For a time limit, use
     /// [`Driver::timeout`](crate::Driver::timeout) in it.
     ///
     /// # Errors
@@ -102,13 +102,13 @@ impl<T: Clone + 'static> Remote<T> {
             Ok(future) => drop(spawn_local(async move { reply.send(caught(future).await) })),
             Err(panic) => drop(reply.send(Err(panic))),
         };
-        // Of one that does not arrive the reply tells.
+        // The reply reports a call that does not arrive.
         let _ = self.0.send(Box::new(job));
-        // A job that came when the other end had gone may lie in the queue, and keep the reply open.
+        // A job that came after the other end had gone may lie in the queue, and keep the reply open.
         Reply { awaited, gone: self.is_gone() }
     }
 
-    /// As [`call`](Self::call), of something that stays on the thread; a handle on it.
+    /// As [`call`](Self::call), for a result that stays on the thread; returns a handle on it.
     ///
     /// ```no_run
     /// # async fn connect(threads: handoff::tokio::DriverThreads) -> handoff::Result<()> {
@@ -142,21 +142,21 @@ impl<T: Clone + 'static> Remote<T> {
         async { reply.await? }
     }
 
-    /// Whether the thread has ended, and no call will be answered.
+    /// Whether the thread has ended, so that no call will be answered.
     pub fn is_gone(&self) -> bool {
         self.0.is_closed()
     }
 }
 
 impl Remote<Socket> {
-    /// Lends a buffer to be sent whole, behind what was sent by this handle before. The reply comes when the buffer is
-    /// back: with what the kernel took, or why the send was refused, beside it.
+    /// Lends a buffer to be sent whole, behind earlier sends by this handle. The reply comes when the buffer is back,
+    /// with the number of bytes that the kernel took, or with the reason of a refusal.
     ///
-    /// Dropped, the reply lets the send go on, and the buffer is dropped when it comes back.
+    /// If you drop the reply, the send goes on, and the buffer is dropped when it comes back.
     ///
     /// # Errors
     ///
-    /// The reply's: [`Error::ThreadGone`], where the buffer is dropped.
+    /// The reply's: [`Error::ThreadGone`]; the buffer is then dropped.
     pub fn send<B: Payload + Send>(&self, buffer: B) -> Reply<Finished<B>> {
         self.call(|socket| {
             let accepted = socket.send(buffer);
@@ -173,10 +173,10 @@ impl Remote<Socket> {
         })
     }
 
-    /// Receives into buffers of a pool, as [`Buffers`] does, and has at most `ahead` of them wait for you.
+    /// Receives into buffers of a pool, as [`Buffers`] does; at most `ahead` of them wait for you.
     ///
-    /// A socket has one receiver. That of a stream which was dropped ends a moment later, and another that begins
-    /// before gives an error.
+    /// A socket has one receiver. A dropped stream's receiver ends a moment later; another one that begins before
+    /// gives an error.
     pub fn receive(&self, pool: &BufferPool, ahead: usize) -> RemoteBuffers {
         let (sender, mut receiver) = mpsc::channel(ahead.max(1));
         let pool = pool.clone();
@@ -193,9 +193,9 @@ impl Remote<Socket> {
     }
 }
 
-/// Gives on what a stream has, and its end.
+/// Passes on what a stream has, and its end.
 async fn forward(mut buffers: Buffers, to: &mpsc::Sender<Option<Result<Buffer>>>) {
-    // Nothing is taken out of the socket before it has a place.
+    // Nothing leaves the socket before there is a place for it.
     while let Ok(place) = to.reserve().await {
         let next = poll_fn(|context| Pin::new(&mut buffers).poll_next(context)).await;
         let ends = !matches!(next, Some(Ok(_)));
@@ -218,11 +218,11 @@ impl<T> fmt::Debug for Remote<T> {
     }
 }
 
-/// The calls that come by the handles on one thing.
+/// The calls of all handles on one object.
 pub(super) struct Calls<T>(mpsc::UnboundedReceiver<Job<T>>);
 
 impl<T: Clone> Calls<T> {
-    /// Begins each, until the last handle is gone.
+    /// Begins each call, until the last handle is gone.
     pub(super) async fn answer(mut self, it: T) {
         while let Some(job) = self.0.recv().await {
             job(it.clone());
@@ -240,7 +240,7 @@ async fn caught<Fut: Future>(future: Fut) -> Result<Fut::Output, Box<dyn Any + S
     .await
 }
 
-/// What a call on a driver thread comes to: a future for any thread and any runtime.
+/// The result of a call on a driver thread: a future for any thread and any runtime.
 #[must_use = "without it nobody learns what the call came to"]
 pub struct Reply<T> {
     awaited: oneshot::Receiver<Result<T, Box<dyn Any + Send>>>,
@@ -267,10 +267,11 @@ impl<T> fmt::Debug for Reply<T> {
     }
 }
 
-/// What a socket on a driver thread receives: a `Stream` for any thread, which ends with the peer's, or behind an
-/// error.
+/// What a socket on a driver thread receives: a `Stream` for any thread. It ends with the peer's stream, or
+/// behind an error.
 ///
-/// **Copies:** as [`Buffers`]. **Dropped:** a future of it loses nothing; the stream itself, what waits for you.
+/// **Copies:** as [`Buffers`]. **Dropped:** a future of it loses nothing; dropping the stream loses what
+/// waits for you.
 #[derive(Debug)]
 pub struct RemoteBuffers(Option<mpsc::Receiver<Option<Result<Buffer>>>>);
 

@@ -1,8 +1,7 @@
 //! Servers on the calling thread, and on several.
 //!
 //! Contracts:
-//! - a thread that panics, or whose driver fails, ends the others: their futures are dropped at the next point where
-//!   they wait.
+//! - a thread that panics, or whose driver fails, ends the others: their futures are dropped where they next wait.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,11 +16,11 @@ use super::remote::Crosses;
 use crate::driver::{Driver, DriverBuilder};
 use crate::error::{Error, Result};
 
-/// Runs a future on this thread, with a driver, a current-thread tokio runtime (I/O and time) and a `LocalSet`: its
-/// tasks are started by `tokio::task::spawn_local`.
+/// Runs a future on this thread, with a driver, a current-thread tokio runtime (I/O and time) and a `LocalSet`:
+/// start tasks by `tokio::task::spawn_local`.
 ///
-/// It ends with the future. Then the other tasks are dropped, and what is under way has up to a second to end: sends
-/// that nobody awaited leave, if their peers take them. What is left after that ends as [`Driver`] says.
+/// It ends with the future. Then the other tasks are dropped, and operations under way have up to a second to end:
+/// sends that nobody awaited leave, if their peers take them. What is left after that ends as [`Driver`] says.
 ///
 /// ```
 /// use handoff::tokio::TcpStream;
@@ -42,8 +41,8 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 ///
-/// When the thread is one of a tokio runtime, `spawn_blocking`'s included; when runtime or driver can't be set up; when the kernel refuses to
-/// be entered, where the future is dropped.
+/// When the thread belongs to a tokio runtime, `spawn_blocking`'s included; when runtime or driver cannot be set up;
+/// when the kernel refuses to be entered, and the future is then dropped.
 pub fn run<F, Fut>(work: F) -> Result<Fut::Output>
 where
     F: FnOnce(Driver) -> Fut,
@@ -66,12 +65,12 @@ where
     beside_driver(builder, work)
 }
 
-/// Runs a server on so many threads, each as [`run`] does, until the futures of all have ended; what they came to,
-/// in the order of the threads.
+/// Runs a server on so many threads, each as [`run`] does, until the futures of all have ended; returns their
+/// outputs, in the order of the threads.
 ///
 /// Each thread calls `serve` once, with a driver of its own. Listeners of the same address share its connections:
-/// [`TcpListener::bind_shared`](super::TcpListener::bind_shared). The threads are not bound to processors; `serve` may
-/// do that. A thread whose future comes to an error ends alone, and the others go on.
+/// [`TcpListener::bind_shared`](super::TcpListener::bind_shared). The threads are not bound to processors; `serve`
+/// may do that. A thread whose future returns an error ends alone, and the others go on.
 ///
 /// ```no_run
 /// use handoff::tokio::{TcpListener, per_core};
@@ -95,7 +94,7 @@ where
 ///
 /// # Errors
 ///
-/// As `run`; when a thread can't be started. The other threads are ended then.
+/// As `run`; when a thread cannot be started. The other threads then end.
 ///
 /// # Panics
 ///
@@ -162,7 +161,7 @@ where
         };
         started.into_iter().map(join).collect()
     });
-    // Who was ended by another has nothing to tell; the other has.
+    // A thread that another one ended has nothing to report; the other has.
     over.into_iter().filter_map(Result::transpose).collect()
 }
 
@@ -171,7 +170,8 @@ pub(super) fn named(number: usize) -> thread::Builder {
     thread::Builder::new().name(format!("handoff-{number}"))
 }
 
-/// A runtime's threads run no other runtime, and tokio does not tell those for blocking calls from the rest.
+/// A thread of a runtime runs no other runtime, and tokio does not distinguish its threads for blocking
+/// calls.
 fn check_outside() -> Result<()> {
     match Handle::try_current() {
         Ok(_) => Err(Error::Invalid(

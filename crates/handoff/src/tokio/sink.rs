@@ -16,10 +16,10 @@ use crate::sleep::Sleep;
 use crate::socket::Socket;
 use crate::socket::send::{Sending, Sent};
 
-/// How long an item waits before it looks for room again, of which nothing tells.
+/// How long an item waits before it looks for room again; nothing signals room.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a [`SendSink`] takes: anything that is lent for sending, alone or with the address that it goes to.
+/// What a [`SendSink`] accepts: any payload, alone or with its destination.
 pub trait Outgoing: sealed::Outgoing {}
 
 mod sealed {
@@ -28,7 +28,7 @@ mod sealed {
     pub trait Outgoing {
         type Payload: Payload;
 
-        /// Gives itself back where it is refused.
+        /// Returns itself if refused.
         fn send(self, socket: &Socket) -> Result<Sending<Self::Payload>, (Self, Error)>
         where
             Self: Sized;
@@ -58,19 +58,19 @@ impl<B: Payload> sealed::Outgoing for (B, SocketAddr) {
 /// A sink whose items are lent and sent, in order on a stream: [`Buffer`](crate::Buffer), [`Frozen`](crate::Frozen),
 /// `Bytes`, [`Span`](crate::Span), any [`Payload`]; on a datagram socket also `(payload, address)`.
 ///
-/// **Copies:** none of its own; what the kernel does, [`Socket::send_stats`] tells. An item is dropped when it comes back
-/// from its loan, so take buffers of a [`BufferPool`](crate::BufferPool). Besides the items that the sink waits for, a
-/// zero-copy engine has those on loan that are in the socket's send buffer.
+/// **Copies:** none of its own; [`Socket::send_stats`] says what the kernel copies. An item is dropped when it comes
+/// back from its loan, so take buffers of a [`BufferPool`](crate::BufferPool). With a zero-copy engine, items in the
+/// socket's send buffer are on loan as well as those that the sink waits for.
 ///
 /// **Order and ends:** `feed` accepts an item; it waits while the kernel has yet to take as many as the sink's limit.
-/// `flush` waits until the kernel has taken all, `close` does the same and leaves the socket open. While as many
-/// operations are under way as the driver was built for, an accepted item waits in the sink for room.
+/// `flush` waits until the kernel has taken all; `close` does the same and leaves the socket open. While the driver
+/// has as many operations under way as it was built for, an accepted item waits in the sink.
 ///
-/// An error is that of the item that failed first. On a stream the sink accepts none after that; those that it had
-/// accepted by then may have gone.
+/// An error is that of the item that failed first. On a stream the sink accepts no items after that; items
+/// accepted before may have been sent.
 ///
-/// **Dropped:** the sink, or a future of it, lets all accepted items go on, but for one that waits for room. An item that
-/// was not accepted is dropped with the future that has it.
+/// **Dropped:** if you drop the sink, or a future of it, all accepted items go on, except one that waits for room. An
+/// item that was not accepted is dropped with its future.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,9 +90,9 @@ pub struct SendSink<I> {
     socket: Socket,
     limit: usize,
     cancels: bool,
-    /// What the kernel has not taken, as far as is known.
+    /// Items that the kernel has not taken, as far as is known.
     out: VecDeque<Sent>,
-    /// Accepted behind those, when there was no room for it.
+    /// The item accepted behind those, when there was no room for it.
     kept: Option<I>,
     /// When to look for room again.
     pause: Option<Sleep>,
@@ -101,31 +101,31 @@ pub struct SendSink<I> {
 }
 
 impl<I: Outgoing> SendSink<I> {
-    /// A sink that accepts at most `limit` items, and at least one, before the kernel has taken the first of them.
+    /// A sink that accepts at most `limit` items, and at least one, before the kernel has taken the first
+    /// of them.
     pub fn new(socket: Socket, limit: usize) -> Self {
         let limit = limit.max(1);
         let out = VecDeque::new();
         Self { socket, limit, cancels: false, out, kept: None, pause: None, failed: false }
     }
 
-    /// Has items that the kernel has not taken cancelled when the sink is dropped, as
-    /// [`Sent::cancel_on_drop`] does.
+    /// Cancels items that the kernel has not taken when you drop the sink, like [`Sent::cancel_on_drop`].
     pub fn cancel_on_drop(mut self) -> Self {
         self.cancels = true;
         self
     }
 
-    /// The socket, to send beside the sink, or to receive.
+    /// The socket, for sending beside the sink, or for receiving.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
     /// Waits until the kernel has taken all items but so many.
     fn poll_taken(&mut self, but: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
-        // Copied sends are over at once, and other tasks have their turn all the same.
+        // Copied sends are over at once; other tasks get their turn all the same.
         let budget = ready!(poll_proceed(context));
         loop {
-            // What is over makes room.
+            // Finished sends make room.
             while let Some(first) = self.out.front_mut()
                 && let Poll::Ready(over) = first.poll_taken(context)
             {

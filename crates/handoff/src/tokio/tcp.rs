@@ -1,4 +1,4 @@
-//! Connections that are read and written as tokio's are, and lend beside that.
+//! Connections with tokio's traits for reading and writing, which also lend.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::socket::Socket;
 use crate::socket::listen::Listener;
 
-/// Connections that are not accepted yet, at most; the kernel's own limit is `net.core.somaxconn`.
+/// The most connections that are not accepted yet; the kernel's own limit is `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// A socket that gives a [`TcpStream`] for each connection: by [`accept`](Self::accept), or as a `Stream`, which
@@ -36,13 +36,13 @@ impl TcpListener {
     }
 
     /// Listens on an address that others of the same user share (`SO_REUSEPORT`), as each thread of
-    /// [`per_core`](super::per_core) does. The kernel spreads connections over them by the addresses of the peers.
-    /// Connections that nobody has accepted go with their listener: bind all before the first peer connects,
-    /// and keep them.
+    /// [`per_core`](super::per_core) does. The kernel spreads connections over them by the peers' addresses.
+    /// Connections that nobody has accepted go with their listener: bind all listeners before the first peer
+    /// connects, and keep them.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind), and when the address is taken by one that does not share it.
+    /// As [`bind`](Self::bind), and when somebody has the address without sharing it.
     pub fn bind_shared(driver: &Driver, address: SocketAddr) -> Result<Self> {
         Self::open(driver, address, true)
     }
@@ -64,7 +64,7 @@ impl TcpListener {
         driver.listen(socket.into()).map(Self)
     }
 
-    /// The next connection, and the address of its peer. Dropped, it loses no connection.
+    /// The next connection, and the address of its peer. Dropping it loses no connection.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket.
+    /// The kernel's error about the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -108,7 +108,7 @@ impl Stream for TcpListener {
     }
 }
 
-/// A socket of another kind than the type is for: the socket is given back.
+/// A socket of another kind than the type needs, given back.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -137,20 +137,21 @@ impl From<OtherSocket> for Error {
     }
 }
 
-/// A connection for code that reads by `AsyncRead` and writes by `AsyncWrite`, and the [`Socket`] for all that lends.
+/// A connection for code that reads by `AsyncRead` and writes by `AsyncWrite`, and the [`Socket`] for
+/// everything that lends.
 ///
 /// **Copies:** reading and writing copy each byte once, in the kernel, between the socket and your slice, as tokio's
-/// own connections do. What is sent by [`socket`](Self::socket) is lent.
+/// own connections do. Sends by [`socket`](Self::socket) lend.
 ///
-/// **Order:** a write goes behind all sends that were accepted before it: it waits until the kernel has taken every
-/// send, also those that are accepted meanwhile. `flush` waits in the same way, and `shutdown` ends the connection's
-/// writing behind them.
+/// **Order:** a write goes behind all sends accepted before it: it waits until the kernel has taken every send, also
+/// those accepted meanwhile. `flush` waits in the same way, and `shutdown` ends the connection's writing behind
+/// them.
 ///
-/// **Dropped futures:** a read or write that is dropped has moved nothing. A dropped stream has its sends go on, and
-/// closes the socket after them.
+/// **Dropped futures:** a dropped read or write has moved nothing. If you drop the stream, its sends go on, and the
+/// socket closes after them.
 ///
-/// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a buffer is
-/// there, reading fails.
+/// **Reading in two ways:** a socket has one receiver. While a [`Receiver`](crate::Receiver) or a receive into a
+/// buffer exists, reading fails.
 ///
 /// **Halves:** [`into_split`](Self::into_split) gives a reader and a writer for two tasks of the thread; each of
 /// [`socket`](Self::socket)'s clones sends beside them. `stream.socket().shutdown(how)` ends either direction at once.
@@ -170,13 +171,13 @@ impl TcpStream {
         Self { read, write }
     }
 
-    /// `write` is of the same socket, and ends nothing when it is dropped.
+    /// `write` is of the same socket, and dropping it ends nothing.
     pub(super) fn of_halves(read: OwnedReadHalf, write: OwnedWriteHalf) -> Self {
         Self { read, write }
     }
 
-    /// A reader and a writer, each to be moved into a task of its own ([`spawn_local`](::tokio::task::spawn_local)). They
-    /// may be joined again by [`OwnedReadHalf::reunite`]. A write half that is dropped ends the connection's writing.
+    /// A reader and a writer, for a task each ([`spawn_local`](::tokio::task::spawn_local)).
+    /// [`OwnedReadHalf::reunite`] joins them again. Dropping the write half ends the connection's writing.
     ///
     /// ```no_run
     /// use handoff::tokio::TcpStream;
@@ -196,11 +197,11 @@ impl TcpStream {
         (self.read, self.write.ending(true))
     }
 
-    /// Makes a connection. Dropped, it is given up.
+    /// Makes a connection. Dropping the future abandons it.
     ///
     /// # Errors
     ///
-    /// As [`Driver::connect`], and what the kernel says of the peer.
+    /// As [`Driver::connect`], and the kernel's error about the peer.
     pub async fn connect(driver: &Driver, address: SocketAddr) -> Result<Self> {
         Ok(Self::of_stream(driver.connect(address)?.await?))
     }
@@ -209,7 +210,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket; when it is of another family than the internet's.
+    /// The kernel's error about the socket; when its family is not an internet one.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         self.read.local_addr()
     }
@@ -223,7 +224,8 @@ impl TcpStream {
         self.read.peer_addr()
     }
 
-    /// Whether small writes leave at once (`TCP_NODELAY`), instead of waiting for what was sent to be acknowledged.
+    /// Whether small writes leave at once (`TCP_NODELAY`), without waiting for earlier bytes to be
+    /// acknowledged.
     ///
     /// # Errors
     ///
@@ -245,7 +247,7 @@ impl TcpStream {
             .map_err(|error| Error::io("asking for TCP_NODELAY", error))
     }
 
-    /// As a read, and what comes stays there for the next. 0 is the end.
+    /// As a read, but the bytes stay for the next one. 0 is the end.
     ///
     /// # Errors
     ///
@@ -254,7 +256,7 @@ impl TcpStream {
         self.read.peek(into).await
     }
 
-    /// The socket, to lend by.
+    /// The socket, for lending.
     pub fn socket(&self) -> &Socket {
         &self.read.socket
     }

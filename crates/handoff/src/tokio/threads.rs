@@ -1,7 +1,7 @@
-//! Driver threads beside a runtime that has threads of its own.
+//! Driver threads beside a runtime with its own threads.
 //!
 //! Contracts:
-//! - the threads end when the last handle on all of them goes, and never before, but for a driver that fails.
+//! - the threads end when the last handle on all of them goes, and never before, unless a driver fails.
 
 use std::fmt;
 use std::future::ready;
@@ -21,11 +21,11 @@ use crate::driver::{Driver, DriverBuilder};
 use crate::error::{Error, Result};
 use crate::socket::Socket;
 
-/// Threads with a driver each, for programs on tokio's multi-thread runtime, or on any other: the handle is `Send`,
-/// `Sync` and `Clone`, its futures are awaited anywhere, and buffers move to the threads and back.
+/// Threads with a driver each, for programs on tokio's multi-thread runtime, or on any other. The handle is `Send`,
+/// `Sync` and `Clone`, you can await its futures anywhere, and buffers move to the threads and back.
 ///
-/// Sockets are spread over the threads, and stay where they are. Accept with your runtime's listener, and hand
-/// the connections over:
+/// Sockets are spread over the threads, and stay there. Accept with your runtime's listener, and hand the
+/// connections over:
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,30 +58,30 @@ use crate::socket::Socket;
 /// # Ok(()) }) }
 /// ```
 ///
-/// **Cost:** a call and its reply took 5 µs one after another, most of it the two wake-ups, and 0.4 µs each among 2,000 at
-/// once. A send of 64 bytes, copied, took 3.4 µs among as many, and 1.9 µs where one call made them all. (Medians on a
-/// virtual machine with 2 processors of an AMD EPYC, 2026-11-25, by `examples/crossing.rs`; 7, 0.4, 5.5 and 2.1 µs while
-/// both were busy.) What runs on its driver's own thread, as by [`run`](super::run), pays none of that.
+/// **Cost:** a call and its reply took 5 µs one after another, most of it the two wake-ups, and 0.4 µs each among
+/// 2,000 at once. A send of 64 bytes, copied, took 3.4 µs among as many, and 1.9 µs where one call made them all.
+/// (Medians on a virtual machine with 2 processors of an AMD EPYC, 2026-11-25, by `examples/crossing.rs`; 7, 0.4, 5.5
+/// and 2.1 µs while both were busy.) Code on its driver's own thread, as with [`run`](super::run), pays none of that.
 ///
-/// **End:** with the last clone the threads end, as [`run`](super::run) does: their tasks are dropped, and what is
-/// under way has up to a second. [`shutdown`](Self::shutdown) waits for that.
+/// **End:** the threads end with the last clone, as [`run`](super::run) does: their tasks are dropped, and
+/// operations under way have up to a second. [`shutdown`](Self::shutdown) waits for that.
 #[derive(Clone)]
 pub struct DriverThreads(Arc<Shared>);
 
 struct Shared {
     threads: Vec<Remote<Driver>>,
-    /// Where the next socket goes.
+    /// The thread for the next socket.
     next: AtomicUsize,
     /// Each thread has a receiver until its end.
     stop: watch::Sender<()>,
 }
 
 impl DriverThreads {
-    /// Starts so many threads, and at least one. It waits until their drivers are there, for some milliseconds.
+    /// Starts so many threads, and at least one. It waits until their drivers exist, for some milliseconds.
     ///
     /// # Errors
     ///
-    /// When a thread can't be started, or its driver can't be built.
+    /// When a thread cannot be started, or its driver cannot be built.
     pub fn new(threads: usize) -> Result<Self> {
         Self::with(Driver::builder(), threads)
     }
@@ -104,7 +104,7 @@ impl DriverThreads {
         &self.0.threads
     }
 
-    /// One of the threads: each time the next, but none that is gone while others are there.
+    /// The next thread in turn, skipping those that are gone while others are there.
     pub fn next(&self) -> &Remote<Driver> {
         let threads = self.threads();
         let first = self.0.next.fetch_add(1, Relaxed) % threads.len();
@@ -129,7 +129,7 @@ impl DriverThreads {
     ///
     /// # Errors
     ///
-    /// As [`Driver::connect`], and what the kernel says of the peer; [`Error::ThreadGone`].
+    /// As [`Driver::connect`], and the kernel's error about the peer; [`Error::ThreadGone`].
     pub fn connect(
         &self,
         address: SocketAddr,
@@ -137,7 +137,7 @@ impl DriverThreads {
         self.next().host(move |driver| async move { driver.connect(address)?.await })
     }
 
-    /// Ends the threads, whoever has clones of this, and waits for their end.
+    /// Ends the threads, even if others have clones of this, and waits for their end.
     pub async fn shutdown(self) {
         self.0.stop.send_replace(());
         self.0.stop.closed().await;
@@ -150,7 +150,7 @@ impl fmt::Debug for DriverThreads {
     }
 }
 
-/// Starts a thread, and waits until its driver is there.
+/// Starts a thread, and waits until its driver exists.
 fn start(
     number: usize,
     builder: DriverBuilder,
@@ -162,7 +162,7 @@ fn start(
         let over = beside_driver(builder, |driver| {
             let _ = ready.send(Ok(()));
             let stopped = async {
-                // It is told so, or the last handle is gone.
+                // It is told to end, or the last handle is gone.
                 let _ = stopped.changed().await;
             };
             or(calls.answer(driver), stopped)

@@ -16,17 +16,17 @@ use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::socket::{Socket, internet_address};
 
-/// A UDP socket that tells who sent what it receives, and the [`Socket`] for all that lends.
+/// A UDP socket that reports the sender of each datagram, and the [`Socket`] for everything that lends.
 ///
-/// **Copies:** receiving and sending by slices copy each byte once, in the kernel. What is sent by [`socket`](Self::socket), or a
-/// [`SendSink`](super::SendSink) of it, is lent.
+/// **Copies:** receiving and sending by slices copy each byte once, in the kernel. Sends by [`socket`](Self::socket),
+/// or a [`SendSink`](super::SendSink) of it, lend.
 ///
-/// **Dropped futures:** a receive that is dropped has taken no datagram, and a send has sent none.
+/// **Dropped futures:** a dropped receive has taken no datagram, and a dropped send has sent none.
 #[derive(Debug)]
 pub struct UdpSocket(Socket);
 
 impl UdpSocket {
-    /// Makes a socket that is bound to an address; to port 0 for any that is free.
+    /// Makes a socket bound to an address; port 0 means any free port.
     ///
     /// # Errors
     ///
@@ -38,11 +38,11 @@ impl UdpSocket {
         driver.socket(socket).map(Self)
     }
 
-    /// Sends to an address where none is given, and receives from it only.
+    /// Sends to an address by default, and receives from it only.
     ///
     /// # Errors
     ///
-    /// What the kernel says of the address.
+    /// The kernel's error about the address.
     pub fn connect(&self, address: SocketAddr) -> Result<()> {
         let connected = SockRef::from(&self.0).connect(&address.into());
         connected.map_err(|error| Error::io("connecting a datagram socket", error))
@@ -61,16 +61,17 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket; when it is connected to none.
+    /// The kernel's error about the socket; when it is not connected.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         internet_address(SockRef::from(&self.0).peer_addr())
     }
 
-    /// Receives a datagram, cut at the slice's length: how many bytes, and who sent them.
+    /// Receives a datagram, cut at the slice's length: its number of bytes, and its sender.
     ///
     /// # Errors
     ///
-    /// While the socket has another receiver; what the kernel says of the socket: an error of an earlier send, too.
+    /// While the socket has another receiver; the kernel's error about the socket, also one of an earlier
+    /// send.
     pub async fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut receiving = Receiving::default();
         poll_fn(|context| {
@@ -91,12 +92,12 @@ impl UdpSocket {
         self.recv_from(into).await.map(|(bytes, _)| bytes)
     }
 
-    /// Sends a datagram to where the socket is [connected](Self::connect). The kernel copies the bytes; what is sent by
-    /// [`socket`](Self::socket) is lent. Dropped, it has sent nothing.
+    /// Sends a datagram to the address that the socket is [connected](Self::connect) to. The kernel copies the bytes;
+    /// sends by [`socket`](Self::socket) lend. If you drop it, it has sent nothing.
     ///
     /// # Errors
     ///
-    /// What the kernel says of the socket, the address and the length.
+    /// The kernel's error about the socket, the address or the length.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.send_by(|| send(&self.0, bytes, SendFlags::DONTWAIT)).await
     }
@@ -119,8 +120,8 @@ impl UdpSocket {
             .await
     }
 
-    /// Receives datagrams into buffers of a pool, each cut at the buffer's length: a `Stream` of them with their
-    /// senders.
+    /// Receives datagrams into buffers of a pool, each cut at the buffer's length: a `Stream` of datagrams with
+    /// their senders.
     ///
     /// # Errors
     ///
@@ -129,7 +130,7 @@ impl UdpSocket {
         Datagrams::new(self.0.clone(), pool)
     }
 
-    /// The socket, to lend by.
+    /// The socket, for lending.
     pub fn socket(&self) -> &Socket {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Datagrams of a lane: a request for each, in any order, and each returns by itself.
+//! Datagrams of a lane: each has a request of its own, in any order, and returns by itself.
 
 use std::ptr;
 
@@ -12,7 +12,7 @@ use crate::op::lane::{LaneShared, Slot, Stage, State};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Completion, MAX_REQUEST, Ring, Token};
 
-/// The request for the buffer of a place, from now on with the kernel.
+/// Makes the request for the buffer of a place; from now on the kernel has the buffer.
 #[inline(always)]
 fn request(socket: &SocketShared, slot: &mut Slot, ring: u32) -> squeue::Entry {
     let piece = &slot.buffer.as_ref().expect("what waits has a buffer").0;
@@ -34,7 +34,7 @@ fn request(socket: &SocketShared, slot: &mut Slot, ring: u32) -> squeue::Entry {
 }
 
 impl State {
-    /// Makes requests of what waits, as long as the ring has room.
+    /// Makes requests of buffers that wait, as long as the ring has room.
     pub(super) fn submit_datagrams(&mut self, ring: &mut Ring, lane: &LaneShared) -> Submitted {
         let mut submitted = Submitted::default();
         if !self.again.is_empty() {
@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    /// Tells a place of a completion or of its return signal.
+    /// Tells a place about a completion or its return signal.
     #[inline]
     pub(super) fn tell_datagram(
         &mut self,
@@ -177,7 +177,7 @@ impl State {
         }
         slot.copies |= copies_next;
         if errno == libc::EAGAIN {
-            // A kernel that does not wait for room on a socket that is non-blocking.
+            // This kernel does not wait for room on a non-blocking socket.
             slot.stage = Stage::Blocked;
             let token = Token::from_user_data(slot.data);
             return blocked.get_or_insert_default().push(token);

@@ -1,11 +1,11 @@
-//! What is done in a lane: sends in bulk on one socket, of buffers of one region.
+//! Lanes: sends in bulk on one socket, of buffers of one region.
 //!
 //! Minimum kernel, capability and return signal are those of [`uring_zc`](super::uring_zc), whose requests a
-//! lane makes. A lane is made for so many buffers and allocates nothing after that.
+//! lane makes. A lane is made for a number of buffers and allocates nothing after that.
 //!
 //! Contracts:
 //! - a lane whose handle is gone sends what was pushed, and leaves the driver when all of it is back;
-//! - nothing that is called with the state borrowed can come back to the lane or the driver.
+//! - no call made while the state is borrowed can come back to the lane or the driver.
 
 mod datagrams;
 mod stream;
@@ -27,22 +27,22 @@ use crate::receipt::Receipt;
 use crate::ring::token::NEXT_GENERATION;
 use crate::ring::{Completion, Ring, Token};
 
-/// What a run of completions comes to.
+/// The sum of a run of completions.
 #[derive(Default)]
 struct Sum {
     messages: u64,
     notifications: u64,
-    /// Requests that completed with a return signal to come.
+    /// Requests that completed with a return signal still to come.
     lent: u32,
-    /// Return signals of such.
+    /// Return signals of such requests.
     returned: u32,
-    /// What the kernel holds no more.
+    /// Requests that the kernel no longer has.
     ended: u32,
     tally: Tally,
 }
 
 impl LaneShared {
-    /// Opens a lane and makes it known to the driver.
+    /// Opens a lane and adds it to the driver.
     pub(crate) fn open(
         core: &Core,
         socket: &Rc<SocketShared>,
@@ -137,13 +137,13 @@ impl LaneShared {
         if !state.for_room.is_empty() {
             let wakers = state.for_room.take();
             drop(state);
-            // The buffer is in hand.
+            // The caller has the buffer.
             core.due.wake_later(|| core.due.wake_many(wakers));
         }
         Some((sent, Returned { buffer, receipt }))
     }
 
-    /// Says whether there is room; else `waker` is told when there may be.
+    /// Returns whether there is room; if not, `waker` is called when there may be.
     pub(crate) fn poll_room(&self, core: &Core, waker: &Waker) -> Result<bool> {
         let state = self.state.borrow();
         if core.due.is_gone() || state.end.is_some() {
@@ -159,14 +159,14 @@ impl LaneShared {
         Ok(room)
     }
 
-    /// `waker` is told when the oldest buffer may be back.
+    /// `waker` is called when the oldest buffer may be back.
     pub(crate) fn await_back(&self, waker: &Waker) {
         let waker = waker.clone();
         let spare = self.state.borrow_mut().for_back.add(waker);
         drop(spare);
     }
 
-    /// Asks for everything to end early; nothing is taken in any more.
+    /// Asks for everything to end early; the lane accepts no more buffers.
     pub(crate) fn cancel(self: &Rc<Self>, core: &Core) {
         let mut state = self.state.borrow_mut();
         if state.end.is_some() {
@@ -183,7 +183,7 @@ impl LaneShared {
         self.after(core, self.state.borrow_mut(), Sum::default());
     }
 
-    /// The driver goes: nothing is started any more.
+    /// The driver goes: nothing starts any more.
     fn give_up(self: &Rc<Self>, core: &Core) {
         let mut state = self.state.borrow_mut();
         state.end.get_or_insert(Ended::Canceled);
@@ -200,7 +200,7 @@ impl LaneShared {
         drop(wakers);
     }
 
-    /// Counts what happened and tells who waits for it. What is closed gives up what came back.
+    /// Counts what happened and wakes those who wait for it. A closed lane drops what came back.
     #[inline(always)]
     fn after<'a>(self: &'a Rc<Self>, core: &Core, mut state: RefMut<'a, State>, sum: Sum) {
         core.lanes.held.update(|held| held - sum.ended);
@@ -246,7 +246,7 @@ impl LaneShared {
             state.head = head.wrapping_add(1);
         }
         if state.has_stream && state.next == state.tail {
-            // Another lane may take it over while the last buffers of this one are on their way.
+            // Another lane may take the socket over while the last buffers of this one are on their way.
             state.has_stream = false;
             self.socket.queue.borrow_mut().close_lane();
         }
@@ -259,7 +259,7 @@ impl LaneShared {
 }
 
 impl State {
-    /// What waits will not be sent.
+    /// Buffers that wait will not be sent.
     #[cold]
     fn end_waiting(&mut self, lane: &LaneShared) {
         if self.stream.is_some() {
@@ -276,7 +276,7 @@ impl State {
     }
 }
 
-/// Submits what waits in all lanes.
+/// Submits the waiting buffers of all lanes.
 #[inline(always)]
 pub(crate) fn pump_marked(core: &Core) {
     if core.lanes.has_marks() {
@@ -310,13 +310,13 @@ fn pump(core: &Core, lane: &Rc<LaneShared>) {
     }
 }
 
-/// What an attempt to submit came to.
+/// Result of an attempt to submit.
 #[derive(Default)]
 struct Submitted {
     requests: u32,
     /// The ring had no room for all.
     stalled: bool,
-    /// What came back without a request.
+    /// Buffers that came back without a request.
     settled: Option<Sum>,
 }
 
@@ -327,12 +327,12 @@ fn has_room(ring: &mut Ring) -> bool {
         .is_ok()
 }
 
-/// Tells a lane of all completions at the front that are its own; how many those were.
+/// Tells a lane about all its completions at the front; returns their number.
 pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let first = all[0].data;
     let number = Token::from_user_data(first).lane();
     let lane = core.lanes.get(number);
-    // A lane that is gone has nothing to come but what nobody announced.
+    // A lane that is gone expects only unannounced completions.
     let Some(lane) = lane else { return 1 };
     let mut state = lane.state.borrow_mut();
     let mut sum = Sum::default();
@@ -361,7 +361,7 @@ fn await_room(core: &Core, lane: &LaneShared, token: Token) {
     core.await_readiness(&lane.socket.endpoint, libc::POLLOUT, token.of_lane_readiness());
 }
 
-/// The socket has room, or failed: either way the next attempt tells.
+/// The socket has room, or failed: the next attempt tells which.
 #[cold]
 pub(crate) fn ready(core: &Core, token: Token) {
     let lane = core.lanes.get(token.lane());
@@ -374,7 +374,7 @@ pub(crate) fn ready(core: &Core, token: Token) {
     lane.after(core, state, Sum { ended: 1, ..Sum::default() });
 }
 
-/// The driver goes: nothing is started any more.
+/// The driver goes: nothing starts any more.
 pub(crate) fn give_up(core: &Core) {
     for lane in core.lanes.all() {
         lane.give_up(core);

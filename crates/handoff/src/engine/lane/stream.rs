@@ -1,8 +1,8 @@
-//! Bytes of a lane on a stream: one request at a time carries what waits, and the next goes on where the
-//! kernel stopped. So a short send lets nothing pass.
+//! Bytes of a lane on a stream: one request at a time carries the waiting buffers, and the next continues
+//! where the kernel stopped. So nothing overtakes a short send.
 //!
-//! Half of the lane goes into a request at most: while its buffers are on their way, the other half can be
-//! filled.
+//! A request takes at most half of the lane: while those buffers are on their way, you can fill the other
+//! half.
 
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
@@ -15,7 +15,7 @@ use crate::ring::endpoint::with_target;
 use crate::ring::{Completion, MAX_REQUEST, Ring, Token};
 
 impl State {
-    /// Makes a request of what waits, unless one is under way.
+    /// Makes a request of the waiting buffers, unless one is under way.
     pub(super) fn submit_stream(&mut self, ring: &mut Ring, lane: &LaneShared) -> Submitted {
         let mut submitted = Submitted::default();
         let State { stream: Some(stream), slots, next, tail, backing, end, .. } = self else {
@@ -28,7 +28,7 @@ impl State {
             submitted.stalled = true;
             return submitted;
         }
-        // What goes into one request lies in one registered buffer, or in none.
+        // All buffers of one request lie in the same registered buffer, or in none.
         let keeps = lane.socket.keeps_to_slots.get() || !uring_zc::is_huge(backing);
         let mask = slots.len() - 1;
         let most = if stream.copies { 1 } else { (slots.len() / 2).clamp(1, PIECES) };
@@ -54,7 +54,7 @@ impl State {
             offset = 0;
         }
         if pieces == 0 {
-            // Nothing but empty buffers.
+            // Only empty buffers.
             let mut sum = Sum::default();
             self.taken(0, &mut sum);
             self.settle_stream(lane);
@@ -81,7 +81,7 @@ impl State {
         submitted
     }
 
-    /// Tells the stream of a completion or of a return signal.
+    /// Tells the stream about a completion or a return signal.
     pub(super) fn tell_stream(
         &mut self,
         lane: &LaneShared,
@@ -131,7 +131,7 @@ impl State {
         self.settle_stream(lane);
     }
 
-    /// The kernel took so many bytes more.
+    /// The kernel took this many bytes more.
     fn taken(&mut self, mut bytes: usize, sum: &mut Sum) {
         let Some(stream) = &mut self.stream else { return };
         let mask = self.slots.len() - 1;
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Hands the bytes of requests that are over to their buffers.
+    /// Returns the bytes of finished requests to their buffers.
     pub(super) fn settle_stream(&mut self, lane: &LaneShared) {
         let Some(stream) = &mut self.stream else { return };
         let mask = self.slots.len() - 1;
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// What a failure means: an end of the stream, or another try.
+    /// What a failure means: the stream's end, or another try.
     #[cold]
     fn stream_failed(&mut self, lane: &LaneShared, data: u64, errno: i32, blocked: &mut Blocked) {
         let now = self.oldest_waiting().and_then(|slot| slot.buffer.as_ref()?.0.slot(self.ring));
@@ -195,7 +195,7 @@ impl State {
         let Some(stream) = &mut self.stream else { return };
         match errno {
             _ if self.end.is_some() => {}
-            // A kernel that does not wait for room on a socket that is non-blocking.
+            // This kernel does not wait for room on a non-blocking socket.
             0 | libc::EAGAIN => {
                 let token = Token::from_user_data(data);
                 (stream.busy, stream.wait) = (true, Some(token));
@@ -220,7 +220,7 @@ impl State {
         (self.next != self.tail).then(|| &self.slots[self.next as usize & (self.slots.len() - 1)])
     }
 
-    /// Nothing goes out any more, and nothing is lent: what was not sent whole comes back with the reason.
+    /// The stream sends and lends nothing any more: buffers not sent whole come back with the reason.
     #[cold]
     fn fail_rest(&mut self, lane: &LaneShared) {
         let Some(stream) = &mut self.stream else { return };
@@ -246,7 +246,7 @@ impl State {
     }
 }
 
-/// The request that carries the first so many pieces of a message.
+/// The request that carries the first pieces of a message.
 fn request(
     lane: &LaneShared,
     message: &mut Message,
