@@ -1,5 +1,5 @@
-//! User memory to reliable datagrams: a message is lent to the kernel's RDS, comes back by its cookie
-//! once the peer has it, and is answered.
+//! User memory to reliable datagrams: a message is lent to the kernel's RDS, comes back by its cookie once
+//! the peer has it, and gets an answer.
 //!
 //! `exchange-datagrams ADDRESS:PORT` answers; `exchange-datagrams ADDRESS:PORT PEER:PORT` asks.
 

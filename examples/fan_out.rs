@@ -1,4 +1,4 @@
-//! The same bytes to many: reads pieces of a file into a pool, and sends each to all who are connected.
+//! The same bytes to many: reads pieces of a file into a pool, and sends each to all connected peers.
 //!
 //! `fan-out ADDRESS:PORT READERS < FILE`
 

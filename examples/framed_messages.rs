@@ -1,5 +1,5 @@
-//! A framed protocol: a message is its length, in four bytes, and so many bytes. Header and payload are received
-//! each to its place, and the message goes back.
+//! A framed protocol: a message is its length, in four bytes, and then that many bytes. The program receives
+//! header and payload each into its place, and sends the message back.
 //!
 //! `framed-messages ADDRESS:PORT` serves one connection, to its end.
 

@@ -22,7 +22,7 @@ async fn file(State(directory): State<PathBuf>, Path(name): Path<String>) -> Res
         return StatusCode::NOT_FOUND.into_response();
     }
     let path = directory.join(name);
-    // To open a pipe would wait for its other end, and with it all connections.
+    // Opening a pipe would wait for its other end, and with it all connections.
     if !path.is_file() {
         return StatusCode::NOT_FOUND.into_response();
     }

@@ -1,11 +1,12 @@
 //! A NIC receives into memory of another process: one process has the memory and reads it, the other receives and
-//! tells where the bytes are. Nothing is copied between them.
+//! reports where the bytes are. Nothing is copied between them.
 //!
 //! `memory-of-others ADDRESS:PORT FILE IFACE QUEUE` receives one connection to its end, and writes what the owner of
-//! the memory saw there to FILE. `handoff nic prepare IFACE --port PORT` sets a queue aside, and leads the port there
-//! from the first packet on: what comes another way cannot be copied into this memory.
+//! the memory saw there to FILE. `handoff nic prepare IFACE --port PORT` sets a queue aside, and steers the port
+//! there from the first packet on: packets that come another way cannot be copied into this memory.
 //!
-//! The memory is a memfd here, and stands for that of a GPU or a storage card, whose driver gives a dma-buf, too.
+//! Here the memory is a memfd. It stands for that of a GPU or a storage card, whose driver gives a dma-buf,
+//! too.
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The process that has the memory. It starts the other one, which tells of each span in a line, and is told when the
+/// The process that has the memory. It starts the other one, which reports each span in a line, and tells it when the
 /// bytes were seen.
 fn own(address: &str, path: &str, device: &str, queue: &str) -> Result<(), Box<dyn Error>> {
     let mut memory = SharedRegion::memfd(MEMORY)?;
@@ -51,7 +52,7 @@ fn own(address: &str, path: &str, device: &str, queue: &str) -> Result<(), Box<d
             continue;
         };
         let (offset, len): (usize, usize) = (offset.parse()?, len.parse()?);
-        // A device would compute with the bytes where they are. Others may write this memory, so there is no slice.
+        // A device would compute on the bytes in place. Others may write this memory, so there is no slice.
         memory.view().read(offset, &mut bytes[..len]);
         file.write_all(&bytes[..len])?;
         writeln!(seen)?;
@@ -76,7 +77,7 @@ fn receive(memory: &str, address: &str, device: &str, queue: &str) -> Result<(),
         while let Some(span) = receiver.next_span().await {
             let span = span?;
             println!("at {} {}", span.offset(), span.len());
-            // The NIC has the place again when the span is dropped, so not before the owner is done with it.
+            // Dropping the span gives the place back to the NIC, so not before the owner is done with it.
             seen.next().ok_or("the owner of the memory is gone")??;
         }
         Ok::<_, Box<dyn Error>>(())

@@ -1,9 +1,9 @@
-//! A socket, or an rx queue of a NIC, to a file: spans of what arrived are written from where they lie.
+//! A socket, or an rx queue of a NIC, to a file: writes spans from where they arrived.
 //!
 //! `receive-spans ADDRESS:PORT FILE [IFACE QUEUE]`
 //!
-//! With a queue of a NIC nothing is copied on the way; `handoff nic prepare` sets one aside, and leads
-//! the connection there.
+//! With a queue of a NIC nothing is copied on the way; `handoff nic prepare` sets one aside, and steers the
+//! connection there.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,7 +1,7 @@
-//! A socket to a socket: what one connection receives goes out by another, in both directions, from the
-//! memory that it arrived in where the kernel lends that.
+//! A socket to a socket: sends on what one connection receives, in both directions, from the memory that it
+//! arrived in where the kernel lends that.
 //!
-//! `relay-stream ADDRESS:PORT HOST:PORT`; `handoff relay` is the whole of it.
+//! `relay-stream ADDRESS:PORT HOST:PORT`; `handoff relay` is the complete program.
 
 use std::error::Error;
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! A file to a socket: the page cache's own pages are lent to the send where the kernel can
-//! (`kmod/getbuf`), else by the next best way, and what was passed over is told.
+//! A file to a socket: lends the page cache's own pages to the send where the kernel can (`kmod/getbuf`),
+//! else takes the next best way, and says what was passed over.
 //!
 //! `send-file FILE HOST:PORT`
 

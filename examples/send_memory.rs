@@ -1,5 +1,5 @@
-//! User memory to a socket: lends pieces of registered memory to the kernel, and fills each again once
-//! it is back.
+//! User memory to a socket: lends pieces of registered memory to the kernel, and refills each once it is
+//! back.
 //!
 //! `send-memory HOST:PORT < FILE`
 
@@ -45,8 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 break;
             }
             buffer.set_len(filled);
-            // All of it goes out, in order, behind those before it; a refused one would come back with
-            // the error.
+            // Everything goes out in order, behind earlier sends; a refused one would come back with the
+            // error.
             let sending = socket.send(buffer).map_err(|refused| refused.error)?;
             on_loan.push_back(sending.split());
         }

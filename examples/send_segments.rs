@@ -1,5 +1,5 @@
-//! Datagrams as QUIC sends them: a lent buffer holds packets of 1,200 bytes, each with its number, and goes out
-//! in as few messages as the kernel takes, which it or the NIC cuts.
+//! Datagrams as QUIC sends them: a lent buffer holds packets of 1,200 bytes, each with its number. It goes out
+//! in as few messages as the kernel takes; the kernel or the NIC cuts them.
 //!
 //! `send-segments HOST:PORT PACKETS`
 
@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use handoff::{BufferPool, Driver, Region};
 
 const PACKET: usize = 1200;
-/// Packets that go at once: below 64 KiB.
+/// Packets sent at once: below 64 KiB.
 const BURST: usize = 50;
 
 fn main() -> Result<(), Box<dyn Error>> {

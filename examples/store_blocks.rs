@@ -1,8 +1,8 @@
-//! A server of blocks, as storage servers have it: a message is a header of 16 bytes, and blocks of 4 KiB, which go
-//! to the disk from where they were received.
+//! A block server, as in storage systems: a message is a header of 16 bytes, and blocks of 4 KiB, which go to the
+//! disk from where they were received.
 //!
-//! `store-blocks ADDRESS:PORT FILE [IFACE QUEUE]` serves one connection, to its end. FILE is there already, and may
-//! be a disk. With a queue of a NIC nothing is copied on the way; `handoff nic prepare` sets one aside, and leads the
+//! `store-blocks ADDRESS:PORT FILE [IFACE QUEUE]` serves one connection, to its end. FILE must exist, and may be a
+//! disk. With a queue of a NIC nothing is copied on the way; `handoff nic prepare` sets one aside, and steers the
 //! connection there.
 //!
 //! A NIC puts packets where pages begin, so blocks lie in pieces. A disk takes pieces whose addresses and lengths are
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The bytes of a connection, as they were received.
+/// The received bytes of a connection.
 struct Bytes {
     receiver: Receiver,
     rest: Option<Span>,
@@ -121,7 +121,7 @@ impl Bytes {
         Ok(Some(header))
     }
 
-    /// So many bytes, in pieces that nobody has moved.
+    /// So many bytes, in unmoved pieces.
     async fn pieces(&mut self, len: usize) -> Result<Vec<Span>, Box<dyn Error>> {
         let mut pieces = Vec::new();
         let mut left = len;
@@ -137,9 +137,9 @@ impl Bytes {
 /// The disk.
 struct Store {
     file: File,
-    /// What pieces are aligned to.
+    /// The alignment of pieces.
     unit: usize,
-    /// For blocks that are not.
+    /// For blocks that are not aligned.
     aligned: Option<Buffer>,
     copied: u64,
 }
@@ -150,7 +150,8 @@ impl Store {
             piece.as_ptr().addr().is_multiple_of(self.unit) && piece.len().is_multiple_of(self.unit)
         };
         if pieces.iter().all(fits) {
-            // One request for all of them. It owns the spans, and the NIC has their memory again after it.
+            // One request for all of them. It owns the spans, and afterwards the NIC gets their memory
+            // again.
             self.file.write_at(pieces, offset)?.await.result?;
             return Ok(());
         }

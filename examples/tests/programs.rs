@@ -31,7 +31,7 @@ impl Listening {
         Self { child, output, address }
     }
 
-    /// What else it says.
+    /// Its further output.
     fn end(mut self) -> String {
         let mut said = String::new();
         self.output.read_to_string(&mut said).expect("text");
@@ -149,7 +149,7 @@ fn framed_messages_come_back_whole() {
     assert!(said.starts_with("4 messages from 127.0.0.1"), "{said}");
 }
 
-/// A message of blocks, of numbers that differ from block to block.
+/// A message of blocks whose numbers differ from block to block.
 fn message(first: u64, count: u32) -> (Vec<u8>, Vec<u8>) {
     let mut header = first.to_le_bytes().to_vec();
     header.extend(count.to_le_bytes());
@@ -158,7 +158,7 @@ fn message(first: u64, count: u32) -> (Vec<u8>, Vec<u8>) {
     (header, words.collect())
 }
 
-/// Sends blocks to a server of them, and gives what the disk has to have, from its beginning.
+/// Sends blocks to a block server, and returns what the disk must then have, from its beginning.
 fn send_blocks(mut client: TcpStream) -> Vec<u8> {
     let mut disk = vec![0; 100 * 4096];
     for (first, count) in [(0, 1), (7, 16), (40, 3), (99, 1), (23, 16), (8, 2)] {
@@ -233,7 +233,7 @@ mod guest {
 
     use handoff_lab::topology::{self, Pair};
 
-    /// Two hosts joined by software NICs, where queue 3 of the receiving one has what comes to port 4003.
+    /// Two hosts joined by software NICs; queue 3 of the receiving NIC gets what comes to port 4003.
     fn wired() -> Pair {
         let pair = Pair::wire(1_500).expect("a pair of NICs");
         let device = pair.right.device();

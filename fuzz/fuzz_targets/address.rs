@@ -1,4 +1,4 @@
-//! An argument of `handoff cp` is an address, a path, or an error; what was taken comes back.
+//! An argument of `handoff cp` is an address, a path, or an error; a parsed one prints back unchanged.
 #![no_main]
 
 use std::ffi::OsStr;

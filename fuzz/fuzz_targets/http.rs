@@ -1,4 +1,5 @@
-//! Whatever a client sends, in whatever pieces, is taken apart within the limits, and alike however it comes.
+//! Whatever a client sends, in any pieces, is parsed within the limits, and with the same result for any
+//! pieces.
 #![no_main]
 
 use bytes::BytesMut;

@@ -1,4 +1,4 @@
-//! Whatever RDS peers send, on however many connections and at whatever time, is read within the limits.
+//! Whatever RDS peers send, on any number of connections and at any time, is read within the limits.
 #![no_main]
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut connections = Vec::new();
     let mut now = Duration::ZERO;
     let mut rest = bytes;
-    // Each step: what to do, on which connection, and the bytes that it takes.
+    // Each step: what to do, on which connection, and its bytes.
     while let Some([what, which]) = split(&mut rest, 2) {
         let connected = connections.len().max(1);
         let id = connections.get(usize::from(*which) % connected).copied();

@@ -1,12 +1,12 @@
-//! What a peer sends is frames, payload or an error, however it is cut into pieces, and what pieces
-//! it announces is taken in once.
+//! What a peer sends is frames, payload or an error, however it is cut into pieces; each announced piece is
+//! taken once.
 #![no_main]
 
 use handoff_cli::cp::coverage::Coverage;
 use handoff_cli::cp::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use libfuzzer_sys::fuzz_target;
 
-/// All that a decoder makes of `stream`, fed `cut` bytes at a time; payload as ranges joined.
+/// Everything that a decoder makes of `stream`, fed `cut` bytes at a time; payload as joined ranges.
 fn decode(stream: &[u8], cut: usize) -> (Vec<Frame>, Vec<(u64, u64)>, bool) {
     let mut decoder = Decoder::new();
     let (mut frames, mut payload) = (Vec::new(), Vec::<(u64, u64)>::new());

@@ -20,18 +20,18 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.fetch_add(1, Relaxed));
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { System.dealloc(start, layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.fetch_add(1, Relaxed));
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { System.realloc(start, layout, len) }
     }
 }
@@ -105,7 +105,7 @@ fn steady_sending_allocates_nothing() {
     for registered in [false, true] {
         for stream in [false, true] {
             for (driver, engine) in traffic::engines_apart() {
-                // Ranges of the error queue are gathered in vectors, and a choice may look again.
+                // Ranges of the error queue are gathered in vectors, and the chooser may try again.
                 if matches!(engine, Engine::MsgZerocopy | Engine::Auto) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! A pool of buffers: they come back from whatever was done with them, to who waited first.
+//! A pool of buffers: they come back from every use, and the first waiter gets the first.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -38,7 +38,7 @@ impl Wake for Woken {
 #[test]
 fn a_region_gives_as_many_as_it_has_room_for() {
     let of = |region, len| BufferPool::new(Region::anonymous(region).unwrap(), len);
-    // The last needs no room behind it.
+    // The last buffer needs no room behind it.
     assert_eq!(of(4096, 1000).unwrap().buffers(), 4);
     assert_eq!(of(4096, 4096).unwrap().buffers(), 1);
     assert_eq!(of(4096, 1).unwrap().buffers(), 64);
@@ -71,13 +71,13 @@ fn who_waits_first_has_it_first_and_who_leaves_passes_it_on() {
     let Poll::Ready(buffer) = waits.next().unwrap().as_mut().poll(&mut context) else {
         panic!("it was woken for a buffer")
     };
-    // Who leaves without having been given one changes nothing.
+    // A waiter that leaves without a buffer changes nothing.
     drop(waits.next());
     drop(buffer);
     assert_eq!((pool.free(), counts()), (1, vec![1, 1, 0]));
 }
 
-/// Many messages from four buffers, whose loans nobody waits for.
+/// Many messages from four buffers; nobody waits for the loans.
 #[test]
 fn memory_for_sends_comes_back() {
     const MESSAGES: usize = 100;
@@ -102,7 +102,7 @@ fn memory_for_sends_comes_back() {
                 for number in 0..MESSAGES {
                     let mut buffer = pool.get().await;
                     buffer.copy_from_slice(&pattern(number, LEN));
-                    // Some are frozen, some in halves: all of it comes back.
+                    // Some buffers are frozen, some split: all of it comes back.
                     match number % 3 {
                         0 => drop(socket.send(buffer).unwrap()),
                         1 => drop(socket.send(buffer.freeze()).unwrap()),
@@ -114,7 +114,7 @@ fn memory_for_sends_comes_back() {
                 }
             };
             driver.block_on(send).unwrap();
-            // The last were only accepted.
+            // The last sends were only accepted.
             while driver.in_flight() > 0 {
                 driver.turn(Wait::Event).unwrap();
             }
@@ -124,7 +124,7 @@ fn memory_for_sends_comes_back() {
     });
 }
 
-/// Where nobody gives anything back, the wait ends with who has what.
+/// If nobody gives a buffer back, the wait ends and names who has what.
 #[test]
 fn a_wait_that_ends_says_who_has_the_buffers() {
     within(LONG, || {
@@ -139,7 +139,7 @@ fn a_wait_that_ends_says_who_has_the_buffers() {
             let news = pool.try_get().unwrap().freeze();
             drop(one.send(news.clone()).unwrap());
             drop(one.send(pool.try_get().unwrap()).unwrap());
-            // Once, however often it is lent.
+            // Listed once, however often it is lent.
             drop(one.send(news.part(5..)).unwrap());
             drop(two.send(news).unwrap());
             let held: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
@@ -157,7 +157,7 @@ fn a_wait_that_ends_says_who_has_the_buffers() {
             ] {
                 assert!(text.contains(&part), "{text}");
             }
-            // It waits no more, so that the next is free for all.
+            // It waits no more, so the next buffer is free for all.
             drop(held);
             assert_eq!(pool.free(), 2);
             assert!(driver.block_on(driver.get_within(&pool, time)).unwrap().is_ok());
@@ -201,7 +201,7 @@ enum Held {
     Frozen(usize, Frozen),
 }
 
-/// What is out is never handed out again, and comes back with the last piece.
+/// A buffer in use is never handed out again, and comes back with its last piece.
 fn random_pieces(steps: &[Step]) {
     const COUNT: usize = 4;
     let pool = pool(COUNT, 4096);
@@ -337,7 +337,7 @@ fn threads_share_a_pool() {
     });
 }
 
-/// Handles outlive the last driver, and a buffer that one of them lets go of may be what others wait for.
+/// Handles outlive the last driver, and a buffer that one of them drops may be what others wait for.
 #[test]
 fn who_waits_is_woken_also_when_the_driver_of_the_last_buffer_is_gone() {
     for driver in drivers() {

@@ -15,7 +15,7 @@ use socket2::{Domain, SockRef, Type};
 use traffic::{alone, assert_same, drivers, pattern, within, without_ring};
 
 const LONG: Duration = Duration::from_secs(60);
-/// For what must not come.
+/// The wait for events that must not come.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn listener(driver: &Driver, backlog: i32) -> (Listener, SocketAddr) {
@@ -27,7 +27,7 @@ fn listener(driver: &Driver, backlog: i32) -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// A port that nobody listens at.
+/// A port without a listener.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -72,7 +72,7 @@ fn a_connection_is_made_and_accepted_and_carries_bytes() {
 #[test]
 fn a_burst_of_a_thousand_connections_is_accepted_whole() {
     const BURST: usize = 1_000;
-    // Both ends of each are here.
+    // Both ends of each connection are here.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     within(LONG, || {
@@ -198,7 +198,7 @@ fn a_full_table_of_descriptors_is_told_once_and_the_listener_goes_on() {
             // Connecting needs one as well.
             let refused = driver.connect(address).unwrap_err();
             assert!(matches!(refused, Error::NoDescriptor { .. }), "{refused}");
-            // It is not told again, however long that lasts.
+            // It is not reported again, however long that lasts.
             let wait = driver.timeout(Duration::from_millis(200), listener.accept());
             assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
             let room = accepted.drain(2..).count();

@@ -1,5 +1,5 @@
-//! Thousands of sockets on one driver, each with sends under way, most of them beyond the table of
-//! files; and many groups.
+//! Thousands of sockets on one driver, most of them beyond the table of files, each with sends under way;
+//! and many groups.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -69,7 +69,7 @@ fn two_thousand_connections_send_at_once() {
             let peer = far.peer_addr().unwrap();
             let number = ports.iter().position(|address| *address == peer).unwrap();
             let mut got = Vec::new();
-            // The last handle is gone, so the end comes once the kernel let go.
+            // The last handle is gone, so the end comes once the kernel has let go.
             driver.turn(Wait::No).unwrap();
             far.set_read_timeout(Some(patience(Duration::from_secs(2)))).unwrap();
             let mut space = vec![0; 3000];

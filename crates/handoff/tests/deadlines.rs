@@ -1,4 +1,4 @@
-//! What goes by the clock: sleeping, giving up, and what a time-out leaves behind at each stage of a send and
+//! Operations with a time: sleeping, giving up, and what a time-out leaves behind at each stage of a send and
 //! of a receive.
 
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -22,7 +22,7 @@ use traffic::{
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
-/// More than the buffers of a narrow connection take.
+/// More than the buffers of a narrow connection hold.
 const BLOCKED: usize = 1 << 20;
 
 #[test]
@@ -36,7 +36,7 @@ fn sleepers_wake_in_the_order_of_their_times_and_not_before() {
                 .into_iter()
                 .map(|time| {
                     let time = Duration::from_millis(time);
-                    // Its deadline lies between these: the clock of a guest leaps.
+                    // Its deadline lies between these: the clock of a guest jumps.
                     let earliest = Instant::now() + time;
                     let sleep = driver.sleep(time);
                     let (latest, woken) = (Instant::now() + time, woken.clone());
@@ -124,8 +124,8 @@ fn a_thread_with_a_loop_of_its_own_waits_no_longer_than_a_deadline() {
     });
 }
 
-/// The driver's descriptor tells of a deadline, and of nothing before it: a foreign loop neither sleeps through
-/// it nor spins until then.
+/// The driver's descriptor reports a deadline, and nothing before it: a foreign loop neither sleeps through it
+/// nor spins until then.
 #[test]
 fn a_foreign_loop_is_told_of_a_deadline() {
     within(LONG, || {
@@ -226,7 +226,7 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
             let quick = socket.send(Buffer::from(pattern(1, 1_000))).unwrap().into_future();
             let quick = driver.block_on(driver.cancel_after(LONG, quick)).unwrap();
             assert_eq!(quick.sent.unwrap(), 1_000);
-            // Midway, and one that waits behind it.
+            // One send is midway, and one waits behind it.
             let first = socket.send(Buffer::from(pattern(2, BLOCKED))).unwrap().into_future();
             let second = socket.send(Buffer::from(pattern(3, 500))).unwrap().into_future();
             let mut first = pin!(driver.cancel_after(SHORT, first));
@@ -246,7 +246,7 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
             assert!(done < BLOCKED, "{engine}: {done}");
             assert_same(&first.buffer, &pattern(2, BLOCKED));
             let second = driver.block_on(second.as_mut()).unwrap();
-            // Nothing goes behind a part.
+            // Nothing follows a part.
             assert!(
                 matches!(
                     second.sent,
@@ -258,7 +258,7 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
             assert_same(&second.buffer, &pattern(3, 500));
             drop(socket);
             let got = reader.join().unwrap();
-            // What it says was sent is what came.
+            // The count that it reports is what came.
             assert_same(&got[..1_000], &pattern(1, 1_000));
             assert_same(&got[1_000..], &pattern(2, BLOCKED)[..done]);
         }
@@ -335,7 +335,7 @@ fn a_receive_that_is_cancelled_by_time_gives_back_what_it_has() {
     });
 }
 
-/// A task that wakes itself runs a few times for each turn of the driver, and no more.
+/// A task that wakes itself runs only a few times per turn of the driver.
 #[test]
 fn a_task_that_yields_for_ever_holds_nobody_up() {
     const SENDS: usize = 20;
@@ -377,7 +377,7 @@ fn a_task_that_yields_for_ever_holds_nobody_up() {
     });
 }
 
-/// Small sends that are copied are over as soon as they are awaited, and so is each next one.
+/// Small copied sends are over as soon as they are awaited, and so is each next one.
 #[test]
 fn a_task_whose_sends_are_over_at_once_holds_nobody_up() {
     within(LONG, || {

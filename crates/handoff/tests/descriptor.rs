@@ -1,5 +1,4 @@
-//! The driver's descriptor in somebody else's event loop: it can be read whenever there is something
-//! to take.
+//! The driver's descriptor in a foreign event loop: it is readable whenever there is something to take.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -18,7 +17,7 @@ fn the_descriptor_tells_of_all_that_happens() {
     within(Duration::from_secs(9), || {
         for (driver, engine) in engines_apart() {
             if engine == Engine::MsgZerocopy && driver.ring_unavailable().is_some() {
-                // A socket with an error pending is looked at again in a moment, by a turn only.
+                // A socket with an error pending is looked at again a moment later, only by a turn.
                 continue;
             }
             let (near, mut far) = narrow_tcp();

@@ -1,5 +1,5 @@
-//! Every engine to a dummy device, which ends what is sent untouched: there the lent bytes are not
-//! copied, and two witnesses agree on it, the kernel's own reports and the copy meter.
+//! Every engine to a dummy device, which ends packets untouched: there lent bytes are not copied. Two
+//! witnesses agree on that: the kernel's own reports and the copy meter.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -21,11 +21,10 @@ mod guest {
     const BYTES: u64 = (SIZE * MESSAGES) as u64;
     /// Heads of packets, and what reading the meter costs.
     const SLACK: u64 = BYTES / 100;
-    /// Threads of the kernel copy for others too, and the meter can't tell for whom. That only adds,
-    /// and ends.
+    /// Kernel threads copy for others too, and the meter cannot tell for whom. That only adds, and ends.
     const QUIET_WITHIN: Duration = Duration::from_secs(5);
 
-    /// A dummy, not what stands in for it elsewhere: the lab's kernel has it.
+    /// The real dummy device, not its stand-in: the lab's kernel has it.
     fn dummy() -> Discard {
         let sink = Discard::new().unwrap();
         assert_eq!(sink.kind(), DiscardKind::Dummy);
@@ -75,7 +74,7 @@ mod guest {
         tally
     }
 
-    /// All that the kernel copied meanwhile for this process, or for nobody it could name.
+    /// Everything that the kernel copied meanwhile for this process, or for a process it could not name.
     fn copied(totals: Totals) -> u64 {
         totals.copied_bytes + totals.unattributed_bytes
     }
@@ -118,7 +117,7 @@ mod guest {
                             assert_eq!(tally.outcome(), Outcome::ZeroCopy, "{what}");
                         }
                         Engine::Copy => assert_eq!(tally.outcome(), Outcome::Copied, "{what}"),
-                        // It may copy some to find out which is faster, and says how many.
+                        // It may copy some sends to find out which is faster, and reports how many.
                         Engine::Auto => assert_eq!(tally.unknown, 0, "{what}"),
                     }
                     assert!(

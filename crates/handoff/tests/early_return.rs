@@ -1,13 +1,12 @@
-//! A buffer comes back when the kernel no longer reads it, and not before: the netem discipline
-//! holds packets on the sender's device, with the lent pages in them, while every buffer is
-//! overwritten in the moment in which it returns. What leaves the device is what was lent.
+//! A buffer comes back when the kernel no longer reads it, and not before. The netem discipline holds
+//! packets on the sender's device, with the lent pages in them, while every buffer is overwritten in the
+//! moment of its return. What leaves the device must be what was lent.
 //!
-//! Where it is looked at: at the far end of a veth pair, behind the netem of the near one, for a dummy
-//! device with a packet socket, which gets its packets when they leave the discipline, and at the far
-//! end of the lab's software NIC, which holds frames in its own ring as hardware does, and lets go of
-//! them when it has read them: nothing on that way copies. All look only after the delay, so that an
-//! early return shows. That they do see it is tested too, by
-//! senders in plain system calls that break the rule.
+//! The test looks at three places: at the far end of a veth pair, behind the netem of the near end; for a
+//! dummy device, with a packet socket, which gets packets when they leave the discipline; and at the far
+//! end of the lab's software NIC, which holds frames in its own ring as hardware does, and lets go of them
+//! when it has read them. Nothing on these ways copies. All look only after the delay, so that an early
+//! return shows. Senders in plain system calls that break the rule test that the observers see it.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -34,14 +33,14 @@ mod guest {
     const COUNT: usize = 12;
     const SIZE: usize = 8_192;
     const MTU: u32 = 9_000;
-    /// What a buffer is overwritten with; `pattern` stays below.
+    /// The filling for returned buffers; `pattern` stays below.
     const OVERWRITTEN: u8 = 0xff;
 
     fn netem() -> Netem {
         Netem { delay: DELAY, ..Netem::default() }
     }
 
-    /// A way for datagrams on which netem holds them, and what comes out at its end.
+    /// A way for datagrams with netem on it, and what comes out at its end.
     trait Road {
         fn sender(&self) -> UdpSocket;
         /// The payloads of the next `count` datagrams, in the order in which they left.
@@ -62,12 +61,12 @@ mod guest {
         let mut shell = Command::new("unshare");
         shell.args(["--mount", "sh", "-euc", &script]);
         assert!(pair.right.namespace().attach(&mut shell).status().unwrap().success());
-        // The usual discipline drops what waits for so long behind a full ring.
+        // The usual discipline drops packets that wait for so long behind a full ring.
         pair.left.set_netem(&Netem::default()).unwrap();
         pair
     }
 
-    /// A connection from the host that delays, and its far end.
+    /// A connection from the delaying host, and its far end.
     fn stream(pair: &Pair) -> (TcpStream, TcpStream) {
         let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 0)));
         let listener = listener.unwrap().unwrap();
@@ -161,10 +160,10 @@ mod guest {
         }
     }
 
-    /// A packet socket that gets all IPv4 packets of a device from the network layer's header on.
+    /// A packet socket that gets all IPv4 packets of a device, from the IP header on.
     fn tap_on(device: &str) -> io::Result<OwnedFd> {
         use rustix::net::{AddressFamily, SocketType, netdevice, socket};
-        // Outgoing packets are shown to sockets for all protocols only.
+        // Only sockets for all protocols see outgoing packets.
         let all = (libc::ETH_P_ALL as u16).to_be();
         let any = socket(AddressFamily::PACKET, SocketType::DGRAM, None)?;
         let index = netdevice::name_to_index(&any, device)?;
@@ -184,15 +183,15 @@ mod guest {
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(any) }
     }
 
-    /// All that a test sends fits, and a packet that does not come is an error.
+    /// Everything that a test sends fits, and a missing packet is an error.
     fn make_room(socket: &impl AsFd) {
         sockopt::set_socket_recv_buffer_size_force(socket, 4 << 20).unwrap();
         let patience = Some(Duration::from_secs(20));
         sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, patience).unwrap();
     }
 
-    /// Overwrites each buffer when it is back; says what became of the bytes, and how long the last
-    /// was away.
+    /// Overwrites each buffer when it is back; returns what happened to the bytes, and how long the last
+    /// buffer was away.
     fn overwrite_returned(driver: &Driver, mut on_loan: Vec<OnLoan<Buffer>>) -> (Tally, Duration) {
         let begin = Instant::now();
         let mut tally = Tally::default();
@@ -213,7 +212,7 @@ mod guest {
         }
     }
 
-    /// Where nothing held the packets, an early return would not have shown.
+    /// If nothing held the packets, an early return would not show.
     fn check_held(engine: Engine, away: Duration, what: &str) {
         if matches!(engine, Engine::UringZc | Engine::MsgZerocopy) {
             assert!(away > DELAY * 9 / 10, "{what}: netem holds nothing, back in {away:?}");
@@ -246,8 +245,8 @@ mod guest {
         }
     }
 
-    /// Headers, several pieces, and a joint return; the second wave uses records, headers and
-    /// buffers of the first again at once.
+    /// Headers, several pieces, and a joint return; the second wave reuses records, headers and buffers of
+    /// the first at once.
     fn groups_leave_as_they_were_lent(road: &dyn Road) {
         const HEADER: usize = 16;
         const WAVE: usize = COUNT / 2;
@@ -320,7 +319,7 @@ mod guest {
     fn a_stream_leaves_as_it_was_lent(pair: &Pair, len: usize) {
         for (driver, engine) in engines_apart() {
             let (near, mut far) = stream(pair);
-            // One message is under way whole, and no more than two.
+            // One whole message is under way, and at most two.
             SockRef::from(&near).set_send_buffer_size(2 * len).unwrap();
             let reader = thread::spawn(move || {
                 let mut all = Vec::new();
@@ -356,7 +355,7 @@ mod guest {
         within(LONG, || a_stream_leaves_as_it_was_lent(&slow_wire(), 16 << 10));
     }
 
-    /// Breaks the rule on purpose: lends bytes, and writes to them before they are returned.
+    /// Breaks the rule on purpose: lends bytes, and writes to them before their return.
     type BreakTheRule = fn(&dyn AsFd, &mut [u8]);
     const OFFENDERS: [BreakTheRule; 2] = [lend_to_ring, lend_to_system_call];
 
@@ -369,7 +368,7 @@ mod guest {
         }
     }
 
-    /// Has the kernel send `bytes`, and overwrites them while it holds them.
+    /// Makes the kernel send `bytes`, and overwrites them while it holds them.
     fn lend_to_ring(socket: &dyn AsFd, bytes: &mut [u8]) {
         let mut ring = IoUring::new(4).unwrap();
         let send = opcode::SendZc::new(
@@ -410,7 +409,7 @@ mod guest {
         assert_eq!(taken, 0, "{}", io::Error::last_os_error());
     }
 
-    /// Whether the error queue has a notification within the time.
+    /// Whether the error queue gets a notification within the time.
     fn notified(socket: BorrowedFd<'_>, within: Duration) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut wait = [PollFd::new(&socket, PollFlags::empty())];

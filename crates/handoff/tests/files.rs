@@ -38,7 +38,7 @@ fn a_file_system_in_memory_is_not_past_its_page_cache() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("file");
     std::fs::write(&path, [0; 4096]).unwrap();
-    // Older kernels refuse the flag there, which claims nothing either.
+    // Older kernels refuse the flag there; that claims nothing either.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
     match opened {
         Ok(file) => assert!(!Driver::new().unwrap().file(file).unwrap().is_direct()),
@@ -109,7 +109,7 @@ fn failures_are_told_with_the_buffer() {
         let full = driver.file(OpenOptions::new().write(true).open("/dev/full").unwrap()).unwrap();
         let over = driver.block_on(full.write(Buffer::from(vec![7; 9])).unwrap()).unwrap();
         assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-        // Beyond what a file can have: -1 would mean the file's own position.
+        // Beyond any offset of a file: -1 would mean the file's own position.
         for offset in [u64::MAX, 1 << 63] {
             let refused = read_only.read_at(Buffer::from(vec![7; 9]), offset).unwrap_err();
             assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
@@ -160,10 +160,10 @@ fn make_nonblocking(end: &OwnedFd) {
     fcntl_setfl(end, fcntl_getfl(end).unwrap() | OFlags::NONBLOCK).unwrap();
 }
 
-/// How long the far end keeps a waiting thread.
+/// How long the far end keeps a thread waiting.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Runs what waits for at least [`WAIT`], and panics if the thread worked for most of it.
+/// Runs something that waits for at least [`WAIT`], and panics if the thread worked for most of it.
 fn without_work<T>(waits: impl FnOnce() -> T) -> T {
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -259,7 +259,7 @@ fn first_over(driver: &Driver, under_way: &mut Vec<Transfer<Buffer>>) -> Vec<u8>
     }
 }
 
-/// One event tells all who wait for the pipe, and the first of them may leave nothing for the next.
+/// One event wakes all who wait for the pipe, and the first may leave nothing for the next.
 #[test]
 fn two_who_wait_for_a_pipe_block_nobody() {
     within(LONG, || {
@@ -311,7 +311,7 @@ fn a_vector_grows_by_what_is_read_and_by_nothing_else() {
             let failed = driver.block_on(read).unwrap();
             failed.result.unwrap_err();
             assert_eq!(failed.buffer.into_vec(), b"begins");
-            // A pipe gives what there is; one that was forgotten keeps its vector until the ring has closed.
+            // A pipe gives what there is; a forgotten read keeps its vector until the ring has closed.
             let (read, write) = pipe();
             File::from(write.try_clone().unwrap()).write_all(b" and ends").unwrap();
             let read = driver.file(read).unwrap();
@@ -353,7 +353,7 @@ fn a_dropped_read_of_an_empty_pipe_is_cancelled() {
                         }
                         drop((file, driver));
                         if !forget {
-                            // Nobody takes what comes now from the others that read.
+                            // Nobody takes these bytes from the other readers.
                             File::from(write).write_all(b"handoff").unwrap();
                             let mut got = String::new();
                             File::from(read).read_to_string(&mut got).unwrap();
@@ -388,8 +388,8 @@ fn a_wait_without_reading_leaves_the_bytes_and_can_be_dropped() {
     }
 }
 
-/// The kernel ends the workers of a thread whose last ring has gone, and one that is about to end leaves
-/// undone what the thread's next ring gives it.
+/// The kernel ends the workers of a thread whose last ring has gone. A worker that is about to end drops
+/// the work of the thread's next ring.
 #[test]
 fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
     let workers = || {
@@ -400,7 +400,7 @@ fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
         };
         paths.filter(is_worker).collect::<HashSet<_>>()
     };
-    // Those of other tests; the number in a name is of another namespace than ours, maybe.
+    // Workers of other tests; the number in a name may be of another namespace.
     let before = workers();
     let driver = Driver::new().unwrap();
     if driver.ring_unavailable().is_some() {
@@ -424,7 +424,7 @@ fn pieces_are_written_and_read_by_one_request() {
         if driver.ring_unavailable().is_none() {
             driver.register(&region).unwrap();
         }
-        // More than one request takes, and empty ones.
+        // More than one request takes, some of them empty.
         let lens: Vec<usize> = (0..1_500).map(|number| number % 7 * 50).collect();
         let pieces: Vec<_> =
             lens.iter().enumerate().map(|(seed, len)| filled(&mut region, seed, *len)).collect();
@@ -492,7 +492,7 @@ fn pieces_are_written_to_a_file_that_knows_no_vectors() {
             if registered && driver.ring_unavailable().is_some() {
                 continue;
             }
-            // The kernel writes to it past the compiler.
+            // The kernel writes to it behind the compiler's back.
             let target: [AtomicU8; 300] = std::array::from_fn(|_| AtomicU8::new(0));
             let mut region = Region::anonymous(1 << 20).unwrap();
             if registered {
@@ -513,7 +513,7 @@ fn pieces_are_written_to_a_file_that_knows_no_vectors() {
 mod guest {
     use super::*;
 
-    /// Together they fill blocks, and the first 1,024, which one request takes, do not.
+    /// Together they fill blocks; the first 1,024, which one request takes, do not.
     #[test]
     fn many_pieces_fill_blocks_of_a_disk() {
         for driver in drivers() {

@@ -1,5 +1,5 @@
 //! `bytes::Bytes` on loan, by every engine; their owner's drop, which is foreign code; and frozen buffers that
-//! become such.
+//! become `Bytes`.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -92,7 +92,7 @@ thread_local! {
     static OTHER: RefCell<Option<OnLoan<Buffer>>> = const { RefCell::new(None) };
 }
 
-/// Does what foreign code may do when it is dropped.
+/// Does what foreign code may do in its drop.
 struct Owner {
     bytes: Vec<u8>,
     ended: Arc<AtomicUsize>,
@@ -110,7 +110,7 @@ impl Drop for Owner {
         self.ended.fetch_add(1, SeqCst);
         let driver = DRIVER.with_borrow(|driver| driver.clone());
         let Some(driver) = driver else { return };
-        // What came with the same turn has been told.
+        // All news of the same turn has been told.
         let other = OTHER.take().expect("it was sent before");
         assert!(other.try_take().is_ok(), "another operation of the batch was not told");
         driver.in_flight();
@@ -152,7 +152,7 @@ fn an_owner_may_do_anything_when_all_of_its_batch_is_told() {
             }
             assert_eq!((panicked, ended.load(SeqCst)), (usize::from(panics), 1));
             DRIVER.set(None);
-            // The driver is as it was.
+            // The driver works as before.
             let sent =
                 driver.block_on(async { socket.send(Bytes::from_static(b"on")).unwrap().await });
             assert_eq!(sent.unwrap().sent.unwrap(), 2);
@@ -160,7 +160,7 @@ fn an_owner_may_do_anything_when_all_of_its_batch_is_told() {
     });
 }
 
-/// The owner is told also where the driver is gone before the bytes are back.
+/// The owner is told even if the driver goes before the bytes are back.
 #[test]
 fn an_owner_is_dropped_with_the_driver() {
     within(LONG, || {
@@ -170,7 +170,7 @@ fn an_owner_is_dropped_with_the_driver() {
             let near = UdpSocket::bind("127.0.0.1:0").unwrap();
             near.connect(far.local_addr().unwrap()).unwrap();
             let socket = driver.socket(near).unwrap();
-            // Holds what the driver shares with its pools for longer than the driver.
+            // Holds the state shared by the driver and its pools longer than the driver.
             let pool = driver.pool(Region::anonymous(4096).unwrap(), 4096).unwrap();
             for _ in 0..5 {
                 let owner = Owner { bytes: vec![7; 3000], ended: ended.clone(), panics: false };

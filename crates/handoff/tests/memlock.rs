@@ -1,6 +1,6 @@
-//! Sending as a user whose limit on locked memory is 0 or small: errors name the limit and the need,
-//! and what needs no locked memory works. Root has no limit, so each case runs in a process that
-//! becomes somebody else first.
+//! Sending as a user whose limit on locked memory is 0 or small: errors name the limit and the need, and
+//! what needs no locked memory works. Root has no limit, so each case runs in a process that first becomes
+//! another user.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -13,22 +13,21 @@ use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use traffic::{pattern, tcp};
 
-/// A user for whom much is locked, which counts against the limits of all that it runs.
+/// A user with much locked memory, which counts against the limits of all that user's processes.
 const ANOTHER: u32 = 65533;
 
 fn become_nobody(test: &str, limit: u64) -> bool {
     become_user(65534, test, limit)
 }
 
-/// Gives up what root may, and limits locked memory; `false` where that is not possible.
+/// Drops root's capabilities, and limits locked memory; `false` where that is impossible.
 fn become_user(user: u32, test: &str, limit: u64) -> bool {
     if rustix::process::geteuid().is_root() {
         // All threads, since the kernel's workers belong to the process.
         // SAFETY: plain system calls without memory.
         let changed = unsafe { libc::setresuid(user, user, user) };
         assert_eq!(changed, 0, "root may become {user}");
-        // Without this, the process may not read its own /proc/self/auxv any more, which older
-        // kernels have no other way to ask for.
+        // Otherwise the process could not read its own /proc/self/auxv any more, which older kernels need.
         rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
     }
     let limit = Some(limit);
@@ -45,7 +44,7 @@ fn become_user(user: u32, test: &str, limit: u64) -> bool {
     true
 }
 
-/// Sends over a connection that is read from meanwhile, each buffer behind the header.
+/// Sends over a connection that a peer reads, each buffer behind the header.
 fn send(
     driver: &Driver,
     engine: Engine,
@@ -101,7 +100,7 @@ fn refuses_to_pin(limit: u64) {
         }
         let mut buffer = region.take(len).unwrap();
         buffer.copy_from_slice(&pattern(1, len));
-        // A header goes before the payload that is refused, and must not go twice.
+        // A header goes before the refused payload, and must not go twice.
         for header in [&b""[..], b"header"] {
             for engine in [Engine::Auto, Engine::Copy] {
                 let (mut finished, socket) = send(&driver, engine, header, vec![buffer]);
@@ -157,7 +156,7 @@ fn a_small_limit_is_named_and_small_sends_fit() {
                 send(&driver, engine, b"", vec![Buffer::from(pattern(1, 100_000))]);
             assert_eq!(*finished[0].sent.as_ref().unwrap(), 100_000, "{engine}");
         }
-        // Together they would pass the limit; each alone does not.
+        // Together they would exceed the limit; each alone does not.
         for engine in [Engine::Auto, Engine::Copy] {
             let buffers = (0..20).map(|seed| Buffer::from(pattern(seed, 200_000))).collect();
             let (finished, _socket) = send(&driver, engine, b"", buffers);
@@ -169,7 +168,7 @@ fn a_small_limit_is_named_and_small_sends_fit() {
     refuses_to_pin(LIMIT);
 }
 
-/// Streams do without the slots of huge pages, and pin for each send, where the limit lets them.
+/// Streams skip the slots of huge pages, and pin for each send, where the limit allows it.
 #[test]
 fn huge_pages_that_are_registered_need_no_more() {
     const NAME: &str = "huge_pages_that_are_registered_need_no_more";

@@ -1,4 +1,4 @@
-//! io_uring forbidden by a seccomp filter, or refused for want of something else: the driver says why
+//! A seccomp filter forbids io_uring, or the kernel refuses it for another reason: the driver says why
 //! there is no ring, and everything works by system calls.
 
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -104,7 +104,7 @@ fn a_hidden_ring_is_named() {
         forbid_io_uring(libc::ENOSYS);
         let driver = Driver::new().unwrap();
         let reason = driver.ring_unavailable().unwrap();
-        // A kernel that has no switch for io_uring does not tell whether it has io_uring.
+        // A kernel without a switch for io_uring does not say whether it has io_uring.
         let tells = std::path::Path::new("/proc/sys/kernel/io_uring_disabled").exists();
         let hides = if tells { "seccomp filter hides io_uring" } else { "seccomp filter hides it" };
         assert!(reason.contains(hides), "{reason}");

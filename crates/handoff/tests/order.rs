@@ -1,4 +1,4 @@
-//! Whatever is mixed on a stream: what arrives is what the accepted sends say they sent, in order.
+//! Any mix of sends on a stream: what arrives is what the accepted sends report, in order.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -63,14 +63,14 @@ fn slow(delay: u64) -> (TcpStream, thread::JoinHandle<Vec<u8>>) {
     (near, reader)
 }
 
-/// A send under way, or what it came to.
+/// A send under way, or its result.
 type Accepted = Result<Sent, Result<usize, Error>>;
 
 struct Stream {
     driver: Driver,
     socket: Socket,
     region: Region,
-    /// What each send carries, and its handle until its result is known.
+    /// The payload of each send, and its handle until its result is known.
     sends: Vec<(Vec<u8>, Accepted)>,
     seed: usize,
 }
@@ -135,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// Waits for all, and gives what the peer should get.
+    /// Waits for all, and returns what the peer should get.
     fn finish_all(&mut self) -> Vec<u8> {
         let mut expected = Vec::new();
         let mut broken = false;
@@ -186,7 +186,7 @@ fn check(ring: RingUse, entries: u32, registered: bool, delay: u64, steps: Vec<S
     traffic::assert_same(&got, &expected);
 }
 
-/// Fewer where processors are emulated: what differs there is the kernel, not what is mixed.
+/// Fewer where processors are emulated: the kernel differs there, not the mix.
 fn cases() -> u32 {
     if std::env::var_os("HANDOFF_EMULATED").is_some() { 30 } else { 100 }
 }
@@ -207,7 +207,7 @@ proptest! {
     }
 }
 
-/// More pieces than one request names: what follows waits for all of them.
+/// More pieces than one request names: later sends wait for all of them.
 #[test]
 fn a_send_of_several_requests_stays_whole() {
     traffic::within(Duration::from_secs(60), || {

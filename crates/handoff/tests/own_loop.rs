@@ -1,5 +1,5 @@
-//! A thread that owns its loop and turns the driver: no wait sleeps through what has happened, and
-//! what is accepted is done.
+//! A thread that owns its loop and turns the driver: no wait sleeps through an event, and accepted
+//! operations are done.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -17,7 +17,7 @@ use traffic::{
 };
 
 const LONG: Duration = Duration::from_secs(30);
-/// More than the buffers of a narrow connection take.
+/// More than the buffers of a narrow connection hold.
 const BLOCKED: usize = 1 << 20;
 
 #[test]
@@ -41,15 +41,15 @@ fn a_wait_does_not_sleep_through_a_send_that_is_over_already() {
     });
 }
 
-/// The futures of an owner who polls them after each turn. One of them waits once, as it does behind many that were over
-/// at once.
+/// The futures of an owner that polls them after each turn. One of them waits once, as it does after many that were
+/// ready at once.
 #[test]
 fn a_wait_does_not_sleep_through_a_future_that_waits_once() {
     const FUTURES: usize = 300;
     within(LONG, || {
         for (driver, engine) in engines_apart() {
             let (socket, _far) = udp(&driver, engine);
-            // Something is to come, but nothing comes.
+            // Something is expected, but nothing comes.
             let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
             let _silent = silent.receive_into(Buffer::from(vec![0; 100])).unwrap();
             driver.turn(Wait::No).unwrap();
@@ -162,7 +162,7 @@ fn empty_pieces_take_no_room_in_a_message() {
             let empty: Vec<_> = (0..3).map(|_| region.take(0).unwrap()).collect();
             let empty = socket.send(empty).unwrap();
             let none = socket.send(Vec::<Buffer>::new()).unwrap();
-            // Blocked midway, so that it goes on from within the pieces.
+            // Blocked midway, so that it continues from within the pieces.
             driver.turn(Wait::AtMost(Duration::from_millis(20))).unwrap();
             let reader = thread::spawn(move || {
                 let mut all = Vec::new();
@@ -273,7 +273,7 @@ fn nothing_waits_for_a_driver_that_is_gone() {
             socket.set_engine(engine).unwrap();
             let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
             let mut receiver = socket.receive(&pool).unwrap();
-            // Not taken by the peer, and behind it one that never starts.
+            // Not taken by the peer; behind it one that never starts.
             let stalled = socket.send(Buffer::from(pattern(1, 4 << 20))).unwrap().split().0;
             let behind = socket.send(Buffer::from(pattern(2, 10))).unwrap();
             let (reader, _writer) = std::io::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Peers that reset, stall, or close midway: what is told, and that a stream is never put out of order.
+//! Peers that reset, stall, or close midway: what you are told, and that a stream never goes out of order.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -53,7 +53,7 @@ fn is_reset(error: &Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EPIPE))
 }
 
-/// The stalled send fails as told, those before it are through and those after it refused.
+/// The stalled send fails with its error; those before it are through, those after it refused.
 fn check(engine: Engine, results: &[Result<usize, Error>]) {
     assert_eq!(*results[0].as_ref().unwrap(), 1003, "{engine}");
     let error = results[1].as_ref().unwrap_err();

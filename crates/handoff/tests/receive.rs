@@ -1,5 +1,5 @@
-//! Receiving into pools, with a ring and without: order, waiting for chunks, ends, and what happens
-//! to spans and receivers that go.
+//! Receiving into pools, with a ring and without: order, waiting for chunks, ends, and dropped spans and
+//! receivers.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -91,7 +91,7 @@ fn a_visit_lends_all_that_is_there_and_what_is_kept_stays() {
                     let at = got.len();
                     got.extend_from_slice(&span);
                     visits += 1;
-                    // What was kept before goes back.
+                    // Spans kept before go back.
                     if visits % 3 == 0 && chunks > 1 {
                         kept = Some((span.keep(), at));
                         assert!(pool.held() > 0);
@@ -201,7 +201,7 @@ fn a_visit_tells_of_an_error_once_and_of_a_driver_that_went() {
     });
 }
 
-/// The sender's pages are not such as can be mapped.
+/// The sender's pages cannot be mapped.
 #[test]
 fn a_window_that_serves_too_little_is_left() {
     within(LONG, || {
@@ -309,7 +309,7 @@ fn a_receiver_goes_before_it_is_told_that_there_are_no_chunks() {
         let held = next_spans(&driver, &mut receiver, 4);
         far.write_all(b"more").unwrap();
         thread::sleep(Duration::from_millis(5));
-        // Fills the submission queue, which takes the kernel in without looking at completions.
+        // Fills the submission queue, which enters the kernel without looking at completions.
         let file = driver.file(fs::File::open("/dev/zero").unwrap()).unwrap();
         let reads: Vec<_> = (0..8).map(|_| file.read(Buffer::from(vec![1; 10])).unwrap()).collect();
         drop(receiver);
@@ -374,7 +374,7 @@ fn datagrams_come_one_by_one_also_empty_ones() {
             far.connect(near.local_addr().unwrap()).unwrap();
             let pool = pool(&driver, 4, 1024);
             let mut receiver = driver.socket(near).unwrap().receive(&pool).unwrap();
-            // More empty ones than there are chunks, which they do not keep.
+            // More empty datagrams than chunks; they keep none.
             let lens = [5, 0, 1024, 2000, 0, 0, 0, 0, 0, 0, 1];
             for (seed, len) in lens.into_iter().enumerate() {
                 far.send(&pattern(seed, len)).unwrap();
@@ -406,7 +406,7 @@ fn a_reset_is_told_after_what_came_before() {
     });
 }
 
-/// A stream that is received into a pool, and what its spans are lent on to: a socket and a file.
+/// A stream that is received into a pool, and whose spans are lent on: to a socket and a file.
 struct Onward {
     receiver: Receiver,
     socket: Socket,
@@ -499,7 +499,7 @@ fn spans_are_lent_on_together() {
                         let lens: Vec<_> = spans.iter().map(|span| span.len()).collect();
                         let sent = socket.send(spans).unwrap().await;
                         assert_eq!(sent.sent.unwrap(), lens.iter().sum());
-                        // They come back as they were.
+                        // They come back unchanged.
                         assert!(sent.buffer.iter().map(|span| span.len()).eq(lens));
                         let written = sink.write_at(sent.buffer, offset).unwrap().await;
                         offset += written.result.unwrap() as u64;

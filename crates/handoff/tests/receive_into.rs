@@ -1,4 +1,4 @@
-//! Receiving into a chosen buffer: every byte in its place, one receiver at a time, nothing lost in silence.
+//! Receiving into a chosen buffer: every byte in its place, one receiver at a time, no silent loss.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -25,7 +25,7 @@ fn attached(driver: &Driver) -> (Socket, TcpStream) {
     (driver.socket(near).unwrap(), far)
 }
 
-/// Of the message with this number: odd, mostly small, some larger than what comes at once.
+/// The length of the message with this number: odd, mostly small, some larger than what comes at once.
 fn len_of(number: usize) -> usize {
     match number % 1_000 {
         999 => 300_001,
@@ -34,7 +34,7 @@ fn len_of(number: usize) -> usize {
     }
 }
 
-/// Sends all messages in pieces that keep to no message's ends.
+/// Sends all messages in pieces that ignore the messages' ends.
 fn send_messages(mut far: TcpStream) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -51,8 +51,8 @@ fn send_messages(mut far: TcpStream) -> thread::JoinHandle<()> {
     })
 }
 
-/// Receives header and payload of each message into buffers that `take` gives, looks at them, and is told of
-/// the stream's end.
+/// Receives header and payload of each message into buffers from `take`, checks them, and sees the stream's
+/// end.
 fn receive_messages<B: PayloadMut>(
     driver: &Driver,
     socket: &Socket,
@@ -76,7 +76,7 @@ fn receive_messages<B: PayloadMut>(
     assert_eq!(driver.block_on(receiving).unwrap(), 0);
 }
 
-/// Runs it on drivers of both kinds, with what they can register registered.
+/// Runs it on drivers of both kinds, with everything registered that they can register.
 fn on_each<B: PayloadMut>(
     open: impl Fn(&Driver) -> Box<dyn FnMut(usize) -> B> + Send + 'static,
     bytes_of: impl Fn(&B) -> Vec<u8> + Send + 'static,
@@ -140,7 +140,7 @@ fn messages_land_behind_what_a_vector_has() {
                     let header = header.buffer.into_vec();
                     let len = u32::from_le_bytes(*header.first_chunk().unwrap()) as usize;
                     assert_eq!(len, len_of(number));
-                    // In two parts, of which the second goes on where the first has ended.
+                    // In two parts; the second continues where the first has ended.
                     let payload = Append::to(BEGIN.to_vec(), len / 3);
                     let payload = socket.receive_exact(payload).unwrap().await;
                     assert_eq!(payload.result.unwrap(), len / 3);
@@ -329,7 +329,7 @@ fn a_second_receiver_of_any_kind_is_refused() {
     });
 }
 
-/// Turns the driver until the receive has something, or as often as would do for that.
+/// Turns the driver until the receive has something, or often enough for that.
 fn turn(driver: &Driver) {
     for _ in 0..20 {
         driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
@@ -398,7 +398,7 @@ fn what_a_dropped_receive_had_taken_is_told_to_whoever_receives_next() {
                     Err(refused) => refused.error,
                 };
                 assert!(matches!(error, Error::ReceivedLost { bytes } if bytes == came), "{error}");
-                // And so for whoever comes later.
+                // And so for every later one.
                 let later = socket.receive_into(Buffer::from(vec![0; 10])).unwrap_err();
                 assert!(matches!(later.error, Error::ReceivedLost { .. }), "{}", later.error);
                 let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
@@ -428,7 +428,7 @@ fn what_comes_after_a_dropped_receive_is_the_next_ones() {
                 let third = socket.receive_exact(Buffer::from(vec![0; 1])).unwrap_err();
                 assert!(third.error.to_string().contains("has a receiver"), "{}", third.error);
                 if round % 5 == 0 {
-                    // This one waits for the first to be over, and is dropped as well.
+                    // This one waits for the end of the first, and is dropped as well.
                     drop(next);
                     let next = socket.receive_exact(region.take(60).unwrap()).unwrap();
                     far.write_all(&pattern(round, 60)).unwrap();

@@ -1,5 +1,5 @@
-//! Registered memory: that leaves the ring's table while sends of it are accepted and not yet looked at,
-//! and in huge pages.
+//! Registered memory that leaves the ring's table while its sends are accepted and not yet looked at; and
+//! registered huge pages.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -29,7 +29,7 @@ fn registered(test: &str, count: usize) -> Option<(Driver, Region)> {
     Some((driver, region))
 }
 
-/// Accepts sends, takes their memory out of the table before the driver turns, and says whether all
+/// Accepts sends, takes their memory out of the table before the driver turns, and returns whether all
 /// arrive as `receive` reads them.
 fn leaves_midway(
     driver: &Driver,
@@ -92,7 +92,7 @@ fn a_stream_of_memory_that_left_the_table() {
     });
 }
 
-/// How much a stream takes that nobody reads, of bytes behind the first MiB of a region: no less than
+/// How much a stream without a reader takes of the bytes behind the first MiB of a region: at least
 /// `least`. All of it arrives.
 fn taken_unread(driver: &Driver, mut region: Region, least: usize) -> usize {
     const BEFORE: usize = 1 << 20;
@@ -117,7 +117,7 @@ fn taken_unread(driver: &Driver, mut region: Region, least: usize) -> usize {
     assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
     let taken = unacknowledged as usize;
     assert!(taken >= least, "{taken} bytes, of {least} at least");
-    // A window below the size of a segment is used a fifth of a second after it has opened.
+    // TCP uses a window below the size of a segment a fifth of a second after it has opened.
     SockRef::from(&far).set_recv_buffer_size(SENT).unwrap();
     let reader = thread::spawn(move || {
         let mut message = vec![0; SENT];
@@ -137,15 +137,15 @@ fn a_stream_takes_as_much_of_registered_huge_pages() {
         let test = "a_stream_takes_as_much_of_registered_huge_pages";
         let Some((driver, _)) = registered(test, 1) else { return };
         let region = Region::huge(2 << 20).unwrap();
-        // Too short for a huge page, whatever the system makes of long ones.
+        // Too short for a huge page, whatever the system does with long ones.
         let base = Region::anonymous((2 << 20) - (256 << 10)).unwrap();
         let taken = taken_unread(&driver, base, 0);
         taken_unread(&driver, region, taken * 3 / 4);
     });
 }
 
-/// Of two drivers that take in a region at the same time, one pins its pages, and the other shares them or
-/// pins them again. Both send from it.
+/// If two drivers register a region at the same time, one pins its pages, and the other shares them or pins
+/// them again. Both send from it.
 #[test]
 fn two_drivers_register_a_region_at_a_time() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -191,7 +191,7 @@ fn two_drivers_register_a_region_at_a_time() {
             take_turns();
             other.join().unwrap();
         });
-        // The second may begin while the first has not ended its round.
+        // The second may begin before the first has ended its round.
         assert!((1..=ROUNDS).contains(&first.into_inner()));
     });
 }

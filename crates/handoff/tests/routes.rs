@@ -1,5 +1,5 @@
-//! Routes by every engine that needs no module: all bytes arrive, in order, and slow sinks hold back
-//! their sources.
+//! Routes by every engine that needs no module: all bytes arrive, in order, and slow sinks slow their
+//! sources.
 
 #[path = "traffic/mod.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -393,7 +393,7 @@ fn what_goes_at_once_goes_before_the_rest() {
         socket.never_block().unwrap();
         assert!(!route(0..100).only(RouteEngine::Memory).run_at_once());
         assert!(!route(5..5).run_at_once());
-        // Behind sends that are under way neither.
+        // Nor behind sends that are under way.
         let before = handoff::Buffer::from(pattern(2, 1 << 20));
         let sending = socket.send(before).unwrap();
         driver.turn(Wait::No).unwrap();
@@ -406,7 +406,7 @@ fn what_goes_at_once_goes_before_the_rest() {
         assert!(!small.run_at_once(), "it is over");
         assert_eq!((small.taken().unknown, small.given().unknown), (100, 100));
         assert_eq!(small.given().copied, HEAD.len() as u64);
-        // More than there is room for: the rest goes behind what is in the pipe.
+        // More than there is room for: the rest goes behind the bytes in the pipe.
         let mut large = route(0..LEN as u64);
         assert!(!large.run_at_once());
         let carried = driver.block_on(large.run()).unwrap();
@@ -414,7 +414,8 @@ fn what_goes_at_once_goes_before_the_rest() {
         assert_eq!((carried.engine, carried.bytes), (RouteEngine::Splice, LEN as u64));
         assert_eq!((carried.taken.unknown, carried.given.unknown), (LEN as u64, LEN as u64));
         assert_eq!(carried.given.copied, HEAD.len() as u64);
-        // Of a route that is dropped midway what has gone has gone, and the next uses no pipe with bytes in it.
+        // If you drop a route midway, moved bytes stay moved, and the next route uses no pipe with bytes in
+        // it.
         let mut dropped = route(0..LEN as u64);
         assert!(!dropped.run_at_once());
         let gone = (dropped.given().copied, dropped.given().unknown);

@@ -1,5 +1,5 @@
 //! One lent buffer as several datagrams: every engine, whole pieces with the rest in the last, in order; and
-//! what can't go so.
+//! sends that cannot go this way.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -27,7 +27,7 @@ struct Reader {
 
 impl Reader {
     fn new(far: UdpSocket) -> Self {
-        // Small datagrams are charged with much more than their bytes.
+        // The socket is charged much more than the bytes for small datagrams.
         SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
         let socket = far.try_clone().unwrap();
         let datagrams = thread::spawn(move || {
@@ -90,13 +90,13 @@ fn all_ways(
 ) {
     for (case, (len, segment)) in CASES.into_iter().enumerate() {
         let (near, far) = (near(), far());
-        // All pieces of a case fit, since whoever reads them may not run meanwhile.
+        // All pieces of a case fit, since their reader may not run meanwhile.
         SockRef::from(&far).set_recv_buffer_size(1 << 20).unwrap();
         near.connect(far.local_addr().unwrap()).unwrap();
         let socket = driver.socket(near).unwrap();
         socket.set_engine(engine).unwrap();
         let mut region = Region::anonymous(len + 128).unwrap();
-        // Off a page's start, so that it touches as many pages as it can.
+        // Away from a page's start, so that it touches as many pages as it can.
         let _before = region.take(64).unwrap();
         if case % 2 == 0 && driver.ring_unavailable().is_none() {
             driver.register(&region).unwrap();
@@ -154,7 +154,8 @@ fn pieces_arrive_whole_over_veth() {
     });
 }
 
-/// Each piece is a datagram of its own, so it has to fit the path; nothing of it goes, and the socket goes on.
+/// Each piece is a datagram of its own, so it has to fit the path; otherwise nothing is sent, and the
+/// socket still works.
 #[test]
 fn a_piece_longer_than_the_path_takes_is_refused() {
     within(LONG, || {
@@ -180,7 +181,7 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
             assert!(error.to_string().contains("1472"), "{engine}: {error}");
             let message = socket.message(buffer);
             deliver(&driver, &socket, far.try_clone().unwrap(), message, 1472, &pattern(1, 8000));
-            // What the path takes is not known of a socket that goes to anybody.
+            // The path's limit is unknown for a socket that sends to anybody.
             let socket = attached(&driver, engine, bind(&pair.left, false));
             let buffer = Buffer::from(pattern(1, 8000));
             let message = socket.message(buffer).to(far.local_addr().unwrap());
@@ -197,7 +198,7 @@ fn attached(driver: &Driver, engine: Engine, near: UdpSocket) -> Socket {
     socket
 }
 
-/// Sends what fails, of which nothing goes.
+/// Sends something that fails and sends nothing.
 fn refusal<B: Payload>(driver: &Driver, message: Message<'_, B>) -> (B, Error) {
     let sending = message.send().unwrap();
     let finished = driver.block_on(async { sending.await }).unwrap();
@@ -245,7 +246,7 @@ fn an_error_is_about_what_is_wrong() {
 /// No port has the number 0.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Without copying a message may touch 17 pages, also if its datagrams are short.
+/// A zero-copy message may touch 17 pages, also if its datagrams are short.
 #[test]
 fn more_pages_than_a_message_may_touch_are_no_matter_of_the_path() {
     within(LONG, || {

@@ -74,7 +74,7 @@ fn tcp_delivers_every_size_in_order() {
     }
 }
 
-/// Sends until as much is back as was lent, in both directions of a handle's life.
+/// Sends a buffer, and checks that it was sent whole and comes back unchanged.
 fn send_and_take_back(driver: &handoff::Driver, socket: &Socket, len: usize) {
     let sending = socket.send(Buffer::from(pattern(3, len))).unwrap();
     let finished = driver.block_on(sending.into_future()).unwrap();
@@ -93,7 +93,7 @@ fn a_socket_attached_twice_gives_every_buffer_back() {
                 let sockets =
                     [&first, &second].map(|it| (it, it.socket(near.try_clone().unwrap()).unwrap()));
                 for (place, (_, socket)) in sockets.iter().enumerate() {
-                    // One of them has the numbers of the open socket, and the other says why not.
+                    // One of them has the numbers of the open socket, and the other says why it does not.
                     let set = socket.set_engine(engine);
                     if let Err(error) = set {
                         assert!(place == 1 && error.to_string().contains("SO_ZEROCOPY"), "{error}");
@@ -117,8 +117,8 @@ fn a_socket_attached_twice_gives_every_buffer_back() {
 fn a_socket_attached_again_gives_every_buffer_back() {
     within(Duration::from_secs(60), || {
         for driver in drivers() {
-            // A driver that goes with nothing out, and one that goes with a send that its peer does
-            // not take.
+            // A driver that goes with nothing out, and one that goes with a send that its peer does not
+            // take.
             for stalled in [false, true] {
                 let (near, far) = narrow_tcp();
                 let mut peer = far.try_clone().unwrap();
@@ -370,7 +370,7 @@ fn attaching_leaves_the_open_socket_as_it_was() {
                     for _ in 0..5 {
                         driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
                     }
-                    // What waits lets the thread sleep: nothing asks again and again.
+                    // A wait lets the thread sleep: nothing polls again and again.
                     let asleep = std::time::Instant::now();
                     let mut events = 0;
                     while asleep.elapsed() < Duration::from_millis(20) {

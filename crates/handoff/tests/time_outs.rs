@@ -1,5 +1,5 @@
-//! A time-out at every stage of what can be waited for: what it tells, and that nothing is lost by it. Those of
-//! connections and listeners are in `connections`, ends by the clock that say how much was moved in `deadlines`.
+//! A time-out at every stage of everything that you can wait for: what it reports, and that it loses nothing.
+//! Connections and listeners are in `connections`; ends by the clock that report a count are in `deadlines`.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -20,7 +20,7 @@ use traffic::{assert_same, drivers, engines_apart, filled, narrow_tcp, pattern, 
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
-/// More than the buffers of a narrow connection take.
+/// More than the buffers of a narrow connection hold.
 const BLOCKED: usize = 1 << 20;
 
 /// Waits for so long, in vain.
@@ -47,12 +47,12 @@ fn buffer(seed: usize, len: usize) -> Buffer {
     Buffer::from(pattern(seed, len))
 }
 
-/// Two sends to a peer that does not read: one out in the kernel, and one that waits behind it.
+/// Two sends to a peer that does not read: one in the kernel, and one that waits behind it.
 fn two<B: Payload>(socket: &Socket, make: impl Fn(usize, usize) -> B) -> [(Sent, OnLoan<B>); 2] {
     [(2, BLOCKED), (3, 500)].map(|(seed, len)| socket.send(make(seed, len)).unwrap().split())
 }
 
-/// Whoever gives up a send, or its buffer, has it go on: all bytes arrive, and the buffers come back.
+/// If you drop a send, or its buffer, the send goes on: all bytes arrive, and the buffers come back.
 fn sends_go_on<B: Payload + Debug>(
     make: impl Fn(usize, usize) -> B + Copy,
     bytes: impl Fn(&B) -> Vec<u8>,
@@ -102,8 +102,8 @@ fn a_send_of_several_buffers_that_is_given_up_goes_on() {
     });
 }
 
-/// A send that waits and is cancelled by a time-out goes whole, where the kernel has it already, or not at all: what is
-/// behind it is sent either way.
+/// A waiting send that a time-out cancels goes whole, if the kernel has it already, or not at all; the sends behind
+/// it go in both cases.
 #[test]
 fn a_waiting_send_that_a_time_out_cancels_leaves_the_stream_whole() {
     within(LONG, || {
@@ -160,7 +160,7 @@ fn a_loan_that_is_given_up_comes_back_to_its_pool() {
             let reader = read_all(far);
             let back = driver.block_on(kept).unwrap();
             assert_same(&back.buffer, &pattern(2, LEN));
-            // Nobody else has it, and whoever gave up does not stand in the way.
+            // Nobody else has it, and the dropped wait blocks nobody.
             let other = driver.block_on(pool.get()).unwrap();
             assert_eq!(pool.free(), 0);
             drop((back, other, socket));
@@ -173,7 +173,7 @@ fn a_loan_that_is_given_up_comes_back_to_its_pool() {
     });
 }
 
-/// Datagrams arrive whole and in order, up to where they were cancelled, if they were.
+/// Datagrams arrive whole and in order, up to those that were cancelled, if any were.
 #[test]
 fn segments_that_are_given_up_arrive_as_whole_pieces() {
     const PIECE: usize = 1_200;
@@ -217,7 +217,7 @@ fn segments_that_are_given_up_arrive_as_whole_pieces() {
     });
 }
 
-/// What a route that was given up has moved is the beginning of its source, and the socket goes on behind it.
+/// A dropped route has moved the beginning of its source, and the socket goes on behind it.
 #[test]
 fn a_route_that_is_given_up_has_sent_a_beginning() {
     within(LONG, || {
@@ -239,7 +239,7 @@ fn a_route_that_is_given_up_has_sent_a_beginning() {
                 let (sent, loan) = socket.send(buffer(7, 500)).unwrap().split();
                 let after = driver.block_on(sent).unwrap().unwrap();
                 assert_same(&driver.block_on(loan).unwrap().buffer, &pattern(7, 500));
-                // What was given up ends too, and lets go of the connection.
+                // The dropped connection attempt ends too, and lets go of the connection.
                 while driver.in_flight() > 0 {
                     driver.turn(Wait::AtMost(SHORT)).unwrap();
                 }
@@ -275,7 +275,7 @@ fn a_file_whose_sending_is_given_up_can_be_sent_again() {
     });
 }
 
-/// A receive that is given up before anything came leaves all bytes to the next, of whichever kind.
+/// A receive dropped before anything came leaves all bytes to the next one, of any kind.
 #[test]
 fn receives_that_are_given_up_take_nothing_along() {
     within(LONG, || {
@@ -292,7 +292,7 @@ fn receives_that_are_given_up_take_nothing_along() {
             far.write_all(&pattern(1, 400)).unwrap();
             let over = driver.block_on(socket.receive_into(room()).unwrap()).unwrap();
             assert_same(&over.buffer[..over.result.unwrap()], &pattern(1, 400));
-            // By reference nothing is dropped, and what came stays with it.
+            // By reference nothing is dropped, and received bytes stay with it.
             let mut receiving = socket.receive_exact(room()).unwrap();
             far.write_all(&pattern(2, 1_000)[..300]).unwrap();
             gives_up(&driver, SHORT, &mut receiving);
@@ -300,7 +300,7 @@ fn receives_that_are_given_up_take_nothing_along() {
             let over = driver.block_on(receiving).unwrap();
             assert_eq!(over.result.unwrap(), 1_000);
             assert_same(&over.buffer, &pattern(2, 1_000));
-            // Dropped with a part, it says to the next how much that was.
+            // Dropped with a part, it tells the next how much that was.
             far.write_all(&pattern(3, 300)).unwrap();
             gives_up(&driver, SHORT * 5, socket.receive_exact(room()).unwrap());
             let lost = match socket.receive_into(room()) {

@@ -1,5 +1,5 @@
-//! Every engine over a veth pair between two namespaces: what arrives is what was lent. Needs root,
-//! or a kernel that lets users make namespaces.
+//! Every engine over a veth pair between two namespaces: what arrives is what was lent. Needs root, or a
+//! kernel that lets users make namespaces.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -66,7 +66,7 @@ struct Way {
     header: usize,
 }
 
-/// All pairs of engine with each other property, and every value of that beside a changing mix.
+/// All pairs of an engine with another property, and every value of that property beside a changing mix.
 fn ways() -> Vec<Way> {
     let engines = [
         (RingUse::Prefer, Engine::Auto),
@@ -103,7 +103,7 @@ fn cut(len: usize, pieces: usize) -> Vec<usize> {
     (0..pieces).map(|piece| len * (piece + 1) / pieces - len * piece / pieces).collect()
 }
 
-/// Sends one payload as told. A datagram in fragments is returned only once the peer took it.
+/// Sends one payload as told. A fragmented datagram returns only once the peer took it.
 fn deliver<B: Payload>(
     driver: &Driver,
     message: Message<'_, B>,
@@ -122,7 +122,7 @@ fn deliver<B: Payload>(
     take();
     let returned = driver.block_on(loan).unwrap();
     assert_eq!(returned.receipt.tally.total(), sent as u64, "{way:?}");
-    // What is delivered on the same host is copied on its way in, whoever sends it.
+    // Bytes delivered on the same host are copied on their way in, whoever sends them.
     if sent > 64 {
         assert_ne!(returned.receipt.outcome(), Outcome::ZeroCopy, "{way:?}");
     }

@@ -1,4 +1,4 @@
-//! Wakers of any make, and from any thread: what is awaited goes on, and a waker may use the driver.
+//! Wakers of any kind, and from any thread: awaited operations go on, and a waker may use the driver.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -222,7 +222,7 @@ fn a_wake_up_that_comes_during_an_inner_block_on_is_not_lost() {
     });
 }
 
-/// Does as it is told when it is first woken, and tells how often it was.
+/// Does as told when it is first woken, and counts its wakes.
 struct Acting<F> {
     act: Mutex<Option<F>>,
     woken: AtomicUsize,
@@ -346,7 +346,7 @@ fn a_waker_that_sends_on_an_auto_socket_loses_no_return() {
                     Box::pin(socket.message(buffer).send_in(&mut group).unwrap())
                 })
                 .collect();
-            // Each of them sends, and times what it sends, which turns the driver.
+            // Each of them sends, and times its send, which turns the driver.
             let mut over = [false; 20];
             for (sent, over) in sent.iter_mut().zip(&mut over) {
                 let meddler = Waker::from(Arc::new(Meddler { woken: AtomicUsize::new(0) }));
@@ -367,7 +367,7 @@ fn a_waker_that_sends_on_an_auto_socket_loses_no_return() {
 
 const ON_PURPOSE: &str = "a waker panics, as the test wants it";
 
-/// Does something in which a waker panics, or none does.
+/// Runs something in which a waker panics, or none does.
 fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().expect("only wakers panic");
@@ -398,7 +398,7 @@ fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
             acts.map(Acting::new)
         };
 
-        // Who takes a buffer makes room.
+        // Taking a buffer makes room.
         push();
         let wakers = waiting();
         for (_, waker) in &wakers {
@@ -415,7 +415,7 @@ fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
         caught(|| driver.turn(Wait::No)).unwrap_err();
         assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
 
-        // Nothing was submitted, so that all is back at once.
+        // Nothing was submitted, so all is back at once.
         push();
         let wakers = waiting();
         for (_, waker) in &wakers {
@@ -447,7 +447,7 @@ fn a_waker_that_panics_in_a_cancellation_leaves_nobody_waiting() {
     });
 }
 
-/// An `auto` socket turns the driver to see what its sends cost.
+/// An `auto` socket turns the driver to measure its sends' cost.
 #[test]
 fn a_send_is_accepted_whatever_other_wakers_do() {
     within(LONG, || {
@@ -506,7 +506,7 @@ fn a_waker_that_panics_does_not_keep_a_driver_from_its_end() {
     });
 }
 
-/// Wakers of handles that were dropped, with a driver that goes at once.
+/// Wakers of dropped handles, with a driver that goes at once.
 #[test]
 fn nobody_is_woken_when_the_last_handle_goes() {
     within(LONG, || {

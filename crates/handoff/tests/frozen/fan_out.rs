@@ -12,8 +12,8 @@ use crate::traffic::{self, engines_apart, filled, pattern, tcp, within};
 
 const LEN: usize = 48 << 10;
 const MTU: u32 = 9000;
-/// Of a datagram that is not cut into fragments: of those Linux 6.18 tells seconds later, now and then, that it has
-/// let go, over a device as this one (seen with a program of its own).
+/// The size of a datagram that is not cut into fragments: for fragments, Linux 6.18 sometimes reports the return
+/// seconds later, over a device like this one (seen with a program of its own).
 const WHOLE: usize = 8000;
 
 /// Sends one payload, and two parts of it, on every socket at once; the payload is free after that.
@@ -45,7 +45,7 @@ fn to_all(driver: &Driver, sockets: Vec<Socket>, payload: Frozen) {
     assert_eq!(usize::from(buffer[0]), seed);
     buffer.fill(0);
     drop(sockets);
-    // What is closed lazily is closed now.
+    // Lazy closes happen now.
     driver.turn(Wait::No).unwrap();
 }
 
@@ -110,7 +110,7 @@ fn datagrams(
     to_all(driver, sockets, filled(&mut region, count, payload).freeze());
     for reader in readers {
         let [whole, parts] = reader.join().unwrap();
-        // Two datagrams over a device of several queues may pass each other.
+        // Two datagrams over a device with several queues may overtake each other.
         let (whole, parts) =
             if whole.len() > parts.len() { (whole, parts) } else { (parts, whole) };
         traffic::assert_same(&whole, &[b"head", &bytes[..]].concat());

@@ -24,7 +24,7 @@ fn random_graph(steps: &[Step], engines: [Engine; 3]) {
         datagrams.connect(far.local_addr().unwrap()).unwrap();
         let sockets = vec![driver.socket(near).unwrap(), driver.socket(datagrams).unwrap()];
         for socket in &sockets {
-            // Where there is no ring, the choice stays free.
+            // Without a ring, the choice stays free.
             let _ = socket.set_engine(engine);
         }
         Place { driver, sockets }
@@ -42,7 +42,7 @@ fn random_graph(steps: &[Step], engines: [Engine; 3]) {
         Model { places, region, held, loans: Vec::new(), workers, streams, seeds: WHOLES };
     steps.iter().for_each(|step| model.act(step));
     model.workers.drain(..).for_each(Worker::end);
-    // All that is under way ends, and then each buffer is free with its last handle.
+    // Operations under way end, and then each buffer is free with its last handle.
     while !model.loans.is_empty() || model.places.iter().any(|place| place.driver.in_flight() > 0) {
         for place in &model.places {
             place.driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();

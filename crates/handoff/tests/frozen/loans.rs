@@ -1,4 +1,4 @@
-//! While anybody has it on loan, nobody writes it.
+//! While anybody has a frozen buffer on loan, nobody writes it.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -33,7 +33,7 @@ fn what_is_on_loan_is_not_written() {
         for (driver, engine) in engines_apart() {
             let (_socket, mut far, frozen) = on_its_way(&driver, engine);
             let frozen = frozen.try_unfreeze().expect_err("it is on loan");
-            // The same from another thread, which has nothing to do with the driver.
+            // The same from another thread, which does not touch the driver.
             let frozen = thread::spawn(|| frozen.try_unfreeze().expect_err("it is on loan"));
             let frozen = frozen.join().unwrap();
             let reader = thread::spawn(move || {
@@ -62,7 +62,7 @@ fn a_driver_that_goes_gives_back_only_what_the_kernel_let_go() {
             }
             let (socket, mut far, frozen) = on_its_way(&driver, engine);
             drop((socket, driver));
-            // What was in the socket's buffer at the end is read from the lent pages only now.
+            // Bytes in the socket's buffer at the end are read from the lent pages only now.
             if let Ok(mut buffer) = frozen.try_unfreeze() {
                 buffer.fill(0xff);
             }
@@ -74,7 +74,7 @@ fn a_driver_that_goes_gives_back_only_what_the_kernel_let_go() {
     });
 }
 
-/// Threads with drivers of their own hand clones around and write what they could unfreeze.
+/// Threads with their own drivers hand clones around and write buffers that they could unfreeze.
 #[test]
 fn threads_that_share_never_see_a_byte_change() {
     const THREADS: usize = 4;

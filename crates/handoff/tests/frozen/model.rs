@@ -1,4 +1,4 @@
-//! What a program does with frozen buffers, and what must be true of them whatever it does.
+//! What a program does with frozen buffers, and what must always be true of them.
 
 use handoff::{Driver, Frozen, OnLoan, Region, Returned, Sent, Socket, Wait};
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A clone or part, and which bytes it has to have.
+/// A clone or part, and the bytes that it must have.
 pub(crate) struct Held {
     pub(crate) frozen: Frozen,
     pub(crate) seed: usize,
@@ -68,7 +68,8 @@ impl Held {
 pub(crate) const WHOLES: usize = 3;
 pub(crate) const SHORT: usize = 6000;
 
-/// One driver and its sockets: a stream and one for datagrams. All that a stream sent is looked at in the end.
+/// One driver and its sockets: a stream and one for datagrams. Everything sent on a stream is checked at
+/// the end.
 pub(crate) struct Place {
     pub(crate) driver: Driver,
     pub(crate) sockets: Vec<Socket>,
@@ -77,7 +78,7 @@ pub(crate) struct Place {
 pub(crate) struct Model {
     pub(crate) places: Vec<Place>,
     pub(crate) region: Region,
-    /// What the program has in hand, by the buffer that it is of.
+    /// What the program holds, by buffer.
     pub(crate) held: Vec<(usize, Held)>,
     pub(crate) loans: Vec<Loan>,
     pub(crate) workers: Vec<Worker>,
@@ -86,7 +87,7 @@ pub(crate) struct Model {
     pub(crate) seeds: usize,
 }
 
-/// A send under way, and what it has to bring back.
+/// A send under way, and what it must bring back.
 pub(crate) struct Loan {
     pub(crate) whole: usize,
     pub(crate) seed: usize,
@@ -102,8 +103,8 @@ impl Model {
         (!self.held.is_empty()).then(|| number % self.held.len())
     }
 
-    /// Handles and loans of one buffer that the program can see; those that it dropped are with the kernel for
-    /// as long as that likes, and those that it gave away with a thread.
+    /// Handles and loans of one buffer that the program can see. The kernel keeps dropped ones for as long as
+    /// it likes; a thread keeps those given to it.
     fn seen(&self, whole: usize) -> usize {
         let held = self.held.iter().filter(|(of, _)| *of == whole).count();
         held + self.loans.iter().filter(|loan| loan.whole == whole).count()
@@ -156,7 +157,7 @@ impl Model {
                 }
             }
             Step::Cancel(number) => {
-                // Of a datagram: a stream would be broken, or not, which the model does not know.
+                // Only of a datagram: a stream may break or not, which the model does not know.
                 let datagrams: Vec<_> = self.loans.iter().filter(|loan| !loan.stream).collect();
                 if !datagrams.is_empty() {
                     datagrams[number % datagrams.len()].sent.cancel();
@@ -202,7 +203,7 @@ impl Model {
         self.loans.push(Loan { whole, seed, start, len, on_loan, sent, stream });
     }
 
-    /// Takes a loan back, or leaves it where it is.
+    /// Takes a loan back, or leaves it in place.
     pub(crate) fn take(&mut self, loan: Loan) {
         let Loan { whole, seed, start, len, .. } = loan;
         match loan.on_loan.try_take() {

@@ -16,8 +16,8 @@ use crate::traffic::{self, filled, pattern, tcp, within};
 
 const LEN: usize = 48 << 10;
 
-/// Locked memory is counted for those who have a limit. All threads become such a user, with the limit that most
-/// systems have; whether that is possible.
+/// Locked memory counts only for users with a limit. All threads become such a user, with the limit of most
+/// systems; returns whether that is possible.
 fn become_limited() -> bool {
     let room = Some(8 << 20);
     if setrlimit(Resource::Memlock, Rlimit { current: room, maximum: room }).is_err() {
@@ -28,7 +28,7 @@ fn become_limited() -> bool {
         // SAFETY: plain system calls without memory.
         let changed = unsafe { libc::setresuid(USER, USER, USER) };
         assert_eq!(changed, 0, "root may become {USER}");
-        // Without this, older kernels keep what a process may find out about itself from it.
+        // Otherwise older kernels keep the process from reading facts about itself.
         rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
     }
     true
@@ -40,7 +40,7 @@ fn pinned() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Registers through the frozen buffer, sends a part of it, and says how its pages are pinned.
+/// Registers through the frozen buffer, sends a part of it, and returns how its pages are pinned.
 fn sends_registered(driver: &Driver, frozen: &Frozen) -> Pinning {
     let pinning = driver.register(frozen).unwrap();
     let mut readers = Readers::new();
@@ -64,7 +64,7 @@ fn drivers_of_many_threads_share_one_pinning() {
     }
     within(LONG, move || {
         const THREADS: usize = 12;
-        /// So little that all of it may be pinned for each of them.
+        /// So little that every driver may pin all of it.
         const REGION: usize = 512 << 10;
         if !become_limited() {
             return traffic::skip(test, "the limit on locked memory is too low");
@@ -90,7 +90,7 @@ fn drivers_of_many_threads_share_one_pinning() {
                     let driver = Driver::new().unwrap();
                     tell.send(sends_registered(&driver, &frozen)).unwrap();
                     let _ = left.lock().unwrap().recv();
-                    // Some say that they leave, some just go.
+                    // Some announce that they leave, some just go.
                     if number % 2 == 0 {
                         driver.unregister(&frozen).unwrap();
                     }
@@ -156,7 +156,7 @@ fn rings() -> usize {
     targets.filter(|target| target.as_os_str() == "anon_inode:[io_uring]").count()
 }
 
-/// Registers with two drivers; how the second has the pages, and how many rings were made beside theirs.
+/// Registers with two drivers; returns how the second has the pages, and how many extra rings were made.
 fn with_two_drivers() -> Option<(Pinning, usize)> {
     let (one, other) = (Driver::new().unwrap(), Driver::new().unwrap());
     if one.ring_unavailable().is_some() {
@@ -187,7 +187,7 @@ fn a_ring_to_share_from_is_made_only_where_rings_share() {
         };
         assert!(matches!(pinning, Pinning::Again(_)), "{pinning:?}");
         assert_eq!(made, 0);
-        // What was refused for one thread is tried again, and whether the kernel has it is known then.
+        // What was refused for one thread is tried again; then it is known whether the kernel has it.
         match with_two_drivers().unwrap() {
             (Pinning::Shared, made) => assert_eq!(made, 1),
             (pinning, made) => {

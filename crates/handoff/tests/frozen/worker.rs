@@ -1,4 +1,4 @@
-//! A thread with a driver of its own, which is given clones.
+//! A thread with its own driver, which gets clones.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Sender};
@@ -10,7 +10,7 @@ use crate::model::Held;
 use crate::readers::Readers;
 use crate::traffic::{assert_same, narrow_tcp};
 
-/// So many clones stay in its hands.
+/// It keeps so many clones.
 const KEPT: usize = 3;
 
 pub(crate) struct Worker {
@@ -50,11 +50,11 @@ impl Worker {
     }
 
     pub(crate) fn give(&self, held: Held) {
-        // The thread is there unless it failed, which its end tells.
+        // The thread is there unless it failed; its end shows that.
         let _ = self.given.send(held);
     }
 
-    /// All that it was given is sent, and it has let go.
+    /// Everything given to it is sent, and it has let go.
     pub(crate) fn end(self) {
         drop(self.given);
         self.thread.join().unwrap();

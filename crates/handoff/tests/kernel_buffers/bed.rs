@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// Longer than anything here takes, even under emulation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A driver, and what it is lent from.
+/// A driver, and the source of its leases.
 pub(crate) struct Lending {
     pub(crate) driver: Driver,
     pub(crate) getbuf: GetBuf,

@@ -1,5 +1,5 @@
-//! Wakers that note that they were called, and do what wakers and visitors may do: panic, send, turn the driver,
-//! drop handles.
+//! Wakers that note their call, and do what wakers and visitors may do: panic, send, turn the driver, drop
+//! handles.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use handoff::{Buffer, Driver, Sending, Socket, Wait};
 
-/// What a waker or visitor does besides.
+/// What else a waker or visitor does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whim {
     Nothing,
@@ -47,10 +47,10 @@ impl Whim {
     }
 }
 
-/// What the panic of a waker says.
+/// The panic message of a waker.
 const ON_PURPOSE: &str = "a waker panics, as the test wants it";
 
-/// What wakers have at hand.
+/// Objects that wakers can use.
 #[derive(Default)]
 pub(crate) struct AtHand {
     pub(crate) driver: Option<Driver>,
@@ -80,7 +80,7 @@ impl Alarm {
         Waker::from(Arc::clone(self))
     }
 
-    /// Who waited for what is over has been told by now.
+    /// Waiters for finished operations have been told by now.
     pub(crate) fn check(&self) {
         assert!(self.woken.load(Relaxed) > 0, "something was over, and nobody was woken");
     }
@@ -93,7 +93,7 @@ impl Wake for Alarm {
     }
 }
 
-/// Does something in which wakers may panic; `None` if one did.
+/// Runs something in which wakers may panic; `None` if one did.
 pub(crate) fn guarded<T>(act: impl FnOnce() -> T) -> Option<T> {
     match panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(value) => Some(value),
@@ -107,7 +107,7 @@ fn is_on_purpose(panic: &(dyn Any + Send)) -> bool {
         || panic.downcast_ref::<String>().is_some_and(|text| text == ON_PURPOSE)
 }
 
-/// Has the panics of wakers say nothing.
+/// Silences the panics of wakers.
 pub(crate) fn silence() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! How a case ends: all that is under way comes to its end, and what came of it is checked.
+//! The end of a case: all operations end, and their results are checked.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::world::World;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 impl World {
-    /// Lets all that is under way end, and checks what came of it.
+    /// Lets all operations end, and checks their results.
     pub(crate) fn finish(mut self) {
         let until = Instant::now() + patience(PATIENCE);
         self.flush(false);
@@ -35,7 +35,7 @@ impl World {
         self.take_what_is_there();
         self.check_in_flight();
         self.take_datagrams();
-        // Sends that were dropped or forgotten end as any others do.
+        // Dropped or forgotten sends end like any others.
         let quiet = !self.is_gone() && self.forgotten.is_empty();
         self.leave();
         for number in 0..self.outflows.len() {
@@ -58,9 +58,9 @@ impl World {
         )
     }
 
-    /// Whether nothing more comes of what is held.
+    /// Whether no more results can come for what is held.
     fn is_over(&self) -> bool {
-        // Spans that are forgotten may leave none to receive into.
+        // Forgotten spans may leave no chunk to receive into.
         let received = self.inflows.iter().all(Inflow::is_through) || !self.forgotten.is_empty();
         self.handles.is_empty()
             && self.lanes.iter().all(Bulk::is_empty)
@@ -68,13 +68,13 @@ impl World {
             && self.driver.as_ref().is_none_or(|it| it.in_flight() <= self.held_for_good())
     }
 
-    /// Operations that handles keep: of receivers, and of what is forgotten.
+    /// Operations that handles keep: of receivers, and of forgotten handles.
     fn held_for_good(&self) -> usize {
         let receiving = self.inflows.iter().filter(|it| it.has_receiver());
         receiving.count() + self.kept.len() + self.kept_in_lanes
     }
 
-    /// The peers read, and what came is taken.
+    /// The peers read, and received bytes are taken.
     fn let_go_on(&mut self) {
         for number in 0..self.outflows.len() {
             self.peer_reads(number, usize::MAX);
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// All handles go, and with the last the driver.
+    /// All handles go, and the driver with the last one.
     fn leave(&mut self) {
         let at_hand = AT_HAND.take();
         guarded(|| drop(at_hand));
@@ -125,7 +125,7 @@ impl World {
             it.drop_socket();
         });
         if let Some(driver) = &self.driver {
-            // What is given up ends before the pool is asked.
+            // Dropped operations end before the pool is checked.
             for _ in 0..3 {
                 guarded(|| driver.turn(Wait::No).expect("turns"));
             }

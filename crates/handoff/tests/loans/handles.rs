@@ -1,4 +1,4 @@
-//! Handles of any kind on what is under way, asked and waited for alike.
+//! Handles of any kind on operations, polled and awaited alike.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -13,7 +13,7 @@ use handoff::{
 use crate::alarm::{Alarm, Whim};
 use crate::model::Back;
 
-/// What a handle came to.
+/// The result of a handle.
 #[derive(Debug)]
 pub(crate) enum Event {
     Sent(Result<usize, Error>),
@@ -25,15 +25,15 @@ pub(crate) enum Event {
     Lent(Result<Option<handoff::Lease>, Error>),
 }
 
-/// A handle that is asked.
+/// A handle to poll.
 pub(crate) trait Ask {
-    /// Asks without a waker; `None` also where that can't be.
+    /// Polls without a waker; `None` also where that is impossible.
     fn try_take(&mut self) -> Option<Event>;
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event>;
     fn cancel(&self) {}
 }
 
-/// A handle that gives itself back where there is nothing to take.
+/// A handle that returns itself if there is nothing to take.
 struct Simple<H, T>(Option<H>, fn(H) -> Result<T, H>, fn(T) -> Event);
 
 impl<H, T> Ask for Simple<H, T>
@@ -116,13 +116,14 @@ pub(crate) enum Kind {
     Lend,
 }
 
-/// A handle, whom its end wakes, and what it is about.
+/// A handle, the waker for its end, and its subject.
 pub(crate) struct Handle {
     ask: Box<dyn Ask>,
-    /// Whom the last poll left waiting. When it is over, he is woken by the end of the next turn.
+    /// The waker that the last poll registered. When the operation is over, it is called by the end of the
+    /// next turn.
     pub(crate) alarm: Option<Arc<Alarm>>,
     pub(crate) about: usize,
-    /// It is asked by polling only.
+    /// It is only polled.
     future: bool,
     kind: &'static str,
 }
@@ -172,12 +173,12 @@ impl Handle {
         Self::new(Simple(Some(getting), handoff::Getting::try_take, Event::Lent), about, "lend")
     }
 
-    /// Whether it may be asked when the driver is gone: a future of a lent buffer may not.
+    /// Whether it may be polled when the driver is gone: a future of a lent buffer may not.
     pub(crate) fn outlives_driver(&self) -> bool {
         !self.future
     }
 
-    /// What it keeps for as long as it is there; a group keeps buffers only.
+    /// What it keeps as long as it exists; a group keeps only buffers.
     pub(crate) fn operation(&self) -> Option<(Kind, usize)> {
         match self.kind {
             "group" => None,
@@ -187,7 +188,7 @@ impl Handle {
         }
     }
 
-    /// Says whether it is of a kind that can be.
+    /// Returns whether its kind can do that.
     pub(crate) fn cancel(&self) -> bool {
         self.ask.cancel();
         self.kind == "sent"
@@ -199,7 +200,7 @@ impl Handle {
             match self.ask.poll(&mut Context::from_waker(&Alarm::new(Whim::Nothing).waker())) {
                 Poll::Ready(event) => Some(event),
                 Poll::Pending => {
-                    // The waker before has been let go of, and nobody need call it.
+                    // The old waker has been dropped, and need not be called.
                     self.alarm = None;
                     None
                 }

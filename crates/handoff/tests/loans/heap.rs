@@ -1,8 +1,8 @@
-//! An allocator that finds what writes to freed memory, the kernel included, and what is not freed.
+//! An allocator that finds writes to freed memory, also by the kernel, and leaks.
 //!
-//! While a thread is watched, memory that it frees is filled with [`POISON`] and kept; when the watch
-//! ends, the filling must be untouched. An address sanitizer sees what the program's own code does, and
-//! nothing of the kernel; so where one is built in, this allocator steps aside.
+//! While a thread is watched, memory that it frees is filled with [`POISON`] and kept; when the watch ends,
+//! the filling must be untouched. An address sanitizer sees only the program's own code, not the kernel;
+//! where one is built in, this allocator steps aside.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -38,13 +38,13 @@ unsafe impl GlobalAlloc for Watching {
         if is_watched() {
             LIVE.set(LIVE.get() + layout.size() as isize);
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller's duty.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         if !is_watched() {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller's duty.
             return unsafe { System.dealloc(start, layout) };
         }
         LIVE.set(LIVE.get() - layout.size() as isize);
@@ -64,11 +64,11 @@ unsafe impl GlobalAlloc for Watching {
     }
 }
 
-/// What a watch found.
+/// The result of a watch.
 pub(crate) struct Found {
     /// Bytes that were allocated and not freed, less those freed and not allocated in the watch.
     pub(crate) live: isize,
-    /// Lengths of freed blocks that were written to, and where.
+    /// Lengths of freed blocks that were written to, and the places in them.
     pub(crate) overwritten: Vec<(usize, usize)>,
 }
 
@@ -81,7 +81,7 @@ impl Drop for End {
     }
 }
 
-/// Watches this thread while it does something.
+/// Watches this thread while it runs something.
 pub(crate) fn watched<T>(act: impl FnOnce() -> T) -> (T, Found) {
     take_kept();
     LIVE.set(0);
@@ -92,7 +92,7 @@ pub(crate) fn watched<T>(act: impl FnOnce() -> T) -> (T, Found) {
     (value, Found { live: LIVE.get(), overwritten: take_kept() })
 }
 
-/// Frees what was kept; the lengths of blocks that were written to, and where.
+/// Frees the kept blocks; returns the lengths of those that were written to, and the places.
 fn take_kept() -> Vec<(usize, usize)> {
     const HEAD: usize = size_of::<Freed>();
     let mut overwritten = Vec::new();

@@ -1,4 +1,4 @@
-//! Streams that are received: the spans of each come in order, and stay as they are while they are held.
+//! Received streams: the spans of each come in order, and do not change while they are held.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use handoff::{Driver, Error, Intake, Receiver, Socket, Span};
 use crate::alarm::{Alarm, Whim, guarded};
 use crate::traffic::tcp;
 
-/// A span, and what it said when it came.
+/// A span, and its content when it came.
 #[derive(Debug)]
 pub(crate) struct AddressRange {
     pub(crate) received: Span,
@@ -36,10 +36,10 @@ pub(crate) struct Inflow {
     alarm: Option<Arc<Alarm>>,
     far: Option<TcpStream>,
     written: usize,
-    /// Where the next span begins; unknown behind what a receiver took with it.
+    /// Where the next span begins; unknown after a receiver took bytes with it.
     at: Option<usize>,
     least: usize,
-    /// The receiver has told of its end.
+    /// The receiver has reported its end.
     told: bool,
 }
 
@@ -48,7 +48,7 @@ fn bytes_at(position: usize, len: usize) -> Vec<u8> {
     (position..position + len).map(|at| ((at / 4) as u32).to_le_bytes()[at % 4]).collect()
 }
 
-/// Where in the stream these bytes are from, where they tell.
+/// The position of these bytes in the stream, if they show it.
 fn position(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= 8).then(|| {
         let within = |skip: usize| {
@@ -90,7 +90,7 @@ impl Inflow {
         }
     }
 
-    /// The receiver, which takes with it what nobody took.
+    /// Drops the receiver, with the bytes that nobody took.
     pub(crate) fn take_receiver(&mut self) -> Option<Receiver> {
         if self.receiver.is_some() {
             self.at = None;
@@ -106,7 +106,7 @@ impl Inflow {
 
     pub(crate) fn write(&mut self, len: usize) {
         let Some(far) = &mut self.far else { return };
-        // What does not fit, or comes too late, is not written.
+        // Bytes that do not fit, or come too late, are not written.
         if let Ok(written) = far.write(&bytes_at(self.written, len)) {
             self.written += written;
         }
@@ -127,7 +127,7 @@ impl Inflow {
         self.least = self.at.unwrap_or(self.least + bytes.len());
     }
 
-    /// The next span; who waited for it is to be woken.
+    /// The next span; its waiter must be woken.
     pub(crate) fn next(
         &mut self,
         whim: Option<Whim>,
@@ -166,7 +166,7 @@ impl Inflow {
         None
     }
 
-    /// A visit to all that is there, of which every so many are kept. At the first the visitor does what it likes.
+    /// Visits everything that is there, and keeps one in so many. At the first the visitor acts.
     pub(crate) fn visit(
         &mut self,
         every: usize,
@@ -200,7 +200,7 @@ impl Inflow {
         kept
     }
 
-    /// What its receiver says of the end.
+    /// What its receiver reports at the end.
     fn ended(&mut self, end: Result<(), Error>) {
         let end = match end {
             Err(Error::DriverGone) => "the driver is gone".to_owned(),

@@ -1,4 +1,4 @@
-//! Lanes: what is pushed comes back in order, whatever becomes of the lane.
+//! Lanes: pushed buffers come back in order, whatever happens to the lane.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use crate::model::{Back, Ending, Message, content, place};
 use crate::steps::{LaneEnd, Memory};
 use crate::world::{MESSAGES, To, World};
 
-/// Fewer than a case pushes, so some find no room.
+/// Fewer places than a case pushes, so some buffers find no room.
 const CAPACITY: usize = 3;
 
 /// A lane and the messages in it.
@@ -37,7 +37,7 @@ impl Bulk {
         self.inside.is_empty()
     }
 
-    /// Waits for room, where there is none.
+    /// Waits for room, if there is none.
     fn await_room(&mut self, whim: Whim) {
         let Some(lane) = &self.lane else { return };
         let alarm = Alarm::new(whim);
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Says whether the oldest was back.
+    /// Returns whether the oldest was back.
     pub(crate) fn take_back(&mut self, number: usize, whim: Option<Whim>) -> bool {
         let gone = self.is_gone();
         let Some(bulk) = self.lanes.get_mut(number) else { return false };
@@ -138,7 +138,7 @@ impl World {
         let Some(bulk) = self.lanes.get_mut(number) else { return };
         match end {
             LaneEnd::Cancel => {
-                // The request is made, also where a waker panics because of it.
+                // The request is made, even if a waker panics because of it.
                 guarded(|| bulk.lane.iter().for_each(Lane::cancel));
                 bulk.cancelled = true;
                 for id in &bulk.inside {

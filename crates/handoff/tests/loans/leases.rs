@@ -1,5 +1,5 @@
-//! Buffers of the kernel, lent into the ring by the module `getbuf`: peers get the file's bytes by them, and
-//! all are back when nobody has them.
+//! Buffers of the kernel, lent into the ring by the module `getbuf`: peers get the file's bytes, and all
+//! buffers are back when nobody has them.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::traffic::patience;
 use crate::transfers::{Files, KNOWN, known};
 use crate::world::{To, World};
 
-/// What is lent of a file, and where in it that is.
+/// A lease of a file, and its offset.
 pub(crate) struct Lends {
     getbuf: GetBuf,
     source: KernelSource,
@@ -33,7 +33,7 @@ impl Lends {
         (!self.here.is_empty()).then(|| self.here.swap_remove(number % self.here.len()))
     }
 
-    /// Drops what is here, and waits until nothing is out.
+    /// Drops the leases here, and waits until none is out.
     pub(crate) fn end(self, driver: &Driver) {
         drop(self.here);
         let until = Instant::now() + patience(PATIENCE);

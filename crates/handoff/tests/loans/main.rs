@@ -1,15 +1,14 @@
 //! Loans that are dropped, forgotten, cancelled and panicked over in any order, on every handle and in
-//! every state, by each engine; beside a model of what must be true whatever happens:
+//! every state, by each engine. A model beside them says what must always be true:
 //!
-//! - each buffer comes back once, where it was and with the bytes it had, or is the ring's until that
-//!   goes;
+//! - each buffer comes back once, at its place and with its bytes, or belongs to the ring until that goes;
 //! - peers get the bytes that were sent, in order on streams; spans have the bytes that peers wrote, and
-//!   keep them for as long as they are held;
-//! - who waits is woken, whatever other wakers do;
-//! - at the end nothing is left: no memory, no descriptor, and nobody has written to memory that was
-//!   freed, the kernel included ([`heap`]).
+//!   keep them as long as they are held;
+//! - waiters are woken, whatever other wakers do;
+//! - at the end nothing is left: no memory, no descriptor; and nobody has written to freed memory, not even
+//!   the kernel ([`heap`]).
 //!
-//! What is forgotten is kept aside and dropped last: for the library it is the same until then.
+//! Forgotten handles are kept aside and dropped last: for the library that makes no difference until then.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../traffic/mod.rs"]
@@ -40,7 +39,7 @@ use crate::world::{Setting, World};
 #[global_allocator]
 static ALLOCATOR: heap::Watching = heap::Watching;
 
-/// Descriptors are counted, so one test at a time opens any in a process.
+/// Descriptors are counted, so only one test at a time opens any in a process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +60,7 @@ fn descriptors() -> usize {
 }
 
 fn run(setting: &Setting, steps: &[steps::Step]) {
-    // A case that failed left something.
+    // A failed case left something.
     drop(alarm::AT_HAND.take());
     let before = descriptors();
     let (may_leak, found) = heap::watched(|| {
@@ -75,7 +74,7 @@ fn run(setting: &Setting, steps: &[steps::Step]) {
     });
     assert_eq!(found.overwritten, [], "freed memory was written to: length and place");
     assert!(may_leak || found.live == 0, "{} bytes are not freed", found.live);
-    // A test that ended before may still close some.
+    // An earlier test may still close some.
     assert!(descriptors() <= before, "descriptors are left");
 }
 
@@ -84,10 +83,10 @@ fn check(setting: impl Fn(u32, usize) -> Setting) {
     run_all(setting);
 }
 
-/// Runs as many cases as are wanted, and finds the fewest steps that fail.
+/// Runs the wanted number of cases, and finds the fewest steps that fail.
 fn run_all(setting: impl Fn(u32, usize) -> Setting) {
     alarm::silence();
-    // What is made once and kept is made by now; of descriptors, the ring that keeps registered memory.
+    // Everything made once and kept exists by now; of descriptors, the ring that keeps registered memory.
     if has_ring() {
         let region = handoff::Region::anonymous(1).expect("a region");
         Driver::new().expect("a driver").register(&region).expect("there is a ring");
@@ -129,7 +128,7 @@ fn with(
     }
 }
 
-/// Whether there is a ring at all; without one the settings that want one are those without.
+/// Whether there is a ring at all; without one, settings that want one are those without.
 fn has_ring() -> bool {
     Driver::new().expect("a driver").ring_unavailable().is_none()
 }

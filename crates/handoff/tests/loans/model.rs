@@ -1,4 +1,4 @@
-//! What must come of what was lent: the bytes, where they lie, and what the peer may have got.
+//! What must come back of what was lent: the bytes, their place, and what the peer may have got.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::traffic::pattern;
 /// Where bytes lie.
 pub(crate) type Place = (usize, usize);
 
-/// The bytes of a message, which its first tells from others.
+/// The bytes of a message; the first byte tells messages apart.
 pub(crate) fn content(id: usize, len: usize) -> Vec<u8> {
     let mut bytes = pattern(id, len);
     if let Some(first) = bytes.first_mut() {
@@ -18,7 +18,7 @@ pub(crate) fn content(id: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a message came to.
+/// The result of a message.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// Nobody has asked yet, or can: the handle was dropped.
@@ -30,14 +30,14 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
-    /// Of the bytes, those that were copied from a header.
+    /// Of the bytes, those copied from a header.
     pub(crate) header: usize,
     pub(crate) places: Vec<Place>,
     pub(crate) ending: Ending,
     pub(crate) cancelled: bool,
 }
 
-/// What is out, and must come back once.
+/// What is on loan, and must come back once.
 #[derive(Debug, Default)]
 pub(crate) struct Out(HashSet<Place>);
 
@@ -116,7 +116,7 @@ impl Back {
         }
     }
 
-    /// Shared memory and the kernel's do not tell where they lie.
+    /// Shared memory and the kernel's do not show where they lie.
     pub(crate) fn places(&self) -> Vec<Place> {
         match self {
             Self::Buffers(buffers) => buffers.iter().map(|it| place(it)).collect(),
@@ -152,7 +152,7 @@ pub(crate) struct Circumstances {
     pub(crate) complete: bool,
 }
 
-/// The peer of a stream got the messages in order: whole, but for what was ended early.
+/// The peer of a stream got the messages in order: whole, except those that were ended early.
 pub(crate) fn check_stream<'a>(
     messages: impl IntoIterator<Item = &'a Message>,
     got: &[u8],

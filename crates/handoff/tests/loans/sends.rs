@@ -1,4 +1,4 @@
-//! Messages of one buffer or many, by themselves and in groups, and how they end.
+//! Messages of one buffer or many, alone and in groups, and their ends.
 
 use handoff::{Buffer, Error, Group, Payload, Refused};
 
@@ -78,7 +78,7 @@ impl World {
             return self.bring_home(buffer.into());
         };
         let lent = socket.message(buffer).header(&message.bytes[..header]);
-        // An auto socket turns the driver to see what sending costs, and wakers may panic in that.
+        // An auto socket turns the driver to measure the cost of sends, and wakers may panic in that.
         match lent.send() {
             Ok(sending) => {
                 self.out.lend(&message.places);

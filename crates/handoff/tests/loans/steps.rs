@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::alarm::Whim;
 use crate::transfers::Way;
 
-/// Where a buffer is from.
+/// Where a buffer comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Memory {
     Region,
@@ -13,7 +13,7 @@ pub(crate) enum Memory {
     Shared,
 }
 
-/// What becomes of a lane.
+/// What happens to a lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum LaneEnd {
     Cancel,
@@ -22,7 +22,7 @@ pub(crate) enum LaneEnd {
     LeaveToWaker,
 }
 
-/// Numbers name handles, streams and the like, modulo how many there are.
+/// Numbers name handles, streams and the like, modulo their count.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Send {
@@ -38,14 +38,14 @@ pub(crate) enum Step {
         len: usize,
         memory: Memory,
     },
-    /// A received span goes on.
+    /// A received span, lent on.
     SendSpan {
         to: usize,
     },
     Flush {
         forget: bool,
     },
-    /// Into a lane; who finds no room waits for it.
+    /// Into a lane; waits if there is no room.
     Push {
         lane: usize,
         len: usize,

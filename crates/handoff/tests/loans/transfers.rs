@@ -10,11 +10,11 @@ use crate::model::{Back, Place, content, place};
 use crate::steps::Memory;
 use crate::world::World;
 
-/// Bytes of the file that reads are from.
+/// The file's bytes for reads.
 pub(crate) const KNOWN: usize = 64 << 10;
 /// The room of each write behind them.
 pub(crate) const ROOM: usize = 64 << 10;
-/// What a pipe takes whole.
+/// Bytes that a pipe takes whole.
 pub(crate) const PIPE: usize = 4096;
 const PERIOD: usize = 251;
 
@@ -40,7 +40,7 @@ pub(crate) struct Job {
     pub(crate) places: Vec<Place>,
 }
 
-/// What is read and written.
+/// The file or pipe.
 pub(crate) struct Files {
     pub(crate) file: File,
     pub(crate) same: std::fs::File,
@@ -50,7 +50,7 @@ pub(crate) struct Files {
     pub(crate) writing: File,
     drain: Option<PipeReader>,
     drained: Vec<u8>,
-    /// What writes into the pipe that ended well must have left there.
+    /// The bytes that successful writes must have left in the pipe.
     written: Vec<Vec<u8>>,
 }
 
@@ -89,7 +89,7 @@ impl Files {
         }
     }
 
-    /// No more is fed, so reads end.
+    /// No more bytes come, so reads end.
     pub(crate) fn end_feed(&mut self) {
         self.feed = None;
     }
@@ -147,7 +147,7 @@ impl Files {
         }
     }
 
-    /// The pipe has all writes that ended well, each once.
+    /// The pipe has all successful writes, each once.
     pub(crate) fn check_pipe(&self) {
         for bytes in &self.written {
             let found = self.drained.windows(bytes.len().max(1)).any(|part| part == bytes);

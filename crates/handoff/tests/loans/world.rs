@@ -1,4 +1,4 @@
-//! A driver and all that is lent on it, beside what must be true of it.
+//! A driver and all its loans, beside what must be true of them.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -27,16 +27,16 @@ use crate::steps::{Memory, Step};
 use crate::traffic::narrow_tcp;
 use crate::transfers::{Files, Job};
 
-/// What a driver is built for, and how its sockets send.
+/// The driver's settings, and how its sockets send.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) ring: RingUse,
     pub(crate) registered: bool,
-    /// The first is set, and others of these in steps.
+    /// The first is set; others of these follow in steps.
     pub(crate) engines: &'static [Engine],
     pub(crate) entries: u32,
     pub(crate) in_flight: usize,
-    /// Whether an rx queue without a device is to be received from, where the kernel has such.
+    /// Whether to receive from an rx queue without a device, if the kernel has that.
     pub(crate) rx_queue: bool,
     /// Whether the kernel lends buffers of a file.
     #[cfg(feature = "getbuf")]
@@ -69,7 +69,7 @@ pub(crate) struct World {
     pub(crate) shared: SharedRegion,
     /// Where buffers of the region lie.
     pub(crate) cut: Range<usize>,
-    /// Those that are here.
+    /// Buffers that are here.
     pub(crate) home: Vec<Buffer>,
     /// What the end of the region says as long as it is mapped.
     pub(crate) marker: (usize, Vec<u8>),
@@ -80,9 +80,9 @@ pub(crate) struct World {
     pub(crate) messages: Vec<Message>,
     pub(crate) out: Out,
     pub(crate) groups: Vec<Gathered>,
-    /// On the datagram socket, and on a stream; where the engine sends so.
+    /// On the datagram socket, and on a stream, if the engine sends this way.
     pub(crate) lanes: Vec<Bulk>,
-    /// Messages in lanes that are forgotten.
+    /// Messages in forgotten lanes.
     pub(crate) kept_in_lanes: usize,
     pub(crate) inflows: Vec<Inflow>,
     pub(crate) pool: Option<Pool>,
@@ -94,9 +94,9 @@ pub(crate) struct World {
     pub(crate) lends: Option<Lends>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) handles: Vec<Handle>,
-    /// Who waited for what is over.
+    /// Waiters for finished operations.
     pub(crate) awaited: Vec<Arc<Alarm>>,
-    /// What is forgotten: nothing touches it before all else is checked.
+    /// Forgotten handles: nothing touches them before everything else is checked.
     pub(crate) forgotten: Vec<Box<dyn Any>>,
     /// Operations that those keep.
     pub(crate) kept: HashSet<(Kind, usize)>,
@@ -106,7 +106,7 @@ pub(crate) struct World {
 
 /// So many messages differ by their first byte.
 pub(crate) const MESSAGES: usize = 250;
-/// The stream that a lane has to itself.
+/// The stream that only a lane uses.
 const LANE_STREAM: usize = 2;
 
 impl World {
@@ -214,7 +214,7 @@ impl World {
                 let engine = self.engines[number % self.engines.len()];
                 let sockets = self.outflows.iter().filter_map(|it| it.socket.as_ref());
                 for socket in sockets.chain(&self.datagrams) {
-                    // One attachment of a socket has MSG_ZEROCOPY to itself.
+                    // Only one attachment of a socket has MSG_ZEROCOPY.
                     let _ = socket.set_engine(engine);
                 }
             }
@@ -291,7 +291,7 @@ impl World {
                 if !forget {
                     guarded(|| drop(receiver));
                 } else {
-                    // Its socket goes on with it, and so has a receiver for good.
+                    // Its socket lives on with it, and so has a receiver for good.
                     self.inflows[stream].drop_socket();
                     self.kept.extend(receiver.is_some().then_some((Kind::Receiver, stream)));
                     self.forgotten.extend(receiver.map(|receiver| Box::new(receiver) as _));
@@ -364,7 +364,7 @@ impl World {
 
     pub(crate) fn bring_home(&mut self, back: Back) {
         if let Back::Buffers(mut buffers) = back {
-            // What is of the heap goes back there.
+            // Heap memory goes back there.
             buffers.retain(|it| it.capacity() > 0 && self.is_of_region(it));
             self.home.extend(buffers);
         }
@@ -384,7 +384,7 @@ impl World {
         }
         let number = number % self.handles.len();
         let handle = &self.handles[number];
-        // The request is made, also where a waker panics because of it.
+        // The request is made, even if a waker panics because of it.
         let about = handle.about;
         if guarded(|| handle.cancel()).unwrap_or(true) {
             self.messages[about].cancelled = true;
@@ -441,7 +441,7 @@ impl World {
         }
     }
 
-    /// Attaches a socket once more by another descriptor; what comes then goes by that.
+    /// Attaches a socket once more by another descriptor; later bytes go by that.
     fn attach_again(&mut self, stream: usize, keep: bool) {
         let Some(driver) = &self.driver else { return };
         let engine = self.engines[0];
@@ -462,7 +462,7 @@ impl World {
             }
             return;
         };
-        // Between attachments there is no order, so all before must be over.
+        // Attachments have no order between them, so everything before must be over.
         let over = |id: &usize| matches!(self.messages[*id].ending, Ending::Known(Ok(_)));
         if !outflow.messages.iter().all(over) {
             return;
@@ -490,7 +490,7 @@ impl World {
         outflow.got.len() > before
     }
 
-    /// Each datagram that came is one of those that were sent.
+    /// Each datagram that came is one that was sent.
     pub(crate) fn take_datagrams(&mut self) {
         let mut space = vec![0; 64 << 10];
         while let Ok(got) = self.far.recv(&mut space) {

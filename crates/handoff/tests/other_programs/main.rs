@@ -1,5 +1,5 @@
-//! Other people's programs as peers: what they get is what was lent, and what they send lands in its place, byte
-//! by byte and datagram by datagram.
+//! Other people's programs as peers: they get what was lent, and what they send lands in its place, byte by byte
+//! and datagram by datagram.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../traffic/mod.rs"]
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A program with pipes to it and from it, or `None` where it is not installed.
+/// A program with pipes to it and from it; `None` if it is not installed.
 fn start(program: &str, arguments: &[&str]) -> Option<Child> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());

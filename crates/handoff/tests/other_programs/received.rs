@@ -1,4 +1,4 @@
-//! What is accepted, received into place, and sent from files.
+//! Accepted connections, receives into place, and sends of files.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -82,7 +82,7 @@ fn curl_gets_a_file_and_a_part_of_it() {
     });
 }
 
-/// Its pieces are none of ours: each of 13 bytes.
+/// Its pieces are not ours: each has 13 bytes.
 #[test]
 fn what_socat_sends_in_small_pieces_lands_in_its_places() {
     const TEST: &str = "what_socat_sends_in_small_pieces_lands_in_its_places";

@@ -1,4 +1,4 @@
-//! What frozen buffers, segmented sends and pools of buffers bring.
+//! Frozen buffers, segmented sends and pools of buffers, as the peer gets them.
 
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,8 @@ use crate::{LONG, start};
 const LEN: usize = 60_000;
 const SEGMENT: usize = 1200;
 
-/// Says its port, and then all that comes there, each with its length before it: datagrams, or connections.
+/// Prints its port, then everything that arrives there, each with its length first: datagrams, or
+/// connections.
 const PYTHON: &str = "
 import socket, struct, sys
 def say(said):
@@ -35,7 +36,7 @@ struct Program {
 }
 
 impl Program {
-    /// `None` where the machine does not have it.
+    /// `None` if the machine does not have it.
     fn start(name: &str, arguments: &[&str]) -> Option<Self> {
         let mut child = start(name, arguments)?;
         let says = child.stdout.take().unwrap();
@@ -51,7 +52,7 @@ impl Program {
         Some((program, format!("127.0.0.1:{port}")))
     }
 
-    /// What it says next.
+    /// Its next line.
     fn next(&mut self) -> Vec<u8> {
         let mut len = [0; 4];
         self.says.read_exact(&mut len).unwrap();

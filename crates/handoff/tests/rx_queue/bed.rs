@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use handoff::{Driver, RxBinding, RxQueue};
 use handoff_lab::topology::{Pair, PairEnd};
 
-/// Rx queues that connections to [`port`] are steered to; the others are the host's own.
+/// Rx queues to which connections to [`port`] are steered; the others belong to the host.
 pub(crate) const QUEUES: [u32; 2] = [3, 2];
 
 /// What goes to each of [`QUEUES`].
@@ -40,13 +40,13 @@ impl Bed {
         run(&self.pair.right, command);
     }
 
-    /// Sets a fault of the NIC on what arrives at the receiving end.
+    /// Sets a fault of the NIC for what arrives at the receiving end.
     pub(crate) fn fault(&self, fault: &str, value: u32) {
         let device = self.pair.right.device();
         run(&self.pair.right, &format!("echo {value} > /sys/class/net/{device}/wire/{fault}"));
     }
 
-    /// Has the NIC deliver frames whole.
+    /// Makes the NIC deliver frames whole.
     pub(crate) fn deliver_whole(&self) {
         run(&self.pair.right, &format!("ethtool -K {} rx-gro-hw on", self.pair.right.device()));
     }

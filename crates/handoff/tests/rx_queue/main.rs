@@ -1,5 +1,5 @@
-//! Zero-copy receive on the lab's software NIC: what arrives, what is copied, and what becomes of
-//! chunks, queues and receivers when things go wrong.
+//! Zero-copy receive on the lab's software NIC: what arrives, what is copied, and what happens to chunks,
+//! queues and receivers when things go wrong.
 
 #[path = "../traffic/mod.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]

@@ -1,4 +1,4 @@
-//! Queues that are bound, and streams over them that are compared as they come.
+//! Bound queues, and streams over them, compared as they come.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ pub(crate) fn area(chunks: usize) -> Region {
     Region::anonymous(chunks * PAGE).expect("memory")
 }
 
-/// The same memory for another queue. That these are not bound at once is the caller's business.
+/// The same memory for another queue. The caller must not bind both at once.
 pub(crate) fn again(memory: &DmaBuf) -> DmaBuf {
     let descriptor = memory.as_fd().try_clone_to_owned().expect("a descriptor");
     DmaBuf::new(descriptor).expect("is one")
@@ -47,7 +47,7 @@ pub(crate) async fn expect_stream(receiver: &mut Receiver, bytes: usize) {
     assert_eq!(position, bytes);
 }
 
-/// Receives a stream over a queue that is bound.
+/// Receives a stream over a bound queue.
 pub(crate) fn exchange(
     bed: &Bed,
     driver: &Driver,

@@ -19,7 +19,7 @@ fn ends(mut far: TcpStream, engine: Engine) {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
-            // What the ring left to be done interrupts a read that has a time limit.
+            // Work left by the ring interrupts a read that has a time limit.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{engine}: the connection does not end: {error}"),
         }
@@ -48,7 +48,7 @@ fn a_driver_that_goes_takes_stalled_sends_along() {
                     }
                 }
                 drop(socket);
-                // Forgotten handles hold the driver too: its end is then that of the process.
+                // Forgotten handles hold the driver too: it ends with the process.
                 drop(driver);
                 if !forget {
                     ends(far, engine);
@@ -76,7 +76,7 @@ fn heap_memory_is_not_used_again_while_the_kernel_sends_it() {
             drop((socket, driver));
             let overwriting: Vec<_> = (0..80).map(|_| vec![0xee; LEN]).collect();
             let mut got = Vec::new();
-            // What was not with the kernel yet is not sent; a reset cuts the rest off.
+            // What the kernel did not have yet is not sent; a reset cuts the rest off.
             let _ = { far }.read_to_end(&mut got);
             assert!(got.len() < expected.len(), "{engine}: the peer was not stalled");
             assert!(got == expected[..got.len()], "{engine}");
@@ -94,11 +94,11 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// In a program of its own run, since it looks at the whole process.
+/// In a process of its own, since it looks at the whole process.
 #[test]
 fn drivers_that_go_leave_nothing() {
     const NAME: &str = "drivers::drivers_that_go_leave_nothing";
-    /// So much that it shows beside what else a process comes to use.
+    /// So much that it shows beside the process's other memory.
     const LEN: usize = 4 * STALLED;
     if !traffic::alone(NAME) {
         return;
@@ -125,7 +125,7 @@ fn drivers_that_go_leave_nothing() {
     for (driver, engine) in engines_apart() {
         round(engine, driver);
     }
-    // The kernel lets go of a ring, and of the files that it had, from a worker of its own.
+    // A worker of the kernel lets go of a ring and its files.
     let deadline = Instant::now() + patience(LONG);
     while descriptors() != before.1 {
         assert!(Instant::now() < deadline, "{} descriptors, {} before", descriptors(), before.1);

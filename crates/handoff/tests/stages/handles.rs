@@ -65,7 +65,7 @@ fn forgotten_sends_go_on_and_keep_their_place() {
                 let reader = reader(far);
                 // A last one shows that the others are through.
                 driver.block_on(socket.send(Buffer::from(vec![9])).unwrap().into_future()).unwrap();
-                // What is forgotten keeps its socket too.
+                // A forgotten handle keeps its socket too.
                 rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
                 let got = reader.join().unwrap();
                 assert!(got[..got.len() - 1] == expected, "{engine} {stage:?}");

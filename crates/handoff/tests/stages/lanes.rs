@@ -1,4 +1,4 @@
-//! Lanes of sockets: what goes in arrives and comes back, whatever happens meanwhile.
+//! Lanes of sockets: pushed buffers arrive and come back, whatever happens meanwhile.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -39,7 +39,7 @@ fn push(lane: &Lane, buffer: Buffer) {
     lane.push(buffer).map_err(|refused| refused.error).unwrap();
 }
 
-/// Takes back all that was pushed.
+/// Takes back all pushed buffers.
 fn take_all(driver: &Driver, lane: &Lane) -> Vec<Finished<Buffer>> {
     let mut all = Vec::new();
     while !lane.is_empty() {
@@ -147,7 +147,7 @@ fn a_stream_with_a_lane_takes_nothing_else() {
         push(&lane, filled(&mut region, 1, 100));
         let refused = socket.send(Buffer::from(pattern(2, 100))).unwrap_err();
         assert!(matches!(refused.error, Error::Invalid(_)), "{refused}");
-        // What was pushed goes first all the same.
+        // Pushed buffers still go first.
         drop(lane);
         let refused = socket.send(refused.buffer).unwrap_err();
         driver.turn(Wait::Event).unwrap();
@@ -301,7 +301,7 @@ proptest! {
     }
 }
 
-/// A lane on a narrow connection whose peer reads nothing, with more in it than goes through.
+/// A lane on a narrow connection whose peer reads nothing, with more in it than fits.
 fn stalled(driver: &Driver) -> (Socket, Lane, TcpStream, Vec<u8>) {
     let (near, far) = narrow_tcp();
     let socket = driver.socket(near).unwrap();
@@ -376,7 +376,7 @@ fn datagrams_that_nobody_listens_for_fail_alone() {
             }
         }
         assert!(refused > 0);
-        // Longer than any datagram, and it stands in nobody's way.
+        // Longer than any datagram, and it blocks nobody.
         let mut region = Region::anonymous(1 << 20).unwrap();
         let lane = socket.lane(&region, 4).unwrap();
         push(&lane, filled(&mut region, 0, 70_000));

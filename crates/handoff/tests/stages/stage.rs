@@ -1,4 +1,4 @@
-//! How far sends are when something happens to them.
+//! The stages of sends at which something happens to them.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -10,15 +10,15 @@ use handoff::{Buffer, Driver, Engine, Socket, Wait};
 use crate::traffic::{narrow_tcp, pattern};
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
-/// More than the buffers of a narrow connection take.
+/// More than the buffers of a narrow connection hold.
 pub(crate) const STALLED: usize = 512 << 10;
 
-/// How far a send is when something happens to it.
+/// The stage of a send when something happens to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Stage {
     Accepted,
     Blocked,
-    /// Taken by the kernel, and maybe not returned.
+    /// Taken by the kernel, and perhaps not returned.
     Sent,
     Returned,
 }

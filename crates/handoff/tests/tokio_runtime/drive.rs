@@ -11,7 +11,7 @@ use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, udp, with
 use handoff::{Buffer, Driver, Region};
 use tokio::task::{LocalSet, spawn_local};
 
-/// Runs a future beside the driver, which is turned by nothing else.
+/// Runs a future beside the driver, which nothing else turns.
 fn run<T>(driver: &Driver, future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -78,7 +78,7 @@ fn a_stalled_send_wakes_when_the_peer_reads() {
 fn returns_come_on_a_socket_with_an_error_pending() {
     within(LONG, || {
         for (driver, engine) in engines_apart() {
-            // Nobody listens, which the socket is told of while sends are out.
+            // Nobody listens; the socket hears of it while sends are out.
             let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let near = UdpSocket::bind("127.0.0.1:0").unwrap();
             near.connect(nobody).unwrap();

@@ -1,4 +1,4 @@
-//! The owned halves of a connection: in two tasks, given up at every wait, dropped in every order.
+//! The owned halves of a connection: in two tasks, dropped at every wait, dropped in every order.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn end(far: &mut std::net::TcpStream) {
     far.set_nonblocking(false).unwrap();
 }
 
-/// Sends all back that comes, on a thread, and then ends.
+/// Sends everything back on a thread, and then ends.
 fn echo(mut far: std::net::TcpStream) {
     let mut back = far.try_clone().unwrap();
     std::thread::spawn(move || {
@@ -57,7 +57,7 @@ fn halves_go_to_two_tasks_and_meet_again() {
             let (mut read, mut write) = stream.into_split();
             let writing = spawn_local(async move {
                 write.write_all(&pattern(1, BYTES)).await.unwrap();
-                // What is lent goes behind what was written, and before what is.
+                // Lent bytes go behind earlier writes, and before later ones.
                 let lent = Buffer::from(pattern(2, BYTES));
                 let sending = write.socket().send(lent).unwrap();
                 write.write_all(&pattern(3, 100)).await.unwrap();
@@ -129,7 +129,7 @@ fn a_write_half_that_is_dropped_ends_the_writing_behind_its_sends() {
             let (stream, mut far) = stream(driver, engine, narrow_tcp());
             let (mut read, mut write) = stream.into_split();
             write.write_all(b"before").await.unwrap();
-            // More than there is room for: the end can't be told yet.
+            // More than there is room for: the end cannot be sent yet.
             let sends: Vec<_> = (0..3)
                 .map(|seed| {
                     write.socket().send(Buffer::from(pattern(seed, BYTES))).unwrap().split()

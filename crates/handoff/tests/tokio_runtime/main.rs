@@ -23,7 +23,7 @@ use handoff::{BufferPool, Driver, DriverBuilder, Engine, Region, RingUse};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How drivers are built: with a ring where there is one, and without.
+/// How to build drivers: with a ring if there is one, and without.
 fn builders() -> [DriverBuilder; 2] {
     [RingUse::Prefer, RingUse::Avoid].map(|ring| Driver::builder().ring(ring))
 }
@@ -42,7 +42,7 @@ fn pool(buffers: usize, len: usize) -> BufferPool {
     BufferPool::new(Region::anonymous(buffers * len).unwrap(), len).unwrap()
 }
 
-/// Gives up futures after so many polls that were not the last, and makes them anew.
+/// Drops futures after so many polls that were not the last, and makes them anew.
 struct Impatient {
     polls: usize,
     given_up: Cell<usize>,
@@ -61,7 +61,7 @@ impl Impatient {
         panic!("a future is polled a hundred times");
     }
 
-    /// What a future comes to within so many polls.
+    /// A future's output within so many polls.
     async fn once<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut left = self.polls;
@@ -79,7 +79,7 @@ impl Impatient {
         over
     }
 
-    /// What it comes to, made anew as often as it takes.
+    /// Its output, made anew as often as necessary.
     async fn again<T>(&self, mut make: impl AsyncFnMut() -> T) -> T {
         loop {
             if let Some(output) = self.once(make()).await {

@@ -1,4 +1,5 @@
-//! Programs that tokio's users know, written for both: echo, chat and proxy. Each says the same to the same clients.
+//! Programs that tokio's users know, written for both: echo, chat and proxy. Both versions send the same to
+//! the same clients.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ struct Listening {
     end: tokio::sync::oneshot::Receiver<()>,
 }
 
-/// Has clients talk with a program, and gives what they were told.
+/// Lets clients talk with a program, and returns what they were told.
 fn talk<T>(program: impl FnOnce(Listening) + Send, clients: impl FnOnce(SocketAddr) -> T) -> T {
     let (tell, address) = mpsc::channel();
     let (ends, end) = tokio::sync::oneshot::channel();
@@ -80,7 +81,7 @@ async fn echo<S: AsyncRead + AsyncWrite>(stream: S) {
     writing.shutdown().await.unwrap();
 }
 
-/// Sends pieces of many lengths while it reads what comes back.
+/// Sends pieces of many lengths while it reads the echo.
 fn echo_client(address: SocketAddr) -> Vec<u8> {
     let mut near = TcpStream::connect(address).unwrap();
     let mut reading = near.try_clone().unwrap();
@@ -143,10 +144,10 @@ fn proxy_says_the_same_as_that_of_tokio() {
     });
 }
 
-/// Who is in a chat, by name, and how to tell him a line.
+/// The members of a chat, by name, and how to send each a line.
 type Room<W> = Rc<RefCell<HashMap<String, W>>>;
 
-/// Two who talk, and one who listens and leaves; what each has heard.
+/// Two members who talk, and one who listens and leaves; returns what each has heard.
 fn chat_clients(address: SocketAddr) -> Vec<Vec<String>> {
     let join = |name: &str| {
         let mut near = TcpStream::connect(address).unwrap();
@@ -174,7 +175,7 @@ fn chat_clients(address: SocketAddr) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Reads the lines of one who is in a chat, and has `say` tell them to the others.
+/// Reads a member's lines, and has `say` send them to the others.
 async fn chat<R: AsyncRead + Unpin, W>(
     reading: R,
     room: Room<W>,

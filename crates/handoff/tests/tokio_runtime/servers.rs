@@ -1,4 +1,4 @@
-//! Servers on the calling thread and on several: what they come to, and how they end.
+//! Servers on the calling thread and on several: their outputs, and their ends.
 
 use std::future::pending;
 use std::io::{Read, Write};
@@ -114,14 +114,14 @@ fn inside_a_runtime_it_is_refused_with_the_way_out() {
         for error in [one, several] {
             assert!(error.to_string().contains("DriverThreads"), "{error}");
         }
-        // A thread for calls that block is one of the runtime, and stands still for nobody.
+        // A thread for blocking calls belongs to the runtime, and stops for nobody.
         let blocking = runtime.spawn_blocking(|| run(async |_| ()).unwrap_err().to_string());
         let told = runtime.block_on(blocking).unwrap();
         assert!(told.contains("spawn_blocking") && !told.contains("stand still"), "{told}");
     }
 }
 
-/// Looks for its runtime at its end, as what tokio's programs drop may.
+/// Looks for its runtime when dropped, as tokio programs may.
 struct EndsInside<'a>(&'a AtomicBool);
 
 impl Drop for EndsInside<'_> {

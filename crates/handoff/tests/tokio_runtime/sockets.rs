@@ -1,4 +1,4 @@
-//! Sockets that tokio's programs know, with futures that are given up at every point where they wait.
+//! Sockets with tokio's traits, whose futures are dropped at every point where they wait.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -107,7 +107,7 @@ fn a_listener_loses_no_connection_to_an_accept_that_is_given_up() {
                     accepted.read_exact(&mut got).await.unwrap();
                     assert_eq!(&got, b"it is this one");
                 }
-                // A connection that is given up leaves nothing behind.
+                // A dropped connection attempt leaves nothing behind.
                 drop(impatient.once(TcpStream::connect(driver, address)).await);
                 drop(listener);
                 quiet(driver).await;
@@ -151,7 +151,7 @@ fn what_is_written_goes_behind_what_was_lent() {
     });
 }
 
-/// Feeds a sink what `item` makes of each number, giving up at each wait that is too long.
+/// Feeds a sink with `item` of each number, and drops each wait that is too long.
 async fn feed<I: Outgoing>(
     impatient: &Impatient,
     sink: &mut SendSink<I>,
@@ -170,7 +170,7 @@ async fn feed<I: Outgoing>(
     impatient.again(async || sink.close().await).await.unwrap();
 }
 
-/// All that a stream has, giving up at each wait that is too long.
+/// Everything that a stream has; drops each wait that is too long.
 async fn collect<S: Stream<Item = Result<B>> + Unpin, B: AsRef<[u8]>>(
     impatient: &Impatient,
     mut stream: S,
@@ -331,7 +331,7 @@ fn ends_and_failures_are_told() {
                 yield_now().await;
             };
             assert!(matches!(error.raw_os_error(), None | Some(libc::EPIPE | libc::ECONNRESET)));
-            // A sink tells once, and takes nothing behind a failure.
+            // A sink reports a failure once, and takes nothing behind it.
             let (near, far) = pair(driver, engine).await;
             let mut sink = SendSink::new(near.into_socket(), 4);
             SockRef::from(&far).set_linger(Some(std::time::Duration::ZERO)).unwrap();
@@ -477,7 +477,7 @@ fn a_read_behind_a_receive_that_was_given_up_passes_nothing_over() {
                 let mut got = [0; 60];
                 let rest = pattern(1, 60).split_off(taken);
                 let read = match taken {
-                    // What was given up would take it.
+                    // A dropped future would take it.
                     0 => {
                         let later = async {
                             driver.sleep(SHORT).await.unwrap();
@@ -535,7 +535,7 @@ fn waits_take_no_place_of_operations() {
                 let told = async {
                     driver.sleep(Duration::from_millis(5)).await.unwrap();
                     assert_eq!(driver.in_flight(), 2);
-                    // The one place is free, and there is one.
+                    // The only place is free.
                     let sending = third.socket().send(Buffer::from(vec![3; 9])).unwrap();
                     let refused = third.socket().send(Buffer::from(vec![3; 9])).unwrap_err();
                     assert!(matches!(refused.error, Error::Busy { limit: 1 }));

@@ -1,4 +1,4 @@
-//! Driver threads beside a runtime with threads of its own: what crosses, what is dropped, what is gone.
+//! Driver threads beside a runtime with its own threads: what crosses, what is dropped, what is gone.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -143,7 +143,7 @@ fn replies_and_streams_that_are_given_up_lose_nothing() {
                     let mut buffer = impatient.again(async || out.get().await).await;
                     buffer.set_len(MESSAGE);
                     buffer.copy_from_slice(&pattern(number, MESSAGE));
-                    // Given up or not, it goes.
+                    // It goes, dropped or not.
                     drop(impatient.once(socket.send(buffer)).await);
                 }
                 let mut arriving = socket.receive(&back, 2);
@@ -296,7 +296,7 @@ fn a_send_that_is_refused_brings_its_buffer() {
                 let finished = socket.send(Buffer::from(vec![5; 5])).await.unwrap();
                 assert!(matches!(finished.sent, Err(Error::Busy { limit: 0 })));
                 assert_eq!(&finished.buffer[..], [5; 5]);
-                // What only waits needs no place.
+                // Mere waits need no place.
                 let mut arriving = socket.receive(&pool(1, 4096), 1);
                 far.write_all(&[7; 9]).unwrap();
                 assert_eq!(&arriving.next().await.unwrap().unwrap()[..], [7; 9]);
@@ -331,7 +331,7 @@ fn a_socket_whose_handle_nobody_took_is_closed() {
                 let attached = impatient.once(threads.socket(near)).await;
                 let connected = impatient.once(threads.connect(address)).await;
                 drop((attached, connected));
-                // Its peer sees the end, whether the handle ever came or not.
+                // Its peer sees the end, whether or not the handle ever came.
                 far.set_read_timeout(Some(LONG)).unwrap();
                 let end = tokio::task::spawn_blocking(move || far.read(&mut [0; 9]).unwrap());
                 assert_eq!(end.await.unwrap(), 0);
@@ -358,7 +358,7 @@ fn calls_begin_in_their_order_whichever_is_awaited_first() {
             assert_eq!(seen, 1);
             let first = first.await.unwrap();
             assert_eq!(first.call(async |order| order.get()).await.unwrap(), 1);
-            // A socket is attached, and closed, whether its handle is awaited or not.
+            // A socket is attached and closed, whether or not its handle is awaited.
             let (near, mut far) = tcp("127.0.0.1");
             drop(threads.socket(near));
             let end = tokio::task::spawn_blocking(move || far.read(&mut [0; 9]).unwrap());

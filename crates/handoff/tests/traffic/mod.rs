@@ -1,4 +1,4 @@
-//! What tests send, over what, and how long they wait for it.
+//! What tests send, over what, and how long they wait.
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -10,9 +10,9 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Engine, Region, RingUse, Socket};
 use socket2::SockRef;
 
-/// Bytes that tell where they belong.
+/// Bytes that show their position.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    /// So many bytes on, they come again.
+    /// After so many bytes the pattern repeats.
     const PERIOD: usize = 251 << 8;
     let byte = |place: usize| ((place * 31 + seed * 7 + (place >> 8)) % 251) as u8;
     let mut bytes = Vec::with_capacity(len);
@@ -23,7 +23,7 @@ pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Says where two streams differ, instead of showing both.
+/// Reports where two streams differ, instead of showing both.
 #[track_caller]
 pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
     let place = got.iter().zip(expected).position(|(got, expected)| got != expected);
@@ -91,13 +91,13 @@ pub(crate) fn filled(region: &mut Region, seed: usize, len: usize) -> Buffer {
     buffer
 }
 
-/// As long as `time` is on a processor; an emulated one is many times slower.
+/// As long as `time` on a processor; an emulated one is many times slower.
 pub(crate) fn patience(time: Duration) -> Duration {
     if std::env::var_os("HANDOFF_EMULATED").is_some() { time * 9 } else { time }
 }
 
-/// How long there was somebody on this machine so far who was ready to run, and others ran instead (`PSI`); 0
-/// where the kernel does not tell.
+/// How long some process of this machine so far was ready to run while others ran (`PSI`); 0 where the kernel
+/// does not report it.
 fn machine_was_short(pressure: Option<&File>) -> Duration {
     let mut told = [0; 256];
     let len = pressure.and_then(|file| file.read_at(&mut told, 0).ok()).unwrap_or(0);
@@ -106,8 +106,8 @@ fn machine_was_short(pressure: Option<&File>) -> Duration {
     Duration::from_micros(some.and_then(|(_, total)| total.parse().ok()).unwrap_or(0))
 }
 
-/// Runs a test that must not hang: time counts in which the machine had processors for all, so that a busy
-/// one is no hang.
+/// Runs a test that must not hang: only time in which the machine had processors for all counts, so a busy
+/// machine is no hang.
 pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
     const LOOK: Duration = Duration::from_millis(100);
     let time = patience(time);
@@ -135,12 +135,13 @@ pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
     panic!("still running after {time:?}");
 }
 
-/// A test that can't run here says so, and why.
+/// Says that a test cannot run here, and why.
 pub(crate) fn skip(test: &str, reason: &str) {
     println!("HANDOFF-SKIP {test}: {reason}");
 }
 
-/// Runs the test named `test`, with its modules, alone in a process of its own; says whether this is it.
+/// Runs the test named `test`, with its modules, alone in a process of its own; returns whether this is
+/// that process.
 pub(crate) fn alone(test: &str) -> bool {
     const ALONE: &str = "HANDOFF_TEST_ALONE";
     if std::env::var(ALONE).is_ok_and(|name| name == test) {

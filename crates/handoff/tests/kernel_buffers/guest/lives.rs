@@ -7,7 +7,7 @@ use handoff::{Driver, Error, Wait};
 
 use crate::bed::{Lending, bytes_at, connection, eventually, filled, on_disk, read_all};
 
-/// Lends that are out, of whoever has the device open.
+/// Lends on loan to all users of the device.
 fn out_everywhere() -> u64 {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/getbuf");
     handoff_sys::getbuf::query(device.expect("opens")).expect("answers").module_lends
@@ -25,7 +25,7 @@ fn a_wait_that_is_dropped_ends() {
         lending.driver.turn(Wait::No).expect("turns");
         (lending.driver.in_flight() == 0).then_some(())
     });
-    // Nothing was taken from the stream by the one that was dropped.
+    // The dropped read took nothing from the stream.
     from.write_all(&bytes_at(0, 500)).expect("sends");
     let lease = lending.run(source.get(1_000).expect("asks")).expect("lends");
     assert_eq!(lease.expect("not the end").len(), 500);
@@ -51,7 +51,7 @@ fn a_driver_goes_with_leases_waits_and_sends_out() {
     lending.driver.turn(Wait::No).expect("turns");
     assert!(out_everywhere() > 0);
     drop((file, stream, socket, lending));
-    // The handle on bytes that are gone is harmless.
+    // A handle on bytes that are gone is harmless.
     assert_eq!(kept.len(), 1 << 20);
     drop(to);
     eventually("all is back", || (out_everywhere() == 0).then_some(()));
@@ -65,7 +65,7 @@ fn a_lender_that_goes_before_its_leases_gets_them_back() {
     for _ in 0..3 {
         let getbuf = lending.driver.get_buf().expect("is there");
         let source = getbuf.source(filled(&directory, 4_096)).expect("lends");
-        // With a single slot, which the lease before has to have left.
+        // With a single slot, which the earlier lease must have left.
         let getting = eventually("a slot is free", || {
             lending.driver.turn(Wait::No).expect("turns");
             source.get_at(0, 4_096).ok()
@@ -98,7 +98,7 @@ fn a_lease_is_refused_by_another_driver() {
     let pages = lending.run(lending.getbuf.fresh(4_096).expect("asks")).expect("lends");
     let not_filled = socket.receive_exact(pages).expect_err("is refused");
     assert!(matches!(not_filled.error, Error::Invalid(_)), "{}", not_filled.error);
-    // It is still good for its own.
+    // It still works on its own.
     let (from, to) = connection();
     let received = read_all(to);
     let socket = lending.driver.socket(from).expect("attaches");

@@ -1,4 +1,4 @@
-//! Routes that the module serves, over real file systems, block devices and NICs.
+//! Routes of the module, over real file systems, block devices and NICs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -33,18 +33,17 @@ fn run(lending: &Lending, source: RouteSource, sink: RouteSink) -> Carried {
     carried
 }
 
-/// Threads of the kernel copy for others too, and the meter can't tell for whom. That only adds, and
-/// ends.
+/// Kernel threads copy for others too, and the meter cannot tell for whom. That only adds, and ends.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
 
-/// All is lent where it is, and the kernel's CPU copies it at the `ends` that have it in user memory, and
-/// nowhere between. The kernel's report of sends can't tell: it calls a send copied when all its bytes
-/// joined the packet of the send before, as small ones do.
+/// Everything is lent in place. The kernel's CPU copies it at the `ends` that have it in user memory, and
+/// nowhere between. The kernel's report of sends cannot decide this: it calls a send copied when all its
+/// bytes joined the packet of the send before, as small ones do.
 fn check_nothing_copied(ends: usize, carry: impl Fn() -> Carried) {
     let scope = Scope::Tree(std::process::id());
     let meter = Meter::attach_with(Options { scope, paths: true, libc: false }).expect("counts");
     let by_ends = (ends * LEN) as u64;
-    // Heads of packets are copied now and then.
+    // Heads of packets are sometimes copied.
     let right = by_ends..by_ends + LEN as u64 / 50;
     let (begun, mut counts) = (Instant::now(), Vec::new());
     while begun.elapsed() < QUIET_WITHIN {
@@ -73,7 +72,7 @@ fn a_file_goes_to_a_socket_and_nothing_is_copied() {
     let directory = on_disk();
     let content = filled(&directory, LEN);
     let lending = Lending::new();
-    // Only who reads from the socket has it in their own memory.
+    // Only the reader of the socket has it in user memory.
     check_nothing_copied(1, || {
         let (near, far) = connection_over(&pair);
         let received = read_all(far);
@@ -120,7 +119,7 @@ fn what_does_not_fill_a_block_says_so_past_the_page_cache() {
 fn a_stream_goes_to_another_and_nothing_is_copied() {
     let (first, second) = (Pair::wire(1_500).expect("a pair"), Pair::wire(1_500).expect("a pair"));
     let lending = Lending::new();
-    // Who writes to the one stream and who reads from the other have it in their own memory.
+    // The writer of one stream and the reader of the other have it in user memory.
     check_nothing_copied(2, || {
         let (from, near) = connection_over(&first);
         let (out, far) = connection_over(&second);

@@ -1,4 +1,4 @@
-//! What arrives over queues that are bound is what was sent, and is not copied.
+//! What arrives over bound queues is what was sent, and is not copied.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -11,8 +11,7 @@ use crate::receiving::{
 };
 use crate::traffic::within;
 
-/// Every two of memory, chunk, MTU, family (and with it shape of completions), delivery and fault
-/// meet.
+/// Covers every pair of memory, chunk, MTU, family (and so shape of completions), delivery and fault.
 #[test]
 fn what_was_sent_arrives_and_is_not_copied() {
     within(LONG, || {
@@ -51,7 +50,7 @@ fn what_was_sent_arrives_and_is_not_copied() {
             faults += count["fault_dropped"] + count["fault_reordered"];
         }
         assert!(faults > 0);
-        // Transparent ones do as well.
+        // Transparent huge pages work as well.
         std::fs::write("/proc/sys/vm/nr_hugepages", "0").expect("gives them back");
         let (bed, driver) = (Bed::new(1_500), driver());
         let memory = Region::huge(32 * MIB).expect("memory");
@@ -61,7 +60,7 @@ fn what_was_sent_arrives_and_is_not_copied() {
     });
 }
 
-/// 100 GiB in its long form, with losses and packets out of order in turns.
+/// 100 GiB in its long form, alternating losses and reordered packets.
 #[test]
 fn much_crosses_and_none_of_it_is_copied() {
     let soak = std::env::var_os("HANDOFF_SOAK").is_some();
@@ -72,7 +71,7 @@ fn much_crosses_and_none_of_it_is_copied() {
         let driver = driver();
         let memory = Region::huge(64 * MIB).expect("memory");
         let queue = bed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
-        // Of a length that no packet, page or chunk divides.
+        // No packet, page or chunk divides this length.
         let block: &'static [u8] = stream_of(MIB - 4_093).leak();
         for round in 0..rounds {
             let faults = [("drop", 1_000), ("reorder", 10_000)].into_iter().enumerate();

@@ -1,4 +1,5 @@
-//! What does not come by the queue, or not only: copied and told so, received in other ways.
+//! Bytes that come by another way than the queue, wholly or partly: copied and reported, or received in
+//! another way.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -28,7 +29,8 @@ fn bytes_that_come_by_another_queue_are_counted_as_copied() {
     });
 }
 
-/// What the kernel copies is taken plainly; what only the NIC's memory has, from the queue again.
+/// Bytes that the kernel copies are received plainly; bytes that only the NIC's memory has, from the queue
+/// again.
 #[test]
 fn a_queue_that_copies_is_left_and_returned_to() {
     within(LONG, || {
@@ -59,7 +61,7 @@ fn a_queue_that_copies_is_left_and_returned_to() {
             position += bytes;
         };
         pass(MIB, &mut receiver);
-        // All may have been in the ring before the queue could be left.
+        // All may have been in the ring before the receive could leave the queue.
         for _ in 0..16 {
             if receiver.engine().0 == ReceiveEngine::Multishot {
                 break;
@@ -78,7 +80,8 @@ fn a_queue_that_copies_is_left_and_returned_to() {
     });
 }
 
-/// The words lie in the queue's memory or not, in one packet or several; what follows them is the next receiver's.
+/// The words lie in the queue's memory or not, in one packet or several; the next receiver gets what
+/// follows them.
 #[test]
 fn a_receiver_takes_the_words_that_it_was_asked_for() {
     within(LONG, || {
@@ -136,7 +139,7 @@ fn without_a_device_everything_is_copied() {
         let (left, far) = traffic::tcp("127.0.0.1");
         let mut receiver = receiver(&driver, left, &queue);
         assert_eq!(receiver.engine().0, ReceiveEngine::ZcrxNodev);
-        // Many times the area, so that the refill queue has to be flushed for it.
+        // Many times the area, so that the refill queue must be flushed for it.
         let sender = send(far, 8 * MIB);
         driver.block_on(expect_stream(&mut receiver, 8 * MIB)).expect("runs");
         assert_eq!(receiver.tally(), Tally { copied: 8 * MIB as u64, ..Tally::default() });
@@ -187,7 +190,7 @@ fn whole_pages_are_mapped_and_the_rest_is_copied() {
     });
 }
 
-/// Has the kernel do the connection's TLS, with keys that both ends know.
+/// Makes the kernel do the connection's TLS, with keys that both ends know.
 fn tls(sender: &TcpStream, receiver: &TcpStream) {
     for socket in [sender, receiver] {
         setsockopt(socket, TcpUlp::default(), b"tls").expect("the lab's kernel has it");
@@ -206,7 +209,7 @@ fn tls(sender: &TcpStream, receiver: &TcpStream) {
     setsockopt(receiver, TcpTlsRx, &TlsCryptoInfo::Aes128Gcm(keys)).expect("takes the keys");
 }
 
-/// What the NIC has put into our memory is not what was sent, but its cipher.
+/// The NIC has put the cipher into our memory, not what was sent.
 #[test]
 fn a_connection_whose_tls_the_kernel_does_is_refused_and_received_into_a_pool() {
     within(LONG, || {

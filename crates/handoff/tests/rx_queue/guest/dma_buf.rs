@@ -1,4 +1,4 @@
-//! Receiving into memory of others: what arrives is where the spans say, and nobody copies it there.
+//! Receiving into foreign memory: bytes arrive where the spans say, and nobody copies them there.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::bed::{Bed, QUEUES, byte_at, port, run, send, stream_of};
 use crate::receiving::{LONG, MIB, PAGE, QUEUE, again, driver, whole};
 use crate::traffic::within;
 
-/// Memory, as who has it sees it.
+/// Memory, as its owner sees it.
 struct Owned {
     region: SharedRegion,
     seen: SharedBuffer,
@@ -33,7 +33,7 @@ impl Owned {
         Self { seen: region.take(bytes).expect("all of it"), dma_buf, region }
     }
 
-    /// What another process opens it by.
+    /// Where another process opens it.
     fn name(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.region.as_fd().as_raw_fd())
     }
@@ -58,7 +58,7 @@ fn bind(bed: &Bed, driver: &Driver, queue: u32, memory: &DmaBuf) -> handoff::Res
     bed.pair.right.namespace().run(bind).expect("enters")
 }
 
-/// Takes a stream to its end, and has the memory's owner compare it before each span is dropped.
+/// Takes a stream to its end; the memory's owner compares it before each span is dropped.
 async fn expect_stream(receiver: &mut DmaBufReceiver, memory: &Owned, bytes: usize) {
     let mut position = 0;
     while let Some(span) = receiver.next_span().await {
@@ -148,7 +148,7 @@ fn with_all_chunks_held_the_sender_waits_and_nothing_is_lost() {
         let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(4 * MIB));
         let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
         let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
-        // As for memory of ours: the socket must not hold every chunk.
+        // As for our own memory: the socket must not hold every chunk.
         SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
         let socket = driver.socket(far).expect("attaches");
         let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
@@ -216,7 +216,7 @@ fn a_nic_that_goes_leaves_the_memory_and_its_spans() {
     });
 }
 
-/// What the other process says, up to this.
+/// What the other process prints, up to this.
 fn said(child: &mut Child, until: impl Fn(&str) -> bool) -> String {
     let output = child.stdout.as_mut().expect("piped");
     let (mut said, mut byte) = (String::new(), [0]);
@@ -227,7 +227,7 @@ fn said(child: &mut Child, until: impl Fn(&str) -> bool) -> String {
     said
 }
 
-/// Places that were told: of each its offset, and its length.
+/// Reported places: the offset and length of each.
 fn places(told: &str) -> Vec<(usize, usize)> {
     let places = told.lines().filter_map(|line| line.strip_prefix("AT ")?.split_once(' '));
     places.map(|(at, len)| (at.parse().expect("told"), len.parse().expect("told"))).collect()
@@ -238,7 +238,7 @@ fn a_killed_receiver_leaves_the_memory_to_its_owner_and_the_queue_to_others() {
     within(LONG, || {
         let (bed, memory) = (Bed::new(1_500), Owned::new(8 * MIB));
         for round in 0..3 {
-            // What was there before is told from it.
+            // Differs from what was there before.
             let begin = round * 12_345;
             let mut child = Command::new(std::env::current_exe().expect("our path"));
             child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::tells_places"]);
@@ -258,7 +258,7 @@ fn a_killed_receiver_leaves_the_memory_to_its_owner_and_the_queue_to_others() {
                 assert!(memory.is_stream(offset, len, position), "{position}");
                 position += len;
             }
-            // The kernel lets go of a dead ring from a worker of its own.
+            // A worker of the kernel lets go of a dead ring.
             let driver = driver();
             let deadline = Instant::now() + Duration::from_secs(5);
             while let Err(error) = bind(&bed, &driver, QUEUE, &memory.dma_buf) {
@@ -274,7 +274,7 @@ fn what_came_another_way_cannot_be_copied_there_and_is_an_error() {
     within(LONG, || {
         let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(8 * MIB));
         let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
-        // Of a port that is led elsewhere.
+        // A port that is steered elsewhere.
         let listener = bed.listen(bed.pair.right.v4(), port(QUEUES[1]));
         let left = bed.connect(bed.pair.right.v4(), port(QUEUES[1]));
         let socket = driver.socket(listener.accept().expect("accepts").0).expect("attaches");
@@ -287,7 +287,7 @@ fn what_came_another_way_cannot_be_copied_there_and_is_an_error() {
     });
 }
 
-/// A dma-buf whose neighbouring pages are no neighbours in memory, since they did not come there together.
+/// A dma-buf whose neighbouring pages are not neighbours in memory, since they were allocated apart.
 fn scattered(bytes: usize) -> DmaBuf {
     let fd = memfd_create("scattered", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let file = File::from(fd.expect("makes"));
@@ -325,7 +325,7 @@ fn memory_that_will_not_do_is_named() {
     assert!(refused.contains("no whole chunks of 8192"), "{refused}");
     let refused = in_chunks(&scattered(32 * MIB), 16 * PAGE);
     assert!(refused.contains("not in pieces of 65536"), "{refused}");
-    // All of that leaves the queue as it was.
+    // None of that changes the queue.
     let memory = Owned::new(8 * MIB);
     let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
     let again = refusal(bind(&bed, &driver, QUEUE, &memory.dma_buf));

@@ -31,7 +31,7 @@ fn short_connections_leave_nothing_behind() {
             let bytes = 1 + count * 37 % 5_000;
             left.write_all(&stream_of(bytes)).expect("sends");
             match count % 3 {
-                // The sender ends, the receiver goes without a look, or the sender resets.
+                // The sender ends, the receiver goes without looking, or the sender resets.
                 0 => {
                     left.shutdown(Shutdown::Write).expect("ends");
                     driver.block_on(expect_stream(&mut receiver, bytes)).expect("runs");
@@ -88,7 +88,7 @@ fn a_reset_is_told_after_what_came_before() {
     });
 }
 
-/// Holds spans of the queue in a process of its own, which says so and then waits.
+/// Holds spans of the queue in a process of its own, which reports that and then waits.
 fn holder(bed: &Bed, shared: bool) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our path"));
     child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::holds_spans"]);
@@ -116,13 +116,13 @@ fn a_killed_holder_of_spans_gives_its_queue_back() {
             let mut child = holder(&bed, shared);
             let mut left = bed.connect(bed.pair.right.v4(), port(QUEUE));
             left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
-            // It keeps all that it gets, until there is no chunk left.
+            // It keeps everything that it gets, until no chunk is left.
             while left.write(&stream_of(MIB)).is_ok() {}
             child.kill().expect("kills");
             child.wait().expect("ends");
             drop(left);
             let driver = driver();
-            // The kernel lets go of a dead ring from a worker of its own.
+            // A worker of the kernel lets go of a dead ring.
             let deadline = Instant::now() + Duration::from_secs(5);
             let queue = loop {
                 match bed.bind(&driver, QUEUE, area(1_024), None) {

@@ -1,4 +1,4 @@
-//! Processes of their own that hold spans of a queue until they are killed.
+//! Processes that hold spans of a queue until they are killed.
 
 use std::fs::File;
 use std::thread;
@@ -19,7 +19,7 @@ fn holds_spans() {
     let queue = driver.rx_queue(area(1_024), &binding).expect("binds");
     let listener = std::net::TcpListener::bind(("0.0.0.0", port(QUEUE))).expect("binds");
     if std::env::var_os("SHARED").is_some() {
-        // A second ring has the queue, too, and is there when the process is killed.
+        // A second ring has the queue, too, and exists when the process is killed.
         let exported = queue.export().expect("exports");
         let (ready, is_ready) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -45,7 +45,7 @@ fn holds_spans() {
     driver.block_on(keeping).expect("runs");
 }
 
-/// Receives into memory of another process, and says where.
+/// Receives into memory of another process, and reports where.
 #[test]
 #[ignore = "a process of its own, which another test kills"]
 fn tells_places() {
@@ -55,7 +55,7 @@ fn tells_places() {
     let device = std::env::var("DEVICE").expect("set");
     let binding = RxBinding::new(&device, QUEUE).expect("is there");
     let driver = driver();
-    // Who had it before may not have let go.
+    // The owner before may not have let go.
     let deadline = Instant::now() + Duration::from_secs(5);
     let queue = loop {
         match driver.dma_buf_queue(again(&dma_buf), &binding) {

@@ -48,7 +48,7 @@ fn refusals_say_what_to_do() {
     let reserved = Region::reserved((4 << 30) + PAGE).expect("address space");
     let large = refusal(bed.bind(&driver, QUEUES[1], reserved, None));
     assert!(large.contains("misplaces") && large.contains("take less memory"), "{large}");
-    // Bytes of a queue that is bound can't be had plainly.
+    // Plain receive cannot have the bytes of a bound queue.
     let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
     left.write_all(&stream_of(1_000)).expect("sends");
     let pool = driver.pool(area(1_024), PAGE).expect("a pool");

@@ -68,12 +68,13 @@ fn each_ring_receives_its_own_connections() {
     });
 }
 
-/// A thread with a ring of its own: it receives a stream when it is given one, and keeps the last spans of each.
+/// A thread with a ring of its own: it receives the streams that it is given, and keeps the last spans of
+/// each.
 struct Ring {
     streams: To<(TcpStream, TcpStream)>,
     received: From<()>,
     ended: From<()>,
-    /// Has it drop what it keeps, which outlives its driver.
+    /// Makes it drop what it keeps, which outlives its driver.
     spans_go: To<()>,
     thread: thread::JoinHandle<()>,
 }
@@ -152,7 +153,7 @@ fn rings_go_in_every_order_and_their_spans_after_them() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let (tell, told) = channel();
             let first = Ring::new(move |driver| {
-                // The kernel lets go of the last one's from a worker of its own.
+                // A worker of the kernel lets go of the last one's.
                 let deadline = Instant::now() + Duration::from_secs(5);
                 let queue = loop {
                     match bed.bind(driver, QUEUE, area(2_048), None) {
@@ -188,7 +189,7 @@ fn rings_go_in_every_order_and_their_spans_after_them() {
     });
 }
 
-/// More than the area has chunks for is sent to both, one of which gives nothing back for a while.
+/// Both get more than the area has chunks for, and one gives nothing back for a while.
 #[test]
 fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
     within(LONG, || {
@@ -244,7 +245,7 @@ fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
                 driver.block_on(rest).expect("runs");
             });
             let sender = thread::spawn(move || {
-                // It is cut off where the receiver goes.
+                // It ends where the receiver goes.
                 let _ = (&left).write_all(&stream_of(8 * MIB));
             });
             let held = full.recv().expect("fills");
@@ -277,7 +278,7 @@ fn refusals_say_why() {
     assert!(error.to_string().contains("zero_copy_receive"), "{error}");
     drop(first);
     assert!(matches!(queue.export(), Err(Error::DriverGone)), "the ring is closed");
-    // What was exported keeps the queue bound.
+    // The exported handle keeps the queue bound.
     let second = driver();
     let error = bed.bind(&second, QUEUE, area(1_024), None).expect_err("is taken");
     assert!(error.to_string().contains("bound already"), "{error}");

@@ -1,4 +1,4 @@
-//! Spans that are kept, and those that are lent on.
+//! Spans that are kept, and spans that are lent on.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -19,8 +19,8 @@ fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
         let (bed, driver) = (Bed::new(1_500), driver());
         let queue = bound(&bed, &driver, 1_024);
         let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
-        // What comes behind a lost packet waits in the socket, in chunks: with all of them there, none would
-        // be left for the lost one, and the connection would stand for ever.
+        // Data behind a lost packet waits in the socket, in chunks: if it had all of them, the lost packet
+        // would find none, and the connection would stall for ever.
         SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
         assert_eq!(queue.shortfall(), None);
         let mut receiver = receiver(&driver, far, &queue);
@@ -28,7 +28,7 @@ fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
         // More than the area, and what the sender's socket takes in.
         let sender = send(left, 8 * MIB);
         let mut kept: Vec<Span> = Vec::new();
-        // Nothing more comes when the NIC has no chunk left, and the kernel has told so.
+        // Nothing more comes when the NIC has no chunk left, and the kernel has reported that.
         let quiet = Duration::from_millis(500);
         let mut last = Instant::now();
         while queue.stats().shortages == 0 || last.elapsed() < quiet {
@@ -71,7 +71,7 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
         driver.register(&queue).expect("registers the area");
         let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&driver, far, &queue);
-        // Back to where they came from, over the NIC, from the very memory that it wrote to.
+        // Back to where they came from, over the NIC, from the same memory that it wrote to.
         let listener = bed.listen(bed.pair.right.v4(), 4_100);
         let mut reader = bed.connect(bed.pair.right.v4(), 4_100);
         let (relay, _) = listener.accept().expect("accepts");
@@ -116,7 +116,7 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
     });
 }
 
-/// Visitors that keep some, leave others, and panic now and then; with completions of both shapes.
+/// Visitors that keep some, leave others, and sometimes panic; with completions of both shapes.
 #[test]
 fn visits_give_back_what_they_do_not_keep() {
     within(LONG, || {
@@ -192,7 +192,7 @@ fn a_span_that_outlives_its_driver_keeps_the_queue_bound() {
         let sender = send(left, 10_000);
         let mut span = first.block_on(receiver.next_span()).expect("runs");
         let part = span.as_mut().expect("goes on").as_mut().expect("receives").split_to(10);
-        // The socket takes in all of it; one that is dropped while it comes would be reset.
+        // The socket takes all of it; if it were dropped meanwhile, the connection would be reset.
         sender.join().expect("ends");
         drop((span, receiver, queue, first));
         assert!(part.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)));

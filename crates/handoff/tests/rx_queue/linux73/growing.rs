@@ -78,7 +78,7 @@ fn who_holds_all_chunks_gets_more_up_to_the_limit() {
             if queue_goes_first {
                 // Spans of all areas outlive receiver, queue and driver.
                 drop((receiver, queue, driver));
-                // In another order than that in which they came.
+                // In another order than that of arrival.
                 let tail = kept.split_off(kept.len() / 2);
                 let middle = kept.iter().map(|span| span.len()).sum();
                 check(tail, middle);
@@ -97,7 +97,7 @@ fn who_holds_all_chunks_gets_more_up_to_the_limit() {
             assert_eq!(driver.block_on(rest).expect("runs"), 6 * MIB);
             sender.join().expect("ends");
             assert_eq!(queue.held(), 0);
-            // What was given back is used again, of each area.
+            // Chunks given back are used again, in each area.
             let tally = crate::receiving::exchange(&bed, &driver, &queue, false, 4 * MIB);
             assert_eq!(tally, whole(4 * MIB), "{queue:?}");
         }
@@ -114,7 +114,7 @@ fn a_burst_that_finds_no_chunk_makes_the_area_grow() {
         let mut receiver = receiver(&driver, far, &queue);
         driver.turn(Wait::No).expect("turns");
         let sender = send(left, 4 * MIB);
-        // What comes meanwhile stays in the socket, in chunks.
+        // Bytes that come meanwhile stay in the socket, in chunks.
         thread::sleep(Duration::from_secs(1));
         driver.block_on(expect_stream(&mut receiver, 4 * MIB)).expect("runs");
         sender.join().expect("ends");
@@ -150,7 +150,7 @@ fn large_chunks_grow_as_well() {
     });
 }
 
-/// Without a NIC nobody tells of a shortage but the receive itself.
+/// Without a NIC only the receive itself reports a shortage.
 #[test]
 fn a_queue_without_a_device_grows_when_the_kernel_finds_no_chunk_to_copy_to() {
     within(LONG, || {

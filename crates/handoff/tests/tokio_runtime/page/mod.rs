@@ -52,7 +52,7 @@ fn the_page_quotes_the_files() {
     }
 }
 
-/// An address that nobody listens at, for a server that does not end before its process.
+/// An address without a listener, for a server that runs until its process ends.
 fn free() -> SocketAddr {
     std::net::TcpListener::bind(LOCAL).unwrap().local_addr().unwrap()
 }
@@ -92,7 +92,7 @@ fn the_servers_of_a_line_serve() {
         let address = free();
         thread::spawn(move || per_core::greet_on_all_processors(address).map_err(drop));
         reset_many(address);
-        // The threads do not begin to listen at once, and one that begins may move a connection's place.
+        // The threads do not begin to listen at once, and a new listener may move a connection's place.
         let heard = (0..100).filter(|_| {
             let mut got = String::new();
             connect(address).read_to_string(&mut got).is_ok_and(|_| got == "hello\n")
@@ -176,7 +176,7 @@ fn the_fan_out_tells_all_but_those_who_do_not_read() {
     const PIECE: usize = 1 << 15;
     within(LONG, || {
         for builder in builders() {
-            // More than the send buffer of a reader who does not read can hold.
+            // More than fits into the send buffer for a reader that does not read.
             let pool = pool(32, PIECE);
             let pairs: Vec<_> = (0..3).map(|_| narrow_tcp()).collect();
             let (near, mut far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();

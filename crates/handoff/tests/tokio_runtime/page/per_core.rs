@@ -11,7 +11,7 @@ pub fn greet_on_all_processors(address: SocketAddr) -> handoff::Result<()> {
         let mut listener = TcpListener::bind_shared(&driver, address)?;
         loop {
             let (mut stream, _peer) = listener.accept().await?;
-            // A peer that resets its connection ends this task alone.
+            // A peer that resets its connection ends only this task.
             spawn_local(async move { stream.write_all(b"hello\n").await });
         }
     })?;

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use handoff::tokio::TcpStream;
 use handoff::{Driver, Region, Result};
 
-/// Writes all that a peer sends to a file; how many bytes that was.
+/// Writes everything that a peer sends to a file; returns the number of bytes.
 pub async fn receive(driver: &Driver, stream: TcpStream, target: File) -> Result<u64> {
     let target = driver.file(target)?;
     let pool = driver.pool(Region::anonymous(1 << 20)?, 1 << 16)?;

@@ -6,7 +6,7 @@ use handoff::{Buffer, Driver, Result};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-/// Reads what a peer says, or gives up on it. What comes later is still there for the next read.
+/// Reads what a peer sends, or gives up. What comes later is still there for the next read.
 pub async fn read(stream: &mut TcpStream, patience: Duration) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::with_capacity(1 << 14);
     match timeout(patience, stream.read_buf(&mut bytes)).await {
